@@ -1,0 +1,67 @@
+# One environment in .venv, one verb per use. `make PYTHON=python3.10 test` chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# Named after the version, so that choosing another interpreter makes the environment anew.
+STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
+
+# MXNet's engine already runs independent launches in parallel; OpenMP threads beside it spin.
+export OMP_NUM_THREADS ?= 1
+export MPLBACKEND ?= Agg
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# An environment entered by hand must not leak into ours.
+unexport PYTHONPATH PYTHONHOME
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
+	@echo "make test   run the tests"
+	@echo "make lint   ruff, and mypy on the pure modules"
+	@echo "make bench  samples/s: imperative, hybridized, dynamic"
+	@echo "make clean  remove the environment and everything built"
+
+demo: $(STAMP)
+	$(BIN)/python experiments/tree_lstm_relatedness.py demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python experiments/tree_lstm_relatedness.py benchmark
+
+define STOP
+{ echo "error: $(1)" >&2; exit 1; }
+endef
+
+$(STAMP): requirements.txt setup.py Makefile
+	@case "$(PYTHON_VERSION)" in \
+	  3.8|3.9|3.10|3.11) ;; \
+	  "") $(call STOP,'$(PYTHON)' does not run; choose Python 3.8 to 3.11 with: make PYTHON=python3.10 test) ;; \
+	  *) $(call STOP,MXNet 1.9.1 needs Python 3.8 to 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose another with: make PYTHON=python3.10 test) ;; \
+	esac
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  $(call STOP,'$(PYTHON)' has no venv module; on Debian and Ubuntu install python$(PYTHON_VERSION)-venv)
+	@command -v $${CC:-$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("CC"))')} >/dev/null || \
+	  $(call STOP,no C compiler found and gluonnlp 0.10 is built from source; install gcc or set CC)
+	@test -f "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || \
+	  $(call STOP,'$(PYTHON)' has no C headers and gluonnlp 0.10 is built from source; on Debian and Ubuntu install python$(PYTHON_VERSION)-dev)
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet pip==25.0.1
+# What builds comes first and is used as it is, so that building, too, uses pinned versions.
+	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
+	$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip check
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

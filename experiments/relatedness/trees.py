@@ -1,0 +1,95 @@
+"""Dependency trees and sentence pairs: the plain data every other module works on."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+
+class Tree(NamedTuple):
+    """A dependency tree, flat: word numbers instead of linked nodes, ready to be walked.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        0-based head of each word, -1 at the root.
+    children : tuple of tuple of int
+        Words that each word is the head of, in word order.
+    order : tuple of int
+        All words, children before their heads (post-order); the root comes last.
+    """
+
+    heads: Tuple[int, ...]
+    children: Tuple[Tuple[int, ...], ...]
+    order: Tuple[int, ...]
+
+    @property
+    def root(self) -> int:
+        """The word that has no head."""
+        return self.order[-1]
+
+    @property
+    def depth(self) -> int:
+        """Number of words on the longest path from the root to a leaf."""
+        depth = [0] * len(self.heads)
+        for word in reversed(self.order):
+            head = self.heads[word]
+            depth[word] = 1 if head < 0 else depth[head] + 1
+        return max(depth)
+
+    @classmethod
+    def from_heads(cls, heads: Sequence[int]) -> Tree:
+        """Build a tree from 0-based heads, -1 at the root.
+
+        Raises
+        ------
+        ValueError
+            If `heads` is no tree: empty, a head out of range, no root, several roots, or a cycle.
+        """
+        count = len(heads)
+        if not count:
+            raise ValueError("a tree needs at least one word")
+        children: List[List[int]] = [[] for _ in range(count)]
+        roots = []
+        for word, head in enumerate(heads):
+            if not -1 <= head < count:
+                raise ValueError(
+                    f"head {head + 1} of word {word + 1} is out of range 0..{count}"
+                )
+            (roots if head < 0 else children[head]).append(word)
+        if len(roots) != 1:
+            words = ", ".join(str(word + 1) for word in roots)
+            raise ValueError(f"{len(roots)} roots (words {words})" if roots else "no root")
+        order = _post_order(roots[0], children)
+        if len(order) < count:
+            word = min(set(range(count)) - set(order))
+            raise ValueError(f"word {word + 1} cannot be reached from the root: a cycle")
+        return cls(tuple(heads), tuple(map(tuple, children)), order)
+
+
+def _post_order(root: int, children: Sequence[Sequence[int]]) -> Tuple[int, ...]:
+    """Order the words below `root`, each after its children; deep trees need no recursion."""
+    order = []
+    stack = [root]
+    while stack:
+        word = stack.pop()
+        order.append(word)
+        stack.extend(children[word])
+    return tuple(reversed(order))
+
+
+class Pair(NamedTuple):
+    """Two sentences with their trees, how related they are (1 to 5), and a name for the pair."""
+
+    tokens_a: Tuple[str, ...]
+    tree_a: Tree
+    tokens_b: Tuple[str, ...]
+    tree_b: Tree
+    score: float
+    name: str
+
+
+class Corpus(NamedTuple):
+    """Pairs by split (``train``, ``dev``, ``test``), and what was left out with its reason."""
+
+    splits: Dict[str, List[Pair]]
+    skipped: Tuple[str, ...]

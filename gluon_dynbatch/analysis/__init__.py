@@ -1,0 +1,33 @@
+"""The analyzer: dependency graphs in, groups of units that run together out.
+
+Read `budget.py` (what it may cost), `depth.py` and `agenda.py` (the two classic policies),
+`bound.py` (how good it can get), `search.py` (the ladder of all steps), `ladder.py` (the entry
+point) and `choose.py` (which setting a workload gets under ``"auto"``).  Everything here is pure:
+no MXNet, no state besides the controller's.
+"""
+
+from gluon_dynbatch.analysis.agenda import group_by_agenda
+from gluon_dynbatch.analysis.bound import lower_bound
+from gluon_dynbatch.analysis.budget import DEFAULT_RATE, Budget, Meter, parse_budget
+from gluon_dynbatch.analysis.choose import Controller, Setting
+from gluon_dynbatch.analysis.depth import group_by_depth, unit_depth
+from gluon_dynbatch.analysis.groups import check_groups, split_by_rows
+from gluon_dynbatch.analysis.ladder import POLICIES, Analysis, analyze
+
+__all__ = [
+    "DEFAULT_RATE",
+    "POLICIES",
+    "Analysis",
+    "Budget",
+    "Controller",
+    "Meter",
+    "Setting",
+    "analyze",
+    "check_groups",
+    "group_by_agenda",
+    "group_by_depth",
+    "lower_bound",
+    "parse_budget",
+    "split_by_rows",
+    "unit_depth",
+]

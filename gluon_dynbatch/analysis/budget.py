@@ -1,0 +1,182 @@
+"""How much analysis a flush may cost, in time or, for runs that must repeat, in visits.
+
+A *visit* is one unit looked at once by a linear pass; what the analyzer does besides (choosing a
+launch, reachability) is charged as the number of visits that take as long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+from gluon_dynbatch.errors import BudgetError, user_message
+
+DEFAULT_RATE = 2000.0
+"""Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
+
+UNLIMITED = 2**62
+"""What `Meter.left_visits` returns when nothing limits the visits."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A limit on the analysis of one flush; ``None`` leaves a quantity unlimited.
+
+    Parameters
+    ----------
+    milliseconds : float, optional
+        Wall-clock time.  The analyzer looks at the clock between its steps, so it may overrun by
+        one launch decision or one linear pass over what it estimated to fit.
+    visits : int, optional
+        Units looked at.  Gives the same grouping on every machine.
+
+    Raises
+    ------
+    BudgetError
+        If a limit is negative, NaN, a boolean or not a number, or if `visits` is not whole.
+    """
+
+    milliseconds: float | None = None
+    visits: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a limit."""
+        if self.milliseconds is not None:
+            _check_number("milliseconds", self.milliseconds)
+        if self.visits is not None:
+            _check_number("visits", self.visits)
+            if self.visits != math.inf and self.visits != int(self.visits):
+                raise _refusal("visits", self.visits)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether there is to be no analysis at all, so that units are launched one by one."""
+        return self.milliseconds == 0 or self.visits == 0
+
+    def __str__(self) -> str:
+        """Write the limits with their units."""
+        limits = [(self.milliseconds, "ms"), (self.visits, "visits")]
+        return ", ".join(f"{limit:g} {unit}" for limit, unit in limits if limit is not None) or (
+            "unlimited"
+        )
+
+
+def parse_budget(value: object) -> Budget | str:
+    """Turn what a user may write for a budget into a `Budget`, or ``"auto"``.
+
+    Parameters ---------- value : str, float, Budget or None ``"auto"``, ``None`` or ``"none"`` (no
+    limit), milliseconds as a number or as text such as an environment variable holds, or a
+    `Budget`, which is returned as it is.
+
+    Returns
+    -------
+    Budget or str
+        ``"auto"`` is the only string that is returned.
+
+    Raises
+    ------
+    BudgetError
+        If `value` is nothing of these.
+    """
+    if isinstance(value, Budget):
+        return value
+    if value is None:
+        return Budget()
+    if not isinstance(value, str):
+        _check_number("analysis budget", value)
+        return Budget(milliseconds=float(value))  # type: ignore[arg-type]
+    text = value.strip().lower()
+    if text == "auto":
+        return text
+    if text == "none":
+        return Budget()
+    try:
+        return Budget(milliseconds=float(text))
+    except ValueError:
+        raise _refusal("analysis budget", value) from None
+
+
+class Meter:
+    """Holds the analysis of one flush to its budget.
+
+    Parameters
+    ----------
+    budget : Budget
+        The limits.
+    clock : callable, optional
+        Returns seconds that only grow.  The time counts from when the meter is made.
+    """
+
+    def __init__(self, budget: Budget, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.budget = budget
+        self.visits = 0
+        self._clock = clock
+        self._start = clock()
+
+    @property
+    def milliseconds(self) -> float:
+        """Time since the meter was made."""
+        return (self._clock() - self._start) * 1e3
+
+    def spend(self, visits: int) -> None:
+        """Charge `visits`; more than is left may be charged, less than nothing may not."""
+        assert visits >= 0
+        self.visits += int(visits)
+
+    def out_of_time(self) -> bool:
+        """Whether the milliseconds are used up."""
+        limit = self.budget.milliseconds
+        return limit is not None and self.milliseconds >= limit
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether either limit is used up."""
+        limit = self.budget.visits
+        return (limit is not None and self.visits >= limit) or self.out_of_time()
+
+    def left_visits(self, rate: float | None = None) -> int:
+        """Count the visits that both limits still allow.
+
+        Parameters
+        ----------
+        rate : float, optional
+            Visits per millisecond, to express the time left in visits.
+
+        Returns
+        -------
+        int
+            Zero if the budget is used up, `UNLIMITED` if there is no limit.
+        """
+        left = float(UNLIMITED)
+        if self.budget.visits is not None:
+            left = min(left, self.budget.visits - self.visits)
+        if self.budget.milliseconds is not None:
+            time_left = self.budget.milliseconds - self.milliseconds
+            if time_left <= 0:
+                return 0
+            left = min(left, time_left * (DEFAULT_RATE if rate is None else rate))
+        return max(0, int(left))
+
+
+def _check_number(name: str, value: object) -> None:
+    """Raise `BudgetError` unless `value` is a number of zero or more."""
+    if isinstance(value, bool) or type(value).__name__ == "bool_":
+        raise _refusal(name, value)
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise _refusal(name, value) from None
+    if isinstance(value, (str, bytes)) or math.isnan(number) or number < 0:
+        raise _refusal(name, value)
+
+
+def _refusal(name: str, value: object) -> BudgetError:
+    """Make the error that says what would have been a budget."""
+    return BudgetError(
+        user_message(
+            f"{value!r} is no valid {name}",
+            advice='give a number of 0 or more, "auto", or None for no limit',
+        )
+    )

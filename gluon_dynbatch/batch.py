@@ -1,0 +1,181 @@
+"""The batching scope."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from typing import Any, Dict, Optional, Tuple
+
+from .analysis import POLICIES, parse_budget
+from .errors import OptionError, ScopeError, user_message
+from .flush import Flush, Options, Runtime
+from .intercept import HOOKS, current_mode
+from .plan import Plan
+from .record import STATE, Recorder, user_line
+from .report import Report
+
+LOGGER = logging.getLogger("gluon_dynbatch")
+
+GRANULARITIES = ("graph", "block", "operator")
+#: Sets the analysis budget of scopes that are opened without one.
+BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
+
+#: What this process has traced, compiled, planned and measured.
+RUNTIME = Runtime()
+
+
+def check_options(
+    analysis_budget: Any = "auto", granularity: str = "auto", policy: str = "auto",
+    max_rows: Optional[int] = None, strict: bool = False, debug: bool = False,
+) -> Options:  # fmt: skip
+    """Check the options of a scope; see :func:`gluon_dynbatch.batching`."""
+    if granularity not in ("auto", *GRANULARITIES):
+        raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
+    if policy not in ("auto", *POLICIES):
+        raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
+    if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1):
+        raise OptionError(f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}")
+    return Options(parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug))
+
+
+class Batch:
+    """A scope in which hybridized calls are recorded and run together.
+
+    Made by :func:`gluon_dynbatch.batching`; usable in a ``with`` statement, again and again but not
+    inside itself with other options.
+
+    Attributes
+    ----------
+    report : Report
+        What happened since the scope was entered.
+    plan : Plan or None
+        The launches of the last flush.
+    """
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._defaults: Dict[str, Any] = {}
+        self._recorder: Optional[Recorder] = None
+        self._frame: Any = None
+        self._outer: Optional[Batch] = None
+        self.report = Report()
+        self.plan: Optional[Plan] = None
+
+    def __enter__(self) -> "Batch":
+        outer = STATE.batch
+        if outer is not None:
+            return self._join(outer)
+        self.report = Report()
+        self.plan = None
+        self._defaults = {}
+        self._frame = sys._getframe(1)
+        self._recorder = Recorder(RUNTIME.library, self.flush)
+        self._recorder.forced = self.report.forced
+        STATE.batch = self
+        STATE.recorder = self._recorder
+        STATE.mode = current_mode()
+        HOOKS.acquire()
+        return self
+
+    def _join(self, outer: "Batch") -> "Batch":
+        outer.check_still_running()
+        default = check_options()
+        for name, own, theirs, plain in zip(Options._fields, self._options, outer._options, default):
+            if own != plain and own != theirs:
+                raise ScopeError(
+                    user_message(
+                        f"a batching scope inside another asks for {name}={own!r}, the outer one has {theirs!r}",
+                        user_line(), None, "give the option to the outer scope, or leave it out here",
+                    )
+                )  # fmt: skip
+        self._outer = outer
+        return outer
+
+    def check_still_running(self) -> None:
+        """Raise if this scope was left open by a generator that is not running."""
+        frame = self._frame
+        if frame is None or not frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            return
+        running = sys._getframe(1)
+        while running is not None:
+            if running is frame:
+                return
+            running = running.f_back
+        raise ScopeError(
+            user_message(
+                f"the batching scope opened in {frame.f_code.co_name} "
+                f"({frame.f_code.co_filename}:{frame.f_code.co_firstlineno}) is still open in a suspended generator",
+                user_line(), None, "close the generator, or do not yield inside the scope",
+            )
+        )  # fmt: skip
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self._outer is not None:
+            self._outer = None
+            return
+        recorder = self._recorder
+        if recorder is None:
+            return
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            if kind is not None:
+                recorder.recording.drop(f"the scope ended with {kind.__name__}: {error}")
+            self._recorder = None
+            self._frame = None
+            if STATE.batch is self:
+                STATE.batch = None
+                STATE.recorder = None
+            HOOKS.release()
+
+    def use_defaults(self, defaults: Dict[str, Any]) -> None:
+        """Take over options that a block was hybridized with; the first block to give one wins."""
+        for name, value in defaults.items():
+            self._defaults.setdefault(name, value)
+
+    def _options_now(self) -> Options:
+        """Return the options of the next flush: the scope's own, else a block's, else the defaults."""
+        options = self._options
+        for name, value in self._defaults.items():
+            if getattr(options, name) == "auto":
+                options = options._replace(**{name: value})
+        if options.budget == "auto" and BUDGET_VARIABLE in os.environ:
+            options = options._replace(budget=parse_budget(os.environ[BUDGET_VARIABLE]))
+        return options
+
+    def flush(self) -> None:
+        """Compute everything recorded so far.
+
+        Returns as soon as the work is handed to MXNet's engine.  Happens by itself at the end of
+        the scope, and whenever a value is asked for.
+        """
+        recorder = self._recorder
+        if recorder is None:
+            return
+        ended = recorder.fresh()
+        STATE.recorder = None
+        try:
+            flush = Flush(RUNTIME, self._options_now(), ended)
+            flush.run()
+            ended.close()
+        except BaseException as error:
+            ended.drop(f"computing it failed with {type(error).__name__}")
+            raise
+        finally:
+            if STATE.batch is self:
+                STATE.recorder = recorder
+        if flush.report is not None:
+            self.plan = flush.plan
+            self.report.choice = flush.choice
+            self.report.flushes.append(flush.report)
+            LOGGER.debug("%s", flush.report.line)
+
+
+def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Check options given to ``hybridize`` and return them under the names of :class:`Options`."""
+    checked = check_options(**options)
+    names: Tuple[Tuple[str, str], ...] = (("analysis_budget", "budget"), ("granularity",) * 2, ("policy",) * 2)
+    return {field: getattr(checked, field) for given, field in names if given in options}

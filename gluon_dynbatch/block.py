@@ -1,0 +1,229 @@
+"""What users write and call: the block, the scope, and two helpers."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
+
+import mxnet as mx
+from mxnet.gluon import Block, HybridBlock
+from mxnet.ndarray import NDArray
+
+from . import structure
+from .batch import RUNTIME, Batch, check_options, scope_defaults
+from .errors import ArgumentError, user_message
+from .record import FLATTENER, STATE, TYPES, user_line
+from .template import infer_shapes
+
+Sample = TypeVar("Sample")
+Result = TypeVar("Result")
+
+
+def batching(
+    analysis_budget: Any = "auto", granularity: str = "auto", policy: str = "auto",
+    max_rows: Optional[int] = None, strict: bool = False, debug: bool = False,
+) -> Batch:  # fmt: skip
+    """Open a scope in which hybridized calls of many samples run together.
+
+    Inside, calls of hybridized blocks, and operators applied to their results, are recorded; their
+    results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
+    value is asked for, everything recorded is grouped and run.  Values and gradients are those of
+    the same program without the scope.
+
+    Parameters
+    ----------
+    analysis_budget : "auto", None, float or Budget, optional
+        What the analyzer may spend on one flush: milliseconds, a :class:`Budget`, or None for no
+        limit.  0 means no analysis: calls run one by one in the order they were recorded.
+    granularity : {"auto", "graph", "block", "operator"}, optional
+        What is merged: whole samples of one shape, calls of blocks, or pieces of blocks.
+    policy : {"auto", "depth", "agenda", "search"}, optional
+        How groups are found, from the cheapest to the most thorough.
+    max_rows : int, optional
+        Rows of one launch at most, which bounds its working memory.
+    strict : bool, optional
+        Whether calls that no rule allows to merge are an error.
+    debug : bool, optional
+        Whether every result is compared with that of its call alone.  Slow.
+
+    Returns
+    -------
+    Batch
+        A context manager with ``flush()``, ``report`` and ``plan``.
+
+    Raises
+    ------
+    BudgetError, OptionError
+        An option has a value that does not exist.
+
+    Examples
+    --------
+    >>> net = gdb.convert(mx.gluon.nn.Dense(2, in_units=3))
+    >>> net.initialize()
+    >>> net.hybridize()
+    >>> with gdb.batching() as batch:
+    ...     outputs = [net(mx.nd.ones((1, 3))) for _ in range(10)]
+    >>> batch.report.nodes, batch.report.launches
+    (10, 1)
+    """
+    return Batch(check_options(analysis_budget, granularity, policy, max_rows, strict, debug))
+
+
+def map(fn: Callable[[Sample], Result], samples: Iterable[Sample], **scope_options: Any) -> List[Result]:
+    """Apply a function to every sample within one scope.
+
+    Parameters
+    ----------
+    fn : callable
+        What to compute for one sample.
+    samples : iterable
+        The minibatch.
+    **scope_options
+        Options of :func:`batching`.
+
+    Returns
+    -------
+    list
+        ``fn(sample)`` for every sample, computed.
+    """
+    with batching(**scope_options):
+        return [fn(sample) for sample in samples]
+
+
+class DynamicHybridBlock(HybridBlock):
+    """A Gluon block whose calls can be recorded and batched across samples.
+
+    Override ``hybrid_forward`` for a cell (static, for one node of one sample) or ``forward`` for a
+    dynamic block (any Python control flow over cells).  Outside a scope, or not hybridized, it is a
+    ``HybridBlock``, but for one thing: a cell accepts several structures of arguments, such as
+    lists of different lengths, and keeps one cached graph for each.
+    """
+
+    _scope_defaults: Optional[Dict[str, Any]] = None
+
+    def hybridize(self, active: bool = True, **options: Any) -> None:
+        """Switch recording and cached graphs on or off, here and in all children.
+
+        Parameters
+        ----------
+        active : bool, optional
+            On or off.
+        analysis_budget, granularity, policy : optional
+            Defaults for scopes that are opened without them; see :func:`batching`.
+        **options
+            Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
+        """
+        own = {name: options.pop(name) for name in ("analysis_budget", "granularity", "policy") if name in options}
+        self._scope_defaults = scope_defaults(own) or None
+        super().hybridize(active, **options)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run or record the block for one sample."""
+        recorder = STATE.recorder
+        if recorder is None or not self._active:
+            return super().__call__(*args)
+        if self._scope_defaults is not None:
+            STATE.batch.use_defaults(self._scope_defaults)
+        if type(self).forward is not HybridBlock.forward or self._forward_hooks or self._forward_pre_hooks:
+            return super().__call__(*args)
+        return recorder.call_block(self, args)
+
+    def _call_cached_op(self, *args: Any) -> Any:
+        recorder = STATE.recorder
+        if recorder is not None:
+            return recorder.call_block(self, args)
+        if self._backend:
+            return super()._call_cached_op(*args)
+        return self._run_cached_graph(args)
+
+    def _run_cached_graph(self, args: Any) -> Any:
+        """Run the cached graph for this structure of arguments, outside any scope."""
+        try:
+            leaves, spec = FLATTENER.flatten(args)
+        except TypeError as error:
+            raise ArgumentError(
+                user_message(
+                    f"an argument holds {error.args[0]!r} of type {type(error.args[0]).__name__}", user_line(),
+                    self.name, "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+                )
+            ) from None  # fmt: skip
+        callee = RUNTIME.library.callee(self)
+        graph = callee.graphs.get(spec)
+        if graph is None:
+            types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
+            graph = callee.graphs[spec] = CachedGraph(self, callee.program(spec, types), types)
+        self._cached_graph = graph.inputs, graph.symbol
+        # In place: a new list would mean that the graphs are out of date.
+        self._cached_op_args[:] = graph.arguments
+        return graph.run(leaves)
+
+    def _deferred_infer_shape(self, *args: Any) -> None:
+        leaves, spec = FLATTENER.flatten(args)
+        types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
+        try:
+            infer_shapes(RUNTIME.library.callee(self).program(spec, types), types)
+        except Exception as error:
+            raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
+
+
+class CachedGraph:
+    """A block's program for one structure of arguments, compiled for use outside scopes."""
+
+    def __init__(self, block: DynamicHybridBlock, program: Any, types: Any):
+        infer_shapes(program, types)
+        self.symbol = program.symbol
+        self.inputs = [mx.sym.var(name) for name in program.names]
+        self._out_spec = program.out_spec
+        parameters = {p.name: p for p in program.parameters.values()}
+        places = {name: i for i, name in enumerate(program.names)}
+        self.arguments = [
+            (True, places[name]) if name in places else (False, parameters[name])
+            for name in self.symbol.list_inputs()
+        ]
+        data = [i for i, (is_data, _) in enumerate(self.arguments) if is_data]
+        rest = [i for i, (is_data, _) in enumerate(self.arguments) if not is_data]
+        flags = [("data_indices", data), ("param_indices", rest), *block._flags]
+        self._cached_op = mx.nd.CachedOp(self.symbol, flags)
+        if block._callback:
+            self._cached_op._register_op_hook(block._callback, block._monitor_all)
+
+    def run(self, leaves: List[NDArray]) -> Any:
+        """Run the graph and return its results in their structure."""
+        context = leaves[0].context if leaves else None
+        results = self._cached_op(*[leaves[i] if is_data else i.data(context) for is_data, i in self.arguments])
+        results = [results] if isinstance(results, NDArray) else results
+        return structure.unflatten(self._out_spec, results)
+
+
+_CONVERTED: Dict[type, type] = {}
+
+
+def convert(block: Block) -> Block:
+    """Make an existing Gluon or GluonNLP block, with all its children, dynamic in place.
+
+    Parameters
+    ----------
+    block : Block
+        Any tree of blocks.  Plain ``Block`` objects inside stay what they are; every
+        ``HybridBlock`` becomes a :class:`DynamicHybridBlock` as well.
+
+    Returns
+    -------
+    Block
+        The same object; parameters, names and ``isinstance`` are unchanged.
+
+    Raises
+    ------
+    TypeError
+        `block` is not a Gluon block.
+    """
+    if not isinstance(block, Block):
+        raise TypeError(f"convert takes a Gluon block, not {type(block).__name__}")
+    if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
+        kind = type(block)
+        if kind not in _CONVERTED:
+            names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+            _CONVERTED[kind] = type(kind.__name__, (DynamicHybridBlock, kind), names)
+        block.__class__ = _CONVERTED[kind]
+    for child in block._children.values():
+        convert(child)
+    return block

@@ -1,0 +1,70 @@
+"""``debug=True``: run every recorded call by itself, as it was written, and compare."""
+
+from __future__ import annotations
+
+from typing import Any, Set
+
+import numpy as np
+
+from . import rules
+from .analysis import Budget, analyze
+from .dispatch import Dispatcher
+from .errors import MismatchError, user_message
+from .execute import Execution
+from .expand import expand, read_nodes
+from .plan import make_plan
+from .record import TYPES, Recording, where_of
+from .segment import SegmentTable
+from .template import VARIABLE
+
+#: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
+TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
+
+
+def compare_with_loop(
+    recording: Recording, execution: Execution, segments: SegmentTable, dispatcher: Dispatcher
+) -> None:
+    """Compare all results of a flush with those of the same calls one by one.
+
+    Raises
+    ------
+    MismatchError
+        Names the first recorded call with another result.
+    """
+    nodes = read_nodes(recording)
+    weights = np.zeros(len(recording.value_type), dtype=bool)
+    units = expand(recording, nodes, "alone", weights, segments)
+    groups = analyze(units.graph, "depth", Budget(visits=0)).groups
+    plan = make_plan(units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values])
+    loop = Execution(plan, recording.externals, dispatcher)
+    loop.run()
+    random: Set[int] = set()
+    for node, number in enumerate(recording.node_entry):
+        entry = recording.entries[number]
+        first = int(nodes.operand0[node])
+        read = recording.sources[first : first + len(entry.in_types)]
+        values = range(recording.node_value0[node], recording.node_value0[node] + len(entry.out_types))
+        if _draws(entry) or random.intersection(read):
+            random.update(values)
+            continue
+        for value, kind in zip(values, entry.out_array_types):
+            wanted, got = (_values(run, value, kind) for run in (loop, execution))
+            relative, absolute = TOLERANCES.get(kind.dtype, (0, 0))
+            if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
+                raise MismatchError(
+                    user_message(
+                        f"call {node} gives other values in its batch than alone; largest difference "
+                        f"{np.abs(got - wanted).max():g} in shape {kind.shape}",
+                        where_of(recording.wheres[node]), entry.name,
+                        "please report this with the program; analysis_budget=0 avoids batching",
+                    )
+                )  # fmt: skip
+
+
+def _draws(entry: Any) -> bool:
+    return any(row.op != VARIABLE and rules.is_random(row.op) for row in entry.program.rows)
+
+
+def _values(execution: Execution, value: int, kind: Any) -> Any:
+    arena, element = execution.plan.place(int(execution.plan.units.value_term[value]))
+    return execution.buffers.elements(arena, element, kind.shape).asnumpy()

@@ -1,0 +1,40 @@
+"""From a segment to an executable: one ``CachedOp`` per segment, whatever the width of a launch."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Tuple
+
+import mxnet as mx
+
+from .segment import Segment
+from .template import load_symbol
+
+
+class Executable(NamedTuple):
+    """A compiled segment."""
+
+    run: Any
+    #: What each input of `run` is: ("in", input of the segment) or ("param", parameter of it).
+    arguments: Tuple[Tuple[str, int], ...]
+
+
+class Dispatcher:
+    """Compiles segments on first use and counts how often that happened."""
+
+    def __init__(self) -> None:
+        #: Number of ``CachedOp`` objects built so far.
+        self.built = 0
+
+    def executable(self, segment: Segment) -> Executable:
+        """Return the executable of `segment`."""
+        if segment.compiled is None:
+            symbol = load_symbol(segment.nodes, segment.heads)
+            order = symbol.list_inputs()
+            known = {f"{kind}{number}": (kind, number) for kind, number in segment.arguments}
+            arguments = tuple(known[name] for name in order)
+            data = [i for i, (kind, _) in enumerate(arguments) if kind == "in"]
+            rest = [i for i, (kind, _) in enumerate(arguments) if kind != "in"]
+            flags: List[Tuple[str, Any]] = [("data_indices", data), ("param_indices", rest)]
+            segment.compiled = Executable(mx.nd.CachedOp(symbol, flags), arguments)
+            self.built += 1
+        return segment.compiled  # type: ignore[no-any-return]

@@ -1,0 +1,184 @@
+"""Every error that the package raises on purpose, and the one shape that their messages have.
+
+Each class is both a `DynBatchError`, so that one ``except`` catches whatever comes from here, and
+the built-in that plain Gluon or Python would raise in its place, so that existing handlers go on
+working.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Where(NamedTuple):
+    """A line of the user's program.
+
+    Attributes
+    ----------
+    filename : str
+        Path of the file, as Python knows it.
+    line : int
+        Line number, from 1.
+    function : str
+        Name of the function that the line belongs to.
+    """
+
+    filename: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        """Write the place the way editors and terminals recognise it."""
+        return f"{self.filename}:{self.line} in {self.function}"
+
+
+def user_message(
+    what: str, where: Where | None = None, block: str | None = None, advice: str | None = None
+) -> str:
+    """Compose the text of an error: what happened, then where, in which block, and the way out.
+
+    Parameters
+    ----------
+    what : str
+        One sentence about what is wrong, with the shapes or values that show it.
+    where : Where, optional
+        The user's line that recorded the call.
+    block : str, optional
+        Name of the Gluon block or operator.
+    advice : str, optional
+        What the user can do about it.
+
+    Returns
+    -------
+    str
+        The sentence on the first line and one indented line for each of the others that is known.
+    """
+    details = (("recorded at", where), ("block", block), ("what to do", advice))
+    return "\n".join([what] + [f"  {label}: {text}" for label, text in details if text is not None])
+
+
+class DynBatchError(Exception):
+    """What all errors of this package have in common; catch it to catch any of them."""
+
+
+class BudgetError(DynBatchError, ValueError):
+    """The analysis budget is not a budget.
+
+    Cause: a negative, NaN or boolean number, or something that is no number at all.
+    Way out: give milliseconds (``2.5``), ``"auto"``, ``None`` for no limit, or a `Budget`.
+    """
+
+
+class OptionError(DynBatchError, ValueError):
+    """An option has a value that does not exist.
+
+    Cause: an unknown granularity or policy, or a limit that leaves no room for anything.
+    Way out: take one of the values that the message lists.
+    """
+
+    @classmethod
+    def unknown(cls, option: str, value: object, valid: tuple[str, ...]) -> OptionError:
+        """Make the error for a `value` of `option` that is not one of the `valid` names."""
+        names = ", ".join(repr(name) for name in valid)
+        return cls(user_message(f"unknown {option} {value!r}", advice=f"choose one of {names}"))
+
+
+class ArgumentError(DynBatchError, TypeError):
+    """A recorded call got an argument that cannot be recorded.
+
+    Cause: an argument that is neither array, number, string nor ``None``, nor a nest of lists,
+    tuples and dictionaries of these. Way out: pass the arrays inside that object instead of the
+    object.
+    """
+
+
+class ShapeError(DynBatchError, ValueError):
+    """The shapes of a call do not fit each other.
+
+    Cause: the block itself refuses them; the same call outside a scope fails too.
+    Way out: correct the shapes at the line that the message names.
+    """
+
+
+class DTypeError(DynBatchError, TypeError):
+    """The data types of a call do not fit each other.
+
+    Cause: an operator got arrays of different types, or a type that it does not support.
+    Way out: cast at the line that the message names, or ``cast`` the block.
+    """
+
+
+class ContextError(DynBatchError, ValueError):
+    """The arrays of a call are on different devices.
+
+    Cause: inputs on one context meet inputs or parameters on another.
+    Way out: move them with ``as_in_context``, or initialize the parameters on that context too.
+    """
+
+
+class ScopeError(DynBatchError, RuntimeError):
+    """A batching scope is used in a way that it cannot be.
+
+    Cause: a scope is entered twice, left out of order or used from another thread.
+    Way out: make a new scope for every ``with`` statement and for every thread.
+    """
+
+
+class StaleArrayError(DynBatchError, RuntimeError):
+    """The value of a lazy array was asked for, but it was never computed.
+
+    Cause: an exception ended the scope that the array was recorded in.
+    Way out: handle that exception first, then compute the array again in a new scope.
+    """
+
+
+class NotMergedError(DynBatchError, RuntimeError):
+    """With ``strict=True``, something could not be merged.
+
+    Cause: an operator has no batching rule for these attributes, or a block cannot be traced.
+    Way out: leave out ``strict=True`` to run it sample by sample, or add a rule for the operator.
+    """
+
+
+class CellError(DynBatchError, RuntimeError):
+    """A cell cannot be traced into a symbol.
+
+    Cause: its ``hybrid_forward`` reads a value, or branches on one.
+    Way out: move that control flow to the ``forward`` of a dynamic block that calls static cells.
+    """
+
+
+class UninitializedError(DynBatchError, RuntimeError):
+    """A parameter has no value yet.
+
+    Cause: the block was called before ``initialize()``.
+    Way out: call ``initialize()`` on the outermost block before the scope.
+    """
+
+
+class GradientError(DynBatchError, RuntimeError):
+    """The gradient of a recorded call cannot be computed.
+
+    Cause: no call was recorded for autograd, its graph was already freed, or an operator in it has
+    no gradient.
+    Way out: enter ``autograd.record()`` before the scope, and run backward once per recording.
+    """
+
+
+class LaunchError(DynBatchError, RuntimeError):
+    """A merged launch failed while it ran.
+
+    Cause: what MXNet reports below the message, most often memory; the line that recorded the first
+    member of the launch is named.
+    Way out: limit the width of launches with ``max_rows``, or run the line outside a scope.
+    """
+
+
+class MismatchError(DynBatchError, AssertionError):
+    """With ``debug=True``, a merged result differs from the result sample by sample.
+
+    Cause: a batching rule that is wrong for these attributes, or an operator that is not
+    deterministic.
+    Way out: report it with the printed operator and attributes; meanwhile choose a larger
+    granularity or take the block out of the scope.
+    """

@@ -1,0 +1,216 @@
+"""Run a plan: fill the arenas, fetch operands, launch segments."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from mxnet.base import MXNetError
+from mxnet.ndarray import NDArray
+
+from .dispatch import Dispatcher
+from .errors import LaunchError, user_message
+from .plan import Arena, Gather, Launch, Mixed, Plan, Region, Scatter, Shared, Slice, Sum, Whole
+from .record import TRAINING
+
+
+class Buffers:
+    """Arenas in memory, and how to read rows out of them.
+
+    Parameters
+    ----------
+    arenas : sequence of Arena
+        What each buffer holds.
+    sizes : sequence of int
+        Rows of each; row 0 is zero.
+    indices : numpy.ndarray of int32
+        All gather indices, uploaded once per context.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int], indices: np.ndarray):
+        self.arrays = [
+            mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
+            for arena, rows in zip(arenas, sizes)
+        ]
+        for array in self.arrays:
+            zero(array._slice(0, 1))
+        self._units = [arena.unit for arena in arenas]
+        self._views: Dict[Tuple[int, int], NDArray] = {}
+        self._indices = {
+            context: mx.nd.array(indices, ctx=context, dtype="int32")
+            for context in dict.fromkeys(a.context for a in arenas)
+            if len(indices)
+        }
+
+    def _view(self, arena: int, unit: int) -> NDArray:
+        """Return the arena with rows of another length; a last, incomplete row is left out."""
+        array = self.arrays[arena]
+        if unit == self._units[arena]:
+            return array
+        found = self._views.get((arena, unit))
+        if found is None:
+            rows = array.size // unit
+            found = array.reshape((-1,))._slice(0, rows * unit).reshape((rows, unit))
+            self._views[arena, unit] = found
+        return found
+
+    def region(self, region: Region) -> NDArray:
+        """Return the rows of `region`, in place."""
+        return self.arrays[region.arena]._slice(region.start, region.start + region.rows)
+
+    def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
+        """Return elements from `element` on, in place, as an array of `shape`."""
+        count = int(np.prod(shape))
+        return self._view(arena, 1).reshape((-1,))._slice(element, element + count).reshape(shape)
+
+    def rows(self, arena: int, elements: np.ndarray, unit: int) -> NDArray:
+        """Return a copy of the rows of `unit` elements that start at `elements`."""
+        grain = int(np.gcd.reduce(np.append(elements, (unit, self._units[arena]))))
+        index = (elements[:, None] + np.arange(0, unit, grain)).reshape(-1) // grain
+        source = self._view(arena, grain)
+        taken = mx.nd.take(source, mx.nd.array(index, ctx=source.context, dtype="int32"))
+        return taken.reshape((len(elements), unit))
+
+    def _index(self, context: Any, first: int, count: int) -> NDArray:
+        return self._indices[context]._slice(first, first + count)
+
+    def fetch(self, wanted: Any) -> NDArray:
+        """Return the rows that an operand names; a slice is not copied."""
+        if type(wanted) is Slice:
+            arena, element, rows, unit = wanted
+            if element % unit:
+                return self.elements(arena, element, (rows, unit))
+            start = element // unit
+            return self._view(arena, unit)._slice(start, start + rows)
+        if type(wanted) is Gather:
+            source = self._view(wanted.arena, wanted.grain)
+            index = self._index(self.arrays[wanted.arena].context, wanted.first, wanted.count)
+            rows = mx.nd.take(source, index)
+            return rows if wanted.grain == wanted.unit else rows.reshape((wanted.rows, wanted.unit))
+        if type(wanted) is Sum:
+            return self._sum(wanted)
+        if type(wanted) is Mixed:
+            parts = mx.nd.concat(*[self.fetch(part) for part in wanted.parts], dim=0)
+            return mx.nd.take(parts, self._index(parts.context, wanted.first, wanted.rows))
+        if type(wanted) is Scatter:
+            return self._scatter(wanted)
+        assert type(wanted) is Shared, wanted
+        return self.elements(wanted.arena, wanted.element, wanted.shape)
+
+    def _scatter(self, wanted: Scatter) -> NDArray:
+        rows = self.fetch(wanted.source)
+        index = self._index(rows.context, wanted.first, wanted.source.rows).reshape((1, -1))
+        shape = (wanted.rows, wanted.source.unit)
+        return mx.nd._internal._backward_gather_nd(rows, index, shape=shape)
+
+    def _sum(self, wanted: Sum) -> NDArray:
+        first, *others = wanted.levels
+        total = self.fetch(first)
+        if type(first) is Slice:
+            total = total.copy()
+        for level in others:
+            prefix = total if level.rows == first.rows else total._slice(0, level.rows)
+            mx.nd.elemwise_add(prefix, self.fetch(level), out=prefix)
+        return total
+
+
+def zero(array: NDArray) -> None:
+    """Fill `array` with zeros."""
+    mx.nd._internal._zeros(shape=array.shape, ctx=array.context, dtype=array.dtype, out=array)
+
+
+class Mode:
+    """Sets autograd's mode for launches, and puts the user's back in the end."""
+
+    def __init__(self) -> None:
+        self._outer = (autograd.set_recording(False), autograd.is_training())
+        self._training = self._outer[1]
+
+    def train(self, training: bool) -> None:
+        """Switch between train and predict mode."""
+        if training != self._training:
+            autograd.set_training(training)
+            self._training = training
+
+    def restore(self) -> None:
+        """Go back to the mode in which the object was made."""
+        autograd.set_recording(self._outer[0])
+        autograd.set_training(self._outer[1])
+
+
+class Execution:
+    """One run of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to run.
+    externals : list of NDArray
+        The arrays from outside, by number.
+    dispatcher : Dispatcher
+        Compiles segments.
+    tape : GradientTape, optional
+        Records launches for the backward pass.
+    """
+
+    def __init__(self, plan: Plan, externals: List[NDArray], dispatcher: Dispatcher, tape: Any = None):
+        self.plan = plan
+        self.externals = externals
+        self.buffers = Buffers(plan.arenas, plan.sizes, plan.indices)
+        self._dispatcher = dispatcher
+        self._tape = tape
+
+    def run(self) -> None:
+        """Run all launches; returns as soon as they are handed to the engine."""
+        mode = Mode()
+        try:
+            self._fill()
+            for number, launch in enumerate(self.plan.launches):
+                mode.train(bool(launch.segment.mode & TRAINING))
+                try:
+                    self._launch(number, launch)
+                except MXNetError as error:
+                    raise self._failed(launch, error) from error
+        finally:
+            mode.restore()
+
+    def _fill(self) -> None:
+        for fill in self.plan.fills:
+            region = self.buffers.region(fill.region)
+            arrays = [self.externals[e] for e in fill.externals]
+            if region.shape[1:] != fill.trailing:
+                region = region.reshape((-1,) + fill.trailing)
+            mx.nd.concat(*arrays, dim=0, out=region)
+
+    def operands(self, launch: Launch) -> List[NDArray]:
+        """Fetch the operands of a launch."""
+        return [
+            self.externals[o.external] if type(o) is Whole else self.buffers.fetch(o) for o in launch.operands
+        ]
+
+    def _launch(self, number: int, launch: Launch) -> None:
+        segment = launch.segment
+        executable = self._dispatcher.executable(segment)
+        operands = self.operands(launch)
+        results = [self.buffers.region(r) for r in launch.outputs]
+        if self._tape is not None and self._tape.wants(number):
+            self._tape.run(number, executable, operands, results)
+            return
+        parameters = segment.parameters
+        arguments = [
+            operands[i] if kind == "in" else parameters[i].data(segment.context)
+            for kind, i in executable.arguments
+        ]
+        executable.run(*arguments, out=results)
+
+    def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
+        segment = launch.segment
+        return LaunchError(
+            user_message(
+                f"a launch of {len(launch.units)} calls failed: {error}", segment.where, segment.name,
+                "open the scope with analysis_budget=0 to run the calls one by one",
+            )
+        )  # fmt: skip
+

@@ -1,0 +1,250 @@
+"""One flush: choose a setting, plan, run, and hand the values out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from .analysis import Budget, Controller, Setting, analyze, split_by_rows
+from .cache import PlanCache
+from .debug import compare_with_loop
+from .dispatch import Dispatcher
+from .errors import NotMergedError, user_message
+from .execute import Execution
+from .expand import expand, find_weights, read_nodes
+from .gradient import FLOATS, GradientPlan, GradientTape, Head, plan_gradient
+from .plan import Plan, make_plan
+from .record import RECORDING, TYPES, LazyNDArray, Recording, where_of
+from .report import Alone, FlushReport
+from .segment import SegmentTable
+from .template import Library
+
+#: Handing out this many arrays of one type pays for splitting one array.
+MANY = 8
+#: Outputs of one split.
+SPLIT = 512
+
+
+class Runtime:
+    """What a process learns and keeps: traced calls, segments, plans, and what "auto" measured."""
+
+    def __init__(self) -> None:
+        self.library = Library()
+        self.segments = SegmentTable()
+        self.dispatcher = Dispatcher()
+        self.plans = PlanCache()
+        self.controller = Controller()
+        #: Visits per millisecond of the last analysis.
+        self.rate: Optional[float] = None
+
+
+class Options(NamedTuple):
+    """Options of a scope, each a value or ``"auto"``."""
+
+    budget: Any
+    granularity: str
+    policy: str
+    max_rows: Optional[int]
+    strict: bool
+    debug: bool
+
+
+class Planned(NamedTuple):
+    """A plan, and what was made from it for the heads seen so far."""
+
+    plan: Plan
+    gradients: Dict[Any, GradientPlan]
+    #: Producing node of every value, and term of every value.
+    producer: np.ndarray
+    launches: int
+    widths: Tuple[float, int]
+    alone: Tuple[Alone, ...]
+
+
+class Flush:
+    """Computes one recording."""
+
+    def __init__(self, runtime: Runtime, options: Options, recording: Recording):
+        self._runtime = runtime
+        self._options = options
+        self._recording = recording
+        self.plan: Optional[Plan] = None
+        self.report: Optional[FlushReport] = None
+        self.choice = ""
+
+    def run(self) -> None:
+        """Do everything; afterwards all lazy arrays that are still held are real."""
+        recording = self._recording
+        started = time.perf_counter()
+        lazies = [lazy for lazy in (ref() for ref in recording.lazies) if lazy is not None and lazy._real is None]
+        self._hand_out_constants(lazies)
+        lazies = [lazy for lazy in lazies if lazy._real is None]
+        if not recording.node_entry:
+            return
+        setting, key, measured = self._setting()
+        if measured:
+            mx.nd.waitall()
+            measured_from = time.perf_counter()
+        before = time.perf_counter()
+        planned, cached = self._planned(setting)
+        analysed = time.perf_counter()
+        self.plan = planned.plan
+        self._refuse_if_strict(planned)
+        heads, held = self._heads(planned, lazies)
+        execution, tape = self._execute(planned, held)
+        arrays = self._hand_out(execution, planned, heads, lazies)
+        if tape is not None:
+            tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
+        if self._options.debug:
+            compare_with_loop(recording, execution, self._runtime.segments, self._runtime.dispatcher)
+        finished = time.perf_counter()
+        if measured:
+            mx.nd.waitall()
+            self._runtime.controller.observe(
+                key, setting, time.perf_counter() - measured_from, len(recording.node_entry)
+            )
+        self.choice = self._runtime.controller.explain(key) if key is not None else ""
+        self.report = FlushReport(
+            len(recording.node_entry), planned.plan.units.graph.size, planned.launches, planned.widths[0],
+            planned.widths[1], setting.granularity, setting.policy, str(setting.budget), cached, measured,
+            planned.alone, planned.plan.rows_gathered, planned.plan.arena_bytes,
+            1e3 * (started - recording.seconds), 1e3 * (analysed - before), 1e3 * (finished - analysed),
+        )  # fmt: skip
+
+    def _setting(self) -> Tuple[Setting, Any, bool]:
+        options = self._options
+        budget = Budget() if options.budget == "auto" else options.budget
+        if budget.is_zero:
+            return Setting("block", "depth", budget), None, False
+        granularities = [options.granularity] if options.granularity != "auto" else ["operator", "block"]
+        policies = [options.policy] if options.policy != "auto" else ["depth", "agenda"]
+        candidates = [Setting(g, p, budget) for g in granularities for p in policies]
+        if len(candidates) == 1:
+            return candidates[0], None, False
+        recording = self._recording
+        called = frozenset(e.token[:2] for e in recording.entries.values())
+        modes = frozenset(e.mode for e in recording.entries.values())
+        key = (called, modes, len(recording.node_entry).bit_length(), tuple(candidates))
+        setting, measured = self._runtime.controller.choose(key, candidates)
+        return setting, key, measured
+
+    def _planned(self, setting: Setting) -> Tuple[Planned, bool]:
+        recording = self._recording
+        types = tuple(recording.value_type[v] for v in recording.external_values)
+        weights = find_weights(recording)
+        fingerprint = (
+            setting, self._options.max_rows, bytes(recording.node_entry), bytes(recording.sources),
+            bytes(recording.offsets), bytes(recording.value_type), bytes(recording.external_values), bytes(weights),
+        )  # fmt: skip
+        return self._runtime.plans.get(fingerprint, lambda: self._make_plan(setting, types, weights))
+
+    def _make_plan(self, setting: Setting, types: Sequence[int], weights: np.ndarray) -> Planned:
+        recording, runtime = self._recording, self._runtime
+        nodes = read_nodes(recording)
+        units = expand(recording, nodes, setting.granularity, weights, runtime.segments)
+        analysis = analyze(units.graph, setting.policy, setting.budget, runtime.rate)
+        if analysis.milliseconds > 0 and analysis.visits:
+            runtime.rate = analysis.visits / analysis.milliseconds
+        groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
+        plan = make_plan(units, groups, [TYPES[t] for t in types])
+        sizes = [len(launch.units) for launch in plan.launches]
+        widths = (float(np.mean(sizes)), max(sizes))
+        return Planned(plan, {}, nodes.producer, len(sizes), widths, _alone(recording, plan))
+
+    def _refuse_if_strict(self, planned: Planned) -> None:
+        if self._options.strict and planned.alone:
+            one = planned.alone[0]
+            raise NotMergedError(
+                user_message(
+                    f"{one.calls} calls were not merged: {one.reason}", one.where, one.name,
+                    "open the scope with strict=False to run them one by one",
+                )
+            )  # fmt: skip
+
+    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
+        """Return where each held array lies and whether a gradient may arrive at it."""
+        recording = self._recording
+        heads: List[Tuple[Head, bool]] = []
+        for lazy in lazies:
+            kind = TYPES[lazy._type]
+            node = int(planned.producer[lazy._value])
+            term = int(planned.plan.units.value_term[lazy._value])
+            mode = recording.entries[recording.node_entry[node]].mode
+            head = Head(term, lazy._offset, kind.shape, kind.dtype, kind.context)
+            heads.append((head, bool(mode & RECORDING) and kind.dtype in FLOATS))
+        return heads, [head for head, flows in heads if flows]
+
+    def _execute(self, planned: Planned, heads: List[Head]) -> Tuple[Execution, Optional[GradientTape]]:
+        plan, externals = planned.plan, self._recording.externals
+        tape = None
+        if heads:
+            trained = tuple(p.grad_req for launch in plan.launches for p in launch.segment.parameters)
+            key = (tuple(heads), trained)
+            gradient = planned.gradients.get(key)
+            if gradient is None:
+                # One set of heads per plan is the rule; a user who varies them must not fill memory.
+                planned.gradients.clear()
+                gradient = planned.gradients[key] = plan_gradient(plan, heads)
+            if gradient.launches:
+                tape = GradientTape(plan, gradient, externals)
+        execution = Execution(plan, externals, self._runtime.dispatcher, tape)
+        execution.run()
+        return execution, tape
+
+    def _hand_out_constants(self, lazies: List[LazyNDArray]) -> None:
+        recording = self._recording
+        numbers = {value: i for i, value in enumerate(recording.external_values)}
+        for lazy in lazies:
+            if lazy._value in numbers:
+                # A copy: the holder may write into it.
+                external = recording.externals[numbers[lazy._value]]
+                flat = external.reshape((-1,))[lazy._offset : lazy._offset + lazy.size]
+                lazy._real = flat.reshape(lazy.shape).copy()
+
+    def _hand_out(self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]) -> List[NDArray]:
+        """Make the arrays that are still held real, as copies out of the arenas."""
+        groups: Dict[Any, List[int]] = {}
+        for i, (head, _) in enumerate(heads):
+            arena, element = planned.plan.place(head.term)
+            groups.setdefault((arena, head.shape), []).append(i)
+        arrays: List[Optional[NDArray]] = [None] * len(lazies)
+        for (arena, shape), members in groups.items():
+            starts = [planned.plan.place(heads[i][0].term)[1] + heads[i][0].offset for i in members]
+            for i, array in zip(members, _take_out(execution, arena, shape, starts)):
+                arrays[i] = array
+                lazies[i]._real = array
+        return arrays  # type: ignore[return-value]
+
+
+def _take_out(execution: Execution, arena: int, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
+    if len(starts) < MANY:
+        return [execution.buffers.elements(arena, start, shape).copy() for start in starts]
+    unit = int(np.prod(shape))
+    elements = np.array(starts, dtype=np.int64)
+    rows = execution.buffers.rows(arena, elements, unit).reshape((len(starts),) + shape)
+    made: List[NDArray] = []
+    for low in range(0, len(starts), SPLIT):
+        part = rows[low : low + SPLIT]
+        if len(part) == 1:
+            made.append(part[0].copy())
+        else:
+            made += mx.nd.SliceChannel(part, num_outputs=len(part), axis=0, squeeze_axis=True)
+    return made
+
+
+def _alone(recording: Recording, plan: Plan) -> Tuple[Alone, ...]:
+    """Count the calls that no rule allows to merge, by callee and reason."""
+    found: Dict[Tuple[str, str], Alone] = {}
+    for launch in plan.launches:
+        segment = launch.segment
+        if segment.layout != "alone":
+            continue
+        key = (segment.name, segment.reason)
+        where = where_of(recording.wheres[int(plan.units.node[launch.units[0]])])
+        known = found.get(key, Alone(segment.name, segment.reason, 0, where))
+        found[key] = known._replace(calls=known.calls + len(launch.units))
+    return tuple(found.values())

@@ -1,0 +1,431 @@
+"""Run a plan backward.
+
+Forward, every launch that takes part in the gradient is recorded on its own: its operands are
+variables whose gradients MXNet writes into rows of *gradient arenas*.  Backward, launches are walked
+in reverse; the head gradient of a launch is *pulled* from the rows that the readers of its results
+wrote.  A gather is its own transpose if a row is read once; a row read n times pulls n rows.  A sum
+costs nothing at all: its terms pull from the row of the sum.  No padded gradients, and none of the
+additions with which a tape joins them.
+
+The whole flush is one node in MXNet's own tape, so that ``backward``, ``grad`` and whatever comes
+before and after the scope work as ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_array, c_handle_array, check_call
+from mxnet.ndarray import NDArray
+
+from .errors import GradientError
+from .execute import Buffers, zero
+from .graph import ragged_range
+from .plan import Arena, Fetches, Plan, Region, Scatter, Slice, Sum, Whole
+from .record import RECORDING, TRAINING
+
+LOGGER = logging.getLogger("gluon_dynbatch")
+
+FLOATS = ("float16", "float32", "float64")
+#: Beyond this many readers of one row, rows are added up by index instead of level by level.
+MOST_LEVELS = 12
+
+
+class Head(NamedTuple):
+    """A result that the user still holds."""
+
+    term: int
+    offset: int
+    shape: Tuple[int, ...]
+    dtype: str
+    context: Any
+
+
+class HeadFill(NamedTuple):
+    """Head gradients of one type, side by side in a gradient arena."""
+
+    region: Region
+    heads: Tuple[int, ...]
+
+
+class Pull(NamedTuple):
+    """The gradient of some rows: the sum of these fetches."""
+
+    parts: Tuple[Any, ...]
+
+
+class GradientPlan(NamedTuple):
+    """How a plan is run backward; inert data."""
+
+    #: Launches to record, in forward order.
+    launches: Tuple[int, ...]
+    #: Per launch and operand: rows for its gradient, or None.
+    regions: Dict[int, Tuple[Optional[Region], ...]]
+    #: Per launch: per result its pull, or None.
+    pulls: Dict[int, Tuple[Optional[Pull], ...]]
+    #: Per fill of the plan: pull of its rows, or None.
+    fills: Tuple[Optional[Pull], ...]
+    heads: Tuple[HeadFill, ...]
+    arenas: Tuple[Arena, ...]
+    sizes: Tuple[int, ...]
+    indices: np.ndarray
+
+
+def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
+    """Plan the backward pass of `plan` for gradients that arrive at `heads`."""
+    return _Backward(plan, heads).plan()
+
+
+class _Backward:
+    def __init__(self, plan: Plan, heads: Sequence[Head]):
+        self._plan = plan
+        self._heads = heads
+        self._fetches = Fetches()
+        #: Per source arena and gradient arena: lists of (source element, gradient element, length).
+        self._pairs: Dict[Tuple[int, int], List[Tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+        #: Joined pairs, kept until a later reader adds to them.
+        self._joined: Dict[Tuple[int, int], Any] = {}
+
+    def plan(self) -> GradientPlan:
+        flowing = self._flowing()
+        fills = self._place_heads()
+        regions: Dict[int, Tuple[Optional[Region], ...]] = {}
+        pulls: Dict[int, Tuple[Optional[Pull], ...]] = {}
+        for number in reversed(range(len(self._plan.launches))):
+            if not flowing[number]:
+                continue
+            launch = self._plan.launches[number]
+            pulled = tuple(self._pull(region) for region in launch.outputs)
+            if any(p is not None for p in pulled):
+                pulls[number] = pulled
+                regions[number] = self._place_operands(number, flowing)
+        outside = tuple(self._pull(fill.region) for fill in self._plan.fills)
+        return GradientPlan(
+            tuple(sorted(pulls)), regions, pulls, outside, fills, tuple(self._fetches.arenas),
+            tuple(self._fetches.sizes), self._fetches.indices(),
+        )  # fmt: skip
+
+    def _flowing(self) -> List[bool]:
+        """Per launch: recorded, and a gradient could flow through it to something outside."""
+        units = self._plan.units
+        owner = np.zeros(units.graph.size, dtype=np.int64)
+        for number, launch in enumerate(self._plan.launches):
+            owner[launch.units] = number
+        self._launch_of_slot = owner[units.slot_unit] if len(units.slot_unit) else owner[:0]
+        flowing: List[bool] = []
+        for launch in self._plan.launches:
+            held = any(p.grad_req != "null" for p in launch.segment.parameters)
+            inputs = any(
+                port.differentiable and self._source_flows(launch, p, flowing)
+                for p, port in enumerate(launch.segment.inputs)
+            )
+            flowing.append(bool(launch.segment.mode & RECORDING) and (held or inputs))
+        return flowing
+
+    def _terms(self, launch: Any, p: int) -> np.ndarray:
+        units = self._plan.units
+        inputs = units.input0[launch.units] + p
+        first, last = units.term0[inputs], units.term0[inputs + 1]
+        return np.repeat(first, last - first) + ragged_range(last - first)
+
+    def _source_flows(self, launch: Any, p: int, flowing: List[bool]) -> bool:
+        terms = self._plan.units.term[self._terms(launch, p)]
+        if (terms < 0).any():
+            return True
+        return any(flowing[k] for k in np.unique(self._launch_of_slot[terms]).tolist())
+
+    def _place_heads(self) -> Tuple[HeadFill, ...]:
+        groups: Dict[Any, List[int]] = {}
+        for i, head in enumerate(self._heads):
+            arena = self._plan.place(head.term)[0]
+            groups.setdefault((head.shape, head.dtype, head.context, arena), []).append(i)
+        fills = []
+        for (shape, dtype, context, arena), members in groups.items():
+            unit = int(np.prod(shape))
+            region = self._fetches.reserve(Arena(unit, dtype, context), len(members))
+            source = np.array([self._plan.place(self._heads[i].term)[1] + self._heads[i].offset for i in members])
+            target = (region.start + np.arange(len(members))) * unit
+            self._add_pairs(arena, region.arena, source, target, np.full(len(members), unit))
+            fills.append(HeadFill(region, tuple(members)))
+        return tuple(fills)
+
+    def _add_pairs(self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray) -> None:
+        self._pairs.setdefault((arena, gradient), []).append((source, target, length))
+        self._joined.pop((arena, gradient), None)
+
+    def _place_operands(self, number: int, flowing: List[bool]) -> Tuple[Optional[Region], ...]:
+        launch = self._plan.launches[number]
+        units = self._plan.units
+        rows = units.graph.rows[launch.units]
+        placed: List[Optional[Region]] = []
+        for p, (port, operand) in enumerate(zip(launch.segment.inputs, launch.operands)):
+            if not port.differentiable or type(operand) is Whole or not self._source_flows(launch, p, flowing):
+                placed.append(None)
+                continue
+            count = 1 if port.shared else launch.rows
+            region = self._fetches.reserve(Arena(port.unit, port.dtype, launch.segment.context), count)
+            placed.append(region)
+            inputs = units.input0[launch.units] + p
+            terms = self._terms(launch, p)
+            member = np.repeat(np.arange(len(inputs)), units.term0[inputs + 1] - units.term0[inputs])
+            start = (region.start + np.cumsum(rows) - rows) * port.unit
+            length = rows * port.unit
+            if port.shared:
+                terms, member, start, length = terms[:1], member[:1], start[:1], np.array([port.unit])
+            self._add_terms(terms, start[member], length[member], region.arena)
+        return tuple(placed)
+
+    def _add_terms(self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int) -> None:
+        plan = self._plan
+        term = plan.units.term[terms]
+        outside = term < 0
+        arena = np.where(outside, plan.external_arena[np.where(outside, -1 - term, 0)] if outside.any() else -1,
+                         plan.slot_arena[np.where(outside, 0, term)] if not outside.all() else -1)  # fmt: skip
+        element = np.where(outside, plan.external_element[np.where(outside, -1 - term, 0)] if outside.any() else 0,
+                           plan.slot_element[np.where(outside, 0, term)] if not outside.all() else 0)  # fmt: skip
+        element = element + plan.units.term_offset[terms]
+        for a in np.unique(arena).tolist():
+            at = arena == a
+            self._add_pairs(a, gradient, element[at], target[at], length[at])
+
+    def _grain(self, key: Tuple[int, int]) -> Tuple[int, np.ndarray, np.ndarray]:
+        """Return pairs as rows of one length, sorted by source."""
+        found = self._joined.get(key)
+        if found is None:
+            source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
+            grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
+            grain = int(np.gcd.reduce(np.concatenate([[grain], source % grain, target % grain, length % grain])))
+            steps = ragged_range(length // grain)
+            source = np.repeat(source // grain, length // grain) + steps
+            target = np.repeat(target // grain, length // grain) + steps
+            order = np.argsort(source, kind="stable")
+            found = self._joined[key] = (grain, source[order], target[order])
+        return found
+
+    def _pull(self, region: Region) -> Optional[Pull]:
+        """Name the gradient rows whose sum is the gradient of `region`."""
+        unit = self._plan.arenas[region.arena].unit
+        parts = []
+        for key in [k for k in self._pairs if k[0] == region.arena]:
+            grain, source, target = self._grain(key)
+            first, last = region.start * unit // grain, (region.start + region.rows) * unit // grain
+            low, high = np.searchsorted(source, [first, last])
+            if low < high:
+                parts.append(self._part(key[1], source[low:high] - first, target[low:high], last - first, grain))
+        return Pull(tuple(parts)) if parts else None
+
+    def _part(self, gradient: int, local: np.ndarray, target: np.ndarray, rows: int, grain: int) -> Any:
+        counts = np.bincount(local, minlength=rows)
+        most = int(counts.max())
+        if most == 1 and len(local) == rows:
+            return self._fetches.fetch(gradient, target * grain, grain)
+        if most > MOST_LEVELS:
+            source = self._fetches.fetch(gradient, target * grain, grain)
+            return Scatter(source, self._fetches.index(local), rows)
+        nth = np.arange(len(local)) - np.repeat(np.cumsum(counts) - counts, counts)
+        levels = []
+        for level in range(most):
+            at = nth == level
+            # Rows without so many readers add the zero row.
+            elements = np.zeros(rows, dtype=np.int64)
+            elements[local[at]] = target[at] * grain
+            levels.append(self._fetches.fetch(gradient, elements, grain))
+        return levels[0] if most == 1 else Sum(tuple(levels))
+
+
+class GradientTape:
+    """What the forward run leaves for the backward run of one flush."""
+
+    def __init__(self, plan: Plan, gradient: GradientPlan, externals: List[NDArray]):
+        self._plan = plan
+        self._gradient = gradient
+        self._externals = externals
+        self._wanted = frozenset(gradient.launches)
+        self._buffers = Buffers(gradient.arenas, gradient.sizes, gradient.indices)
+        #: Detached parameters and shared arrays with their accumulators, by id of the original.
+        self._shared: Dict[int, Tuple[NDArray, NDArray]] = {}
+        self._results: Dict[int, List[NDArray]] = {}
+        #: Inputs of the node in MXNet's tape.
+        self.inputs: List[NDArray] = []
+
+    def wants(self, number: int) -> bool:
+        """Whether a launch is to be recorded."""
+        return number in self._wanted
+
+    def run(self, number: int, executable: Any, operands: List[NDArray], results: List[NDArray]) -> None:
+        """Run a launch on variables of its own, and remember its results."""
+        launch = self._plan.launches[number]
+        segment = launch.segment
+        variables, buffers = [], []
+        for p, region in enumerate(self._gradient.regions[number]):
+            if region is not None:
+                variables.append(operands[p])
+                # A shared operand has its own shape; its gradient row is seen with that shape.
+                rows = self._buffers.region(region)
+                buffers.append(rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape))
+            elif type(launch.operands[p]) is Whole and segment.inputs[p].differentiable:
+                operands[p] = self._accumulated(self._externals[launch.operands[p].external])
+        if variables:
+            autograd.mark_variables(variables, buffers, "write")
+        arguments = [
+            operands[i] if kind == "in" else self._parameter(segment.parameters[i], segment.context)
+            for kind, i in executable.arguments
+        ]
+        previous = autograd.set_recording(True)
+        try:
+            executable.run(*arguments, out=results)
+        finally:
+            autograd.set_recording(previous)
+        self._results[number] = results
+
+    def _parameter(self, parameter: Any, context: Any) -> NDArray:
+        data = parameter.data(context)
+        return data if parameter.grad_req == "null" else self._accumulated(data)
+
+    def _accumulated(self, array: NDArray) -> NDArray:
+        """Return a detached stand-in whose gradients add up in an accumulator."""
+        held = self._shared.get(id(array))
+        if held is None:
+            held = array.detach(), mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+            autograd.mark_variables([held[0]], [held[1]], "add")
+            self._shared[id(array)] = held
+            self.inputs.append(array)
+        return held[0]
+
+    def connect(self, heads: List[NDArray]) -> None:
+        """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
+        self._accumulators = [self._shared[id(array)][1] for array in self.inputs]
+        self._filled: List[Tuple[int, int, int]] = []
+        for number, fill in enumerate(self._plan.fills):
+            if self._gradient.fills[number] is not None:
+                row = 0
+                unit = self._plan.arenas[fill.region.arena].unit
+                for external in fill.externals:
+                    self._filled.append((number, row, external))
+                    self.inputs.append(self._externals[external])
+                    row += self._externals[external].size // unit
+        if self.inputs:
+            record_function(self.inputs, heads, self.backward)
+
+    def backward(self, head_gradients: List[NDArray], wanted: List[bool]) -> List[Optional[NDArray]]:
+        """Return the gradients of `inputs`; None where `wanted` is false."""
+        for accumulator in self._accumulators:
+            zero(accumulator)
+        for fill in self._gradient.heads:
+            target = self._buffers.region(fill.region)
+            arrays = [head_gradients[h] for h in fill.heads]
+            if target.shape[1:] != arrays[0].shape[1:]:
+                target = target.reshape((-1,) + arrays[0].shape[1:])
+            mx.nd.concat(*arrays, dim=0, out=target)
+        for number in reversed(self._gradient.launches):
+            self._backward_launch(number)
+        return self._input_gradients(wanted)
+
+    def _backward_launch(self, number: int) -> None:
+        heads, gradients = [], []
+        for result, pull in zip(self._results[number], self._gradient.pulls[number]):
+            if pull is not None:
+                heads.append(result)
+                gradients.append(self._pulled(pull, result.shape))
+        training = bool(self._plan.launches[number].segment.mode & TRAINING)
+        # The graph of a launch lives as long as this tape: the user may go backward twice.
+        autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
+
+    def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
+        parts = [self._buffers.fetch(part) for part in pull.parts]
+        parts = [part if part.shape == shape else part.reshape(shape) for part in parts]
+        return parts[0] if len(parts) == 1 else mx.nd.add_n(*parts)
+
+    def _input_gradients(self, wanted: List[bool]) -> List[Optional[NDArray]]:
+        found: List[Optional[NDArray]] = list(self._accumulators)
+        fills: Dict[int, NDArray] = {}
+        for (number, row, external), want in zip(self._filled, wanted[len(found) :]):
+            if not want:
+                found.append(None)
+                continue
+            if number not in fills:
+                region = self._plan.fills[number].region
+                unit = self._plan.arenas[region.arena].unit
+                fills[number] = self._pulled(self._gradient.fills[number], (region.rows, unit))
+            array = self._externals[external]
+            rows = array.size // fills[number].shape[1]
+            found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
+        return found
+
+
+_BACKWARD = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_void_p,
+)  # fmt: skip
+_DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+#: Callbacks that MXNet may still call, by number.  C code holds only their addresses.
+_ALIVE: Dict[int, Any] = {}
+_WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
+
+Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]
+
+
+def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
+    """Make `outputs` results of a function of `inputs` in MXNet's tape.
+
+    Unlike ``mx.autograd.Function`` this honours ``grad_req`` ``"add"`` and ``"null"`` per input.
+
+    Parameters
+    ----------
+    inputs, outputs : list of NDArray
+        Arrays; the outputs must not be part of a graph yet.
+    backward : callable
+        ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
+    """
+
+    def run(heads: int, count: int, pointers: Any, requests: Any, training: int, state: Any) -> int:
+        del training, state
+        arrays = [NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]]
+        try:
+            if autograd.is_recording():
+                raise GradientError(
+                    "gradients of gradients through a batching scope are not supported; "
+                    "compute the inner gradient outside of gluon_dynbatch.batching()"
+                )
+            asked = [requests[i] for i in range(count)]
+            made = backward(arrays[:heads], [bool(request) for request in asked])
+            for target, gradient, request in zip(arrays[heads:], made, asked):
+                if request in (_WRITE, _WRITE_INPLACE):
+                    gradient.copyto(target)
+                elif request == _ADD:
+                    mx.nd.elemwise_add(target, gradient, out=target)
+        except Exception:
+            # This is a thread of MXNet's: the exception cannot travel on from here.
+            LOGGER.exception("the backward pass of a batching scope failed")
+            return 0
+        return 1
+
+    key = id(run)
+
+    def delete(state: Any) -> int:
+        del state
+        _ALIVE.pop(key, None)
+        return 1
+
+    callbacks = [ctypes.cast(f, ctypes.CFUNCTYPE(ctypes.c_int)) for f in (_BACKWARD(run), _DELETE(delete))]
+    functions = c_array(ctypes.CFUNCTYPE(ctypes.c_int), callbacks)
+    listed = MXCallbackList(
+        ctypes.c_int(2),
+        ctypes.cast(functions, ctypes.POINTER(ctypes.CFUNCTYPE(ctypes.c_int))),
+        ctypes.cast(c_array(ctypes.c_void_p, [None, None]), ctypes.POINTER(ctypes.c_void_p)),
+    )
+    _ALIVE[key] = (run, delete, callbacks, functions, listed)
+    previous = autograd.set_recording(True)
+    try:
+        check_call(
+            _LIB.MXCustomFunctionRecord(
+                len(inputs), c_handle_array(inputs), len(outputs), c_handle_array(outputs), ctypes.byref(listed)
+            )
+        )
+    finally:
+        autograd.set_recording(previous)

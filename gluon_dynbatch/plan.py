@@ -1,0 +1,420 @@
+"""A plan: the launches of one flush in order, with the place of every operand and result.
+
+Inert data: a plan holds integers, names and segments, never an array of the model.  All values live
+in *arenas*, one per (row length, dtype, context); row 0 of an arena is kept zero.  A place in an
+arena is counted in elements, so that a value can be read with another shape than it was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+
+import numpy as np
+
+from .graph import ragged_range
+
+
+class Arena(NamedTuple):
+    """One buffer."""
+
+    unit: int
+    dtype: str
+    context: Any
+
+
+class Region(NamedTuple):
+    """Consecutive rows of an arena."""
+
+    arena: int
+    start: int
+    rows: int
+
+
+class Whole(NamedTuple):
+    """An array from outside, passed as it is."""
+
+    external: int
+
+    def __str__(self) -> str:
+        return f"external {self.external}"
+
+
+class Slice(NamedTuple):
+    """Consecutive elements of an arena, in place."""
+
+    arena: int
+    element: int
+    rows: int
+    unit: int
+
+    def __str__(self) -> str:
+        return f"arena {self.arena}[{self.element}:{self.element + self.rows * self.unit}]"
+
+
+class Gather(NamedTuple):
+    """Rows of an arena, read as rows of `grain` elements, copied by index."""
+
+    arena: int
+    grain: int
+    #: Where the indices stand in the plan's index vector.
+    first: int
+    count: int
+    rows: int
+    unit: int
+
+    def __str__(self) -> str:
+        return f"arena {self.arena}{{{self.rows} rows}}"
+
+
+class Mixed(NamedTuple):
+    """Rows out of several arenas, brought into order by index."""
+
+    parts: Tuple[Union[Slice, Gather], ...]
+    first: int
+    rows: int
+    unit: int
+
+    def __str__(self) -> str:
+        return " & ".join(map(str, self.parts))
+
+
+Fetch = Union[Slice, Gather, Mixed]
+
+
+class Sum(NamedTuple):
+    """The sum of several fetches; each covers the first rows of the one before."""
+
+    levels: Tuple[Fetch, ...]
+
+    def __str__(self) -> str:
+        return "sum(" + " + ".join(map(str, self.levels)) + ")"
+
+
+class Scatter(NamedTuple):
+    """Rows added up by index: what many readers of few rows leave behind."""
+
+    source: Fetch
+    first: int
+    rows: int
+
+
+class Shared(NamedTuple):
+    """One array of an arena for all members, with its own shape."""
+
+    arena: int
+    element: int
+    shape: Tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"shared arena {self.arena}[{self.element}:] as {self.shape}"
+
+
+Operand = Union[Whole, Slice, Gather, Mixed, Sum, Shared]
+
+
+class Launch(NamedTuple):
+    """One run of a segment for all its members."""
+
+    segment: Any
+    #: Member units, in the order of their rows.
+    units: np.ndarray
+    rows: int
+    operands: Tuple[Operand, ...]
+    outputs: Tuple[Region, ...]
+
+
+class Fill(NamedTuple):
+    """Arrays from outside that are copied side by side into an arena."""
+
+    region: Region
+    externals: Tuple[int, ...]
+    #: Shape of an array behind its first axis.
+    trailing: Tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """The launches of one flush."""
+
+    launches: Tuple[Launch, ...]
+    fills: Tuple[Fill, ...]
+    arenas: Tuple[Arena, ...]
+    #: Rows per arena.
+    sizes: Tuple[int, ...]
+    #: All gather indices, int32.
+    indices: np.ndarray
+    #: Per term of the units (slots, then externals backwards): arena and first element.
+    slot_arena: np.ndarray
+    slot_element: np.ndarray
+    external_arena: np.ndarray
+    external_element: np.ndarray
+    units: Any
+
+    def place(self, term: int) -> Tuple[int, int]:
+        """Return arena and first element of a term."""
+        if term >= 0:
+            return int(self.slot_arena[term]), int(self.slot_element[term])
+        return int(self.external_arena[-1 - term]), int(self.external_element[-1 - term])
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes that the arenas take."""
+        return sum(n * a.unit * np.dtype(a.dtype).itemsize for n, a in zip(self.sizes, self.arenas))
+
+    @property
+    def rows_gathered(self) -> int:
+        """Rows that are copied to stand side by side."""
+        return len(self.indices)
+
+    def __str__(self) -> str:
+        lines = [
+            f"arena {i}: {n} rows of {a.unit} {a.dtype} on {a.context}"
+            for i, (n, a) in enumerate(zip(self.sizes, self.arenas))
+        ]
+        for fill in self.fills:
+            lines.append(f"fill    {_region(fill.region)} <- {len(fill.externals)} arrays from outside")
+        for i, launch in enumerate(self.launches):
+            made = ", ".join(map(_region, launch.outputs))
+            read = ", ".join(map(str, launch.operands))
+            kind = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
+            lines.append(f"{i:<7d} {made} <- {launch.segment.name}{kind} x{len(launch.units)}({read})")
+        return "\n".join(lines)
+
+
+def _region(region: Region) -> str:
+    return f"arena {region.arena}[{region.start}:{region.start + region.rows}]"
+
+
+class Fetches:
+    """Arenas being laid out, and the cheapest way to read rows out of them."""
+
+    def __init__(self) -> None:
+        self.arenas: List[Arena] = []
+        #: Rows reserved so far; row 0 is the zero row.
+        self.sizes: List[int] = []
+        self._numbers: Dict[Arena, int] = {}
+        self._parts: List[np.ndarray] = []
+        self._count = 0
+
+    def reserve(self, arena: Arena, rows: int) -> Region:
+        """Reserve the next rows of `arena`."""
+        number = self._numbers.setdefault(arena, len(self.arenas))
+        if number == len(self.arenas):
+            self.arenas.append(arena)
+            self.sizes.append(1)
+        start = self.sizes[number]
+        self.sizes[number] += rows
+        return Region(number, start, rows)
+
+    def fetch(self, arena: int, elements: np.ndarray, unit: int) -> Union[Slice, Gather]:
+        """Name the rows of `unit` elements that start at `elements`."""
+        count = len(elements)
+        start = int(elements[0])
+        if int(elements[-1]) - start == (count - 1) * unit and (count < 3 or (np.diff(elements) == unit).all()):
+            return Slice(arena, start, count, unit)
+        grain = int(np.gcd(unit, self.arenas[arena].unit))
+        if (elements % grain).any():
+            grain = int(np.gcd.reduce(np.append(elements, grain)))
+        index = elements // grain
+        if grain != unit:
+            index = (index[:, None] + np.arange(unit // grain)).reshape(-1)
+        return Gather(arena, grain, self.index(index), len(index), count, unit)
+
+    def index(self, index: np.ndarray) -> int:
+        """Keep an index vector and return where it stands."""
+        first = self._count
+        self._parts.append(index)
+        self._count += len(index)
+        return first
+
+    def indices(self) -> np.ndarray:
+        """Return all index vectors as one."""
+        joined = np.concatenate(self._parts) if self._parts else np.zeros(0)
+        return joined.astype(np.int32)
+
+
+def make_plan(units: Any, groups: np.ndarray, external_types: Sequence[Any]) -> Plan:
+    """Turn a grouping of units into launches.
+
+    Parameters
+    ----------
+    units : Units
+        What the analyzer saw, with operands.
+    groups : numpy.ndarray of int32, shape (units,)
+        Launch of each unit; predecessors have smaller numbers.
+    external_types : sequence of ArrayType
+        Types of the arrays from outside.
+    """
+    return _Planner(units, groups, external_types).plan()
+
+
+class _Planner:
+    def __init__(self, units: Any, groups: np.ndarray, external_types: Sequence[Any]):
+        self._units = units
+        self._types = external_types
+        ends = np.append(units.input0[1:], len(units.term0) - 1)
+        extra = units.term0[ends] - units.term0[units.input0]
+        # Members with more summands first, so that each further summand is added to a prefix.
+        self._order = np.lexsort((np.arange(len(groups)), -extra, groups))
+        self._launch_of = groups[self._order]
+        count = int(groups.max()) + 1 if len(groups) else 0
+        self._first = np.searchsorted(self._launch_of, np.arange(count + 1))
+        self._rows = units.graph.rows[self._order]
+        before = np.cumsum(self._rows) - self._rows
+        self._row = before - before[self._first[self._launch_of]] if len(groups) else before
+        self.fetches = Fetches()
+
+    def plan(self) -> Plan:
+        """Place everything, then resolve operands."""
+        fills = self._place_externals()
+        outputs = self._place_slots()
+        units = self._units
+        source = np.concatenate([self._external_element[::-1], self._slot_element])
+        arenas = np.concatenate([self._external_arena[::-1], self._slot_arena])
+        # Externals are numbered -1, -2, ...: shifted by their count, terms index one table.
+        at = units.term + len(self._external_element)
+        self._element = source[at] + units.term_offset
+        self._arena = arenas[at]
+        launches = tuple(self._launch(k, outputs[k]) for k in range(len(self._first) - 1))
+        return Plan(
+            launches, fills, tuple(self.fetches.arenas), tuple(self.fetches.sizes), self.fetches.indices(),
+            self._slot_arena, self._slot_element, self._external_arena, self._external_element, units,
+        )  # fmt: skip
+
+    def _external_units(self) -> Dict[int, int]:
+        """Return for each external that has to stand in an arena the row length it is read with."""
+        units = self._units
+        inputs = np.repeat(np.arange(len(units.term0) - 1), np.diff(units.term0))
+        owner = np.repeat(np.arange(len(units.input0)), np.diff(np.append(units.input0, len(units.term0) - 1)))
+        found: Dict[int, int] = {}
+        outside = np.flatnonzero(units.term < 0)
+        _, first = np.unique(units.term[outside], return_index=True)
+        shared = np.array([any(p.shared for p in s.inputs) for s in units.segments], dtype=bool)
+        mixed = outside[shared[units.segment[owner[inputs[outside]]]]]
+        for at in np.unique(np.concatenate([outside[first], mixed])).tolist():
+            unit = owner[inputs[at]]
+            port = units.segments[units.segment[unit]].inputs[inputs[at] - units.input0[unit]]
+            if not port.shared:
+                found.setdefault(-1 - int(units.term[at]), port.unit)
+        return found
+
+    def _place_externals(self) -> Tuple[Fill, ...]:
+        count = len(self._types)
+        self._external_arena = np.full(count, -1, dtype=np.int64)
+        self._external_element = np.zeros(count, dtype=np.int64)
+        groups: Dict[Any, List[int]] = {}
+        for external, unit in self._external_units().items():
+            kind = self._types[external]
+            groups.setdefault((unit, kind.dtype, kind.context, kind.shape[1:]), []).append(external)
+        fills = []
+        for (unit, dtype, context, trailing), externals in groups.items():
+            sizes = np.array([self._types[e].elements for e in externals])
+            region = self.fetches.reserve(Arena(unit, dtype, context), int(sizes.sum()) // unit)
+            self._external_arena[externals] = region.arena
+            self._external_element[externals] = region.start * unit + np.cumsum(sizes) - sizes
+            fills.append(Fill(region, tuple(externals), trailing))
+        return tuple(fills)
+
+    def _place_slots(self) -> List[Tuple[Region, ...]]:
+        units = self._units
+        slots = len(units.slot_unit)
+        self._slot_arena = np.zeros(slots, dtype=np.int64)
+        self._slot_element = np.zeros(slots, dtype=np.int64)
+        placed = []
+        for k in range(len(self._first) - 1):
+            low, high = self._first[k], self._first[k + 1]
+            members = self._order[low:high]
+            segment = units.segments[units.segment[members[0]]]
+            total = int(self._row[high - 1] + self._rows[high - 1])
+            regions = []
+            for out, port in enumerate(segment.outputs):
+                region = self.fetches.reserve(Arena(port.unit, port.dtype, segment.context), total)
+                at = units.slot0[members] + out
+                self._slot_arena[at] = region.arena
+                self._slot_element[at] = (region.start + self._row[low:high]) * port.unit
+                regions.append(region)
+            placed.append(tuple(regions))
+        return placed
+
+    def _launch(self, k: int, outputs: Tuple[Region, ...]) -> Launch:
+        units = self._units
+        low, high = self._first[k], self._first[k + 1]
+        members = self._order[low:high]
+        segment = units.segments[units.segment[members[0]]]
+        rows = self._rows[low:high]
+        inputs = units.input0[members]
+        operands = []
+        for p, port in enumerate(segment.inputs):
+            first = units.term0[inputs + p]
+            if port.shared:
+                operands.append(self._shared(int(first[0]), port))
+                continue
+            counts = units.term0[inputs + p + 1] - first
+            levels = int(counts.max())
+            if levels == 1:
+                operands.append(self._fetch(first, rows, port.unit))
+            else:
+                operands.append(self._sum(first, counts, rows, port.unit))
+        total = int(self._row[high - 1] + rows[-1])
+        return Launch(segment, members, total, tuple(operands), outputs)
+
+    def _shared(self, term: int, port: Any) -> Operand:
+        number = int(self._units.term[term])
+        if number < 0:
+            return Whole(-1 - number)
+        return Shared(int(self._arena[term]), int(self._element[term]), port.shape)
+
+    def _sum(self, first: np.ndarray, counts: np.ndarray, rows: np.ndarray, unit: int) -> Sum:
+        levels = []
+        for level in range(int(counts.max())):
+            reached = int(np.flatnonzero(counts > level)[-1]) + 1
+            have = counts[:reached] > level
+            # Whoever has no such summand inside the prefix adds the arena's zero row.
+            terms = np.where(have, first[:reached] + level, -1)
+            levels.append(self._fetch(terms, rows[:reached], unit))
+        return Sum(tuple(levels))
+
+    def _fetch(self, terms: np.ndarray, rows: np.ndarray, unit: int) -> Fetch:
+        elements, arenas = self._element[terms], self._arena[terms]
+        if terms.min() < 0:
+            some = arenas[np.argmax(terms >= 0)]
+            elements, arenas = np.where(terms < 0, 0, elements), np.where(terms < 0, some, arenas)
+        if rows.max() != 1:
+            steps = ragged_range(rows) * unit
+            # The zero row is one row: it is read again and again.
+            steps[np.repeat(terms < 0, rows)] = 0
+            elements, arenas = np.repeat(elements, rows) + steps, np.repeat(arenas, rows)
+        if arenas[0] == arenas[-1] and (arenas == arenas[0]).all():
+            return self.fetches.fetch(int(arenas[0]), elements, unit)
+        parts, order = [], []
+        for arena in np.unique(arenas).tolist():
+            at = np.flatnonzero(arenas == arena)
+            parts.append(self.fetches.fetch(arena, elements[at], unit))
+            order.append(at)
+        places = np.empty(len(elements), dtype=np.int64)
+        places[np.concatenate(order)] = np.arange(len(elements))
+        return Mixed(tuple(parts), self.fetches.index(places), len(elements), unit)
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise ``AssertionError`` if `plan` breaks an invariant.
+
+    Every unit runs once, members of a launch share one signature, operands come from earlier
+    launches, and every arena row is written once.
+    """
+    units = plan.units
+    ran = np.concatenate([launch.units for launch in plan.launches] or [np.zeros(0, np.int64)])
+    assert np.array_equal(np.sort(ran), np.arange(units.graph.size)), "a unit does not run exactly once"
+    launch_of = np.zeros(units.graph.size, dtype=np.int64)
+    for k, launch in enumerate(plan.launches):
+        launch_of[launch.units] = k
+        signatures = units.graph.signature[launch.units]
+        assert (signatures == signatures[0]).all(), f"launch {k} mixes signatures"
+        assert launch.rows == int(units.graph.rows[launch.units].sum())
+    owners = np.repeat(np.arange(units.graph.size), np.diff(units.graph.offsets))
+    assert (launch_of[units.graph.preds] < launch_of[owners]).all(), "an operand comes from a later launch"
+    written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
+    regions = [r for launch in plan.launches for r in launch.outputs] + [f.region for f in plan.fills]
+    for region in regions:
+        written[region.arena][region.start : region.start + region.rows] += 1
+    for rows in written:
+        assert rows[0] == 0 and (rows[1:] == 1).all(), "an arena row is not written exactly once"

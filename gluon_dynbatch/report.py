@@ -1,0 +1,139 @@
+"""What happened in the flushes of a scope: printable, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from .errors import Where
+
+
+class Alone(NamedTuple):
+    """Calls that were not merged with any other, and why."""
+
+    name: str
+    reason: str
+    calls: int
+    #: A line that recorded such a call.
+    where: Where
+
+
+class FlushReport(NamedTuple):
+    """What happened in one flush.  Times are in milliseconds."""
+
+    nodes: int
+    units: int
+    launches: int
+    #: Calls per launch.
+    mean_width: float
+    largest_width: int
+    granularity: str
+    policy: str
+    budget: str
+    #: Whether the plan was known from an earlier flush.
+    cached: bool
+    #: Whether the controller behind "auto" timed this flush, which waits for its values.
+    measured: bool
+    alone: Tuple[Alone, ...]
+    rows_gathered: int
+    arena_bytes: int
+    #: From the first recorded call to the flush; the user's own Python is part of it.
+    recording_ms: float
+    analysis_ms: float
+    dispatch_ms: float
+
+    @property
+    def line(self) -> str:
+        """The flush in one line."""
+        return (
+            f"{self.nodes} calls -> {self.launches} launches "
+            f"({self.granularity} by {self.policy}, plan {'cached' if self.cached else 'made'}), "
+            f"recording {self.recording_ms:.1f} ms, analysis {self.analysis_ms:.1f} ms, "
+            f"dispatch {self.dispatch_ms:.1f} ms"
+        )
+
+
+class Report:
+    """What happened in a scope so far.
+
+    Attributes
+    ----------
+    flushes : list of FlushReport
+        One per flush.
+    forced : dict of Where to int
+        User lines that asked for a value while work was pending, and how often.
+    """
+
+    def __init__(self) -> None:
+        self.flushes: List[FlushReport] = []
+        self.forced: Dict[Where, int] = {}
+        #: What the controller behind "auto" knows of this workload.
+        self.choice = ""
+
+    def _total(self, field: str) -> Any:
+        return sum(getattr(flush, field) for flush in self.flushes)
+
+    @property
+    def nodes(self) -> int:
+        """Recorded calls."""
+        return int(self._total("nodes"))
+
+    @property
+    def launches(self) -> int:
+        """Launches that ran them."""
+        return int(self._total("launches"))
+
+    @property
+    def alone(self) -> List[Alone]:
+        """Calls that were not merged, with the reason, the most frequent first."""
+        found: Dict[Tuple[str, str], Alone] = {}
+        for flush in self.flushes:
+            for one in flush.alone:
+                known = found.get((one.name, one.reason))
+                found[one.name, one.reason] = one if known is None else known._replace(calls=known.calls + one.calls)
+        return sorted(found.values(), key=lambda one: -one.calls)
+
+    @property
+    def analysis_share(self) -> float:
+        """Analysis as a share of recording, analysis and dispatch."""
+        total = sum(f.recording_ms + f.analysis_ms + f.dispatch_ms for f in self.flushes)
+        return float(self._total("analysis_ms") / total) if total else 0.0
+
+    def to_json(self) -> str:
+        """Return the whole report as JSON text."""
+        flushes = []
+        for flush in self.flushes:
+            fields = flush._asdict()
+            fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
+            flushes.append(fields)
+        forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]
+        return json.dumps({"flushes": flushes, "forced": forced, "choice": self.choice}, indent=2)
+
+    def __str__(self) -> str:
+        if not self.flushes:
+            return "nothing was recorded"
+        lines = []
+        for flush in self.flushes[-8:]:
+            lines += _describe(flush)
+        if len(self.flushes) > 8:
+            lines.insert(0, f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; the last 8:")
+        for one in self.alone:
+            lines.append(f"ran alone   {one.calls} x {one.name}: {one.reason}\n            {one.where}")
+        for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
+            lines.append(f"value read  {times} x at {where}")
+        if self.choice:
+            lines.append(self.choice)
+        return "\n".join(lines)
+
+
+def _describe(flush: FlushReport) -> List[str]:
+    return [
+        f"calls       {flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide on average, "
+        f"{flush.largest_width} at most",
+        f"setting     granularity {flush.granularity}, policy {flush.policy}, budget {flush.budget}, "
+        f"plan {'from the cache' if flush.cached else 'made anew'}"
+        + (", timed for auto" if flush.measured else ""),
+        f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, {flush.rows_gathered} rows gathered",
+        f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
+        f"dispatch {flush.dispatch_ms:.1f} ms",
+    ]

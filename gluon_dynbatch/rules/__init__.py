@@ -1,0 +1,38 @@
+"""Per-operator batching rules, as data: no MXNet needed.
+
+`rows` and `stack` answer how one operator call, recorded for one sample, is run once for many.  In
+the *rows* layout the samples' arrays lie end to end along axis 0; in the *stack* layout they are
+stacked along a new axis 0, like ``vmap`` of JAX with ``in_axes`` 0 or None.
+
+To add an operator, enter its name into the set of its family (`elementwise.UNARY`, for example), or
+write a small function under `rows_rule` or `stack_rule` in the file of its family.
+"""
+
+from __future__ import annotations
+
+from . import elementwise, index, linear, reduce, shape
+from .properties import CREATION, is_random, mutates, nondifferentiable_inputs
+from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
+from .table import REFUSED, TABLE, rows, stack
+
+FAMILIES = (elementwise, index, linear, reduce, shape)
+"""The modules that fill `TABLE`."""
+
+__all__ = [
+    "CREATION",
+    "FAMILIES",
+    "INPUT",
+    "REFUSED",
+    "TABLE",
+    "Ref",
+    "Refusal",
+    "Rewrite",
+    "Shape",
+    "Site",
+    "Step",
+    "is_random",
+    "mutates",
+    "nondifferentiable_inputs",
+    "rows",
+    "stack",
+]

@@ -1,0 +1,138 @@
+"""Operators that choose elements by number, and those that work on padded sequences."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from .builder import Builder
+from .site import Ref, Site, axis_of, integer, refuse_unless, size_of
+from .table import rows_rule, stack_rule
+
+SEQUENCE = ("SequenceMask", "SequenceLast", "SequenceReverse")
+
+
+@rows_rule("Embedding")
+@stack_rule("Embedding")
+def _embedding(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(not site.batched[1], "Every sample has an embedding table of its own.")
+    return build.call(*build.refs)
+
+
+@rows_rule("one_hot")
+@stack_rule("one_hot")
+def _one_hot(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    return build.call(*build.refs)
+
+
+def _take_axis(site: Site) -> int:
+    refuse_unless(
+        site.attrs.get("mode", "clip") != "raise",
+        "Operator take with mode='raise' checks its indices for the whole array.",
+    )
+    return axis_of(site, "axis", 0, len(site.inputs[0]))
+
+
+@rows_rule("take")
+def _take(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = _take_axis(site)
+    refuse_unless(
+        site.batched == ((False, True) if axis == 0 else (True, False)),
+        "This take chooses rows of each sample's own array.",
+    )
+    return build.call(*build.refs)
+
+
+@stack_rule("take")
+def _take_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = _take_axis(site)
+    if not site.batched[1]:
+        return build.call(*build.refs, axis=axis + 1)
+    if site.batched[0]:
+        refuse_unless(axis == 0, "Indices per sample along this axis have no batching rule.")
+        return build.restored((_take_own_rows(site, build),))
+    (result,) = build.call(*build.refs, axis=axis)
+    if axis == 0:
+        return (result,)
+    # The indices' batch axis has landed behind the table's first axes.
+    ndim = len(site.outputs[0]) + 1
+    axes = (axis, *(i for i in range(ndim) if i != axis))
+    return (build.add("transpose", result, axes=axes),)
+
+
+def _take_own_rows(site: Site, build: Builder) -> Ref:
+    """Choose from the samples' tables laid end to end, every index shifted to its own table."""
+    table, indices = site.inputs
+    index = build.add("BlockGrad", build.add("Cast", build.refs[1], dtype="int32"))
+    if site.attrs.get("mode", "clip") == "wrap":
+        index = build.add("_mod_scalar", index, scalar=table[0])
+    else:
+        index = build.add("clip", index, a_min=0, a_max=table[0] - 1)
+    index = build.reshape(index, -1, size_of(indices))
+    start = build.add("_contrib_arange_like", index, axis=0)
+    start = build.reshape(build.add("_mul_scalar", start, scalar=table[0]), -1, 1)
+    index = build.add("broadcast_add", index, start)
+    rows = build.reshape(build.refs[0], -1, *table[1:])
+    return build.add("take", rows, index, axis=0, mode="clip")
+
+
+@rows_rule("batch_take")
+def _batch_take(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # The operator itself makes MXNet refuse to record the symbol around it.
+    return (build.add("pick", *build.spread_all(), axis=1, mode="clip"),)
+
+
+@rows_rule("pick")
+def _pick(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = axis_of(site, "axis", -1, len(site.inputs[0]))
+    refuse_unless(axis != 0, "This pick chooses among the rows.")
+    return build.call(*build.spread_all())
+
+
+@stack_rule("pick")
+def _pick_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = axis_of(site, "axis", -1, len(site.inputs[0]))
+    return build.restored(build.call(*build.spread_all(), axis=axis + 1))
+
+
+@stack_rule("gather_nd")
+def _gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    if site.batched == (False, True):
+        indices = build.add("SwapAxis", build.refs[1], dim1=0, dim2=1)
+        return build.restored(build.call(build.refs[0], indices))
+    cast = build.add("BlockGrad", build.add("Cast", build.spread(1), dtype="int32"))
+    indices = build.add("SwapAxis", cast, dim1=0, dim2=1)
+    # One more coordinate in front: which sample's array to gather from.
+    first = build.add("slice_axis", indices, axis=0, begin=0, end=1)
+    number = build.add("_contrib_arange_like", indices, axis=1)
+    number = build.reshape(number, 1, -1, *(1,) * (len(site.inputs[1]) - 1))
+    number = build.add("broadcast_like", number, first)
+    indices = build.add("Concat", number, indices, dim=0, num_args=2)
+    return build.restored(build.call(build.refs[0], indices))
+
+
+def _time_axis(site: Site) -> int:
+    axis = integer(site, "axis", 0)
+    refuse_unless(axis in (0, 1), f"Operator {site.op} knows time axes 0 and 1.")
+    return int(axis or 0)
+
+
+@rows_rule(*SEQUENCE)
+def _sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(_time_axis(site) == 1, f"Axis 0 of this {site.op} is time, not rows.")
+    return build.call(*build.spread_all())
+
+
+@stack_rule(*SEQUENCE)
+def _sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(_time_axis(site) == 0, f"Rows of this {site.op} are folded.")
+    # (N, time, batch, ...) -> (time, N * batch, ...)
+    time, batch, *rest = site.inputs[0]
+    refs = build.spread_all()
+    data = build.add("SwapAxis", refs[0], dim1=0, dim2=1)
+    data = build.reshape(data, time, -1, *rest)
+    lengths = [build.reshape(ref, -1) for ref in refs[1:]]
+    (result,) = build.call(data, *lengths)
+    if site.op == "SequenceLast":
+        return build.restored((result,))
+    result = build.reshape(result, time, -1, batch, *rest)
+    return (build.add("SwapAxis", result, dim1=0, dim2=1),)

@@ -1,0 +1,94 @@
+"""What is known of an operator without its shapes."""
+
+from __future__ import annotations
+
+from typing import FrozenSet, Mapping, Optional, Tuple
+
+from .site import words
+
+CREATION: FrozenSet[str] = words(
+    "_zeros _ones _full _arange _eye _linspace _zeros_without_dtype"
+)
+"""Operators without inputs that give the same array each time."""
+
+_COMPARE = words(
+    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
+)
+_NO_GRADIENT: Mapping[str, Tuple[int, ...]] = {
+    **{f"broadcast_{name}": (0, 1) for name in _COMPARE},
+    **{f"_{name}": (0, 1) for name in _COMPARE},
+    **{f"_{name}_scalar": (0,) for name in _COMPARE},
+    **{
+        op: (0,)
+        for op in words(
+            "BlockGrad Embedding argmax argmax_channel argmin argsort ceil fix floor logical_not "
+            "one_hot ones_like rint round shape_array sign size_array trunc where zeros_like "
+            "_contrib_arange_like"
+        )
+    },
+    **{
+        op: (1,)
+        for op in words(
+            "SequenceLast SequenceMask SequenceReverse batch_take broadcast_like gather_nd "
+            "log_softmax pick reshape_like slice_like softmax softmin take"
+        )
+    },
+    "BatchNorm": (3, 4),
+}
+_RANDOM = words("Dropout _shuffle Custom RNN")
+_MUTATES = words(
+    "BatchNorm BatchNorm_v1 Custom IdentityAttachKLSparseReg _contrib_BatchNormWithReLU "
+    "_contrib_SyncBatchNorm _set_value reset_arrays fill_element_0index"
+)
+
+
+def nondifferentiable_inputs(op: str) -> Tuple[int, ...]:
+    """Name the inputs that never get a gradient other than zero.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+
+    Returns
+    -------
+    tuple of int
+        Input positions: indices, lengths, conditions, arrays of which only the shape counts.
+    """
+    return _NO_GRADIENT.get(op, ())
+
+
+def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
+    """Say whether two calls with equal inputs may differ, so that samples need their own.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+    attrs : mapping of str to str, optional
+        Without them, an operator that is random for some attributes counts as random.
+
+    Returns
+    -------
+    bool
+        True for ``Dropout`` too, which draws in training only.
+    """
+    if op == "LeakyReLU":
+        return attrs is None or attrs.get("act_type") == "rrelu"
+    drawn = op.startswith(("_random_", "_sample_")) and not op.startswith("_random_pdf_")
+    return drawn or op in _RANDOM
+
+
+def mutates(op: str) -> bool:
+    """Say whether `op` may write to its inputs (``BatchNorm`` does in training, optimizers always).
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+
+    Returns
+    -------
+    bool
+    """
+    return op in _MUTATES or "_update" in op

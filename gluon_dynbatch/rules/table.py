@@ -1,0 +1,174 @@
+"""The table of rules and the two questions that can be asked of it.
+
+A rule is a function ``(site, builder) -> output refs`` that raises `RefuseError` to refuse.
+`rows_rule` and `stack_rule` enter one for any number of operators.  A rows rule is enough: an
+operator that treats axis 0 as independent rows is stacked by folding the new axis into axis 0 and
+unfolding it afterwards, as the batching rules of JAX do for operators that carry a batch axis of
+their own (Bradbury et al., JAX: composable transformations of Python+NumPy programs, 2018).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from .builder import Builder
+from .site import Answer, Ref, Refusal, RefuseError, Site, refuse_unless
+
+Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
+
+
+class Rule(NamedTuple):
+    """The two handlers of an operator; without `stack` the operator is folded."""
+
+    rows: Optional[Handler] = None
+    stack: Optional[Handler] = None
+
+
+TABLE: Dict[str, Rule] = {}
+"""Rules by canonical operator name.  Filled when the package is imported, read-only after that."""
+
+_RANDOM_STATE = "it keeps state or randomness that is tied to the whole array"
+_HEADLESS = "its gradient ignores the head gradient, so unused samples would get one too"
+REFUSED: Mapping[str, str] = {
+    "RNN": "its time axis comes first and its state is laid out per layer; use unfused cells",
+    "Custom": "what a custom operator does with axis 0 is not known",
+    "_CustomFunction": "what a custom function does with axis 0 is not known",
+    "SoftmaxOutput": _HEADLESS,
+    "SVMOutput": _HEADLESS,
+    "LinearRegressionOutput": _HEADLESS,
+    "LogisticRegressionOutput": _HEADLESS,
+    "MAERegressionOutput": _HEADLESS,
+    "IdentityAttachKLSparseReg": "it keeps a moving average over the minibatch",
+    "_contrib_SyncBatchNorm": "it keeps moving statistics of the minibatch",
+    "_contrib_boolean_mask": "the shape of its output depends on values",
+    "_shuffle": _RANDOM_STATE,
+    "_foreach": "control flow operators hold a subgraph that has no batching rule",
+    "_while_loop": "control flow operators hold a subgraph that has no batching rule",
+    "_cond": "control flow operators hold a subgraph that has no batching rule",
+    "shape_array": "its values depend on how many rows were merged",
+    "size_array": "its values depend on how many rows were merged",
+    "softmax_cross_entropy": "it sums over the minibatch",
+}
+"""Operators that can't be merged, with the reason to give."""
+
+
+def rows_rule(*ops: str) -> Callable[[Handler], Handler]:
+    """Enter a handler for the rows layout."""
+
+    def enter(handler: Handler) -> Handler:
+        for op in ops:
+            assert TABLE.get(op, Rule()).rows is None, f"{op} has two rows rules"
+            TABLE[op] = TABLE.get(op, Rule())._replace(rows=handler)
+        return handler
+
+    return enter
+
+
+def stack_rule(*ops: str) -> Callable[[Handler], Handler]:
+    """Enter a handler for the stack layout."""
+
+    def enter(handler: Handler) -> Handler:
+        for op in ops:
+            assert TABLE.get(op, Rule()).stack is None, f"{op} has two stack rules"
+            TABLE[op] = TABLE.get(op, Rule())._replace(stack=handler)
+        return handler
+
+    return enter
+
+
+def rows(site: Site) -> Answer:
+    """Say how to run a site once on the samples' arrays concatenated along axis 0.
+
+    Parameters
+    ----------
+    site : Site
+        The call of one sample.  The leading size of its batched arrays is taken as unknown: the
+        rewrite is right for samples of any leading sizes, different ones in one launch included.
+
+    Returns
+    -------
+    Rewrite or Refusal
+    """
+    try:
+        rule = _rule(site)
+        builder = Builder(site, stacked=False)
+        return builder.finish(_rows_outputs(rule, site, builder))
+    except RefuseError as refused:
+        return Refusal(str(refused))
+
+
+def stack(site: Site) -> Answer:
+    """Say how to run a site once on the samples' arrays stacked along a new axis 0.
+
+    Parameters
+    ----------
+    site : Site
+        The call of one sample, whose shapes all samples have.
+
+    Returns
+    -------
+    Rewrite or Refusal
+    """
+    try:
+        rule = _rule(site)
+    except RefuseError as refused:
+        return Refusal(str(refused))
+    attempts = [_direct, _fold, _fold_spread] if rule.stack is not None else [_fold, _fold_spread]
+    reason = ""
+    for attempt in attempts:
+        builder = Builder(site, stacked=True)
+        try:
+            return builder.finish(attempt(rule, site, builder))
+        except RefuseError as refused:
+            reason = reason or str(refused)
+    return Refusal(reason)
+
+
+def _rule(site: Site) -> Rule:
+    if site.op in REFUSED:
+        raise RefuseError(f"Operator {site.op} can't be merged: {REFUSED[site.op]}.")
+    if site.op not in TABLE:
+        raise RefuseError(
+            f"There is no batching rule for operator {site.op}, so its calls run one by one."
+        )
+    refuse_unless(any(site.batched), f"All inputs of this {site.op} are shared.")
+    refuse_unless(
+        all(shape and min(shape) > 0 for shape in site.inputs + site.outputs),
+        f"Operator {site.op} has an input or output whose shape is empty or unknown.",
+    )
+    return TABLE[site.op]
+
+
+def _rows_outputs(rule: Rule, site: Site, builder: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(rule.rows is not None, f"Operator {site.op} does not work row by row.")
+    leading = {shape[0] for shape, own in zip(site.inputs, site.batched) if own}
+    leading.update(shape[0] for shape in site.outputs)
+    refuse_unless(
+        len(leading) == 1,
+        f"The inputs and outputs of this {site.op} do not have the same number of rows.",
+    )
+    assert rule.rows is not None
+    return rule.rows(site, builder)
+
+
+def _direct(rule: Rule, site: Site, builder: Builder) -> Tuple[Ref, ...]:
+    assert rule.stack is not None
+    return rule.stack(site, builder)
+
+
+def _fold(rule: Rule, site: Site, builder: Builder) -> Tuple[Ref, ...]:
+    refs = tuple(
+        builder.reshape(ref, -1, *shape[1:]) if own else ref
+        for ref, shape, own in zip(builder.refs, site.inputs, site.batched)
+    )
+    inner = Builder(site, stacked=False, refs=refs, steps=builder.steps)
+    return builder.restored(_rows_outputs(rule, site, inner))
+
+
+def _fold_spread(rule: Rule, site: Site, builder: Builder) -> Tuple[Ref, ...]:
+    """Fold with a copy of every shared input per sample: dearer, and sometimes the only way."""
+    spread = Builder(
+        replace(site, batched=(True,) * len(site.inputs)), True, builder.spread_all(), builder.steps
+    )
+    return _fold(rule, spread.site, spread)

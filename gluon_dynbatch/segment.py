@@ -1,0 +1,404 @@
+"""Cut the program of a call into segments: the pieces that are placed into launches as a whole.
+
+At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a piece
+can run earlier, or with more company, than the rest:
+
+* Operators that depend only on *early* arguments, those that no other call of the same recursion
+  has to deliver (the input projection of an LSTM), form segments of their own: all of a minibatch
+  then run in one launch.  Which arguments are late is read off the recorded graph.
+* A sum of several arrays (``add_n``) is not an operator but an operand: the segment that uses it
+  gathers the sum.  What is computed before it, once per summand, becomes a segment per summand, and
+  these are equal whatever the number of summands; so the work per child of nodes with different
+  numbers of children merges, and so does what follows.
+* An operator without batching rule is a segment by itself; the rest still merges.
+
+Equal segments are one object, whichever call they come from.  Equality is that of the normal form:
+operators in depth-first order from the results, with attributes, wiring, parameters, types, mode.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from mxnet.gluon import Parameter
+
+from . import rules
+from .record import elements
+from .template import VARIABLE, Ref, Shape, Variant
+
+#: Where a segment's input comes from: ("in", argument, 0) or ("seg", segment, output).
+Source = Tuple[str, int, int]
+
+FLOATS = ("float16", "float32", "float64")
+
+
+class Port(NamedTuple):
+    """An input or output of a segment."""
+
+    #: Elements of one row of the merged array.
+    unit: int
+    #: Shape of a row (layout "rows") or of the whole array of a sample.
+    shape: Shape
+    dtype: str
+    #: Inputs only: one array for all members.
+    shared: bool = False
+    #: Inputs only: whether a gradient can flow into it.
+    differentiable: bool = True
+
+
+class Segment:
+    """A piece of a program in its batching layout; equal pieces are one object."""
+
+    __slots__ = ("layout", "inputs", "outputs", "nodes", "heads", "arguments", "parameters", "mode",
+                 "context", "name", "reason", "where", "compiled", "__weakref__")  # fmt: skip
+
+    def __init__(self, normal: "_NormalForm", variant: Variant, layout: str, reason: str):
+        self.layout = layout
+        self.inputs: Tuple[Port, ...] = tuple(normal.ports)
+        self.outputs: Tuple[Port, ...] = tuple(normal.outputs)
+        self.nodes = normal.nodes
+        self.heads = normal.heads
+        #: Per variable node of the symbol: ("in", input) or ("param", parameter).
+        self.arguments: Tuple[Tuple[str, int], ...] = tuple(normal.arguments)
+        self.parameters: Tuple[Parameter, ...] = tuple(normal.parameters)
+        self.mode = variant.entry.mode
+        self.context = variant.entry.context
+        self.name = variant.entry.name
+        self.where = variant.entry.where
+        #: Why calls of this segment run alone; empty if they merge.
+        self.reason = reason
+        #: The executable, once it was needed.
+        self.compiled: Any = None
+
+
+class SegmentUse(NamedTuple):
+    """A segment in its place within a call."""
+
+    segment: Segment
+    #: Per input its sources; several are summed.
+    sources: Tuple[Tuple[Source, ...], ...]
+
+
+class Cut(NamedTuple):
+    """A call as segments in topological order."""
+
+    uses: Tuple[SegmentUse, ...]
+    #: Per result of the call: segment and output.
+    heads: Tuple[Tuple[int, int], ...]
+
+
+class SegmentTable:
+    """Keeps one object per normal form for as long as some cut uses it."""
+
+    def __init__(self) -> None:
+        self._segments: "weakref.WeakValueDictionary[Any, Segment]" = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def intern(self, normal: "_NormalForm", variant: Variant, layout: str, reason: str) -> Segment:
+        """Return the segment with this normal form."""
+        key = normal.key(variant, layout)
+        with self._lock:
+            found = self._segments.get(key)
+            if found is None:
+                found = self._segments[key] = Segment(normal, variant, layout, reason)
+        return found
+
+
+def cut_call(variant: Variant, granularity: str, late: FrozenSet[int], table: SegmentTable) -> Cut:
+    """Return the segments of a call.
+
+    Parameters
+    ----------
+    variant : Variant
+        The call, and which of its arguments all calls share.
+    granularity : str
+        ``"block"`` or ``"operator"``; ``"alone"`` keeps every call as it was written.
+    late : frozenset of int
+        Arguments that come out of the recursion this call takes part in.
+    table : SegmentTable
+        Where equal segments meet.
+    """
+    if granularity == "operator" and variant.layout == "alone":
+        granularity = "block"
+    key = (granularity, late if granularity == "operator" else None)
+    cut = variant.cuts.get(key)
+    if cut is None:
+        if granularity == "operator":
+            partition = _Cutter(variant, late).partition()
+        else:
+            partition = _whole(variant, granularity == "alone" or not variant.mergeable)
+        cut = variant.cuts[key] = _emit(variant, partition, table)
+    return cut
+
+
+class _Partition(NamedTuple):
+    """Segments as sets of rows, in topological order; sums that became operands."""
+
+    parts: Tuple[Tuple[int, ...], ...]
+    sums: FrozenSet[int]
+    refused: FrozenSet[int]
+
+
+def _whole(variant: Variant, alone: bool) -> _Partition:
+    rows = variant.entry.program.rows
+    everything = tuple(i for i, row in enumerate(rows) if row.op != VARIABLE)
+    return _Partition((everything,), frozenset(), frozenset(everything) if alone else frozenset())
+
+
+class _Cutter:
+    """Finds the segments of one variant at operator granularity."""
+
+    def __init__(self, variant: Variant, late: FrozenSet[int]):
+        self._rows = variant.entry.program.rows
+        self._program = variant.entry.program
+        self._variant = variant
+        self._own = [i for i, r in enumerate(self._rows) if r.op != VARIABLE and variant.batched[i]]
+        self._refused = frozenset(i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal))
+        heads = {row for row, _ in self._program.heads}
+        self._sums = frozenset(
+            i for i in self._own
+            if self._rows[i].op == "add_n" and i not in heads and i not in self._refused
+            and all(variant.batched[r] for r, _ in self._rows[i].inputs)
+        )  # fmt: skip
+        self._late = self._depends_on(late)
+
+    def _depends_on(self, late: FrozenSet[int]) -> List[bool]:
+        arguments = self._program.arguments
+        found = [i in arguments and arguments.index(i) in late for i in range(len(self._rows))]
+        for i in self._own:
+            found[i] = any(found[r] for r, _ in self._rows[i].inputs)
+        return found
+
+    def _stages(self) -> Dict[int, int]:
+        """Number of cuts behind a row, at most; along a path it never grows.
+
+        Early and late rows are counted apart: a path leaves the early ones once and for good.
+        """
+        stages = dict.fromkeys(self._own, 0)
+        for i in reversed(self._own):
+            for r, _ in self._rows[i].inputs:
+                if r in stages and self._late[r] == self._late[i]:
+                    cut = i in self._sums or i in self._refused or r in self._refused
+                    stages[r] = max(stages[r], stages[i] + cut)
+        return stages
+
+    def partition(self) -> _Partition:
+        stages = self._stages()
+        members = [i for i in self._own if i not in self._sums]
+        parent = {i: i for i in members}
+
+        def root(i: int) -> int:
+            while parent[i] != i:
+                parent[i] = parent[parent[i]]
+                i = parent[i]
+            return i
+
+        first_user: Dict[Tuple[int, int], int] = {}
+        for i in members:
+            if i in self._refused:
+                continue
+            for r, _ in self._rows[i].inputs:
+                if r in parent and r not in self._refused and self._alike(r, i, stages):
+                    parent[root(r)] = root(i)
+                elif self._rows[r].op == VARIABLE and self._variant.batched[r] and not self._late[i]:
+                    # Operators on one early argument can run at once: let them share a launch.
+                    other = first_user.setdefault((r, stages[i]), i)
+                    parent[root(other)] = root(i)
+        groups: Dict[int, List[int]] = {}
+        for i in members:
+            groups.setdefault(root(i), []).append(i)
+        parts = sorted(groups.values(), key=lambda g: (self._late[g[0]], -stages[g[0]], g[0]))
+        return _Partition(tuple(map(tuple, parts)), self._sums, self._refused)
+
+    def _alike(self, a: int, b: int, stages: Dict[int, int]) -> bool:
+        return self._late[a] == self._late[b] and stages[a] == stages[b]
+
+
+def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
+    program = variant.entry.program
+    part_of = {row: p for p, part in enumerate(partition.parts) for row in part}
+    outputs = _crossing(variant, partition, part_of)
+    place = {ref: ("seg", p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
+    uses = []
+    for part, refs in zip(partition.parts, outputs):
+        alone = any(row in partition.refused for row in part)
+        layout = "alone" if alone else variant.layout
+        normal = _NormalForm(variant, set(part), layout, partition.sums, place)
+        for ref in refs:
+            normal.result(ref)
+        reason = (_refusal(variant, part) or variant.reason) if alone else ""
+        uses.append(SegmentUse(table.intern(normal, variant, layout, reason), tuple(normal.sources)))
+    heads = tuple(place[ref][1:] for ref in program.heads)
+    return Cut(tuple(uses), heads)
+
+
+def _refusal(variant: Variant, part: Sequence[int]) -> str:
+    found = [variant.rewrites.get(row) for row in part]
+    return "; ".join(dict.fromkeys(f.reason for f in found if isinstance(f, rules.Refusal)))
+
+
+def _crossing(variant: Variant, partition: _Partition, part_of: Dict[int, int]) -> List[List[Ref]]:
+    """Per segment, the values that somebody else reads."""
+    program = variant.entry.program
+    wanted: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
+    for i, row in enumerate(program.rows):
+        for ref in row.inputs:
+            if ref[0] in part_of and part_of.get(i) != part_of[ref[0]]:
+                wanted.add(ref)
+    outputs: List[List[Ref]] = [[] for _ in partition.parts]
+    for ref in sorted(wanted):
+        outputs[part_of[ref[0]]].append(ref)
+    return outputs
+
+
+class _NormalForm:
+    """Builds a segment depth first from its results, so that equal segments come out equal."""
+
+    def __init__(self, variant: Variant, members: Set[int], layout: str, sums: FrozenSet[int],
+                 place: Dict[Ref, Source]):  # fmt: skip
+        self._variant = variant
+        self._program = variant.entry.program
+        self._members = members
+        self._layout = layout
+        self._sums = sums
+        self._place = place
+        self._done: Dict[Ref, Ref] = {}
+        self._inputs: Dict[Any, Ref] = {}
+        self.nodes: List[Dict[str, Any]] = []
+        self.heads: List[Ref] = []
+        self.arguments: List[Tuple[str, int]] = []
+        self.ports: List[Port] = []
+        self.sources: List[Tuple[Source, ...]] = []
+        self.outputs: List[Port] = []
+        self.parameters: List[Parameter] = []
+
+    def key(self, variant: Variant, layout: str) -> Any:
+        """Return what equal segments have in common."""
+        nodes = tuple(
+            (n["op"], tuple(sorted(n.get("attrs", {}).items())), tuple(map(tuple, n["inputs"])), repr(n.get("subgraphs")))
+            for n in self.nodes
+        )
+        entry = variant.entry
+        return (
+            nodes, tuple(self.heads), tuple(self.arguments), tuple(self.ports), tuple(self.outputs),
+            tuple(map(id, self.parameters)), layout, entry.mode, entry.context,
+        )  # fmt: skip
+
+    def result(self, ref: Ref) -> None:
+        """Make a value of the program a result of the segment."""
+        shape, dtype = self._variant.entry.shapes[ref], self._variant.entry.dtypes[ref]
+        port = self._port(shape, dtype)
+        self.outputs.append(port)
+        made = self._value(ref)
+        # Results are written into an arena, whose rows have one axis.
+        self.heads.append(made if self._is_flat(port) else self._reshape(made, (-1, port.unit)))
+
+    def _is_flat(self, port: Port) -> bool:
+        """Whether the array has the two axes of arena rows."""
+        return self._layout != "alone" and len(port.shape) == 1
+
+    def _port(self, shape: Shape, dtype: str, **more: Any) -> Port:
+        kept = shape[1:] if self._layout == "rows" else shape
+        return Port(elements(kept), kept, dtype, **more)
+
+    def _value(self, wanted: Ref) -> Ref:
+        """Emit what `wanted` needs; iterative, because programs can be deep."""
+        stack = [wanted]
+        while stack:
+            ref = stack[-1]
+            if ref in self._done:
+                stack.pop()
+                continue
+            row, _ = ref
+            node = self._program.rows[row]
+            if self._is_input(ref):
+                self._done[ref] = self._input(ref)
+            elif node.op == VARIABLE:
+                self._done[ref] = self._parameter(row)
+            else:
+                missing = [r for r in node.inputs if r not in self._done]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                self._operator(row)
+            stack.pop()
+        return self._done[wanted]
+
+    def _is_input(self, ref: Ref) -> bool:
+        row = ref[0]
+        if row in self._program.arguments:
+            return True
+        return row not in self._members and self._variant.batched[row]
+
+    def _source(self, ref: Ref) -> Source:
+        if ref[0] in self._program.arguments:
+            return ("in", self._program.arguments.index(ref[0]), 0)
+        return self._place[ref]
+
+    def _input(self, ref: Ref) -> Ref:
+        row = self._program.rows[ref[0]]
+        refs = row.inputs if ref[0] in self._sums else (ref,)
+        sources = tuple(self._source(r) for r in refs)
+        shape, dtype = self._variant.entry.shapes[ref], self._variant.entry.dtypes[ref]
+        shared = not self._variant.batched[ref[0]]
+        if shared:
+            port = Port(elements(shape), shape, dtype, shared=True)
+        else:
+            port = self._port(shape, dtype)
+        number = len(self.ports)
+        self.ports.append(port._replace(differentiable=self._differentiable(ref, dtype)))
+        self.sources.append(sources)
+        made = self._variable("in", number)
+        if shared or self._is_flat(port):
+            return made
+        return self._reshape(made, port.shape if self._layout == "alone" else (-1,) + port.shape)
+
+    def _differentiable(self, ref: Ref, dtype: str) -> bool:
+        if dtype not in FLOATS:
+            return False
+        for i in self._members:
+            node = self._program.rows[i]
+            fixed = rules.nondifferentiable_inputs(node.op)
+            if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):
+                return True
+        return False
+
+    def _variable(self, kind: str, number: int) -> Ref:
+        self.arguments.append((kind, number))
+        self.nodes.append({"op": VARIABLE, "name": f"{kind}{number}", "inputs": []})
+        return (len(self.nodes) - 1, 0)
+
+    def _parameter(self, row: int) -> Ref:
+        self.parameters.append(self._program.parameters[row])
+        return self._variable("param", len(self.parameters) - 1)
+
+    def _node(self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None) -> int:
+        number = len(self.nodes)
+        node = {"op": op, "name": f"{self._variant.entry.name}_{op}{number}", "inputs": [[r, o, 0] for r, o in inputs]}
+        if attrs:
+            node["attrs"] = dict(attrs)
+        node.update(extra or {})
+        self.nodes.append(node)
+        return number
+
+    def _reshape(self, ref: Ref, shape: Shape) -> Ref:
+        return (self._node("Reshape", {"shape": str(tuple(shape))}, [ref]), 0)
+
+    def _operator(self, row: int) -> None:
+        node = self._program.rows[row]
+        inputs = [self._done[r] for r in node.inputs]
+        rewrite = self._variant.rewrites.get(row) if self._layout != "alone" else None
+        if rewrite is None or not self._variant.batched[row]:
+            number = self._node(node.op, node.attrs, inputs, node.extra)
+            for ref in self._program.visible:
+                if ref[0] == row:
+                    self._done[ref] = (number, ref[1])
+            return
+        made: List[int] = []
+        for step in rewrite.steps:
+            refs = [inputs[k] if s == rules.INPUT else (made[s], k) for s, k in step.inputs]
+            made.append(self._node(step.op, step.attrs, refs))
+        for out, (s, k) in enumerate(rewrite.outputs):
+            self._done[(row, out)] = inputs[k] if s == rules.INPUT else (made[s], k)

@@ -1,0 +1,104 @@
+"""The oracle: the same program, sample by sample, without a scope."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import Parameter
+from mxnet.ndarray import NDArray
+
+from .batch import Batch
+from .block import batching
+from .record import FLATTENER
+
+#: Relative and absolute tolerance by dtype.
+TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
+
+
+def check_against_loop(
+    fn: Callable[[Any], Any],
+    samples: Iterable[Any],
+    params: Optional[Iterable[Parameter]] = None,
+    tolerance: Optional[Tuple[float, float]] = None,
+    **scope_options: Any,
+) -> Batch:
+    """Compare ``fn`` over `samples` in a scope with the plain loop: values and all gradients.
+
+    Both runs are made under ``autograd.record()``.  The gradients compared are those of a fixed
+    random combination of all floating-point results.
+
+    Parameters
+    ----------
+    fn : callable
+        The program for one sample; returns an array or a nest of arrays.
+    samples : iterable
+        The minibatch.  The gradients of arrays in it that have one (``attach_grad``) are compared.
+    params : iterable of Parameter, optional
+        Parameters whose gradients are compared, for instance ``net.collect_params().values()``.
+    tolerance : tuple of float, optional
+        Relative and absolute tolerance; by default one that fits the dtype.
+    **scope_options
+        Options of :func:`gluon_dynbatch.batching`.
+
+    Returns
+    -------
+    Batch
+        The scope, for further checks of its report and plan.
+
+    Raises
+    ------
+    AssertionError
+        A value or a gradient differs; the message says which.
+    """
+    samples = list(samples)
+    variables = _variables(samples, list(params or ()))
+    wanted, wanted_gradients = _run(fn, samples, variables)
+    batch = batching(**scope_options)
+    got, got_gradients = _run(fn, samples, variables, batch)
+    assert len(wanted) == len(got), "the scope changes the number of results"
+    for i, (a, b) in enumerate(zip(wanted, got)):
+        _compare(f"result {i}", a, b, tolerance)
+    for (name, _), a, b in zip(variables, wanted_gradients, got_gradients):
+        _compare(f"the gradient of {name}", a, b, tolerance)
+    return batch
+
+
+def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[str, NDArray]]:
+    found = [(p.name, data) for p in params if p.grad_req != "null" for data in p.list_data()]
+    for i, sample in enumerate(samples):
+        try:
+            leaves, _ = FLATTENER.flatten(sample)
+        except TypeError:
+            continue
+        found += [(f"array {k} of sample {i}", a) for k, a in enumerate(leaves) if a.grad is not None]
+    return found
+
+
+def _run(
+    fn: Callable[[Any], Any], samples: Sequence[Any], variables: Any, batch: Optional[Batch] = None
+) -> Tuple[List[np.ndarray], List[np.ndarray]]:
+    for _, array in variables:
+        array.grad[:] = 0
+    with mx.autograd.record():
+        if batch is None:
+            results = [fn(sample) for sample in samples]
+        else:
+            with batch:
+                results = [fn(sample) for sample in samples]
+    leaves = FLATTENER.flatten(results)[0]
+    heads = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
+    if heads and variables:
+        random = np.random.RandomState(1)
+        weights = [mx.nd.array(random.uniform(0.5, 1.5, h.shape), ctx=h.context, dtype=h.dtype) for h in heads]
+        mx.autograd.backward(heads, weights)
+    return [leaf.asnumpy() for leaf in leaves], [array.grad.asnumpy() for _, array in variables]
+
+
+def _compare(what: str, wanted: np.ndarray, got: np.ndarray, tolerance: Optional[Tuple[float, float]]) -> None:
+    relative, absolute = tolerance or TOLERANCES.get(wanted.dtype.name, (0, 0))
+    assert wanted.dtype == got.dtype, f"{what} is {got.dtype} in the scope and {wanted.dtype} in the loop"
+    np.testing.assert_allclose(
+        got, wanted, relative, absolute, equal_nan=True, err_msg=f"{what} differs between scope and loop"
+    )

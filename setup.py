@@ -1,0 +1,47 @@
+"""Packaging of gluon_dynbatch. The exact versions `make` installs are in requirements.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+EXAMPLES = [
+    "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
+    "gluonnlp==0.10.0",
+    "matplotlib>=3.5",
+    "scipy>=1.6",
+    "tqdm>=4.60",
+]
+
+DEV = [
+    "hypothesis>=6.80",
+    "mypy>=1.8",
+    "networkx>=2.6",
+    "pytest>=8.0",
+    "ruff>=0.5",
+]
+
+setup(
+    name="gluon_dynbatch",
+    version="0.1.0",
+    description="Dynamic batching for Apache MXNet Gluon: write one sample, run the minibatch",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="gluon_dynbatch authors",
+    license="Apache-2.0",
+    packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
+    python_requires=">=3.8,<3.12",
+    install_requires=[
+        "mxnet==1.9.1",
+        "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
+    ],
+    extras_require={"examples": EXAMPLES, "dev": EXAMPLES + DEV},
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.8",
+        "Programming Language :: Python :: 3.9",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

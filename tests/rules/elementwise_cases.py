@@ -1,0 +1,131 @@
+"""Cases of the element by element operators."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from gluon_dynbatch.rules import elementwise
+
+from .interpreter import Array, Case, R, case
+
+BOTH = "BB BS SB"
+POSITIVE = "arccosh".split()
+UNIT = "arccos arcsin arctanh erfinv".split()
+LOGS = "cbrt gamma gammaln log log10 log1p log2 rcbrt reciprocal rsqrt sqrt".split()
+PARAMETERS = {
+    "Activation": {"act_type": "softrelu"},
+    "Cast": {"dtype": "float64"},
+    "amp_cast": {"dtype": "float32"},
+    "clip": {"a_min": -0.5, "a_max": 0.5},
+    "smooth_l1": {"scalar": 1.5},
+    "_contrib_quadratic": {"a": 1, "b": 2, "c": 3},
+    "_contrib_gradientmultiplier": {"scalar": 3},
+    "hard_sigmoid": {"alpha": 0.3},
+}
+
+
+def kind_for(op: str) -> str:
+    if op in POSITIVE:
+        return "above"
+    return "unit" if op in UNIT else "positive" if op in LOGS else "normal"
+
+
+def unary(a: int, b: int) -> Iterator[Case]:
+    for op in sorted(elementwise.UNARY):
+        attrs = PARAMETERS.get(op, {})
+        yield case(op, Array((R, a), kind_for(op)), rows="B", stack="B", **attrs)
+        yield case(op, Array((R, a, b), kind_for(op)), rows="B", stack="B", **attrs)
+    yield case("exp", Array((R,)), rows="B", stack="B")
+    yield case("exp", Array((R,)), rows="B", stack="B", __ctx_group__="first")
+    for act in "relu sigmoid tanh softsign".split():
+        yield case("Activation", Array((R, a)), act_type=act, rows="B", stack="B")
+    for op in sorted(elementwise.SCALAR):
+        yield case(op, Array((R, a), "positive"), scalar=1.5, rows="B", stack="B")
+    for op in ("MakeLoss", "make_loss"):
+        yield case(op, Array((R, a)), rows="B", stack="B")
+        yield case(op, Array((R, a)), training=True)
+    yield case("MakeLoss", Array((R, a)), normalization="batch")
+
+
+def binary(a: int, b: int) -> Iterator[Case]:
+    for op in sorted(elementwise.ELEMWISE):
+        same = Array((R, a), "positive")
+        yield case(op, same, same, rows="BB", ones="BS SB", stack=BOTH)
+    for op in sorted(elementwise.BROADCAST):
+        full, row = Array((R, a, b), "positive"), Array((b,), "positive")
+        yield case(op, full, full, rows="BB", ones="BS SB", stack=BOTH)
+        yield case(op, full, row, rows="BS", stack=BOTH)
+        yield case(op, Array((a, 1), "positive"), full, rows="SB", stack=BOTH)
+    vector, matrix = Array((R,)), Array((R, 3))
+    yield case("broadcast_add", matrix, Array((R, 1)), rows="BB", ones="BS SB", stack=BOTH)
+    yield case("broadcast_add", matrix, Array((1, 3)), rows="BS", stack=BOTH)
+    yield case("broadcast_add", matrix, Array((1,)), rows="BS", stack=BOTH)
+    yield case("broadcast_add", vector, Array((1,)), rows="BS", stack=BOTH)
+    yield case("broadcast_mul", vector, vector, rows="BB", ones="BS SB", stack=BOTH)
+    # The shared operand brings the rows, or an axis more: a sample's one row is spread over it.
+    yield case("broadcast_add", Array((1, 3)), Array((a, 3)), stack=BOTH)
+    yield case("broadcast_add", Array((1, 3)), Array((a, 1, 3)), stack=BOTH)
+    # Six groups of axes would be one too many for MXNet.
+    yield case("broadcast_add", Array((2, 1, 2, 1, 2)), Array((1, 2, 1, 2, 1)), stack="BS")
+    yield case("broadcast_add", Array((R, 1, 2, 1, 2)), Array((1, 2, 1, 2, 1)), rows="BS", stack="BS")
+
+
+def several(a: int, b: int) -> Iterator[Case]:
+    x = Array((R, a))
+    yield case("add_n", x, x, x, num_args=3, rows="BBB", stack="BBB BBS BSB SBB BSS SBS SSB",
+               ones="BBS BSB SBB BSS SBS SSB")  # fmt: skip
+    yield case("add_n", x, num_args=1, rows="B", stack="B")
+    condition = Array((R, a), "bit")
+    every = "BBB BBS BSB BSS SBB SBS SSB"
+    yield case("where", condition, x, x, rows="BBB", ones=every, stack=every)
+    yield case("where", Array((R,), "bit"), x, x, rows="BBB", ones=every, stack=every)
+
+
+def leaky(a: int, b: int) -> Iterator[Case]:
+    x, cube = Array((R, a)), Array((R, a, b))
+    for act in "leaky elu selu gelu".split():
+        yield case("LeakyReLU", x, act_type=act, slope=0.3, rows="B", stack="B")
+    yield case("LeakyReLU", x, rows="B", stack="B")
+    yield case("LeakyReLU", x, act_type="rrelu", gradient=False)
+    prelu = {"act_type": "prelu", "stack": BOTH}
+    for data in (x, cube):
+        yield case("LeakyReLU", data, Array((a,)), rows="BS", **prelu)
+        yield case("LeakyReLU", data, Array((1,)), rows="BS", **prelu)
+    yield case("LeakyReLU", x, Array((1, a)), rows="BS", **prelu)
+    yield case("LeakyReLU", x, x, rows="BB", ones="BS", **prelu)
+    yield case("LeakyReLU", Array((R,)), Array((1,)), rows="BS", **prelu)
+    yield case("LeakyReLU", Array((a,)), Array((a,)), **prelu)
+
+
+def random(a: int, b: int) -> Iterator[Case]:
+    x, cube = Array((R, a)), Array((R, a, b))
+    yield case("Dropout", x, p=0.4, rows="B", stack="B")
+    drawn = {"random": True, "gradient": False}
+    for mode in ("training", "always"):
+        yield case("Dropout", x, p=0.4, mode=mode, training=True, rows="B", stack="B", **drawn)
+    yield case("Dropout", cube, axes=(1,), training=True, rows="B", stack="B", **drawn)
+    yield case("Dropout", cube, axes=(0,), training=True, stack="B", **drawn)
+    for op in sorted(elementwise.RANDOM_LIKE):
+        yield case(op, x, rows="B", stack="B", **drawn)
+    yield case("_sample_poisson", Array((R, a), "positive"), rows="B", stack="B", **drawn)
+    yield case("_sample_exponential", Array((R,), "positive"), shape=(a, b), rows="B", stack="B", **drawn)
+    p = Array((R, a), "unit")
+    q = Array((R, a), "positive")
+    pairs = {"rows": "BB", "ones": "BS SB", "stack": BOTH, **drawn}
+    for op in "normal uniform".split():
+        yield case(f"_sample_{op}", p, q, **pairs)
+        yield case(f"_sample_{op}", p, q, shape=(b,), **pairs)
+    yield case("_sample_gamma", q, q, **pairs)
+    yield case("_sample_negative_binomial", Array((R, a), "length", 3), Array((R, a), "probability"), **pairs)
+    yield case("_sample_generalized_negative_binomial", q, q, **pairs)
+    odds, one = Array((R, a), "probability"), Array((a,), "probability")
+    yield case("_sample_multinomial", odds, rows="B", stack="B", **drawn)
+    yield case("_sample_multinomial", odds, shape=(b,), rows="B", stack="B", **drawn)
+    yield case("_sample_multinomial", one, stack="B", **drawn)
+    yield case("_sample_multinomial", one, shape=(b, 2), stack="B", **drawn)
+    yield case("_sample_multinomial", odds, get_prob=True, **drawn)
+
+
+def cases(a: int, b: int, c: int) -> Iterator[Case]:
+    for family in (unary, binary, several, leaky, random):
+        yield from family(a, b)

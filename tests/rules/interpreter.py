@@ -1,0 +1,304 @@
+"""Runs rewrites with MXNet and compares them with the per-sample loop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from mxnet.ndarray import CachedOp
+
+from gluon_dynbatch import rules
+
+R = 0
+"""Stands for the leading size in the shapes of a case: free in the rows layout, 2 in the stack."""
+STACK_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Array:
+    """An input of a case: its shape, and how its values are drawn."""
+
+    shape: Tuple[int, ...]
+    kind: str = "normal"
+    bound: int = 0
+
+    def fix(self, leading: int) -> Tuple[int, ...]:
+        return tuple(leading if extent == R else extent for extent in self.shape)
+
+    def draw(self, rng: np.random.Generator, leading: int) -> mx.nd.NDArray:
+        shape, dtype = self.fix(leading), "float32"
+        if self.kind == "normal":
+            values = rng.normal(size=shape)
+        elif self.kind == "positive":
+            values = rng.uniform(0.3, 2.0, size=shape)
+        elif self.kind == "above":
+            values = rng.uniform(1.2, 2.0, size=shape)
+        elif self.kind == "unit":
+            values = rng.uniform(-0.9, 0.9, size=shape)
+        elif self.kind == "probability":
+            values = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+        elif self.kind == "distinct":
+            values = rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5
+        elif self.kind == "spd":
+            half = rng.normal(size=shape)
+            values = half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
+        elif self.kind == "triangle":
+            values = np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
+        elif self.kind == "bit":
+            values = rng.integers(0, 2, size=shape)
+        elif self.kind in ("length", "length32"):
+            values = rng.integers(1, self.bound + 1, size=shape)
+        else:
+            assert self.kind in ("index", "index32", "wild")
+            margin = 3 if self.kind == "wild" else 0
+            values = rng.integers(-margin, self.bound + margin, size=shape)
+        dtype = "int32" if self.kind.endswith("32") else dtype
+        return mx.nd.array(np.asarray(values), dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator call, and in which layouts which sharing of its inputs merges.
+
+    `rows`, `ones` and `stack` list patterns, one letter per input, B for batched and S for shared;
+    every pattern that is not listed has to be refused.  `ones` is for samples of one row each that
+    share an input whose axis 0 is that row.
+    """
+
+    op: str
+    inputs: Tuple[Array, ...]
+    attrs: Dict[str, str]
+    rows: str = ""
+    ones: str = ""
+    stack: str = ""
+    training: bool = False
+    gradient: bool = True
+    random: bool = False
+
+    def patterns(self) -> List[str]:
+        found = [""]
+        for _ in self.inputs:
+            found = [p + letter for p in found for letter in "BS"]
+        return [pattern for pattern in found if "B" in pattern]
+
+    def has_rows(self, pattern: str) -> bool:
+        """Say whether all batched inputs begin with the free leading size."""
+        return all(a.shape[0] == R for p, a in zip(pattern, self.inputs) if p == "B")
+
+    def shares_rows(self, pattern: str) -> bool:
+        return any(p == "S" and R in a.shape for p, a in zip(pattern, self.inputs))
+
+
+def case(
+    op: str,
+    *inputs: Array,
+    rows: str = "",
+    ones: str = "",
+    stack: str = "",
+    training: bool = False,
+    gradient: bool = True,
+    random: bool = False,
+    **attrs: Any,
+) -> Case:
+    text = {key: str(value) for key, value in attrs.items()}
+    return Case(op, inputs, text, rows, ones, stack, training, gradient, random)
+
+
+def symbol_of(nodes: List[Dict[str, Any]], heads: Sequence[Tuple[int, int]]) -> mx.sym.Symbol:
+    graph = {
+        "nodes": nodes,
+        "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
+        "heads": [[row, out, 0] for row, out in heads],
+        "attrs": {"mxnet_version": ["int", 10901]},
+    }
+    return mx.sym.load_json(json.dumps(graph))
+
+
+def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:
+    """Build a rewrite's symbol over the variables ``in0``, ``in1``, ..."""
+    nodes = [{"op": "null", "name": f"in{k}", "inputs": []} for k in range(inputs)]
+    place = {(rules.INPUT, k): (k, 0) for k in range(inputs)}
+
+    def find(ref: rules.Ref) -> Tuple[int, int]:
+        return place.get(ref, (inputs + ref[0], ref[1]))
+
+    for number, step in enumerate(rewrite.steps):
+        assert all(s < number for s, _ in step.inputs), "a step refers to a later one"
+        nodes.append(
+            {
+                "op": step.op,
+                "name": f"step{number}",
+                "attrs": dict(step.attrs),
+                "inputs": [[*find(ref), 0] for ref in step.inputs],
+            }
+        )
+    return symbol_of(nodes, [find(ref) for ref in rewrite.outputs])
+
+
+def call_symbol(symbol: mx.sym.Symbol, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArray]:
+    wanted = [arrays[int(name[2:])] for name in symbol.list_inputs()]
+    outputs = CachedOp(symbol)(*wanted)
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def operator_symbol(c: Case) -> mx.sym.Symbol:
+    """Build the symbol of the case's own call, with all outputs that a user sees."""
+    nodes: List[Dict[str, Any]] = [
+        {"op": "null", "name": f"in{k}", "inputs": []} for k in range(len(c.inputs))
+    ]
+    refs = [[k, 0, 0] for k in range(len(c.inputs))]
+    nodes.append({"op": c.op, "name": "call", "attrs": c.attrs, "inputs": refs})
+    visible = symbol_of(nodes, [(len(c.inputs), 0)]).get_internals().list_outputs()
+    outputs = sum(name.startswith("call_") for name in visible)
+    return symbol_of(nodes, [(len(c.inputs), k) for k in range(outputs)])
+
+
+def is_float(array: mx.nd.NDArray) -> bool:
+    return np.dtype(array.dtype).kind == "f"
+
+
+def attach(op: str, arrays: Sequence[mx.nd.NDArray]) -> None:
+    """Ask for gradients, but not where the rules say that there is none: MXNet may refuse."""
+    fixed = rules.nondifferentiable_inputs(op)
+    for k, array in enumerate(arrays):
+        if is_float(array) and k not in fixed and array.grad is None:
+            array.attach_grad()
+
+
+def differentiate(
+    outputs: Sequence[mx.nd.NDArray], heads: Sequence[np.ndarray], training: bool
+) -> None:
+    pairs = [(o, mx.nd.array(h, dtype=h.dtype)) for o, h in zip(outputs, heads) if is_float(o)]
+    autograd.backward([o for o, _ in pairs], [h for _, h in pairs], train_mode=training)
+
+
+@dataclass
+class Loop:
+    """The per-sample loop: its samples' arrays, its outputs, and how to join them in a layout."""
+
+    case: Case
+    pattern: str
+    stacked: bool
+    leading: Sequence[int]
+    rng: np.random.Generator
+
+    def __post_init__(self) -> None:
+        shared = {
+            k: array.draw(self.rng, self.leading[0])
+            for k, array in enumerate(self.case.inputs)
+            if self.pattern[k] == "S"
+        }
+        self.samples = [
+            [shared[k] if k in shared else a.draw(self.rng, r) for k, a in enumerate(self.case.inputs)]
+            for r in self.leading
+        ]
+        for sample in self.samples:
+            attach(self.case.op, sample)
+        symbol = operator_symbol(self.case)
+        with autograd.record(train_mode=self.case.training):
+            self.outputs = [call_symbol(symbol, sample) for sample in self.samples]
+
+    def sites(self) -> List[rules.Site]:
+        return [
+            rules.Site(
+                self.case.op,
+                self.case.attrs,
+                tuple(array.shape for array in sample),
+                tuple(out.shape for out in outputs),
+                tuple(letter == "B" for letter in self.pattern),
+                self.case.training,
+            )
+            for sample, outputs in zip(self.samples, self.outputs)
+        ]
+
+    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack(arrays) if self.stacked else np.concatenate(arrays)
+
+    def merged_inputs(self) -> List[mx.nd.NDArray]:
+        made = []
+        for k, letter in enumerate(self.pattern):
+            arrays = [sample[k].asnumpy() for sample in self.samples]
+            values = self.join(arrays) if letter == "B" else arrays[0]
+            made.append(mx.nd.array(values, dtype=values.dtype))
+        attach(self.case.op, made)
+        return made
+
+    def expected(self) -> List[np.ndarray]:
+        return [self.join([o.asnumpy() for o in outs]) for outs in zip(*self.outputs)]
+
+    def check(self, rewrite: rules.Rewrite) -> None:
+        """Compare values and gradients of the rewrite with the loop's."""
+        inputs = self.merged_inputs()
+        symbol = rewrite_symbol(rewrite, len(inputs))
+        with autograd.record(train_mode=self.case.training):
+            outputs = call_symbol(symbol, inputs)
+        for got, want in zip(outputs, self.expected()):
+            assert got.shape == want.shape and np.dtype(got.dtype) == want.dtype
+            if not self.case.random:
+                np.testing.assert_allclose(got.asnumpy(), want, rtol=2e-4, atol=2e-5)
+        wanted = any(array.grad is not None for array in inputs)
+        if self.case.gradient and wanted and any(is_float(out) for out in outputs):
+            self._check_gradients(inputs, outputs)
+
+    def _check_gradients(self, inputs: List[mx.nd.NDArray], outputs: List[mx.nd.NDArray]) -> None:
+        heads = [
+            [self.rng.normal(size=o.shape).astype(o.dtype) for o in outs] for outs in self.outputs
+        ]
+        flat = [(o, h) for outs, hs in zip(self.outputs, heads) for o, h in zip(outs, hs)]
+        training = self.case.training
+        differentiate([o for o, _ in flat], [h for _, h in flat], training)
+        differentiate(outputs, [self.join(part) for part in zip(*heads)], training)
+        for k, merged in enumerate(inputs):
+            if merged.grad is None:
+                continue
+            grads = [sample[k].grad.asnumpy() for sample in self.samples]
+            want = self.join(grads) if self.pattern[k] == "B" else grads[0]
+            np.testing.assert_allclose(
+                merged.grad.asnumpy(), want, rtol=1e-3, atol=1e-4, err_msg=f"gradient of input {k}"
+            )
+
+
+def check_stack(c: Case, rng: np.random.Generator, samples: int, always: bool = False) -> None:
+    """Check all patterns of the case in the stack layout."""
+    for pattern in c.patterns():
+        loop = Loop(c, pattern, True, [STACK_ROWS] * samples, rng)
+        answer = rules.stack(loop.sites()[0])
+        merges = always or pattern in c.stack.split()
+        assert isinstance(answer, rules.Rewrite) == merges, (c, pattern, answer)
+        if isinstance(answer, rules.Rewrite):
+            loop.check(answer)
+
+
+def check_rows(c: Case, rng: np.random.Generator) -> None:
+    """Check all patterns of the case in the rows layout, with ragged samples where possible."""
+    for pattern in c.patterns():
+        if not c.has_rows(pattern):
+            check_equal_rows(c, pattern, rng)
+            continue
+        if c.shares_rows(pattern):
+            two = Loop(c, pattern, False, [2, 2], rng)
+            assert isinstance(rules.rows(two.sites()[0]), rules.Refusal), (c, pattern)
+            leading, merges = [1, 1, 1], pattern in c.ones.split()
+        else:
+            leading, merges = list(rng.permutation([1, 2, 3])), pattern in c.rows.split()
+        loop = Loop(c, pattern, False, leading, rng)
+        answers = [rules.rows(site) for site in loop.sites()]
+        for answer in answers:
+            assert isinstance(answer, rules.Rewrite) == merges, (c, pattern, answer)
+        if isinstance(answers[0], rules.Rewrite):
+            assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
+            loop.check(answers[0])
+
+
+def check_equal_rows(c: Case, pattern: str, rng: np.random.Generator) -> None:
+    """Check a pattern in which a batched input has a literal leading size: it may merge, rightly."""
+    for leading in (1, 2, 3):
+        loop = Loop(c, pattern, False, [leading, leading], rng)
+        answer = rules.rows(loop.sites()[0])
+        assert pattern not in c.rows.split() + c.ones.split()
+        if isinstance(answer, rules.Rewrite):
+            loop.check(answer)

@@ -1,0 +1,123 @@
+"""Cases of matrix products, convolutions and other operators with a batch axis of their own."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from .interpreter import Array, Case, R, case
+
+BOTH = "BB BS SB"
+
+
+def fully_connected(a: int, b: int, c: int) -> Iterator[Case]:
+    every = "BBB BBS BSB BSS SBB SBS SSB"
+    for shape, flatten, width in [
+        ((R, a), True, a),
+        ((R, a, b), True, a * b),
+        ((R, a, b), False, b),
+        ((R, a, b, c), False, c),
+        ((R, a), False, a),
+    ]:
+        weight, bias, given = Array((c, width)), Array((c,)), {"num_hidden": c, "flatten": flatten}
+        data = Array(shape)
+        yield case("FullyConnected", data, weight, bias, rows="BSS", stack=every, **given)
+        yield case("FullyConnected", data, weight, no_bias=True, rows="BS", stack=BOTH, **given)
+    vector = Array((R,))
+    unary = {"num_hidden": c, "no_bias": True}
+    yield case("FullyConnected", vector, Array((c, 1)), rows="BS", stack=BOTH, **unary)
+    yield case("FullyConnected", Array((a,)), Array((c, a)), flatten=False, stack=BOTH, **unary)
+    yield case("FullyConnected", Array((a,)), Array((c, a)), Array((c,)), flatten=False,
+               num_hidden=c, stack=every)  # fmt: skip
+
+
+def products(a: int, b: int, c: int) -> Iterator[Case]:
+    yield case("dot", Array((R, a)), Array((a, b)), rows="BS", stack=BOTH)
+    yield case("dot", Array((R, a)), Array((b, a)), transpose_b=True, rows="BS", stack=BOTH)
+    yield case("dot", Array((R, a)), Array((a,)), rows="BS", stack=BOTH)
+    yield case("dot", Array((R, b, a)), Array((a, c)), rows="BS", stack=BOTH)
+    yield case("dot", Array((R, b, a)), Array((a, c, 2)), rows="BS", stack=BOTH)
+    yield case("dot", Array((R, b, a)), Array((c, 2, a)), transpose_b=True, rows="BS", stack=BOTH)
+    yield case("dot", Array((a, b)), Array((a, c)), transpose_a=True, stack=BOTH)
+    yield case("dot", Array((a, b, 2)), Array((a, c)), transpose_a=True, stack=BOTH)
+    yield case("dot", Array((a, b, 2)), Array((c, 3, a)), transpose_a=True, transpose_b=True, stack=BOTH)
+    yield case("dot", Array((a,)), Array((a,)), stack=BOTH)
+    yield case("dot", Array((a,)), Array((a, b)), stack=BOTH)
+    yield case("dot", Array((a,)), Array((a, b)), transpose_a=True, stack=BOTH)
+    yield case("dot", Array((a,)), Array((a, b, c)), stack=BOTH)
+    yield case("dot", Array((b, a)), Array((a,)), transpose_b=True, stack=BOTH)
+    for ta in (False, True):
+        for tb in (False, True):
+            left = (a, b) if ta else (b, a)
+            right = (c, a) if tb else (a, c)
+            turned = {"transpose_a": ta, "transpose_b": tb}
+            both = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+            yield case("batch_dot", Array((R, *left)), Array((R, *right)), **both, **turned)
+            yield case("_linalg_gemm2", Array((R, *left)), Array((R, *right)), alpha=2, **both, **turned)
+            yield case("_linalg_gemm2", Array(left), Array(right), stack=BOTH, **turned)
+    yield case("batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)), rows="BB", ones="BS SB", stack=BOTH)
+    yield case("_linalg_gemm2", Array((R, a)), Array((a, c)), rows="BS", stack=BOTH)
+    yield case("_linalg_gemm2", Array((b, R, a)), Array((b, a, c)), axis=-2, stack=BOTH)
+    yield case("_linalg_gemm2", Array((3, b, a)), Array((a, b, c)), axis=0)
+
+
+def matrices(a: int, b: int, c: int) -> Iterator[Case]:
+    for lead in ((R,), ()):
+        alone = "B" if lead else ""
+        square, lower = Array((*lead, 3, 3), "spd"), Array((*lead, 3, 3), "triangle")
+        for op in "det inverse potrf sumlogdiag extractdiag extracttrian slogdet".split():
+            yield case(f"_linalg_{op}", square, rows=alone, stack="B")
+        yield case("_linalg_potri", lower, rows=alone, stack="B")
+        yield case("_linalg_syrk", Array((*lead, a, b)), transpose=True, rows=alone, stack="B")
+        yield case("_linalg_gelqf", Array((*lead, 2, 3)), rows=alone, stack="B", gradient=False)
+        both = {"rows": "BB" if lead else "", "ones": "BS SB" if lead else "", "stack": BOTH}
+        for op in ("trmm", "trsm"):
+            yield case(f"_linalg_{op}", lower, Array((*lead, 3, a)), alpha=0.5, **both)
+        if lead:
+            mixed = "BBS BSB SBB BSS SBS SSB"
+            yield case("_linalg_gemm", Array((R, b, a)), Array((R, a, c)), Array((R, b, c)), beta=2,
+                       rows="BBB", ones=mixed, stack=f"BBB {mixed}")  # fmt: skip
+        yield case("_linalg_extracttrian", square, offset=1, rows=alone, stack="B")
+        yield case("_linalg_makediag", Array((*lead, a)), offset=1, rows=alone, stack="B")
+        yield case("_linalg_maketrian", Array((*lead, 6)), lower=False, rows=alone, stack="B")
+
+
+def images(a: int, b: int, c: int) -> Iterator[Case]:
+    data = Array((R, 4, 6, 5))
+    one = {"rows": "B", "stack": "B"}
+    shared = {"rows": "BSS", "stack": "BSS"}
+    conv = {"kernel": (3, 3), "num_filter": 6, "pad": (1, 1)}
+    yield case("Convolution", data, Array((6, 4, 3, 3)), Array((6,)), **conv, **shared)
+    grouped = {**conv, "num_group": 2, "no_bias": True, "stride": (2, 2)}
+    yield case("Convolution", data, Array((6, 2, 3, 3)), rows="BS", stack="BS", **grouped)
+    line = {"kernel": (2,), "num_filter": c}
+    yield case("Convolution", Array((R, a, 5)), Array((c, a, 2)), Array((c,)), **line, **shared)
+    back = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2)}
+    yield case("Deconvolution", data, Array((4, 3, 2, 2)), rows="BS", stack="BS", **back)
+    for kind in ("max", "avg", "sum", "lp"):
+        more = {"p_value": 2} if kind == "lp" else {}
+        yield case("Pooling", data, kernel=(2, 2), stride=(2, 1), pool_type=kind, **more, **one)
+    yield case("Pooling", data, global_pool=True, pool_type="avg", **one)
+    yield case("LRN", data, nsize=3, **one)
+    for mode in ("constant", "edge", "reflect"):
+        yield case("Pad", data, mode=mode, pad_width=(0, 0, 0, 0, 1, 2, 2, 1), constant_value=2, **one)
+    yield case("depth_to_space", data, block_size=2, **one)
+    yield case("space_to_depth", Array((R, a, 4, 6)), block_size=2, **one)
+    yield case("im2col", data, kernel=(2, 2), stride=(1, 1), **one)
+    yield case("col2im", Array((R, a * 4, 6)), output_size=(3, 4), kernel=(2, 2), **one)
+    yield case("_contrib_AdaptiveAvgPooling2D", data, output_size=(3, 2), **one)
+    yield case("_contrib_BilinearResize2D", data, height=7, width=9, **one)
+    yield case("UpSampling", data, scale=2, sample_type="nearest", num_args=1, **one)
+    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    yield case("UpSampling", data, data, scale=2, sample_type="nearest", num_args=2, **pair)
+    yield case("UpSampling", data, Array((4, 1, 4, 4)), scale=2, sample_type="bilinear",
+               num_filter=4, num_args=2, rows="BS", stack="BS")  # fmt: skip
+    yield case("BilinearSampler", data, Array((R, 2, 3, 3), "unit"), **pair)
+    turn = {"transform_type": "affine", "target_shape": (4, 4)}
+    yield case("GridGenerator", Array((R, 6), "unit"), **turn, **one)
+    yield case("GridGenerator", Array((R, 2, 4, 4), "unit"), transform_type="warp")
+    yield case("SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **turn, **pair)
+
+
+def cases(a: int, b: int, c: int) -> Iterator[Case]:
+    for family in (fully_connected, products, matrices, images):
+        yield from family(a, b, c)

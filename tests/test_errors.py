@@ -1,0 +1,50 @@
+import inspect
+import pickle
+
+import pytest
+
+from gluon_dynbatch import errors
+from gluon_dynbatch.errors import DynBatchError, OptionError, Where, user_message
+
+CLASSES = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(cls, DynBatchError) and cls is not DynBatchError
+]
+
+
+def test_there_are_as_many_as_documented():
+    assert len(CLASSES) == 14
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_is_ours_and_a_builtin_and_says_cause_and_way_out(cls):
+    mixin, builtin = cls.__bases__
+    assert mixin is DynBatchError and builtin.__module__ == "builtins"
+    assert "Cause:" in cls.__doc__ and "Way out:" in cls.__doc__
+    again = pickle.loads(pickle.dumps(cls("text")))
+    assert type(again) is cls and str(again) == "text"
+
+
+def test_where_reads_as_editors_expect():
+    assert str(Where("model.py", 12, "forward")) == "model.py:12 in forward"
+
+
+def test_message_has_one_line_per_fact():
+    where = Where("model.py", 12, "forward")
+    assert user_message("shapes differ.", where, "cell0", "reshape").splitlines() == [
+        "shapes differ.",
+        "  recorded at: model.py:12 in forward",
+        "  block: cell0",
+        "  what to do: reshape",
+    ]
+    assert user_message("shapes differ.") == "shapes differ."
+    assert user_message("no.", block="cell0") == "no.\n  block: cell0"
+
+
+def test_unknown_option_lists_the_valid_ones():
+    error = OptionError.unknown("granularity", "node", ("graph", "block"))
+    assert str(error).splitlines() == [
+        "unknown granularity 'node'",
+        "  what to do: choose one of 'graph', 'block'",
+    ]
