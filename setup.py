@@ -1,8 +1,13 @@
 """Packaging of gluon_dynbatch. The exact versions `make` installs are in requirements.txt."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
 EXAMPLES = [
     "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
@@ -22,9 +27,9 @@ DEV = [
 
 setup(
     name="gluon_dynbatch",
-    version="0.1.0",
+    version=VERSION,
     description="Dynamic batching for Apache MXNet Gluon: write one sample, run the minibatch",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="gluon_dynbatch authors",
     license="Apache-2.0",

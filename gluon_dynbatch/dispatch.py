@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, FrozenSet, List, NamedTuple, Tuple
 
 import mxnet as mx
 
+from . import rules
 from .segment import Segment
 from .template import load_symbol
 
@@ -16,6 +17,10 @@ class Executable(NamedTuple):
     run: Any
     #: What each input of `run` is: ("in", input of the segment) or ("param", parameter of it).
     arguments: Tuple[Tuple[str, int], ...]
+    #: Arguments that running changes, such as running means.
+    mutated: FrozenSet[int]
+    #: Arguments whose values the backward pass may read.
+    read_back: FrozenSet[int]
 
 
 class Dispatcher:
@@ -35,6 +40,18 @@ class Dispatcher:
             data = [i for i, (kind, _) in enumerate(arguments) if kind == "in"]
             rest = [i for i, (kind, _) in enumerate(arguments) if kind != "in"]
             flags: List[Tuple[str, Any]] = [("data_indices", data), ("param_indices", rest)]
-            segment.compiled = Executable(mx.nd.CachedOp(symbol, flags), arguments)
+            auxiliary = set(symbol.list_auxiliary_states())
+            mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
+            read_back = frozenset(i for i, name in enumerate(order) if _is_read_back(segment, name))
+            segment.compiled = Executable(mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back)
             self.built += 1
         return segment.compiled  # type: ignore[no-any-return]
+
+
+def _is_read_back(segment: Segment, name: str) -> bool:
+    """Whether some operator's gradient may need the value of the variable called `name`."""
+    return any(
+        segment.nodes[row]["name"] == name and place not in rules.UNREAD_IN_BACKWARD.get(node["op"], ())
+        for node in segment.nodes
+        for place, (row, _, _) in enumerate(node["inputs"])
+    )

@@ -8,7 +8,11 @@ costs nothing at all: its terms pull from the row of the sum.  No padded gradien
 additions with which a tape joins them.
 
 The whole flush is one node in MXNet's own tape, so that ``backward``, ``grad`` and whatever comes
-before and after the scope work as ever.
+before and after the scope work as ever.  MXNet runs such a node's backward pass in a thread of its
+own, while the user's thread goes on, for instance to the optimizer, which writes the parameters once
+their gradients are there.  Were the backward pass to read the parameters themselves, it could queue
+a read behind that write, which waits for the gradients, which wait for the read.  So it reads copies
+made in the forward pass.
 """
 
 from __future__ import annotations
@@ -238,6 +242,13 @@ class _Backward:
         return levels[0] if most == 1 else Sum(tuple(levels))
 
 
+class _StandIn(NamedTuple):
+    array: NDArray
+    accumulator: Optional[NDArray]
+    #: Whether the stand-in has memory of its own.
+    copied: bool
+
+
 class GradientTape:
     """What the forward run leaves for the backward run of one flush."""
 
@@ -247,8 +258,9 @@ class GradientTape:
         self._externals = externals
         self._wanted = frozenset(gradient.launches)
         self._buffers = Buffers(gradient.arenas, gradient.sizes, gradient.indices)
-        #: Detached parameters and shared arrays with their accumulators, by id of the original.
-        self._shared: Dict[int, Tuple[NDArray, NDArray]] = {}
+        #: What stands for parameters and shared arrays, by id of the original.
+        self._stand_ins: Dict[int, _StandIn] = {}
+        self._accumulators: List[NDArray] = []
         self._results: Dict[int, List[NDArray]] = {}
         #: Inputs of the node in MXNet's tape.
         self.inputs: List[NDArray] = []
@@ -269,12 +281,12 @@ class GradientTape:
                 rows = self._buffers.region(region)
                 buffers.append(rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape))
             elif type(launch.operands[p]) is Whole and segment.inputs[p].differentiable:
-                operands[p] = self._accumulated(self._externals[launch.operands[p].external])
+                operands[p] = self._variable(self._externals[launch.operands[p].external], True, True)
         if variables:
             autograd.mark_variables(variables, buffers, "write")
         arguments = [
-            operands[i] if kind == "in" else self._parameter(segment.parameters[i], segment.context)
-            for kind, i in executable.arguments
+            operands[i] if kind == "in" else self._parameter(segment.parameters[i], segment.context, executable, k)
+            for k, (kind, i) in enumerate(executable.arguments)
         ]
         previous = autograd.set_recording(True)
         try:
@@ -283,23 +295,29 @@ class GradientTape:
             autograd.set_recording(previous)
         self._results[number] = results
 
-    def _parameter(self, parameter: Any, context: Any) -> NDArray:
+    def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
         data = parameter.data(context)
-        return data if parameter.grad_req == "null" else self._accumulated(data)
+        if argument in executable.mutated:
+            return data
+        return self._variable(data, parameter.grad_req != "null", argument in executable.read_back)
 
-    def _accumulated(self, array: NDArray) -> NDArray:
-        """Return a detached stand-in whose gradients add up in an accumulator."""
-        held = self._shared.get(id(array))
-        if held is None:
-            held = array.detach(), mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
-            autograd.mark_variables([held[0]], [held[1]], "add")
-            self._shared[id(array)] = held
-            self.inputs.append(array)
-        return held[0]
+    def _variable(self, array: NDArray, trained: bool, read_back: bool) -> NDArray:
+        """Return a stand-in for an array from outside; if it is trained, gradients add up."""
+        stand_in = self._stand_ins.get(id(array))
+        if stand_in is None or (read_back and not stand_in.copied):
+            made = array.copy() if read_back else array.detach()
+            accumulator = None if stand_in is None else stand_in.accumulator
+            if trained and stand_in is None:
+                accumulator = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+                self.inputs.append(array)
+                self._accumulators.append(accumulator)
+            if accumulator is not None:
+                autograd.mark_variables([made], [accumulator], "add")
+            stand_in = self._stand_ins[id(array)] = _StandIn(made, accumulator, read_back)
+        return stand_in.array
 
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
-        self._accumulators = [self._shared[id(array)][1] for array in self.inputs]
         self._filled: List[Tuple[int, int, int]] = []
         for number, fill in enumerate(self._plan.fills):
             if self._gradient.fills[number] is not None:

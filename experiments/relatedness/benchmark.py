@@ -19,7 +19,7 @@ KINDS = ("inference", "training")
 
 
 class Contender(NamedTuple):
-    """A mode in the benchmark: its runner, its trainer, and the parameters every round starts at."""
+    """A mode in the benchmark: runner, trainer, and the parameters every round starts from."""
 
     runner: Runner
     trainer: gluon.Trainer

@@ -1,8 +1,8 @@
 """Checkpoints: everything needed to go on, in one file that is either whole or not there.
 
 A checkpoint is a zip archive of the parameters, the trainer's states, the vocabulary and a small
-JSON state. One file, because one `os.replace` puts it in place: an interruption at any moment leaves
-the previous checkpoint or the new one, never half of each.
+JSON state. One file, because one `os.replace` puts it in place: an interruption at any moment
+leaves the previous checkpoint or the new one, never half of each.
 
 Random numbers need no place in it: every epoch seeds its generators from (seed, epoch), so that
 a resumed run draws what an uninterrupted one would have drawn.

@@ -11,7 +11,7 @@ write a small function under `rows_rule` or `stack_rule` in the file of its fami
 from __future__ import annotations
 
 from . import elementwise, index, linear, reduce, shape
-from .properties import CREATION, is_random, mutates, nondifferentiable_inputs
+from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
 from .table import REFUSED, TABLE, rows, stack
 
@@ -20,6 +20,7 @@ FAMILIES = (elementwise, index, linear, reduce, shape)
 
 __all__ = [
     "CREATION",
+    "UNREAD_IN_BACKWARD",
     "FAMILIES",
     "INPUT",
     "REFUSED",

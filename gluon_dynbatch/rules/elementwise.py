@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Hashable, Iterable, Tuple
 
 from .builder import Builder, padded
-from .site import Ref, Shape, Site, flag, integers, refuse_unless, words
+from .site import Ref, Shape, Site, UseRowsError, flag, integers, refuse_unless, words
 from .table import rows_rule, stack_rule
 
 UNARY = words(
@@ -140,6 +140,12 @@ def _add_n(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return (build.add("broadcast_add", _sum_of(build, True), _sum_of(build, False)),)
 
 
+@rows_rule("amp_multicast")
+@stack_rule("amp_multicast")
+def _amp_multicast(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    return build.call(*build.spread_all())
+
+
 @rows_rule("where")
 def _where(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.call(*build.spread_all())
@@ -147,9 +153,8 @@ def _where(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 @stack_rule("where")
 def _where_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(
-        site.inputs[0] == site.inputs[1], "A condition per row is stacked by folding the rows."
-    )
+    if site.inputs[0] != site.inputs[1]:
+        raise UseRowsError("a condition for each row")
     return build.call(*build.spread_all())
 
 
@@ -209,18 +214,22 @@ def _sample(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 @rows_rule("_sample_multinomial")
 def _multinomial(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(len(site.inputs[0]) == 2, "One distribution per sample needs the stack layout.")
     refuse_unless(
-        not flag(site, "get_prob"),
-        "sample_multinomial with get_prob=True has a gradient for the whole array.",
+        len(site.inputs[0]) == 2, "Axis 0 of this sample_multinomial is the distribution."
     )
+    _no_probability(site)
     return build.call(*build.refs)
+
+
+def _no_probability(site: Site) -> None:
+    refuse_unless(
+        not flag(site, "get_prob"), "sample_multinomial with get_prob=True has no batching rule."
+    )
 
 
 @stack_rule("_sample_multinomial")
 def _multinomial_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(
-        len(site.inputs[0]) == 1 and not flag(site, "get_prob"),
-        "sample_multinomial with get_prob=True has a gradient for the whole array.",
-    )
+    _no_probability(site)
+    if len(site.inputs[0]) > 1:
+        raise UseRowsError("a distribution for each row")
     return build.restored(build.call(*build.refs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from .builder import Builder
-from .site import Ref, Site, axis_of, integer, refuse_unless, size_of
+from .site import Ref, Site, UseRowsError, axis_of, flag, integer, refuse_unless, size_of
 from .table import rows_rule, stack_rule
 
 SEQUENCE = ("SequenceMask", "SequenceLast", "SequenceReverse")
@@ -116,15 +116,34 @@ def _time_axis(site: Site) -> int:
     return int(axis or 0)
 
 
-@rows_rule(*SEQUENCE)
+# SequenceReverse knows no other time axis than 0.
+@rows_rule("SequenceMask", "SequenceLast")
 def _sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(_time_axis(site) == 1, f"Axis 0 of this {site.op} is time, not rows.")
+    if not flag(site, "use_sequence_length"):
+        result = _whole_sequence(site, build)
+        return (build.reshape(result, 0, *site.outputs[0][1:]),)
     return build.call(*build.spread_all())
+
+
+def _whole_sequence(site: Site, build: Builder) -> Ref:
+    """Write an operator without lengths in simpler ones; merged, time is axis 1 in both layouts.
+
+    Differentiating ``SequenceLast`` without lengths corrupts the heap of MXNet 1.9.1.
+    """
+    if site.op == "SequenceLast":
+        return build.add("slice_axis", build.refs[0], axis=1, begin=-1, end=None)
+    if site.op == "SequenceReverse":
+        return build.add("reverse", build.refs[0], axis=(1,))
+    return build.add("_copy", build.refs[0])
 
 
 @stack_rule(*SEQUENCE)
 def _sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(_time_axis(site) == 0, f"Rows of this {site.op} are folded.")
+    if _time_axis(site) == 1:
+        raise UseRowsError("rows of sequences")
+    if not flag(site, "use_sequence_length"):
+        return build.restored((_whole_sequence(site, build),))
     # (N, time, batch, ...) -> (time, N * batch, ...)
     time, batch, *rest = site.inputs[0]
     refs = build.spread_all()

@@ -67,9 +67,7 @@ def _matrix(site: Site, build: Builder) -> Tuple[Ref, ...]:
             "This linalg_gemm2 sums over axis 0 or pairs it with another sample's.",
         )
         return build.call(*build.refs)
-    refuse_unless(
-        min(map(len, site.inputs)) > 2, f"Axis 0 is a matrix axis of this {site.op}."
-    )
+    refuse_unless(min(map(len, site.inputs)) > 2, f"Axis 0 is a matrix axis of this {site.op}.")
     return build.call(*build.spread_all())
 
 
@@ -148,9 +146,12 @@ def _fully_connected_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         left = _Factor(build.refs[0], (size_of(data) // width, width), site.batched[0], False)
         result = _product(build, left, _Factor(build.refs[1], (hidden, width), True, True))
     elif site.batched[0]:
-        ref = build.refs[0] if data[-1] == width else build.reshape(build.refs[0], -1, width)
+        natural = len(site.outputs[0]) == len(data) and data[-1] == width
+        ref = build.refs[0] if natural else build.reshape(build.refs[0], -1, width)
         changes = {"flatten": False, "no_bias": len(site.inputs) == 2 or own_bias}
         (result,) = build.call(ref, *build.refs[1 : 2 if own_bias else None], **changes)
+        if natural and not own_bias:
+            return (result,)
     else:
         (result,) = build.call(*build.refs[:2], no_bias=True)
     if len(site.inputs) == 3 and (own_bias or site.batched[1]):
@@ -171,9 +172,7 @@ def _add_bias(site: Site, build: Builder, result: Ref, own_bias: bool) -> Ref:
 @rows_rule("dot")
 def _dot(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(
-        site.batched == (True, False)
-        and len(site.inputs[0]) > 1
-        and not flag(site, "transpose_a"),
+        site.batched == (True, False) and len(site.inputs[0]) > 1 and not flag(site, "transpose_a"),
         "This dot sums over axis 0 or pairs it with another sample's.",
     )
     return build.call(*build.refs)
@@ -190,6 +189,10 @@ def _as_matrix(shape: Shape, first: bool) -> Tuple[int, int]:
 def _dot_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     turned_left, turned_right = flag(site, "transpose_a"), flag(site, "transpose_b")
     lhs, rhs = site.inputs
+    if site.batched == (True, False) and (len(lhs) == 1 or not turned_left):
+        # The batch axis is one more of the axes that dot keeps.
+        outputs = build.call(*build.refs, transpose_a=False)
+        return build.restored(outputs) if len(lhs) == len(rhs) == 1 else outputs
     # A vector has one axis, which is summed over whatever the flags say.
     left = (1, lhs[0]) if len(lhs) == 1 else _as_matrix(lhs, turned_left)
     right = (rhs[0], 1) if len(rhs) == 1 else _as_matrix(rhs, not turned_right)

@@ -6,9 +6,7 @@ from typing import FrozenSet, Mapping, Optional, Tuple
 
 from .site import words
 
-CREATION: FrozenSet[str] = words(
-    "_zeros _ones _full _arange _eye _linspace _zeros_without_dtype"
-)
+CREATION: FrozenSet[str] = words("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype")
 """Operators without inputs that give the same array each time."""
 
 _COMPARE = words(
@@ -35,6 +33,9 @@ _NO_GRADIENT: Mapping[str, Tuple[int, ...]] = {
     },
     "BatchNorm": (3, 4),
 }
+UNREAD_IN_BACKWARD: Mapping[str, Tuple[int, ...]] = {"Embedding": (1,), "take": (0,)}
+"""Inputs, tables mostly, of which an operator's gradient needs the shape but never the values."""
+
 _RANDOM = words("Dropout _shuffle Custom RNN")
 _MUTATES = words(
     "BatchNorm BatchNorm_v1 Custom IdentityAttachKLSparseReg _contrib_BatchNormWithReLU "

@@ -9,6 +9,7 @@ from .elementwise import check_groups
 from .site import (
     Ref,
     Site,
+    UseRowsError,
     axis_of,
     flag,
     integer,
@@ -198,6 +199,7 @@ def _batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
 @stack_rule("BatchNorm")
 def _batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axis = _batch_norm_axis(site)
-    # MXNet's fast kernels want the channels on axis 1, which folding keeps.
-    refuse_unless(axis == 0, "Rows of a BatchNorm are folded.")
+    if axis != 0:
+        # MXNet's fast kernels want the channels on axis 1, which folding keeps.
+        raise UseRowsError("rows with channels")
     return build.call(*build.refs, axis=1)

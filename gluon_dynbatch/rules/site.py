@@ -64,6 +64,10 @@ class RefuseError(Exception):
     """Raised inside a rule to refuse; the entry points turn it into a `Refusal`."""
 
 
+class UseRowsError(RefuseError):
+    """Raised inside a stack rule to leave a site to the rows rule, by folding."""
+
+
 def words(text: str) -> FrozenSet[str]:
     """Return the operator names in `text`, which is easier to read and to sort than a list."""
     return frozenset(text.split())

@@ -1,6 +1,7 @@
 """The table of rules and the two questions that can be asked of it.
 
-A rule is a function ``(site, builder) -> output refs`` that raises `RefuseError` to refuse.
+A rule is a function ``(site, builder) -> output refs`` that raises `RefuseError` to refuse (or, in
+the stack layout, `UseRowsError` if the rows rule can do it).
 `rows_rule` and `stack_rule` enter one for any number of operators.  A rows rule is enough: an
 operator that treats axis 0 as independent rows is stacked by folding the new axis into axis 0 and
 unfolding it afterwards, as the batching rules of JAX do for operators that carry a batch axis of
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from .builder import Builder
-from .site import Answer, Ref, Refusal, RefuseError, Site, refuse_unless
+from .site import Answer, Ref, Refusal, RefuseError, Site, UseRowsError, refuse_unless
 
 Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
 
@@ -121,7 +122,8 @@ def stack(site: Site) -> Answer:
         try:
             return builder.finish(attempt(rule, site, builder))
         except RefuseError as refused:
-            reason = reason or str(refused)
+            if not isinstance(refused, UseRowsError):
+                reason = reason or str(refused)
     return Refusal(reason)
 
 

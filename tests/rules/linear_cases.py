@@ -39,7 +39,9 @@ def products(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("dot", Array((R, b, a)), Array((c, 2, a)), transpose_b=True, rows="BS", stack=BOTH)
     yield case("dot", Array((a, b)), Array((a, c)), transpose_a=True, stack=BOTH)
     yield case("dot", Array((a, b, 2)), Array((a, c)), transpose_a=True, stack=BOTH)
-    yield case("dot", Array((a, b, 2)), Array((c, 3, a)), transpose_a=True, transpose_b=True, stack=BOTH)
+    yield case(
+        "dot", Array((a, b, 2)), Array((c, 3, a)), transpose_a=True, transpose_b=True, stack=BOTH
+    )
     yield case("dot", Array((a,)), Array((a,)), stack=BOTH)
     yield case("dot", Array((a,)), Array((a, b)), stack=BOTH)
     yield case("dot", Array((a,)), Array((a, b)), transpose_a=True, stack=BOTH)
@@ -52,9 +54,13 @@ def products(a: int, b: int, c: int) -> Iterator[Case]:
             turned = {"transpose_a": ta, "transpose_b": tb}
             both = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
             yield case("batch_dot", Array((R, *left)), Array((R, *right)), **both, **turned)
-            yield case("_linalg_gemm2", Array((R, *left)), Array((R, *right)), alpha=2, **both, **turned)
+            yield case(
+                "_linalg_gemm2", Array((R, *left)), Array((R, *right)), alpha=2, **both, **turned
+            )
             yield case("_linalg_gemm2", Array(left), Array(right), stack=BOTH, **turned)
-    yield case("batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)), rows="BB", ones="BS SB", stack=BOTH)
+    yield case(
+        "batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)), rows="BB", ones="BS SB", stack=BOTH
+    )
     yield case("_linalg_gemm2", Array((R, a)), Array((a, c)), rows="BS", stack=BOTH)
     yield case("_linalg_gemm2", Array((b, R, a)), Array((b, a, c)), axis=-2, stack=BOTH)
     yield case("_linalg_gemm2", Array((3, b, a)), Array((a, b, c)), axis=0)
@@ -64,7 +70,15 @@ def matrices(a: int, b: int, c: int) -> Iterator[Case]:
     for lead in ((R,), ()):
         alone = "B" if lead else ""
         square, lower = Array((*lead, 3, 3), "spd"), Array((*lead, 3, 3), "triangle")
-        for op in "det inverse potrf sumlogdiag extractdiag extracttrian slogdet".split():
+        for op in [
+            "det",
+            "inverse",
+            "potrf",
+            "sumlogdiag",
+            "extractdiag",
+            "extracttrian",
+            "slogdet",
+        ]:
             yield case(f"_linalg_{op}", square, rows=alone, stack="B")
         yield case("_linalg_potri", lower, rows=alone, stack="B")
         yield case("_linalg_syrk", Array((*lead, a, b)), transpose=True, rows=alone, stack="B")
@@ -91,15 +105,17 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("Convolution", data, Array((6, 2, 3, 3)), rows="BS", stack="BS", **grouped)
     line = {"kernel": (2,), "num_filter": c}
     yield case("Convolution", Array((R, a, 5)), Array((c, a, 2)), Array((c,)), **line, **shared)
-    back = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2)}
-    yield case("Deconvolution", data, Array((4, 3, 2, 2)), rows="BS", stack="BS", **back)
+    back = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2), "no_bias": False}
+    yield case("Deconvolution", data, Array((4, 3, 2, 2)), Array((3,)), **back, **shared)
     for kind in ("max", "avg", "sum", "lp"):
         more = {"p_value": 2} if kind == "lp" else {}
         yield case("Pooling", data, kernel=(2, 2), stride=(2, 1), pool_type=kind, **more, **one)
     yield case("Pooling", data, global_pool=True, pool_type="avg", **one)
     yield case("LRN", data, nsize=3, **one)
     for mode in ("constant", "edge", "reflect"):
-        yield case("Pad", data, mode=mode, pad_width=(0, 0, 0, 0, 1, 2, 2, 1), constant_value=2, **one)
+        yield case(
+            "Pad", data, mode=mode, pad_width=(0, 0, 0, 0, 1, 2, 2, 1), constant_value=2, **one
+        )
     yield case("depth_to_space", data, block_size=2, **one)
     yield case("space_to_depth", Array((R, a, 4, 6)), block_size=2, **one)
     yield case("im2col", data, kernel=(2, 2), stride=(1, 1), **one)
@@ -115,7 +131,9 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     turn = {"transform_type": "affine", "target_shape": (4, 4)}
     yield case("GridGenerator", Array((R, 6), "unit"), **turn, **one)
     yield case("GridGenerator", Array((R, 2, 4, 4), "unit"), transform_type="warp")
-    yield case("SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **turn, **pair)
+    yield case(
+        "SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **turn, **pair
+    )
 
 
 def cases(a: int, b: int, c: int) -> Iterator[Case]:

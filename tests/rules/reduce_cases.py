@@ -50,7 +50,12 @@ def sorting(a: int, b: int, c: int) -> Iterator[Case]:
         if axis != -1:
             yield case("_np_cumsum", cube, axis=axis, rows=rows, stack="B")
         for kind in ("value", "both", "mask", "indices"):
-            given = {"axis": axis, "k": 1 if axis == 0 else 2, "ret_typ": kind, "gradient": kind in ("value", "both")}
+            given = {
+                "axis": axis,
+                "k": 1 if axis == 0 else 2,
+                "ret_typ": kind,
+                "gradient": kind in ("value", "both"),
+            }
             yield case("topk", cube, rows=rows, stack="B", **given)
     yield case("_np_cumsum", x, stack="B")
     yield case("sort", vector, axis=-1, stack="B")
@@ -91,15 +96,19 @@ def norms(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("L2Normalization", image, mode=mode, rows="B", stack="B")
     moving = (Array((a,)), Array((a,), "positive"))
     given = {"fix_gamma": False, "eps": 0.01}
+    merges = {"rows": "BSSSS", "stack": "BSSSS"}
+    predict = {"training": False, **merges}
     for data in (x, cube):
-        yield case("BatchNorm", data, gain, shift, *moving, rows="BSSSS", stack="BSSSS", **given)
-        yield case("BatchNorm", data, gain, shift, *moving, training=True, **given)
-        yield case("BatchNorm", data, gain, shift, *moving, training=True, use_global_stats=True,
-                   rows="BSSSS", stack="BSSSS", **given)  # fmt: skip
-    yield case("BatchNorm", Array((R, b, a)), gain, shift, *moving, axis=-1, rows="BSSSS", stack="BSSSS", **given)
-    yield case("BatchNorm", Array((a, b)), gain, shift, *moving, axis=0, stack="BSSSS", **given)
-    yield case("BatchNorm", image, *four, Array((4,)), Array((4,), "positive"), rows="BSSSS", stack="BSSSS")
-    yield case("BatchNorm", x, gain, shift, *moving, output_mean_var=True)
+        yield case("BatchNorm", data, gain, shift, *moving, **predict, **given)
+        yield case("BatchNorm", data, gain, shift, *moving, **given)
+        yield case(
+            "BatchNorm", data, gain, shift, *moving, use_global_stats=True, **merges, **given
+        )
+    yield case("BatchNorm", Array((R, b, a)), gain, shift, *moving, axis=-1, **predict, **given)
+    yield case("BatchNorm", Array((a, b)), gain, shift, *moving, axis=0, training=False,
+               stack="BSSSS", **given)  # fmt: skip
+    yield case("BatchNorm", image, *four, Array((4,)), Array((4,), "positive"), **predict)
+    yield case("BatchNorm", x, gain, shift, *moving, output_mean_var=True, training=False)
 
 
 def cases(a: int, b: int, c: int) -> Iterator[Case]:

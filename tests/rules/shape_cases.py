@@ -19,14 +19,14 @@ def reshape(a: int, b: int) -> Iterator[Case]:
         if shape != (-1, 7 * a * b):
             yield case("Reshape", x, shape=shape, rows="B" if shape[0] == -4 else "", stack="B")
     yield case("Reshape", x, shape=(2, -1), stack="B")
-    yield case("Reshape", x, shape=(0, 0, -1), reverse=True, rows="", stack="B")
+    yield case("Reshape", x, shape=(0, 0, -1), reverse=True, rows="B", stack="B")
     yield case("Reshape", Array((R, a)), shape=(-1, 0), reverse=True, rows="B", stack="B")
     yield case("Reshape", Array((R,)), shape=(-1, 1), rows="B", stack="B")
     yield case("Reshape", Array((R,)), shape=(1, -1), stack="B")
     flat = Array((R, 2 * a * b))
     yield case("reshape_like", x, flat, rows="BB", stack=BOTH)
     inner = {"lhs_begin": 1, "lhs_end": 3, "rhs_begin": 1, "rhs_end": 2}
-    yield case("reshape_like", x, flat, rows="BB", ones="BS", stack=BOTH, **inner)
+    yield case("reshape_like", x, flat, rows="BB BS", stack=BOTH, **inner)
     yield case("reshape_like", x, Array((5, 2 * a * b)), rows="BS", stack=BOTH, **inner)
 
 
@@ -45,7 +45,7 @@ def axes(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("transpose", cube, axes=order, rows=rows, stack="B")
     yield case("transpose", cube, stack="B")
     yield case("transpose", Array((R,)), rows="B", stack="B")
-    yield case("transpose", Array((1, 2, 1, 2, 1, 2)), axes=(0, 2, 1, 3, 4, 5))
+    yield case("transpose", Array((1, 2, 1, 2, 1, 2)), axes=(1, 0, 2, 3, 4, 5))
     yield case("transpose", Array((R, 2, 1, 2, 3, 2)), axes=(0, 2, 1, 3, 4, 5), rows="B", stack="B")
     for dim1, dim2, rows in [(1, 2, "B"), (-1, 1, "B"), (0, 1, ""), (-3, -1, "")]:
         yield case("SwapAxis", cube, dim1=dim1, dim2=dim2, rows=rows, stack="B")
@@ -56,7 +56,6 @@ def joins(a: int, b: int, c: int) -> Iterator[Case]:
     x, y = Array((R, a)), Array((R, b))
     yield case("Concat", x, y, num_args=2, rows="BB", ones="BS SB", stack=BOTH)
     yield case("Concat", x, y, num_args=2, dim=-1, rows="BB", ones="BS SB", stack=BOTH)
-    yield case("Concat", x, Array((1, b)), num_args=2, dim=1, ones="BS", stack=BOTH)
     yield case("Concat", x, Array((b, a)), num_args=2, dim=0, stack=BOTH)
     yield case("Concat", Array((R,)), Array((b,)), num_args=2, dim=0, stack=BOTH)
     for axis, rows in [(0, ""), (1, "BB"), (2, "BB"), (-1, "BB"), (-3, "")]:
@@ -68,7 +67,9 @@ def joins(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("SliceChannel", wide, num_outputs=3, axis=axis, rows=rows, stack="B")
     yield case("SliceChannel", Array((6, a)), num_outputs=3, axis=0, stack="B")
     yield case("SliceChannel", Array((R, 6)), num_outputs=2, rows="B", stack="B")
-    yield case("SliceChannel", Array((R, 3, a)), num_outputs=3, squeeze_axis=True, rows="B", stack="B")
+    yield case(
+        "SliceChannel", Array((R, 3, a)), num_outputs=3, squeeze_axis=True, rows="B", stack="B"
+    )
     yield case("SliceChannel", Array((3, a)), num_outputs=3, axis=0, squeeze_axis=True, stack="B")
     for axis, rows in [(1, "B"), (-2, "B")]:
         cuts = {"axis": axis, "indices": [0, 1, 4], "sections": 0, "squeeze_axis": False}
@@ -79,7 +80,11 @@ def joins(a: int, b: int, c: int) -> Iterator[Case]:
 
 def cuts(a: int, b: int, c: int) -> Iterator[Case]:
     cube = Array((R, 4, 5))
-    bounds = [("(None, 1)", "(None, 3)"), ("(0, 1, 2)", "(None, 4, 4)"), ("(None, -3)", "(None, -1)")]
+    bounds = [
+        ("(None, 1)", "(None, 3)"),
+        ("(0, 1, 2)", "(None, 4, 4)"),
+        ("(None, -3)", "(None, -1)"),
+    ]
     for begin, end in bounds:
         yield case("slice", cube, begin=begin, end=end, rows="B", stack="B")
     step = {"begin": "(None, None, 4)", "end": "(None, None, 0)", "step": "(None, 2, -2)"}
@@ -87,16 +92,18 @@ def cuts(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("slice", cube, begin="(0,)", end="(1,)", stack="B")
     yield case("slice", cube, begin="(-1,)", end="(None,)", stack="B")
     yield case("slice", cube, begin="(None,)", end="(None,)", step="(-1,)", stack="B")
-    yield case("slice", Array((1, 2, 1, 2, 2)), begin="(None, 0)", end="(None, 1)")
-    yield case("slice", Array((R, 2, 1, 2, 2)), begin="(None, 0)", end="(None, 1)", rows="B", stack="B")
+    yield case("slice", Array((2, 2, 1, 2, 2)), begin="(0,)", end="(1,)")
+    yield case(
+        "slice", Array((R, 2, 1, 2, 2)), begin="(None, 0)", end="(None, 1)", rows="B", stack="B"
+    )
     for axis, rows in [(1, "B"), (-1, "B"), (-2, "B")]:
         yield case("slice_axis", cube, axis=axis, begin=1, end=3, rows=rows, stack="B")
     yield case("slice_axis", cube, axis=1, begin=-3, end=None, rows="B", stack="B")
     yield case("slice_axis", cube, axis=0, begin=0, end=1, stack="B")
     small = Array((R, 2, 3))
     yield case("slice_like", cube, small, rows="BB", stack=BOTH)
-    yield case("slice_like", cube, small, axes=(1, 2), rows="BB", ones="BS", stack=BOTH)
-    yield case("slice_like", cube, Array((5, 2)), axes=(-2,), stack=BOTH)
+    yield case("slice_like", cube, small, axes=(1, 2), rows="BB BS", stack=BOTH)
+    yield case("slice_like", cube, Array((5, 2)), axes=(-2,), rows="BS", stack=BOTH)
     yield case("slice_like", cube, Array((5, 2)), axes=(1,), rows="BS", stack=BOTH)
 
 
@@ -105,12 +112,12 @@ def repeats(a: int, b: int, c: int) -> Iterator[Case]:
     for reps, rows in [((2,), "B"), ((1, 3), "B"), ((2, 1), ""), ((2, 1, 3), "")]:
         yield case("tile", x, reps=reps, rows=rows, stack="B")
     yield case("tile", Array((R,)), reps=(1,), rows="B", stack="B")
-    yield case("tile", Array((2, 2, 2)), reps=(2, 2, 2))
+    yield case("tile", Array((2, 2, 1)), reps=(2, 2, 2))
     yield case("tile", Array((R, 2, 2)), reps=(2, 2), rows="B", stack="B")
     for axis, rows in [(1, "B"), (-1, "B"), (0, ""), (-3, ""), ("None", "")]:
         yield case("repeat", cube, repeats=2, axis=axis, rows=rows, stack="B")
     yield case("repeat", x, repeats=3, stack="B")
-    for axis, rows in [("(1,)", "B"), ("(1, 2)", "B"), (-1, "B"), ("(0,)", ""), ("(-3, 1)", "")]:
+    for axis, rows in [("(1,)", "B"), ("(1, 2)", "B"), ("(0,)", ""), ("(0, 1)", "")]:
         yield case("reverse", cube, axis=axis, rows=rows, stack="B")
     thin = Array((R, 1, b))
     yield case("broadcast_to", thin, shape=(0, a, 0), rows="B", stack="B")
@@ -123,10 +130,10 @@ def repeats(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("broadcast_like", thin, cube, rows="BB", ones="BS SB", stack=BOTH)
     yield case("broadcast_like", Array((1, 1, b)), cube, rows="SB", stack=BOTH)
     inner = {"lhs_axes": "(1,)", "rhs_axes": "(1,)"}
-    yield case("broadcast_like", thin, Array((R, a)), rows="BB", ones="BS", stack=BOTH, **inner)
+    yield case("broadcast_like", thin, Array((R, a)), rows="BB BS", stack=BOTH, **inner)
     wide = {"lhs_axes": "(1,)", "rhs_axes": "(-1,)"}
     yield case("broadcast_like", thin, Array((7, 8, a)), rows="BS", stack=BOTH, **wide)
-    yield case("broadcast_like", thin, Array((R, a)), lhs_axes="(1,)", rhs_axes="(0,)", ones="BS",
+    yield case("broadcast_like", thin, Array((R, a)), lhs_axes="(1,)", rhs_axes="(0,)", rows="BS",
                stack=BOTH)  # fmt: skip
 
 

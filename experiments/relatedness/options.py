@@ -1,0 +1,105 @@
+"""The options that all verbs of the program share, and their checks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import mxnet as mx
+
+import gluon_dynbatch as gdb
+
+from .running import MODES
+
+OUTPUT = Path("runs/relatedness")
+
+
+def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) -> Any:
+    """Make an argparse type for numbers not below `least` (or only above it)."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not (value > least if exclusive else value >= least):
+            sign = "greater than" if exclusive else "at least"
+            raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+def contexts(text: str) -> List[mx.Context]:
+    """Read contexts such as "cpu", "gpu(0)" or "gpu(0),gpu(1)"."""
+    found = []
+    for name in text.split(","):
+        match = re.fullmatch(r"\s*(cpu|gpu)(?:\((\d+)\))?\s*", name)
+        if match is None:
+            raise argparse.ArgumentTypeError(f'{name!r} is no context; say "cpu" or "gpu(0)"')
+        kind, number = match.group(1), int(match.group(2) or 0)
+        if kind == "gpu" and number >= mx.context.num_gpus():
+            raise argparse.ArgumentTypeError(f"MXNet finds no {name.strip()} here")
+        found.append(mx.Context(kind, number))
+    return found
+
+
+def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add the shared options; `defaults` replaces those that differ for a verb."""
+    positive = at_least(int, 1)
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", type=Path, metavar="DIR",
+                      help="pairs in the treelstm layout; without it, the built-in corpus")
+    data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error",
+                      help="stop at a pair that cannot be used, or leave it out and say so")
+    data.add_argument("--limit", type=positive, metavar="N", help="first N pairs of every split")
+    data.add_argument("--embedding", type=Path, metavar="FILE", help="word vectors, GloVe text")
+    data.add_argument("--freeze-embedding", action="store_true", default=None,
+                      help="do not train the word vectors (default if --embedding is given)")
+    data.add_argument("--no-freeze-embedding", action="store_false", dest="freeze_embedding",
+                      help="train the word vectors")
+    model = parser.add_argument_group("model")
+    model.add_argument("--embedding-size", type=positive, default=300, metavar="N",
+                       help="without --embedding (default 300)")
+    model.add_argument("--hidden", type=positive, default=150, metavar="N", help="default 150")
+    model.add_argument("--similarity-hidden", type=positive, default=50, metavar="N",
+                       help="hidden layer of the relatedness head (default 50)")
+    training = parser.add_argument_group("training")
+    training.add_argument("--batch-size", type=positive, default=25, metavar="N")
+    training.add_argument("--epochs", type=positive, default=10, metavar="N")
+    training.add_argument("--optimizer", default="adagrad", metavar="NAME",
+                          help="any of MXNet's optimizers (default adagrad)")
+    training.add_argument("--lr", type=at_least(float, 0, exclusive=True), default=0.05)
+    training.add_argument("--weight-decay", type=at_least(float, 0), default=1e-4)
+    training.add_argument("--seed", type=at_least(int, 0), default=1)
+    training.add_argument("--ctx", type=contexts, default=[mx.cpu()], metavar="CTX",
+                          help='"cpu" (default), "gpu(0)", or several with commas between')
+    training.add_argument("--kvstore", default="device", metavar="NAME",
+                          help='how gradients are summed over contexts: "device" (default), ... '
+                               '"none"')
+    batching = parser.add_argument_group("batching")
+    batching.add_argument("--mode", choices=MODES, default="dynamic")
+    batching.add_argument("--analysis-budget", default="auto", metavar="MS",
+                          help='milliseconds per flush, "none" for no limit, or "auto"')
+    batching.add_argument("--granularity", default="auto",
+                          help='"graph", "block", "operator" or "auto"')
+    batching.add_argument("--policy", default="auto",
+                          help='"depth", "agenda", "search" or "auto"')
+    files = parser.add_argument_group("files")
+    files.add_argument("--output", type=Path, metavar="DIR",
+                       help=f"where train writes (default {OUTPUT}), and predict if given")
+    files.add_argument("--checkpoint", type=Path, metavar="FILE",
+                       help="a checkpoint that train wrote, such as DIR/best")
+    files.add_argument("--resume", action="store_true", help="go on from the output's last epoch")
+    parser.set_defaults(**defaults)
+
+
+def batching_options(args: argparse.Namespace) -> Dict[str, Any]:
+    """Options of `gluon_dynbatch.batching` as given on the command line; checked there."""
+    options = {
+        "analysis_budget": args.analysis_budget,
+        "granularity": args.granularity,
+        "policy": args.policy,
+    }
+    gdb.batching(**options)
+    return options

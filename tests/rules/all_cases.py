@@ -1,0 +1,25 @@
+"""All cases, drawn with several sets of extents."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import List, Tuple
+
+import numpy as np
+
+from . import elementwise_cases, index_cases, linear_cases, reduce_cases, shape_cases
+from .interpreter import Case
+
+FAMILIES = (elementwise_cases, index_cases, linear_cases, reduce_cases, shape_cases)
+SEEDS = (0, 1, 2)
+
+
+def _draw(seed: int) -> List[Case]:
+    extents = [int(n) for n in np.random.default_rng(seed).integers(2, 5, size=3)]
+    return list(chain.from_iterable(family.cases(*extents) for family in FAMILIES))
+
+
+#: Per case, the same operator call with the extents of each seed.
+CASES: List[Tuple[Case, ...]] = list(zip(*map(_draw, SEEDS)))
+NAMES = [f"{number}-{variants[0].op}" for number, variants in enumerate(CASES)]
+EVERY = [variants[0] for variants in CASES]
