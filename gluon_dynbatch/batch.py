@@ -75,7 +75,7 @@ class Batch:
         self._recorder.forced = self.report.forced
         STATE.batch = self
         STATE.recorder = self._recorder
-        STATE.mode = current_mode()
+        self._recorder.mode = current_mode()
         HOOKS.acquire()
         return self
 

@@ -203,7 +203,7 @@ class Flush:
                 # A copy: the holder may write into it.
                 external = recording.externals[numbers[lazy._value]]
                 flat = external.reshape((-1,))[lazy._offset : lazy._offset + lazy.size]
-                lazy._real = flat.reshape(lazy.shape).copy()
+                lazy.become(flat.reshape(lazy.shape).copy())
 
     def _hand_out(self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]) -> List[NDArray]:
         """Make the arrays that are still held real, as copies out of the arenas."""
@@ -216,7 +216,7 @@ class Flush:
             starts = [planned.plan.place(heads[i][0].term)[1] + heads[i][0].offset for i in members]
             for i, array in zip(members, _take_out(execution, arena, shape, starts)):
                 arrays[i] = array
-                lazies[i]._real = array
+                lazies[i].become(array)
         return arrays  # type: ignore[return-value]
 
 

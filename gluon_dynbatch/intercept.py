@@ -110,7 +110,7 @@ class Hooks:
             if recorder is None or out is not None or is_np_op:
                 return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
             if arrays:
-                wanted = any(type(a) is LazyNDArray and a._recording.recorder is recorder for a in arrays)
+                wanted = any(type(a) is LazyNDArray for a in arrays)
             else:
                 wanted = self._info(handle).creates
             if not wanted:
@@ -146,7 +146,7 @@ class Hooks:
         def set_mode(value: bool) -> bool:
             previous = original(value)
             if STATE.recorder is not None:
-                STATE.mode = current_mode()
+                STATE.recorder.mode = current_mode()
             return bool(previous)
 
         return set_mode

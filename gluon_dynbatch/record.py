@@ -10,6 +10,7 @@ A :class:`Recording` is what one flush works on.  It grows by appending integers
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import threading
@@ -59,6 +60,7 @@ class TypeTable:
     def __init__(self) -> None:
         self._ids: Dict[ArrayType, int] = {}
         self._types: List[ArrayType] = []
+        self._views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, type_id: int) -> ArrayType:
@@ -74,11 +76,45 @@ class TypeTable:
                     self._types.append(array_type)
         return found
 
+    def view(self, type_id: int, start: Any, stop: Any) -> Optional[Tuple[int, int]]:
+        """Return offset in elements and type of ``x[start]`` or, with a stop, of ``x[start:stop]``.
+
+        None stands for a view that is empty.  Remembered, as it is asked for once per node.
+
+        Raises
+        ------
+        IndexError
+            There is no row `start`.
+        """
+        found = self._views.get((type_id, start, stop))
+        if found is None:
+            kind = self._types[type_id]
+            count, row = kind.shape[0], elements(kind.shape[1:])
+            if stop is ROW:
+                if not -count <= start < count:
+                    raise IndexError(f"index {start} is out of bounds for axis 0 with size {count}")
+                first, shape = start % count, kind.shape[1:] or (1,)
+            else:
+                first, last, _ = slice(start, stop).indices(count)
+                shape = (last - first,) + kind.shape[1:]
+                if last <= first:
+                    return None
+            if len(self._views) > MOST_VIEWS:
+                self._views.clear()
+            found = first * row, self.id_of(kind._replace(shape=shape))
+            self._views[type_id, start, stop] = found
+        return found
+
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
         dtype = value.dtype
         return self.id_of(ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context))
 
+
+#: In the place of a stop: one row is meant, not a range.
+ROW = "row"
+#: Views remembered before all are forgotten.
+MOST_VIEWS = 100_000
 
 #: Array types of this process.  Types are values: sharing them between scopes shares no state.
 TYPES = TypeTable()
@@ -91,8 +127,6 @@ class ThreadState(threading.local):
     batch: Optional[Any] = None
     #: Its recorder; None also while the scope itself is at work.
     recorder: Optional[Any] = None
-    #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while a scope is open.
-    mode: int = 0
 
 
 STATE = ThreadState()
@@ -115,9 +149,9 @@ class LazyNDArray(NDArray):
         self._type = type_id
         self._real: Optional[NDArray] = None
 
-    def __del__(self) -> None:
-        # The handle belongs to the real array, which frees it.
-        pass
+    # The base class frees the handle here, but it belongs to the real array, which does so itself.
+    # There is nothing to do; a method of C does it in a third of the time of one of Python.
+    __del__ = object.__hash__
 
     @property
     def handle(self) -> Any:  # type: ignore[override]
@@ -134,6 +168,11 @@ class LazyNDArray(NDArray):
         if self._real is None:
             self._recording.realise(self)
         return self._real
+
+    def become(self, real: NDArray) -> None:
+        """Take the value of `real`, for good."""
+        self._real = real
+        self._recording = REALISED
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -170,7 +209,7 @@ class LazyNDArray(NDArray):
     @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""
-        return self._real is None and self._recording.open
+        return self._recording.open
 
     def _view(self, offset: int, shape: Tuple[int, ...]) -> "LazyNDArray":
         """Return `shape` elements from `offset` on as a view, without recording a call."""
@@ -179,20 +218,16 @@ class LazyNDArray(NDArray):
         return self._recording.lazy(self._value, self._offset + offset, type_id)
 
     def __getitem__(self, key: Any) -> NDArray:
-        if not self.pending:
+        recording = self._recording
+        if not recording.open:
             return self.real()[key]
-        shape = TYPES[self._type].shape
-        if type(key) is int:
-            count = shape[0]
-            if not -count <= key < count:
-                raise IndexError(f"index {key} is out of bounds for axis 0 with size {count}")
-            row = elements(shape[1:])
-            return self._view((key + count if key < 0 else key) * row, shape[1:] or (1,))
-        if type(key) is slice and key.step in (None, 1):
-            start, stop, _ = key.indices(shape[0])
-            if stop > start:
-                row = elements(shape[1:])
-                return self._view(start * row, (stop - start,) + shape[1:])
+        view = None
+        if type(key) is slice and (key.step is None or key.step == 1):
+            view = TYPES.view(self._type, key.start, key.stop)
+        elif type(key) is int:
+            view = TYPES.view(self._type, key, ROW)
+        if view is not None:
+            return recording.lazy(self._value, self._offset + view[0], view[1])
         if isinstance(key, tuple) and all(type(k) in (int, slice) for k in key) and key:
             return self._slice_axes(key)
         return super().__getitem__(key)
@@ -324,7 +359,7 @@ class Recording:
         #: Per operand, nodes one after another: value and offset in elements.
         self.sources = array("i")
         self.offsets = array("q")
-        #: Per node: code object and line of the user's call.
+        #: Per node: code object and instruction of the user's call; the line is looked up on demand.
         self.wheres: List[Tuple[Any, int]] = []
         #: Per value: type id.
         self.value_type = array("i")
@@ -385,7 +420,7 @@ class Recording:
         """Compute the value of `lazy`, which asks for it now."""
         if lazy._value in self.constants.values() and self.externals:
             # A copy: whoever asks may write into it.
-            lazy._real = self.externals[self.external_values.index(lazy._value)].copy()
+            lazy.become(self.externals[self.external_values.index(lazy._value)].copy())
             return
         if self.open:
             self.recorder.force(self)
@@ -413,6 +448,11 @@ class Recording:
         self.lazies = []
 
 
+#: What lazy arrays that have become real belong to.
+REALISED = Recording(None)
+REALISED.close()
+
+
 def _library_directories() -> Tuple[str, ...]:
     roots = [os.path.dirname(mx.__file__), os.path.dirname(os.path.abspath(__file__))]
     site = os.path.dirname(roots[0])
@@ -424,35 +464,41 @@ class _UserCode:
 
     def __init__(self) -> None:
         self._directories = _library_directories()
-        self._known: Dict[Any, bool] = {}
+        #: By id, because hashing a code object reads all of it; held, so that ids stay unique.
+        self._known: Dict[int, Tuple[bool, Any]] = {}
 
     def __call__(self, code: Any) -> bool:
-        known = self._known.get(code)
+        known = self._known.get(id(code))
         if known is None:
             name = code.co_filename
             # Functions that MXNet generates have no file.
-            known = not (name.startswith(self._directories) or name == "<string>")
-            self._known[code] = known
-        return known
+            user = not (name.startswith(self._directories) or name == "<string>")
+            known = self._known[id(code)] = (user, code)
+        return known[0]
 
 
 IS_USER_CODE = _UserCode()
 
 
 def call_line(depth: int = 2) -> Tuple[Any, int]:
-    """Return code object and line of the nearest caller outside the libraries."""
+    """Return code object and instruction of the nearest caller outside the libraries."""
     frame = sys._getframe(depth)
     while not IS_USER_CODE(frame.f_code):
         back = frame.f_back
         if back is None:
             break
         frame = back
-    return frame.f_code, frame.f_lineno
+    return frame.f_code, frame.f_lasti
 
 
-def where_of(line: Tuple[Any, int]) -> Where:
-    """Make a readable place out of a code object and a line."""
-    code, number = line
+def where_of(place: Tuple[Any, int]) -> Where:
+    """Make a readable place out of a code object and an instruction."""
+    code, instruction = place
+    number = code.co_firstlineno
+    for start, line in dis.findlinestarts(code):
+        if start > instruction:
+            break
+        number = line or number
     return Where(code.co_filename, number, code.co_name)
 
 
@@ -467,7 +513,7 @@ class Recorder:
     Parameters
     ----------
     library : object
-        Gives the entry of a call: ``library.entry(callee, mode, spec, type_ids)``.
+        Gives the entry of a call, from ``library.entries`` or ``library.entry(...)``.
     flush : callable
         ``flush(recording, where)`` computes everything; called when a value is asked for.
     """
@@ -476,6 +522,8 @@ class Recorder:
         self._library = library
         self._entries = library.entries
         self._flush = flush
+        #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
+        self.mode = 0
         self.thread = threading.get_ident()
         self.recording = Recording(self)
         self.forced: Dict[Where, int] = {}
@@ -515,45 +563,77 @@ class Recorder:
 
     def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a callee with any structure of arguments."""
+        recording = self.recording
+        key: List[Any] = [callee.token, self.mode]
+        sources: List[int] = []
+        offsets: List[int] = []
+        for arg in args:
+            # Lazy arrays and lists of them are what cells get: no detour for these.
+            if type(arg) is LazyNDArray and arg._recording is recording:
+                key.append(arg._type)
+                sources.append(arg._value)
+                offsets.append(arg._offset)
+            elif type(arg) is list:
+                key.append("[")
+                for item in arg:
+                    if type(item) is LazyNDArray and item._recording is recording:
+                        key.append(item._type)
+                        sources.append(item._value)
+                        offsets.append(item._offset)
+                    else:
+                        self._scan(callee, item, key, sources, offsets)
+                key.append("]")
+            else:
+                self._scan(callee, arg, key, sources, offsets)
+        outputs, entry = self._append(callee, tuple(key), sources, offsets, args)
+        return entry.rebuild(outputs)
+
+    def invoke(self, callee: Any, arrays: List[NDArray]) -> List[LazyNDArray]:
+        """Record a call of an operator."""
+        key: List[Any] = [callee.token, self.mode]
+        sources: List[int] = []
+        offsets: List[int] = []
+        for array_ in arrays:
+            self._scan(callee, array_, key, sources, offsets)
+        return self._append(callee, tuple(key), sources, offsets, arrays)[0]
+
+    def _scan(self, callee: Any, value: Any, key: List[Any], sources: List[int], offsets: List[int]) -> None:
+        """Add one argument of any kind to the key of a call, and its arrays to the operands."""
+        if isinstance(value, NDArray):
+            recording = self.recording
+            if type(value) is LazyNDArray and value._recording is recording:
+                sources.append(value._value)
+                offsets.append(value._offset)
+                key.append(value._type)
+            else:
+                number = recording.external(value)
+                sources.append(number)
+                offsets.append(0)
+                key.append(recording.value_type[number])
+            return
         try:
-            leaves, spec = FLATTENER.flatten(args)
+            leaves, spec = FLATTENER.flatten(value)
         except TypeError as error:
             raise self._bad_argument(callee, error.args[0]) from None
-        outputs, entry = self._append(callee, spec, leaves)
-        if entry.out_spec is structure.LEAF:
-            return outputs[0]
-        return structure.unflatten(entry.out_spec, outputs)
-
-    def invoke(self, callee: Any, leaves: List[NDArray]) -> List[LazyNDArray]:
-        """Record a call of an operator."""
-        return self._append(callee, len(leaves), leaves)[0]
-
-    def _append(self, callee: Any, spec: Any, leaves: List[NDArray]) -> Tuple[List[LazyNDArray], Any]:
-        recording = self.recording
-        types, sources, offsets = [], [], []
+        key.append(spec)
         for leaf in leaves:
-            if type(leaf) is LazyNDArray and leaf._recording is recording and leaf._real is None:
-                types.append(leaf._type)
-                sources.append(leaf._value)
-                offsets.append(leaf._offset)
-            else:
-                value = recording.external(leaf)
-                types.append(recording.value_type[value])
-                sources.append(value)
-                offsets.append(0)
-        key = (callee.token, STATE.mode, spec, tuple(types))
+            self._scan(callee, leaf, key, sources, offsets)
+
+    def _append(self, callee: Any, key: Tuple[Any, ...], sources: List[int], offsets: List[int], args: Any) -> Any:
         entry = self._entries.get(key)
         where = call_line(3)
         if entry is None:
-            self._check_contexts(callee, types)
-            entry = self._new_entry(key, callee, where)
-        return recording.node(entry, sources, offsets, where), entry
+            entry = self._new_entry(key, callee, args, where)
+        return self.recording.node(entry, sources, offsets, where), entry
 
-    def _new_entry(self, key: Any, callee: Any, where: Tuple[Any, int]) -> Any:
+    def _new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
+        leaves, spec = FLATTENER.flatten(args if isinstance(args, tuple) else tuple(args))
+        types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
+        self._check_contexts(callee, types)
         # Tracing calls children with symbols: these are not calls to record.
         STATE.recorder = None
         try:
-            return self._library.entry(key, callee, where_of(where))
+            return self._library.entry(key, callee, self.mode, spec, types, where_of(where))
         finally:
             STATE.recorder = self
 

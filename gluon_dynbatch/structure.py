@@ -136,3 +136,14 @@ def _rebuild(spec: Spec, rest: Any) -> Any:
     if isinstance(spec, _Static):
         return spec.value
     return next(rest)
+
+
+def rebuilder(spec: Spec) -> Callable[[List[Any]], Any]:
+    """Return a function of a list of arrays that does what ``unflatten(spec, ...)`` does."""
+    if spec == LEAF:
+        return lambda leaves: leaves[0]
+    if isinstance(spec, _List) and all(item == LEAF for item in spec.items):
+        return lambda leaves: leaves
+    if isinstance(spec, _Tuple) and all(item == LEAF for item in spec.items):
+        return spec.make
+    return lambda leaves: unflatten(spec, leaves)

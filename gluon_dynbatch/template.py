@@ -73,6 +73,8 @@ class BlockCallee:
 
     def __init__(self, block: HybridBlock):
         self._block = weakref.ref(block)
+        #: A copied block brings along the attribute in which this object is kept.
+        self.identity = id(block)
         #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
@@ -300,7 +302,8 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        self.out_spec = program.out_spec
+        #: Puts results into the structure that the callee returns.
+        self.rebuild = structure.rebuilder(program.out_spec)
         self._variants: Dict[FrozenSet[int], Variant] = {}
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
@@ -390,7 +393,7 @@ class Library:
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the recorded side of `block`, a new one if its cached graph became invalid."""
         known = block.__dict__.get("_dynbatch_callee")
-        if known is None or known.version is not block._cached_op_args or known.block is not block:
+        if known is None or known.version is not block._cached_op_args or known.identity != id(block):
             known = BlockCallee(block)
             # Past Block.__setattr__, which would register it.
             block.__dict__["_dynbatch_callee"] = known
@@ -402,9 +405,8 @@ class Library:
             for key in [key for key in self.entries if key[0] == token]:
                 del self.entries[key]
 
-    def entry(self, key: Any, callee: Any, where: Where) -> Entry:
+    def entry(self, key: Any, callee: Any, mode: int, spec: Any, type_ids: Any, where: Where) -> Entry:
         """Make the entry of a call that was not seen before."""
-        _, mode, spec, type_ids = key
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)

@@ -113,6 +113,11 @@ def _reshape_like(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 @stack_rule("Reshape", "reshape_like", "Flatten", "expand_dims", "squeeze")
 def _to_known_shape(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # MXNet 1.9.1 lets codes before -2 lose elements, and then reads past the array's end.
+    refuse_unless(
+        size_of(site.inputs[0]) == size_of(site.outputs[0]),
+        f"Operator {site.op} changes the number of elements.",
+    )
     return build.restored([build.spread(0)])
 
 

@@ -45,9 +45,11 @@ def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
 def infer(shape: Tuple[int, ...], codes: List[int], reverse: bool) -> Optional[Tuple[int, ...]]:
     symbol = mx.sym.Reshape(mx.sym.var("x"), shape=tuple(codes), reverse=reverse)
     try:
-        return symbol.infer_shape(x=shape)[1][0]
+        found = symbol.infer_shape(x=shape)[1][0]
     except MXNetError:
         return None
+    # MXNet lets some codes before -2 lose elements; running that reads past the array's end.
+    return found if np.prod(found) == np.prod(shape) else None
 
 
 @st.composite
