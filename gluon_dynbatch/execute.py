@@ -39,7 +39,7 @@ class Buffers:
         self._units = [arena.unit for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
         self._indices = {
-            context: mx.nd.array(indices, ctx=context, dtype="int32")
+            context: upload(indices, context)
             for context in dict.fromkeys(a.context for a in arenas)
             if len(indices)
         }
@@ -70,7 +70,7 @@ class Buffers:
         grain = int(np.gcd.reduce(np.append(elements, (unit, self._units[arena]))))
         index = (elements[:, None] + np.arange(0, unit, grain)).reshape(-1) // grain
         source = self._view(arena, grain)
-        taken = mx.nd.take(source, mx.nd.array(index, ctx=source.context, dtype="int32"))
+        taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
         return taken.reshape((len(elements), unit))
 
     def _index(self, context: Any, first: int, count: int) -> NDArray:
@@ -114,6 +114,11 @@ class Buffers:
             prefix = total if level.rows == first.rows else total._slice(0, level.rows)
             mx.nd.elemwise_add(prefix, self.fetch(level), out=prefix)
         return total
+
+
+def upload(index: np.ndarray, context: mx.Context) -> NDArray:
+    """Return an index vector as an array, without waiting for the engine as ``nd.array`` does."""
+    return mx.nd.from_numpy(index, zero_copy=True).as_in_context(context)
 
 
 def zero(array: NDArray) -> None:

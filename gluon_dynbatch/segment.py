@@ -396,9 +396,25 @@ class _NormalForm:
                 if ref[0] == row:
                     self._done[ref] = (number, ref[1])
             return
-        made: List[int] = []
+        made: List[List[Ref]] = []
         for step in rewrite.steps:
-            refs = [inputs[k] if s == rules.INPUT else (made[s], k) for s, k in step.inputs]
-            made.append(self._node(step.op, step.attrs, refs))
+            refs = [inputs[k] if s == rules.INPUT else made[s][k] for s, k in step.inputs]
+            made.append(self._step(step, refs, row))
         for out, (s, k) in enumerate(rewrite.outputs):
-            self._done[(row, out)] = inputs[k] if s == rules.INPUT else (made[s], k)
+            self._done[(row, out)] = inputs[k] if s == rules.INPUT else made[s][k]
+
+    def _step(self, step: rules.Step, refs: List[Ref], row: int) -> List[Ref]:
+        """Emit one step, by the faster of two kernels where there are two."""
+        size = None
+        if step.op == "SliceChannel" and self._program.rows[row].op == "SliceChannel":
+            # Whatever the layout, the axis that is split keeps its size: it is never the batch's.
+            shape = self._variant.entry.shapes[self._program.rows[row].inputs[0]]
+            axis = int(self._program.rows[row].attrs.get("axis", "1"))
+            size = shape[axis]
+        replaced = rules.faster(step, size)
+        if replaced is None:
+            number = self._node(step.op, step.attrs, refs)
+            # More outputs than any operator has; only those that exist are ever asked for.
+            return [(number, k) for k in range(max(2, int(step.attrs.get("num_outputs", "1"))) + 8)]
+        numbers = [self._node(s.op, s.attrs, refs) for s in replaced.steps]
+        return [(numbers[s], k) for s, k in replaced.outputs]

@@ -11,6 +11,7 @@ write a small function under `rows_rule` or `stack_rule` in the file of its fami
 from __future__ import annotations
 
 from . import elementwise, index, linear, reduce, shape
+from .kernels import faster
 from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
 from .table import REFUSED, TABLE, rows, stack
@@ -31,6 +32,7 @@ __all__ = [
     "Shape",
     "Site",
     "Step",
+    "faster",
     "is_random",
     "mutates",
     "nondifferentiable_inputs",

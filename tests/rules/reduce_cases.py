@@ -12,8 +12,9 @@ from .interpreter import Array, Case, R, case
 def reductions(a: int, b: int, c: int) -> Iterator[Case]:
     for op in sorted(reduce.REDUCE):
         vector, cube = Array((R,), "positive"), Array((R, a, b), "positive")
-        for axis, rows in [(1, "B"), ("(1,)", "B"), ("(-1,)", "B"), ("(1, 2)", "B"), (0, ""),
-                           ("(0, 2)", ""), ("()", ""), ("(0, 1, 2)", ""), ("None", "")]:  # fmt: skip
+        inside = [(axis, "B") for axis in (1, "(1,)", "(-1,)", "(1, 2)")]
+        across = [(axis, "") for axis in (0, "(0, 2)", "()", "(0, 1, 2)", "None")]
+        for axis, rows in inside + across:
             yield case(op, cube, axis=axis, rows=rows, stack="B")
             yield case(op, cube, axis=axis, keepdims=True, rows=rows, stack="B")
         for axis, rows in [(0, "B"), ("(0, 1)", "B"), ("(0, -1)", "B"), ("(1,)", ""), ("()", "")]:

@@ -153,6 +153,8 @@ def test_dot(data: Any) -> None:
     outer = [data.draw(st.lists(st.integers(1, 3), min_size=0, max_size=2)) for _ in range(2)]
     turned = [data.draw(st.booleans()) if len(o) > 0 else False for o in outer]
     left = [inner, *outer[0]] if turned[0] else [*outer[0], inner]
+    if outer[0] and not turned[0]:
+        left[0] = R
     right = [*outer[1], inner] if turned[1] else [inner, *outer[1]]
     agree(
         case(
