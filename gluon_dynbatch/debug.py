@@ -11,7 +11,7 @@ from .analysis import Budget, analyze
 from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
 from .execute import Execution
-from .expand import expand, read_nodes
+from .expand import ABSENT, expand, read_nodes
 from .plan import make_plan
 from .record import TYPES, Recording, where_of
 from .segment import SegmentTable
@@ -22,9 +22,20 @@ TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9
 
 
 def compare_with_loop(
-    recording: Recording, execution: Execution, segments: SegmentTable, dispatcher: Dispatcher
+    recording: Recording, execution: Execution, terms: np.ndarray, segments: SegmentTable, dispatcher: Dispatcher
 ) -> None:
     """Compare all results of a flush with those of the same calls one by one.
+
+    Parameters
+    ----------
+    recording : Recording
+        What was recorded.
+    execution : Execution
+        The run to check.
+    terms : numpy.ndarray of int, shape (values,)
+        Where the run holds each recorded value; `ABSENT` for what it does not hold.
+    segments, dispatcher
+        Where segments are kept and compiled.
 
     Raises
     ------
@@ -48,7 +59,10 @@ def compare_with_loop(
             random.update(values)
             continue
         for value, kind in zip(values, entry.out_array_types):
-            wanted, got = (_values(run, value, kind) for run in (loop, execution))
+            if terms[value] == ABSENT:
+                continue
+            wanted = _values(loop, int(units.value_term[value]), kind)
+            got = _values(execution, int(terms[value]), kind)
             relative, absolute = TOLERANCES.get(kind.dtype, (0, 0))
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
@@ -65,6 +79,6 @@ def _draws(entry: Any) -> bool:
     return any(row.op != VARIABLE and rules.is_random(row.op) for row in entry.program.rows)
 
 
-def _values(execution: Execution, value: int, kind: Any) -> Any:
-    arena, element = execution.plan.place(int(execution.plan.units.value_term[value]))
+def _values(execution: Execution, term: int, kind: Any) -> Any:
+    arena, element = execution.plan.place(term)
     return execution.buffers.elements(arena, element, kind.shape).asnumpy()

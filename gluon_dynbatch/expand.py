@@ -14,6 +14,10 @@ from .record import TYPES, Recording
 from .segment import Cut, Segment, SegmentTable, cut_call
 
 
+#: In the place of a term: the value has no place of its own.
+ABSENT = np.iinfo(np.int64).min
+
+
 class Nodes(NamedTuple):
     """A recording as arrays."""
 
@@ -123,6 +127,9 @@ def _cut_blocks(
         at = nodes.operand0[members][:, None] + np.arange(len(entry.in_types))
         shared = shared_of(kind_of[number], entry)
         variant = entry.variant(shared)
+        if shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
+            # Better a copy per sample than each sample alone.
+            shared, variant = frozenset(), entry.variant(frozenset())
         cut = cut_call(variant, granularity, late.get(kind_of[number], frozenset()), table)
         rows = entry.in_types[_first_own(entry, shared)].shape[0] if variant.layout == "rows" else 1
         blocks.append(_Block(members, nodes.source[at], nodes.offset[at], cut, rows, shared))
@@ -225,7 +232,7 @@ class _Wiring:
         )  # fmt: skip
 
     def _value_terms(self) -> np.ndarray:
-        term = np.zeros(self._values, dtype=np.int64)
+        term = np.full(self._values, ABSENT, dtype=np.int64)
         term[self._external_values] = -1 - np.arange(len(self._external_values))
         for block in self._blocks:
             first = np.cumsum([0] + [len(u.segment.outputs) for u in block.cut.uses])

@@ -11,6 +11,7 @@ from mxnet.ndarray import NDArray
 
 from .analysis import Budget, Controller, Setting, analyze, split_by_rows
 from .cache import PlanCache
+from .contract import Composer
 from .debug import compare_with_loop
 from .dispatch import Dispatcher
 from .errors import NotMergedError, user_message
@@ -34,6 +35,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.library = Library()
+        self.composer = Composer(self.library)
         self.segments = SegmentTable()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
@@ -58,8 +60,9 @@ class Planned(NamedTuple):
 
     plan: Plan
     gradients: Dict[Any, GradientPlan]
-    #: Producing node of every value, and term of every value.
-    producer: np.ndarray
+    #: Per recorded value: mode of the call that made it, and the term that stands for it.
+    mode: np.ndarray
+    term: np.ndarray
     launches: int
     widths: Tuple[float, int]
     alone: Tuple[Alone, ...]
@@ -90,7 +93,7 @@ class Flush:
             mx.nd.waitall()
             measured_from = time.perf_counter()
         before = time.perf_counter()
-        planned, cached = self._planned(setting)
+        planned, cached = self._planned(setting, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
@@ -100,7 +103,7 @@ class Flush:
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
         if self._options.debug:
-            compare_with_loop(recording, execution, self._runtime.segments, self._runtime.dispatcher)
+            compare_with_loop(recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher)
         finished = time.perf_counter()
         if measured:
             mx.nd.waitall()
@@ -132,28 +135,39 @@ class Flush:
         setting, measured = self._runtime.controller.choose(key, candidates)
         return setting, key, measured
 
-    def _planned(self, setting: Setting) -> Tuple[Planned, bool]:
+    def _planned(self, setting: Setting, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording
-        types = tuple(recording.value_type[v] for v in recording.external_values)
         weights = find_weights(recording)
+        # Only whole samples hide what is inside them; else every result has its place anyway.
+        shown = tuple(wanted) if setting.granularity == "graph" else ()
         fingerprint = (
-            setting, self._options.max_rows, bytes(recording.node_entry), bytes(recording.sources),
+            setting, self._options.max_rows, shown, bytes(recording.node_entry), bytes(recording.sources),
             bytes(recording.offsets), bytes(recording.value_type), bytes(recording.external_values), bytes(weights),
         )  # fmt: skip
-        return self._runtime.plans.get(fingerprint, lambda: self._make_plan(setting, types, weights))
+        return self._runtime.plans.get(fingerprint, lambda: self._make_plan(setting, wanted, weights))
 
-    def _make_plan(self, setting: Setting, types: Sequence[int], weights: np.ndarray) -> Planned:
+    def _make_plan(self, setting: Setting, wanted: List[int], weights: np.ndarray) -> Planned:
         recording, runtime = self._recording, self._runtime
-        nodes = read_nodes(recording)
-        units = expand(recording, nodes, setting.granularity, weights, runtime.segments)
+        granularity, calls, origin, moved = setting.granularity, recording, None, {}
+        if granularity == "graph":
+            calls = runtime.composer.contract(recording, wanted)
+            granularity, origin, moved = "block", calls.origin, calls.moved
+            weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
+        nodes = read_nodes(calls)
+        units = expand(calls, nodes, granularity, weights, runtime.segments)
         analysis = analyze(units.graph, setting.policy, setting.budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
-        plan = make_plan(units, groups, [TYPES[t] for t in types])
+        plan = make_plan(units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values])
+        values = np.arange(len(recording.value_type))
+        values[list(moved)] = list(moved.values())
+        produced = nodes.producer[values]
+        modes = np.array([calls.entries[calls.node_entry[n]].mode if n >= 0 else 0 for n in produced.tolist()])
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
-        return Planned(plan, {}, nodes.producer, len(sizes), widths, _alone(recording, plan))
+        places = units.value_term[values]
+        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(recording, plan, origin))
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -167,14 +181,11 @@ class Flush:
 
     def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
         """Return where each held array lies and whether a gradient may arrive at it."""
-        recording = self._recording
         heads: List[Tuple[Head, bool]] = []
         for lazy in lazies:
             kind = TYPES[lazy._type]
-            node = int(planned.producer[lazy._value])
-            term = int(planned.plan.units.value_term[lazy._value])
-            mode = recording.entries[recording.node_entry[node]].mode
-            head = Head(term, lazy._offset, kind.shape, kind.dtype, kind.context)
+            mode = int(planned.mode[lazy._value])
+            head = Head(int(planned.term[lazy._value]), lazy._offset, kind.shape, kind.dtype, kind.context)
             heads.append((head, bool(mode & RECORDING) and kind.dtype in FLOATS))
         return heads, [head for head, flows in heads if flows]
 
@@ -236,7 +247,7 @@ def _take_out(execution: Execution, arena: int, shape: Tuple[int, ...], starts: 
     return made
 
 
-def _alone(recording: Recording, plan: Plan) -> Tuple[Alone, ...]:
+def _alone(recording: Recording, plan: Plan, origin: Optional[List[int]]) -> Tuple[Alone, ...]:
     """Count the calls that no rule allows to merge, by callee and reason."""
     found: Dict[Tuple[str, str], Alone] = {}
     for launch in plan.launches:
@@ -244,7 +255,8 @@ def _alone(recording: Recording, plan: Plan) -> Tuple[Alone, ...]:
         if segment.layout != "alone":
             continue
         key = (segment.name, segment.reason)
-        where = where_of(recording.wheres[int(plan.units.node[launch.units[0]])])
+        node = int(plan.units.node[launch.units[0]])
+        where = where_of(recording.wheres[node if origin is None else origin[node]])
         known = found.get(key, Alone(segment.name, segment.reason, 0, where))
         found[key] = known._replace(calls=known.calls + len(launch.units))
     return tuple(found.values())

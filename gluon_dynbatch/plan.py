@@ -283,19 +283,16 @@ class _Planner:
     def _external_units(self) -> Dict[int, int]:
         """Return for each external that has to stand in an arena the row length it is read with."""
         units = self._units
-        inputs = np.repeat(np.arange(len(units.term0) - 1), np.diff(units.term0))
-        owner = np.repeat(np.arange(len(units.input0)), np.diff(np.append(units.input0, len(units.term0) - 1)))
-        found: Dict[int, int] = {}
+        ports = [port for segment in units.segments for port in segment.inputs]
+        shared = np.array([port.shared for port in ports], dtype=bool)
+        first_port = np.cumsum([0] + [len(segment.inputs) for segment in units.segments])
+        counts = np.diff(np.append(units.input0, len(units.term0) - 1))
+        port = np.repeat(first_port[units.segment], counts) + ragged_range(counts)
+        port = np.repeat(port, np.diff(units.term0))
         outside = np.flatnonzero(units.term < 0)
-        _, first = np.unique(units.term[outside], return_index=True)
-        shared = np.array([any(p.shared for p in s.inputs) for s in units.segments], dtype=bool)
-        mixed = outside[shared[units.segment[owner[inputs[outside]]]]]
-        for at in np.unique(np.concatenate([outside[first], mixed])).tolist():
-            unit = owner[inputs[at]]
-            port = units.segments[units.segment[unit]].inputs[inputs[at] - units.input0[unit]]
-            if not port.shared:
-                found.setdefault(-1 - int(units.term[at]), port.unit)
-        return found
+        outside = outside[~shared[port[outside]]]
+        externals, first = np.unique(-1 - units.term[outside], return_index=True)
+        return {e: ports[p].unit for e, p in zip(externals.tolist(), port[outside[first]].tolist())}
 
     def _place_externals(self) -> Tuple[Fill, ...]:
         count = len(self._types)

@@ -168,8 +168,7 @@ def trace_operator(operator: Operator, arguments: int) -> Program:
     )  # fmt: skip
     symbol = load_symbol(nodes, [(arguments, 0)])
     outputs = [ref for ref in _read_symbol(symbol, names, {}, None).visible if ref[0] == arguments]
-    symbol = load_symbol(nodes, outputs)
-    return _read_symbol(symbol, names, {}, len(outputs))
+    return compose(nodes, outputs, names, {})
 
 
 def load_symbol(nodes: List[Dict[str, Any]], heads: List[Ref]) -> Any:
@@ -181,6 +180,11 @@ def load_symbol(nodes: List[Dict[str, Any]], heads: List[Ref]) -> Any:
         "attrs": {"mxnet_version": ["int", 10901]},
     }
     return mx.sym.load_json(json.dumps(graph))
+
+
+def compose(nodes: List[Dict[str, Any]], heads: List[Ref], arguments: List[str], parameters: Dict[str, Parameter]) -> Program:
+    """Make a program from nodes of the symbol file format."""
+    return _read_symbol(load_symbol(nodes, heads), arguments, parameters, len(heads))
 
 
 class Variant:
@@ -411,9 +415,12 @@ class Library:
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             program = self._program(callee, spec, types)
-            entry = Entry(next(self._numbers), callee, mode, program, types, where)
-            self.entries[key] = entry
+            entry = self.entries[key] = self.make_entry(callee, mode, program, types, where)
         return entry
+
+    def make_entry(self, callee: Any, mode: int, program: Program, types: Tuple[ArrayType, ...], where: Where) -> Entry:
+        """Make an entry with a number of its own."""
+        return Entry(next(self._numbers), callee, mode, program, types, where)
 
     def _program(self, callee: Any, spec: Any, types: Tuple[ArrayType, ...]) -> Program:
         if isinstance(callee, BlockCallee):
