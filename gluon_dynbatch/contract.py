@@ -57,8 +57,14 @@ class _Shape(NamedTuple):
     calls: Tuple[Tuple[int, Tuple[Tuple[int, int, int], ...]], ...]
     #: Types of the arrays from outside.
     externals: Tuple[int, ...]
+
+
+class _Component(NamedTuple):
+    calls: np.ndarray
+    #: Values from outside.
+    externals: List[int]
     #: Results that somebody holds: (call, output).
-    wanted: Tuple[Tuple[int, int], ...]
+    wanted: List[Tuple[int, int]]
 
 
 class Composer:
@@ -67,7 +73,7 @@ class Composer:
     def __init__(self, library: Library):
         self._library = library
         #: None where composing failed or would not merge.
-        self._known: "OrderedDict[_Shape, Any]" = OrderedDict()
+        self._known: "OrderedDict[Any, Any]" = OrderedDict()
 
     def contract(self, recording: Recording, wanted: Sequence[int]) -> Contracted:
         """Replace isomorphic samples by single calls.
@@ -82,46 +88,51 @@ class Composer:
         nodes = read_nodes(recording)
         held = np.zeros(len(recording.value_type), dtype=bool)
         held[list(wanted)] = True
-        groups: Dict[_Shape, List[Tuple[np.ndarray, List[int]]]] = {}
+        groups: Dict[_Shape, List[_Component]] = {}
         for members in components(nodes):
-            shape, externals = _shape_of(recording, nodes, members, held)
-            groups.setdefault(shape, []).append((members, externals))
+            shape, component = _shape_of(recording, nodes, members, held)
+            groups.setdefault(shape, []).append(component)
         contracted = Contracted(recording)
         kept: List[np.ndarray] = []
         for shape, alike in groups.items():
-            entry = self._entry(recording, shape, alike[0][0]) if len(alike) > 1 and len(shape.calls) > 1 else None
+            # What is held of one sample is computed for all: when Python lets go of an array is chance.
+            results = tuple(sorted({ref for component in alike for ref in component.wanted}))
+            entry = None
+            if len(alike) > 1 and len(shape.calls) > 1:
+                entry = self._entry(recording, shape, results, alike[0])
             if entry is None:
-                kept += [members for members, _ in alike]
+                kept += [component.calls for component in alike]
             else:
-                for members, externals in alike:
-                    _append_component(contracted, recording, entry, shape, members, externals)
+                for component in alike:
+                    _append_component(contracted, recording, entry, results, component)
         for node in np.sort(np.concatenate(kept)).tolist() if kept else []:
             _append_call(contracted, recording, nodes, node)
         return contracted
 
-    def _entry(self, recording: Recording, shape: _Shape, members: np.ndarray) -> Any:
-        if shape in self._known:
-            self._known.move_to_end(shape)
-            return self._known[shape]
-        entry = self._compose(recording, shape, members)
-        self._known[shape] = entry
+    def _entry(self, recording: Recording, shape: _Shape, results: Any, example: _Component) -> Any:
+        key = (shape, results)
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        entry = self._compose(recording, shape, results, example)
+        self._known[key] = entry
         while len(self._known) > CAPACITY:
             self._known.popitem(last=False)
         return entry
 
-    def _compose(self, recording: Recording, shape: _Shape, members: np.ndarray) -> Any:
+    def _compose(self, recording: Recording, shape: _Shape, results: Any, example: _Component) -> Any:
         calls = [recording.entries[number] for number, _ in shape.calls]
         modes = {entry.mode for entry in calls}
-        if len(modes) > 1 or not shape.externals or not shape.wanted:
+        if len(modes) > 1 or not shape.externals or not results:
             return None
         builder = _Builder(len(shape.externals))
         for entry, (_, operands) in zip(calls, shape.calls):
             builder.call(entry, operands)
-        where = where_of(recording.wheres[int(members[0])])
+        where = where_of(recording.wheres[int(example.calls[0])])
         types = tuple(TYPES[t] for t in shape.externals)
         try:
-            program = builder.program(shape.wanted)
-            entry = self._library.make_entry(_Sample(shape, calls), modes.pop(), program, types, where)
+            program = builder.program(results)
+            entry = self._library.make_entry(_Sample((shape, results), calls), modes.pop(), program, types, where)
         except (CellError, DynBatchError):
             return None
         return entry if entry.variant(frozenset()).mergeable else None
@@ -134,8 +145,8 @@ class Composer:
 class _Sample:
     """The callee of a composed program."""
 
-    def __init__(self, shape: _Shape, calls: List[Entry]):
-        self.token = ("sample", hash(shape), shape)
+    def __init__(self, key: Any, calls: List[Entry]):
+        self.token = ("sample", key)
         self.name = f"sample of {len(calls)} calls, the last of {calls[-1].name}"
 
 
@@ -161,7 +172,7 @@ def components(nodes: Nodes) -> List[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(label[order])) + 1) if count else []
 
 
-def _shape_of(recording: Recording, nodes: Nodes, members: np.ndarray, held: np.ndarray) -> Tuple[_Shape, List[int]]:
+def _shape_of(recording: Recording, nodes: Nodes, members: np.ndarray, held: np.ndarray) -> Tuple[_Shape, _Component]:
     place: Dict[int, Tuple[int, int]] = {}
     externals: List[int] = []
     calls, wanted = [], []
@@ -182,17 +193,18 @@ def _shape_of(recording: Recording, nodes: Nodes, members: np.ndarray, held: np.
             if held[value0 + out]:
                 wanted.append((position, out))
     types = tuple(recording.value_type[value] for value in externals)
-    return _Shape(tuple(calls), types, tuple(wanted)), externals
+    return _Shape(tuple(calls), types), _Component(members, externals, wanted)
 
 
 def _append_component(
-    contracted: Contracted, recording: Recording, entry: Any, shape: _Shape, members: np.ndarray, externals: List[int]
+    contracted: Contracted, recording: Recording, entry: Any, results: Any, component: _Component
 ) -> None:
     value0 = len(contracted.value_type)
     contracted.value_type.extend(entry.out_types)
-    for k, (position, out) in enumerate(shape.wanted):
-        contracted.moved[recording.node_value0[int(members[position])] + out] = value0 + k
-    contracted.append(entry, externals, [0] * len(externals), value0, int(members[0]))
+    for k, (call, out) in enumerate(results):
+        contracted.moved[recording.node_value0[int(component.calls[call])] + out] = value0 + k
+    externals = component.externals
+    contracted.append(entry, externals, [0] * len(externals), value0, int(component.calls[0]))
 
 
 def _append_call(contracted: Contracted, recording: Recording, nodes: Nodes, node: int) -> None:
