@@ -6,12 +6,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
+from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from . import structure
 from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .errors import ArgumentError, user_message
-from .record import FLATTENER, STATE, TYPES, user_line
+from .record import FLATTENER, STATE, TYPES, context_error, user_line
 from .template import infer_shapes
 
 Sample = TypeVar("Sample")
@@ -123,9 +124,38 @@ class DynamicHybridBlock(HybridBlock):
             return super().__call__(*args)
         if self._scope_defaults is not None:
             STATE.batch.use_defaults(self._scope_defaults)
-        if type(self).forward is not HybridBlock.forward or self._forward_hooks or self._forward_pre_hooks:
+        if type(self).forward not in CELL_FORWARDS or self._forward_hooks or self._forward_pre_hooks:
             return super().__call__(*args)
         return recorder.call_block(self, args)
+
+    def forward(self, *args: Any) -> Any:
+        """Run ``hybrid_forward``; dynamic blocks override this.
+
+        Unlike the method of ``HybridBlock`` it takes arrays in any structure of arguments.
+        """
+        try:
+            leaves, _ = FLATTENER.flatten(args)
+        except TypeError:
+            leaves = []
+        if not leaves:
+            return super().forward(*args)
+        contexts = {leaf.context for leaf in leaves}
+        if len(contexts) > 1:
+            raise context_error(contexts, self.name)
+        context = contexts.pop()
+        with context:
+            if self._active:
+                return self._call_cached_op(*args)
+            return self.hybrid_forward(mx.nd, *args, **self._parameters_on(context, args))
+
+    def _parameters_on(self, context: mx.Context, args: Any) -> Dict[str, NDArray]:
+        try:
+            return {name: parameter.data(context) for name, parameter in self._reg_params.items()}
+        except DeferredInitializationError:
+            self._deferred_infer_shape(*args)
+            for parameter in self.params.values():
+                parameter._finish_deferred_init()
+            return {name: parameter.data(context) for name, parameter in self._reg_params.items()}
 
     def _call_cached_op(self, *args: Any) -> Any:
         recorder = STATE.recorder
@@ -163,6 +193,10 @@ class DynamicHybridBlock(HybridBlock):
             infer_shapes(RUNTIME.library.callee(self).program(spec, types), types)
         except Exception as error:
             raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
+
+
+#: Blocks with one of these methods are cells.
+CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward)
 
 
 class CachedGraph:
@@ -221,7 +255,9 @@ def convert(block: Block) -> Block:
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
         kind = type(block)
         if kind not in _CONVERTED:
-            names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+            names: Dict[str, Any] = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+            if kind.forward is not HybridBlock.forward:
+                names["forward"] = kind.forward
             _CONVERTED[kind] = type(kind.__name__, (DynamicHybridBlock, kind), names)
         block.__class__ = _CONVERTED[kind]
     for child in block._children.values():

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from array import array
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -507,6 +507,16 @@ def user_line() -> Where:
     return where_of(call_line())
 
 
+def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
+    """Make the error for a call whose arrays are on several devices."""
+    return ContextError(
+        user_message(
+            f"the arrays of one call are on several contexts: {', '.join(sorted(map(str, contexts)))}",
+            user_line(), name, "bring them together with .as_in_context(...)",
+        )
+    )  # fmt: skip
+
+
 class Recorder:
     """Turns calls into nodes of the current recording.
 
@@ -640,12 +650,7 @@ class Recorder:
     def _check_contexts(self, callee: Any, types: List[int]) -> None:
         contexts = {TYPES[t].context for t in types}
         if len(contexts) > 1:
-            raise ContextError(
-                user_message(
-                    f"the arrays of one call are on several contexts: {', '.join(sorted(map(str, contexts)))}",
-                    user_line(), callee.name, "bring them together with .as_in_context(...)",
-                )
-            )  # fmt: skip
+            raise context_error(contexts, callee.name)
 
     def _bad_argument(self, callee: Any, value: Any) -> ArgumentError:
         return ArgumentError(

@@ -416,5 +416,8 @@ class _NormalForm:
             number = self._node(step.op, step.attrs, refs)
             # More outputs than any operator has; only those that exist are ever asked for.
             return [(number, k) for k in range(max(2, int(step.attrs.get("num_outputs", "1"))) + 8)]
-        numbers = [self._node(s.op, s.attrs, refs) for s in replaced.steps]
+        numbers: List[int] = []
+        for part in replaced.steps:
+            inputs = [refs[k] if s == rules.INPUT else (numbers[s], k) for s, k in part.inputs]
+            numbers.append(self._node(part.op, part.attrs, inputs))
         return [(numbers[s], k) for s, k in replaced.outputs]

@@ -54,9 +54,9 @@ def check_against_loop(
     """
     samples = list(samples)
     variables = _variables(samples, list(params or ()))
-    wanted, wanted_gradients = _run(fn, samples, variables)
+    wanted, wanted_gradients, in_graph = _run(fn, samples, variables)
     batch = batching(**scope_options)
-    got, got_gradients = _run(fn, samples, variables, batch)
+    got, got_gradients, _ = _run(fn, samples, variables, batch, in_graph)
     assert len(wanted) == len(got), "the scope changes the number of results"
     for i, (a, b) in enumerate(zip(wanted, got)):
         _compare(f"result {i}", a, b, tolerance)
@@ -77,8 +77,9 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
 
 
 def _run(
-    fn: Callable[[Any], Any], samples: Sequence[Any], variables: Any, batch: Optional[Batch] = None
-) -> Tuple[List[np.ndarray], List[np.ndarray]]:
+    fn: Callable[[Any], Any], samples: Sequence[Any], variables: Any, batch: Optional[Batch] = None,
+    in_graph: Optional[List[bool]] = None,
+) -> Tuple[List[np.ndarray], List[np.ndarray], List[bool]]:  # fmt: skip
     for _, array in variables:
         array.grad[:] = 0
     with mx.autograd.record():
@@ -88,12 +89,25 @@ def _run(
             with batch:
                 results = [fn(sample) for sample in samples]
     leaves = FLATTENER.flatten(results)[0]
-    heads = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
+    # The loop decides which results a gradient can start from: not every one depends on a variable.
+    in_graph = [_is_in_graph(leaf) for leaf in leaves] if in_graph is None else in_graph
+    heads = [leaf for leaf, inside in zip(leaves, in_graph) if inside]
     if heads and variables:
         random = np.random.RandomState(1)
         weights = [mx.nd.array(random.uniform(0.5, 1.5, h.shape), ctx=h.context, dtype=h.dtype) for h in heads]
         mx.autograd.backward(heads, weights)
-    return [leaf.asnumpy() for leaf in leaves], [array.grad.asnumpy() for _, array in variables]
+    values = [leaf.asnumpy() for leaf in leaves]
+    return values, [array.grad.asnumpy() for _, array in variables], in_graph
+
+
+def _is_in_graph(array: NDArray) -> bool:
+    if np.dtype(array.dtype).kind != "f":
+        return False
+    try:
+        mx.autograd.get_symbol(array)
+    except mx.MXNetError:
+        return False
+    return True
 
 
 def _compare(what: str, wanted: np.ndarray, got: np.ndarray, tolerance: Optional[Tuple[float, float]]) -> None:

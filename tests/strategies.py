@@ -79,10 +79,10 @@ class ChildSum(gdb.DynamicHybridBlock):
 class Nested(gdb.DynamicHybridBlock):
     """Dictionaries, tuples, None and numbers, in and out."""
 
-    def hybrid_forward(self, F: Any, named: Any, factor: Any, extra: Any) -> Any:
+    def hybrid_forward(self, F: Any, x: Any, named: Any, factor: Any, extra: Any) -> Any:
         first, (second, nothing) = named["first"], named["rest"]
         assert nothing is None
-        mixed = first * factor - second
+        mixed = first * factor - second * x
         if extra is not None:
             mixed = mixed + extra
         return {"mixed": mixed, "parts": [F.relu(first), (second, None)]}
@@ -165,7 +165,7 @@ def _child_sum(m: Machine, s: Step) -> None:
 
 def _nested(m: Machine, s: Step) -> None:
     named = {"first": m.vector(s.a), "rest": (m.vector(s.b), None)}
-    made = m.cells.nested(named, (2, 2.0, -1)[s.n % 3], None if s.n % 2 else m.vector(s.n))
+    made = m.cells.nested(m.vector(s.n + 1), named, (2, 2.0, -1)[s.n % 3], None if s.n % 2 else m.vector(s.n))
     m.vectors += [made["mixed"], made["parts"][0], made["parts"][1][0]]
     assert made["parts"][1][1] is None
 
@@ -278,6 +278,22 @@ class Program(NamedTuple):
     @property
     def params(self) -> List[Any]:
         return list(self.block.collect_params().values())
+
+    def __repr__(self) -> str:
+        """Write what tells programs apart: arrays as shape and request for a gradient."""
+        return "\n".join(["Program of"] + [f"  {_brief(sample)}" for sample in self.samples])
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, mx.nd.NDArray):
+        return f"{value.shape}{'' if value.grad is None else '*'}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_brief(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"{type(value).__name__}({', '.join(_brief(v) for v in value)})"
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_brief, value))}]"
+    return repr(value)
 
 
 def array(random: np.random.RandomState, shape: Tuple[int, ...], dtype: str, grad_req: str) -> mx.nd.NDArray:

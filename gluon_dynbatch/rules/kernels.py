@@ -1,15 +1,16 @@
 """Operators that MXNet has twice: the slower of two kernels is replaced by the faster.
 
 The figures behind each choice, for arrays of 12 MB on one core: ``sigmoid`` 3.5 ms against 0.26 ms
-as an ``Activation``, ``tanh`` 8.2 ms against 0.3 ms, splitting (2671, 450) in three by
-``SliceChannel`` 3.9 ms against a tenth of that by ``slice_axis``.
+as an ``Activation``, ``tanh`` 8.2 ms against 0.3 ms.  Splitting the 450 columns of 2671 rows in
+three takes ``SliceChannel`` three times as long as splitting the middle axis of (2671, 3, 150),
+which is the same memory; ``slice_axis`` is as fast forward, but half as fast backward.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Mapping, Optional
 
-from .site import INPUT, Ref, Rewrite, Step
+from .site import INPUT, Rewrite, Step
 
 _ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
@@ -28,19 +29,15 @@ def faster(step: Step, size: Optional[int]) -> Optional[Rewrite]:
         made = Step("Activation", {"act_type": _ACTIVATIONS[step.op]}, ((INPUT, 0),))
         return Rewrite((made,), ((0, 0),))
     if step.op == "SliceChannel" and size is not None:
-        return _slices(step.attrs, size)
+        return _split(step.attrs, size)
     return None
 
 
-def _slices(attrs: Dict[str, str], size: int) -> Optional[Rewrite]:
-    parts = int(attrs["num_outputs"])
-    axis = attrs.get("axis", "1")
-    if attrs.get("squeeze_axis", "False") not in ("False", "0") or size % parts:
+def _split(attrs: Mapping[str, str], size: int) -> Optional[Rewrite]:
+    parts, axis = int(attrs["num_outputs"]), int(attrs.get("axis", "1"))
+    if attrs.get("squeeze_axis", "False") not in ("False", "0") or size % parts or axis < 0:
         return None
-    width = size // parts
-    steps = tuple(
-        Step("slice_axis", {"axis": axis, "begin": str(k * width), "end": str((k + 1) * width)}, ((INPUT, 0),))
-        for k in range(parts)
-    )
-    outputs: "tuple[Ref, ...]" = tuple((k, 0) for k in range(parts))
-    return Rewrite(steps, outputs)
+    shape = (0,) * axis + (-4, parts, size // parts, -2)
+    apart = Step("Reshape", {"shape": str(shape)}, ((INPUT, 0),))
+    split = {"num_outputs": str(parts), "axis": str(axis), "squeeze_axis": "True"}
+    return Rewrite((apart, Step("SliceChannel", split, ((0, 0),))), tuple((1, k) for k in range(parts)))

@@ -1,0 +1,57 @@
+"""Look at what a scope does: its report, its plan, what is not merged, and what is checked."""
+
+import argparse
+
+import mxnet as mx
+from mxnet.gluon import rnn
+
+import gluon_dynbatch as gdb
+
+
+def main(argv=None):
+    """Go through the means of inspection, one after another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--analysis-budget", default=None, metavar="MS")
+    args = parser.parse_args(argv)
+    cell = gdb.convert(rnn.LSTMCell(8, input_size=4))
+    cell.initialize()
+    cell.hybridize()
+    sequences = [mx.nd.random.normal(shape=(length, 4)) for length in (2, 5, 3, 3)]
+
+    def last_output(sequence):
+        states = cell.begin_state(batch_size=1)
+        for step in range(len(sequence)):
+            output, states = cell(sequence[step : step + 1], states)
+        return output
+
+    for granularity in ("block", "operator"):
+        print(f"--- report and plan, granularity {granularity}")
+        with gdb.batching(args.analysis_budget, granularity, policy="depth") as batch:
+            outputs = [last_output(sequence) for sequence in sequences]
+        print(batch.report)
+        print(batch.plan)
+
+    print("--- every value that is read while work is pending ends a batch")
+    with gdb.batching(args.analysis_budget, "block", "depth") as batch:
+        positive = [s for s in sequences if last_output(s).sum().asscalar() > 0]
+    print(f"{len(positive)} of {len(sequences)} outputs are positive")
+    print(batch.report)
+
+    print("--- what no rule allows to merge runs alone; strict=True makes that an error")
+    for strict in (False, True):
+        try:
+            with gdb.batching(args.analysis_budget, "block", "depth", strict=strict) as batch:
+                shuffled = [mx.nd.shuffle(last_output(sequence)) for sequence in sequences]
+        except gdb.NotMergedError as error:
+            print(error)
+        else:
+            print(f"{len(shuffled)} shuffled\n{batch.report}")
+
+    print("--- debug=True compares every result with that of its call alone")
+    gdb.map(last_output, sequences, analysis_budget=args.analysis_budget, debug=True)
+    gdb.testing.check_against_loop(last_output, sequences, cell.collect_params().values())
+    print("values and gradients equal those of the loop")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,711 @@
+"""What is wrong is said at the user's own line, by type and by text, and nothing is lost by it.
+
+A line that must be named carries the comment ``# wrong``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import linecache
+import os
+import traceback
+from typing import Any, Iterator, List, Type
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+from mxnet.ndarray import register
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
+from gluon_dynbatch.record import STATE
+
+LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gdb, contextlib))
+INVOKE = register._imperative_invoke
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary:
+    """Return the last frame of a traceback that is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not f.filename.startswith(LIBRARIES) and f.filename[0] != "<"][-1]
+
+
+def named_lines(text: str) -> List[str]:
+    """Return the source lines of this file that a message names as ``file:line in function``."""
+    rest = text.split(f"{__file__}:")[1:]
+    return [linecache.getline(__file__, int(part.split()[0])).rstrip() for part in rest]
+
+
+@contextlib.contextmanager
+def refused(kind: Type[BaseException], *texts: str, late: bool = False) -> Iterator[None]:
+    """Expect one of our errors that names the marked line, with a way out and these texts.
+
+    With `late`, the error comes up elsewhere, but it still names the marked line.
+    """
+    with pytest.raises(kind) as caught:
+        yield
+    assert isinstance(caught.value, gdb.DynBatchError)
+    message = str(caught.value)
+    if not late:
+        assert user_frame(caught.value).line.endswith("# wrong"), user_frame(caught.value)
+    lines = named_lines(message)
+    assert len(lines) == 1 and lines[0].endswith("# wrong"), message
+    for text in (*texts, "what to do: "):
+        assert text in message, message
+
+
+class Apply(gdb.DynamicHybridBlock):
+    """A cell that does what it is given."""
+
+    def __init__(self, fn: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._fn = fn
+
+    def hybrid_forward(self, F, *args):
+        return self._fn(F, *args)
+
+
+def cell(fn: Any) -> Apply:
+    block = Apply(fn, prefix="the_cell_")
+    block.hybridize()
+    return block
+
+
+def array(*shape: int, **kwargs: Any) -> mx.nd.NDArray:
+    values = np.random.RandomState(sum(shape)).uniform(-1, 1, shape)
+    return mx.nd.array(values, **{"dtype": "float32", **kwargs})
+
+
+def dense(**kwargs: Any) -> gdb.DynamicHybridBlock:
+    block = gdb.convert(nn.Dense(3, in_units=4, prefix="the_dense_", **kwargs))
+    block.initialize(mx.init.Uniform(1))
+    block.hybridize()
+    return block
+
+
+@pytest.fixture(params=[False, True], ids=["predicting", "recording"])
+def net(request: Any) -> Iterator[gdb.DynamicHybridBlock]:
+    """Give a model, and check that the test did no harm to it, to autograd or to MXNet."""
+    block = dense()
+    parameters = list(block.collect_params().values())
+    for p in parameters:
+        p.grad()[:] = 7
+    before = [(p.data().asnumpy(), p.grad().asnumpy()) for p in parameters]
+    with autograd.record() if request.param else contextlib.nullcontext():
+        yield block
+        gc.collect()
+        assert autograd.is_recording() == autograd.is_training() == request.param
+        assert STATE.batch is None and STATE.recorder is None
+        assert register._imperative_invoke is INVOKE
+        for p, (value, gradient) in zip(parameters, before):
+            np.testing.assert_array_equal(p.data().asnumpy(), value)
+            np.testing.assert_array_equal(p.grad().asnumpy(), gradient)
+        works(block)
+
+
+def works(block: gdb.DynamicHybridBlock) -> None:
+    """Check that the next scope batches and gives the loop's values."""
+    samples = [array(1, 4) * i for i in range(3)]
+    wanted = [block(x).asnumpy() for x in samples]
+    with gdb.batching(granularity="block") as batch:
+        got = [block(x) for x in samples]
+    assert (batch.report.nodes, batch.report.launches) == (3, 1)
+    np.testing.assert_allclose([y.asnumpy() for y in got], wanted, 1e-5, 1e-6)
+
+
+# Shapes, dtypes, contexts
+
+
+def test_wrong_shape(net):
+    with refused(gdb.ShapeError, "block: the_dense", "(1, 5) float32"), gdb.batching():
+        net(array(1, 4))
+        net(array(1, 5))  # wrong
+
+
+def test_wrong_shape_is_a_value_error_as_well(net):
+    with pytest.raises(ValueError), gdb.batching():
+        net(array(1, 5))
+
+
+def test_wrong_shape_of_an_operator(net):
+    with refused(gdb.ShapeError, "block: broadcast_add", "(1, 3) float32, (1, 5) float32"):
+        with gdb.batching():
+            y = net(array(1, 4))
+            y + array(1, 5)  # wrong
+
+
+def test_wrong_shape_of_a_generated_function(net):
+    with refused(gdb.ShapeError, "block: dot", "(5, 2)"), gdb.batching():
+        y = net(array(1, 4))
+        mx.nd.dot(y, array(5, 2))  # wrong
+
+
+def test_wrong_shape_inside_a_dynamic_block(net):
+    class Twice(gdb.DynamicHybridBlock):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(self.inner(x))  # wrong
+
+    block = Twice(net)
+    block.hybridize()
+    with refused(gdb.ShapeError, "block: the_dense", "(1, 3) float32"), gdb.batching():
+        block(array(1, 4))
+
+
+def test_wrong_axis_in_a_cell(net):
+    block = cell(lambda F, x: F.sum(x, axis=7))
+    with refused(gdb.ShapeError, "block: the_cell", "axis 7"), gdb.batching():
+        block(net(array(1, 4)))  # wrong
+
+
+def test_a_wrong_call_that_is_caught_leaves_the_scope_in_order(net):
+    wanted = [net(array(1, 4) * i).asnumpy() for i in range(4)]
+    got = []
+    with gdb.batching(granularity="block") as batch:
+        for i in range(4):
+            got.append(net(array(1, 4) * i))
+            with refused(gdb.ShapeError):
+                net(array(1, 5))  # wrong
+            with refused(gdb.DTypeError):
+                net(array(1, 4, dtype="float64"))  # wrong
+            with refused(gdb.ArgumentError):
+                net(object())  # wrong
+    assert (batch.report.nodes, batch.report.launches) == (4, 1)
+    np.testing.assert_allclose([y.asnumpy() for y in got], wanted, 1e-5, 1e-6)
+
+
+def test_wrong_dtype(net):
+    with refused(gdb.DTypeError, "block: the_dense", "float64", ".astype("), gdb.batching():
+        net(array(1, 4))
+        net(array(1, 4, dtype="float64"))  # wrong
+
+
+def test_wrong_dtype_of_an_operator(net):
+    with refused(gdb.DTypeError, "broadcast_add", "(1, 3) float32, (1, 3) float64"):
+        with gdb.batching():
+            y = net(array(1, 4))
+            y + array(1, 3, dtype="float64")  # wrong
+
+
+def test_two_contexts(net):
+    block = cell(lambda F, a, b: a + b)
+    with refused(gdb.ContextError, "cpu(0), cpu(1)", "block: the_cell", ".as_in_context("):
+        with gdb.batching():
+            net(array(1, 4))
+            block(array(1, 4), array(1, 4, ctx=mx.cpu(1)))  # wrong
+
+
+def test_two_contexts_of_an_operator(net):
+    with refused(gdb.ContextError, "cpu(0), cpu(1)", "broadcast_add"), gdb.batching():
+        y = net(array(1, 4))
+        y + array(1, 3, ctx=mx.cpu(1))  # wrong
+
+
+def test_parameters_on_another_context(net):
+    with refused(gdb.ContextError, "the_dense_weight", "cpu(1)", "cpu(0)"), gdb.batching():
+        net(array(1, 4, ctx=mx.cpu(1)))  # wrong
+
+
+# Arrays whose scope failed
+
+
+def stale(net: gdb.DynamicHybridBlock) -> mx.nd.NDArray:
+    with contextlib.suppress(KeyError), gdb.batching():
+        y = net(array(1, 4)) + 1
+        raise KeyError("my own")
+    return y
+
+
+def test_value_of_a_failed_scope(net):
+    y = stale(net)
+    assert y.shape == (1, 3)
+    with refused(gdb.StaleArrayError, "KeyError", "my own"):
+        y.asnumpy()  # wrong
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        str,
+        lambda y: y + 1,
+        lambda y: y[0],
+        lambda y: y[:, 1],
+        lambda y: y.copy(),
+        lambda y: float(y[0, 0]),
+    ],
+)
+def test_any_use_of_an_array_of_a_failed_scope(net, use):
+    y = stale(net)
+    with pytest.raises(gdb.StaleArrayError, match="my own"):
+        use(y)
+
+
+def test_array_of_a_failed_scope_in_the_next_scope(net):
+    y = stale(net)
+    with refused(gdb.StaleArrayError, "my own"), gdb.batching():
+        net(array(1, 4))
+        net(mx.nd.concat(y, array(1, 1), dim=1))  # wrong
+
+
+def test_values_computed_before_the_scope_failed_stay(net):
+    x = array(1, 4)
+    wanted = net(x).asnumpy()
+    with contextlib.suppress(KeyError), gdb.batching() as batch:
+        flushed = net(x)
+        batch.flush()
+        asked_for = net(x)
+        asked_for.asnumpy()
+        raise KeyError
+    for y in (flushed, asked_for):
+        np.testing.assert_allclose(y.asnumpy(), wanted, 1e-5, 1e-6)
+
+
+# Options
+
+BAD_BUDGETS = [-1, -0.5, float("nan"), "fast", "-2", "nan", "", True, np.bool_(False), [1], b"1"]
+BAD_NAMES = ["node", "", None, 3, ["block"]]
+BAD_LIMITS = [0, -1, 1.5, True, "3", float("nan")]
+
+
+@contextlib.contextmanager
+def option_refused(kind: Type[BaseException], *texts: str) -> Iterator[None]:
+    """Expect an error at the marked line; options are not recorded calls, so no line is named."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert isinstance(caught.value, gdb.DynBatchError) and isinstance(caught.value, ValueError)
+    assert user_frame(caught.value).line.endswith("# wrong")
+    for text in texts:
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("budget", BAD_BUDGETS, ids=repr)
+def test_bad_budget(net, budget):
+    with option_refused(gdb.BudgetError, repr(budget), "0 or more", '"auto"', "None"):
+        gdb.batching(analysis_budget=budget)  # wrong
+    with option_refused(gdb.BudgetError, repr(budget)):
+        net.hybridize(analysis_budget=budget)  # wrong
+    net.hybridize()
+
+
+@pytest.mark.parametrize("field", ["milliseconds", "visits"])
+@pytest.mark.parametrize("limit", [-1, float("nan"), True, "3"], ids=repr)
+def test_bad_limit_of_a_budget(field, limit):
+    with option_refused(gdb.BudgetError, field, repr(limit)):
+        gdb.Budget(**{field: limit})  # wrong
+
+
+@pytest.mark.parametrize("value", ["fast", "-1", "nan", ""])
+def test_bad_budget_in_the_environment(net, monkeypatch, value):
+    monkeypatch.setenv(BUDGET_VARIABLE, value)
+    with pytest.raises(gdb.BudgetError) as caught, gdb.batching():
+        net(array(1, 4))
+    assert BUDGET_VARIABLE in str(caught.value) and repr(value) in str(caught.value)
+    monkeypatch.delenv(BUDGET_VARIABLE)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_unknown_granularity(net, name):
+    valid = "'auto', 'graph', 'block', 'operator'"
+    with option_refused(gdb.OptionError, "granularity", repr(name), valid):
+        gdb.batching(granularity=name)  # wrong
+    with option_refused(gdb.OptionError, "granularity", valid):
+        net.hybridize(granularity=name)  # wrong
+    with option_refused(gdb.OptionError, "granularity", valid):
+        gdb.map(net, [array(1, 4)], granularity=name)  # wrong
+    net.hybridize()
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=repr)
+def test_unknown_policy(net, name):
+    valid = "'auto', 'depth', 'agenda', 'search'"
+    with option_refused(gdb.OptionError, "policy", repr(name), valid):
+        gdb.batching(policy=name)  # wrong
+    with option_refused(gdb.OptionError, "policy", valid):
+        net.hybridize(policy=name)  # wrong
+    net.hybridize()
+
+
+@pytest.mark.parametrize("limit", BAD_LIMITS, ids=repr)
+def test_bad_max_rows(limit):
+    with option_refused(gdb.OptionError, "max_rows", repr(limit), "at least 1", "None"):
+        gdb.batching(max_rows=limit)  # wrong
+
+
+def test_an_option_that_does_not_exist():
+    with pytest.raises(TypeError, match="budget"):
+        gdb.batching(budget=3)
+
+
+# Cells
+
+
+def test_own_exception_for_the_37th_sample(net):
+    class Picky(gdb.DynamicHybridBlock):
+        def hybrid_forward(self, F, x, number):
+            if number == 37:
+                raise KeyError("sample 37")  # wrong
+            return x * number
+
+    block = Picky()
+    block.hybridize()
+    with pytest.raises(KeyError, match="sample 37") as caught, gdb.batching():
+        for number in range(100):
+            block(net(array(1, 4)), number)
+    assert number == 37
+    assert user_frame(caught.value).line.endswith("# wrong")
+    with gdb.batching():
+        got = block(net(array(1, 4)), 36)
+    np.testing.assert_allclose(got.asnumpy(), net(array(1, 4)).asnumpy() * 36, 1e-5)
+
+
+def test_own_exception_in_a_dynamic_block_for_the_37th_sample(net):
+    class Picky(gdb.DynamicHybridBlock):
+        def forward(self, x, number):
+            if number == 37:
+                raise MemoryError("sample 37")  # wrong
+            return net(x)
+
+    block = Picky()
+    block.hybridize()
+    with pytest.raises(MemoryError) as caught, gdb.batching():
+        for number in range(100):
+            block(array(1, 4), number)
+    assert user_frame(caught.value).line.endswith("# wrong")
+
+
+def test_a_misspelt_name_in_a_cell_is_not_taken_for_something_else(net):
+    block = cell(lambda F, x: F.reluu(x))
+    with pytest.raises((AttributeError, gdb.CellError), match="reluu"), gdb.batching():
+        block(net(array(1, 4)))
+
+
+READS = {
+    "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),
+    "asscalar": lambda F, x: x * x.sum().asscalar(),
+    "shape": lambda F, x: x * x.shape[0],
+    "branch": lambda F, x: x if x.sum() > 0 else -x,
+    "float": lambda F, x: x * float(x.sum()),
+    "int": lambda F, x: x * int(x.sum()),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_cell_that_reads_a_value(net, read):
+    block = cell(read)
+    with refused(gdb.CellError, "block: the_cell", "forward()"), gdb.batching():
+        block(net(array(1, 4)))  # wrong
+
+
+@pytest.mark.parametrize("result", [None, 3, object()], ids=["None", "number", "object"])
+def test_a_cell_without_an_array_as_result(net, result):
+    block = cell(lambda F, x: result)
+    with refused(gdb.CellError, "block: the_cell"), gdb.batching():
+        block(net(array(1, 4)))  # wrong
+
+
+def test_a_cell_that_calls_nd(net):
+    block = cell(lambda F, x: mx.nd.relu(x))
+    with refused(gdb.CellError, "block: the_cell"), gdb.batching():
+        block(net(array(1, 4)))  # wrong
+
+
+def test_a_cell_called_with_too_few_arguments(net):
+    block = cell(None)
+    block._fn = lambda F, x, y: x + y
+    with pytest.raises(TypeError, match="'y'"), gdb.batching():
+        block(net(array(1, 4)))
+
+
+def test_a_cell_called_without_any_array(net):
+    """Stock Gluon refuses such a call too."""
+    block = cell(lambda F, n: F.ones((1, 2)) * n)
+    with refused(gdb.ArgumentError, "block: the_cell"), gdb.batching():
+        net(array(1, 4))
+        block(3)  # wrong
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), len, iter([])],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_argument_that_cannot_be_recorded(net, argument):
+    block = cell(lambda F, x, other: x)
+    with refused(gdb.ArgumentError, "block: the_cell", "lists, tuples and dictionaries"):
+        with gdb.batching():
+            block(net(array(1, 4)), argument)  # wrong
+
+
+def test_an_argument_that_cannot_be_recorded_is_named(net):
+    class Tree:
+        def __repr__(self):
+            return "Tree(3)"
+
+    block = cell(lambda F, x, other: x)
+    with refused(gdb.ArgumentError, "Tree(3) of type Tree"), gdb.batching():
+        block(net(array(1, 4)), [Tree()])  # wrong
+    with refused(gdb.ArgumentError, "Tree(3) of type Tree"):
+        block(array(1, 4), [Tree()])  # wrong
+
+
+@pytest.mark.parametrize("stype", ["csr", "row_sparse"])
+def test_sparse_array(net, stype):
+    x = array(1, 4).tostype(stype)
+    with refused(gdb.ArgumentError, stype, ".tostype('default')"), gdb.batching():
+        net(x)  # wrong
+    with refused(gdb.ArgumentError, stype), gdb.batching():
+        y = net(array(1, 4))
+        mx.nd.dot(y, array(3, 3).tostype(stype))  # wrong
+
+
+def test_indices_out_of_bounds(net):
+    with gdb.batching() as batch:
+        y = net(array(1, 4))
+        for key in (99, -2, (0, 99), (0, -4), (99, 0), (0, 0, 0), (slice(None), 3)):
+            with pytest.raises(IndexError) as caught:
+                y[key]  # wrong
+            assert user_frame(caught.value).line.endswith("# wrong")
+        assert batch.report.flushes == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda y: y.reshape((2, 2)),
+        lambda y: y.reshape((-1, -1)),
+        lambda y: y.squeeze(1),
+        lambda y: y.squeeze(9),
+        lambda y: y.expand_dims(9),
+        lambda y: y["a"],
+        lambda y: y.transpose((0, 1, 2)),
+    ],
+)
+def test_shape_operations_that_cannot_be(net, use):
+    """Stock MXNet raises one of these two as well."""
+    with gdb.batching():
+        y = net(array(1, 4))
+        with pytest.raises((ValueError, mx.MXNetError)):
+            use(y)
+    np.testing.assert_allclose(y.asnumpy(), net(array(1, 4)).asnumpy(), 1e-5, 1e-6)
+
+
+# Strict scopes
+
+
+class Doubling(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0] * 2)
+
+
+@mx.operator.register("dynbatch_test_doubling")
+class DoublingProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Doubling()
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_strict_refuses_what_has_no_rule(net, granularity):
+    block = cell(lambda F, x: F.Custom(x, op_type="dynbatch_test_doubling"))
+    with refused(gdb.NotMergedError, "3 calls", "block: the_cell", "Custom", "strict=False", late=True):
+        with gdb.batching(strict=True, granularity=granularity):
+            for _ in range(3):
+                y = net(array(1, 4))
+                block(y)  # wrong
+
+
+def test_strict_refuses_an_operator_without_rule(net):
+    with refused(gdb.NotMergedError, "3 calls", "block: Custom", late=True):
+        with gdb.batching(strict=True):
+            for _ in range(3):
+                y = net(array(1, 4))
+                mx.nd.Custom(y, op_type="dynbatch_test_doubling")  # wrong
+
+
+def test_without_strict_the_same_runs_alone_and_is_named(net):
+    samples = [array(1, 4) * i for i in range(3)]
+    with gdb.batching() as batch:
+        got = [mx.nd.Custom(net(x), op_type="dynbatch_test_doubling") for x in samples]
+    for x, y in zip(samples, got):
+        np.testing.assert_allclose(y.asnumpy(), 2 * net(x).asnumpy(), 1e-5, 1e-6)
+    (alone,) = batch.report.alone
+    assert (alone.name, alone.calls) == ("Custom", 3) and "Custom" in alone.reason
+
+
+def test_strict_accepts_what_can_be_merged(net):
+    with gdb.batching(strict=True) as batch:
+        got = [mx.nd.relu(net(array(1, 4) * i)) for i in range(3)]
+    assert batch.report.alone == [] and len({y.shape for y in got}) == 1
+
+
+# Scopes
+
+
+def test_scope_left_open_in_a_generator(net):
+    def leak():
+        with gdb.batching():
+            yield net(array(1, 4))
+
+    generator = leak()
+    next(generator)
+    with refused(gdb.ScopeError, "leak", "generator", late=True):
+        try:
+            with gdb.batching():  # wrong
+                net(array(1, 4))
+        except gdb.ScopeError as error:
+            assert user_frame(error).line.endswith("# wrong")
+            lines = str(error).replace(f"{__file__}:{leak.__code__.co_firstlineno}", "there")
+            raise type(error)(lines) from None
+        finally:
+            generator.close()
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"granularity": "operator"},
+        {"policy": "search"},
+        {"analysis_budget": 3},
+        {"max_rows": 7},
+        {"strict": True},
+        {"debug": True},
+    ],
+    ids=str,
+)
+def test_nested_scope_with_other_settings(net, inner):
+    (name,) = (n.replace("analysis_", "") for n in inner)
+    with refused(gdb.ScopeError, name, "outer scope"):
+        with gdb.batching(granularity="block", policy="depth", analysis_budget=2, max_rows=9):
+            net(array(1, 4))
+            with gdb.batching(**inner):  # wrong
+                net(array(1, 4))
+
+
+def test_nested_scope_with_other_settings_that_is_caught(net):
+    with gdb.batching(granularity="block") as batch:
+        first = net(array(1, 4))
+        with pytest.raises(gdb.ScopeError), gdb.batching(granularity="operator"):
+            pass
+        second = net(array(1, 4))
+    assert batch.report.launches == 1
+    np.testing.assert_allclose(first.asnumpy(), second.asnumpy(), 1e-6)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("known", [{"in_units": 4}, {}], ids=["shape known", "shape deferred"])
+def test_block_that_is_not_initialised(net, known):
+    block = gdb.convert(nn.Dense(3, prefix="other_", **known))
+    block.hybridize()
+    with refused(gdb.UninitializedError, "other_weight", "initialize()"), gdb.batching():
+        net(array(1, 4))
+        block(array(1, 4))  # wrong
+    block.initialize()
+    with gdb.batching():
+        got = block(array(1, 4))
+    np.testing.assert_allclose(got.asnumpy(), block(array(1, 4)).asnumpy(), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("thing", [3, None, nn.Dense, lambda x: x])
+def test_convert_takes_blocks_only(thing):
+    with pytest.raises(TypeError, match=type(thing).__name__) as caught:
+        gdb.convert(thing)  # wrong
+    assert user_frame(caught.value).line.endswith("# wrong")
+
+
+# While a flush runs
+
+
+def test_a_launch_that_fails_names_the_line_of_the_call(net, monkeypatch):
+    """What MXNet says reaches the user, and the scope after that one works."""
+
+    def fail(segment):
+        raise mx.MXNetError("out of memory, say")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RUNTIME.dispatcher, "executable", fail)
+        with refused(gdb.LaunchError, "out of memory, say", "block: the_dense", late=True):
+            with gdb.batching():
+                y = net(array(1, 4))  # wrong
+    with pytest.raises(gdb.StaleArrayError, match="LaunchError"):
+        y.asnumpy()
+
+
+# Gradients
+
+
+def recorded_losses(block: gdb.DynamicHybridBlock, **options: Any) -> List[mx.nd.NDArray]:
+    with autograd.record(), gdb.batching(**options):
+        return [(block(array(1, 4) * i) ** 2).sum() for i in range(3)]
+
+
+def test_backward_twice():
+    block = dense()
+    losses = recorded_losses(block)
+    autograd.backward(losses)
+    once = block.weight.grad().asnumpy()
+    with pytest.raises(RuntimeError, match="retain_graph|once"):
+        autograd.backward(losses)
+    np.testing.assert_array_equal(block.weight.grad().asnumpy(), once)
+    works(block)
+
+
+def test_backward_twice_with_a_retained_graph():
+    block = dense()
+    losses = recorded_losses(block)
+    autograd.backward(losses, retain_graph=True)
+    once = block.weight.grad().asnumpy()
+    autograd.backward(losses)
+    np.testing.assert_array_equal(block.weight.grad().asnumpy(), once)
+
+
+def test_backward_sample_by_sample_says_what_to_do_or_works():
+    """The plain loop allows it; a scope may refuse, but then in words of its own."""
+    block = dense()
+    block.collect_params().setattr("grad_req", "add")
+    losses = recorded_losses(block)
+    losses[0].backward()
+    with refused(gdb.GradientError, "once", late=True):
+        losses[1].backward()  # wrong
+
+
+def test_backward_of_what_was_not_recorded():
+    block = dense()
+    with gdb.batching():
+        loss = block(array(1, 4)).sum()
+    with pytest.raises(RuntimeError, match="record"):
+        loss.backward()
+    works(block)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_second_order_gradient_is_refused(inside):
+    """A gradient penalty must not be left out in silence."""
+    block = dense()
+    x = array(1, 4)
+    x.attach_grad()
+    x.grad[:] = 7
+    with autograd.record():
+        scope = gdb.batching()
+        with scope if inside else contextlib.nullcontext():
+            with scope:
+                loss = (block(x) ** 2).sum()
+            gradient = autograd.grad(loss, x, create_graph=True, retain_graph=True)[0]
+            total = loss + (gradient * x).sum()
+    refusals = "gradients of gradients|_backward_CustomFunction|higher order"
+    with pytest.raises(RuntimeError, match=refusals):
+        total.backward()
+    np.testing.assert_array_equal(x.grad.asnumpy(), 7)
+    works(block)
