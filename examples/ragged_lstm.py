@@ -52,8 +52,7 @@ def main(argv=None):
         trainer.step(len(losses))
         loss = mx.nd.concat(*losses, dim=0).mean().asscalar()
         speed = f"{len(samples) / (time.perf_counter() - started):.0f} sequences/s"
-        calls = f"{batch.report.nodes} calls in {batch.report.launches} launches"
-        print(f"epoch {epoch}: loss {loss:.3f}, {calls}, {speed}")
+        print(f"epoch {epoch}: loss {loss:.3f}, {speed}; {batch.report.flushes[-1].line}")
     gdb.testing.check_against_loop(lambda s: net(s[0]), samples, net.collect_params().values())
     print("values and gradients equal those of the loop")
 

@@ -242,7 +242,7 @@ def make_parser() -> argparse.ArgumentParser:
     timed = (
         add("benchmark", run_benchmark, "time the modes side by side", batch_size=256),
         add("demo", run_demo, "train on the built-in corpus and compare speeds",
-            output=Path("runs/demo")),
+            output=Path("runs/demo"), epochs=6),
     )
     for verb, pairs, rounds in zip(timed, (256, 64), (5, 3)):
         verb.add_argument("--pairs", type=at_least(int, 1), default=pairs, metavar="N",

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, Optional, Tuple
 
 from .analysis import POLICIES, parse_budget
-from .errors import OptionError, ScopeError, user_message
+from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
 from .intercept import HOOKS, current_mode
 from .plan import Plan
@@ -57,6 +57,7 @@ class Batch:
     def __init__(self, options: Options):
         self._options = options
         self._defaults: Dict[str, Any] = {}
+        self._environment: Any = "auto"
         self._recorder: Optional[Recorder] = None
         self._frame: Any = None
         self._outer: Optional[Batch] = None
@@ -70,6 +71,7 @@ class Batch:
         self.report = Report()
         self.plan = None
         self._defaults = {}
+        self._environment = _budget_from_environment()
         self._frame = sys._getframe(1)
         self._recorder = Recorder(RUNTIME.library, self.flush)
         self._recorder.forced = self.report.forced
@@ -119,10 +121,12 @@ class Batch:
         if recorder is None:
             return
         try:
-            if kind is None:
+            # GeneratorExit is how a generator ends that nobody asks for more: no failure.
+            failed = kind is not None and kind is not GeneratorExit
+            if not failed:
                 self.flush()
         finally:
-            if kind is not None:
+            if failed:
                 recorder.recording.drop(f"the scope ended with {kind.__name__}: {error}")
             self._recorder = None
             self._frame = None
@@ -142,9 +146,7 @@ class Batch:
         for name, value in self._defaults.items():
             if getattr(options, name) == "auto":
                 options = options._replace(**{name: value})
-        if options.budget == "auto" and BUDGET_VARIABLE in os.environ:
-            options = options._replace(budget=parse_budget(os.environ[BUDGET_VARIABLE]))
-        return options
+        return options if options.budget != "auto" else options._replace(budget=self._environment)
 
     def flush(self) -> None:
         """Compute everything recorded so far.
@@ -172,6 +174,14 @@ class Batch:
             self.report.choice = flush.choice
             self.report.flushes.append(flush.report)
             LOGGER.debug("%s", flush.report.line)
+
+
+def _budget_from_environment() -> Any:
+    text = os.environ.get(BUDGET_VARIABLE, "auto")
+    try:
+        return parse_budget(text)
+    except BudgetError as error:
+        raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
 
 
 def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:

@@ -180,7 +180,7 @@ class DynamicHybridBlock(HybridBlock):
         graph = callee.graphs.get(spec)
         if graph is None:
             types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
-            graph = callee.graphs[spec] = CachedGraph(self, callee.program(spec, types), types)
+            graph = callee.graphs[spec] = CachedGraph(self, callee.program(spec, types, user_line()), types)
         self._cached_graph = graph.inputs, graph.symbol
         # In place: a new list would mean that the graphs are out of date.
         self._cached_op_args[:] = graph.arguments
@@ -190,7 +190,7 @@ class DynamicHybridBlock(HybridBlock):
         leaves, spec = FLATTENER.flatten(args)
         types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
         try:
-            infer_shapes(RUNTIME.library.callee(self).program(spec, types), types)
+            infer_shapes(RUNTIME.library.callee(self).program(spec, types, user_line()), types)
         except Exception as error:
             raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
 

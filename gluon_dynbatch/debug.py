@@ -47,7 +47,7 @@ def compare_with_loop(
     units = expand(recording, nodes, "alone", weights, segments)
     groups = analyze(units.graph, "depth", Budget(visits=0)).groups
     plan = make_plan(units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values])
-    loop = Execution(plan, recording.externals, dispatcher)
+    loop = Execution(plan, recording.externals, dispatcher, lambda node: where_of(recording.wheres[node]))
     loop.run()
     random: Set[int] = set()
     for node, number in enumerate(recording.node_entry):

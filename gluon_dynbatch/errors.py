@@ -53,7 +53,7 @@ def user_message(
     str
         The sentence on the first line and one indented line for each of the others that is known.
     """
-    details = (("recorded at", where), ("block", block), ("what to do", advice))
+    details = (("at", where), ("block", block), ("what to do", advice))
     return "\n".join([what] + [f"  {label}: {text}" for label, text in details if text is not None])
 
 

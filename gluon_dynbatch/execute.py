@@ -156,12 +156,15 @@ class Execution:
         The arrays from outside, by number.
     dispatcher : Dispatcher
         Compiles segments.
+    where : callable
+        Gives the user's line of a node.
     tape : GradientTape, optional
         Records launches for the backward pass.
     """
 
-    def __init__(self, plan: Plan, externals: List[NDArray], dispatcher: Dispatcher, tape: Any = None):
+    def __init__(self, plan: Plan, externals: List[NDArray], dispatcher: Dispatcher, where: Any, tape: Any = None):
         self.plan = plan
+        self._where = where
         self.externals = externals
         self.buffers = Buffers(plan.arenas, plan.sizes, plan.indices)
         self._dispatcher = dispatcher
@@ -211,10 +214,11 @@ class Execution:
         executable.run(*arguments, out=results)
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
-        segment = launch.segment
+        units, first = self.plan.units, int(launch.units[0])
         return LaunchError(
             user_message(
-                f"a launch of {len(launch.units)} calls failed: {error}", segment.where, segment.name,
+                f"a launch of {len(launch.units)} calls failed: {error}", self._where(int(units.node[first])),
+                units.name(first),
                 "open the scope with analysis_budget=0 to run the calls one by one",
             )
         )  # fmt: skip

@@ -54,6 +54,13 @@ class Units(NamedTuple):
     slot_unit: np.ndarray
     #: Per value: term that stands for it.
     value_term: np.ndarray
+    #: Per node its entry, and names of entries.
+    entry: np.ndarray
+    names: Dict[int, str]
+
+    def name(self, unit: int) -> str:
+        """Return the name of what the call behind a unit called."""
+        return self.names[int(self.entry[self.node[unit]])]
 
 
 def read_nodes(recording: Recording) -> Nodes:
@@ -190,6 +197,7 @@ class _Wiring:
     def __init__(self, recording: Recording, nodes: Nodes, blocks: List[_Block]):
         self._blocks = blocks
         self._nodes = nodes
+        self._names = {number: entry.name for number, entry in recording.entries.items()}
         self._values = len(recording.value_type)
         self._external_values = np.array(recording.external_values, dtype=np.int64)
         count = len(nodes.entry)
@@ -229,6 +237,7 @@ class _Wiring:
         return Units(
             graph, list(self._segments), self._segment, self._node, self._unit_slot0, self._unit_input0[:-1],
             self._input_term0, self._term, self._offset, self._slot_unit, value_term,
+            self._nodes.entry, self._names,
         )  # fmt: skip
 
     def _value_terms(self) -> np.ndarray:

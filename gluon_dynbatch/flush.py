@@ -14,7 +14,7 @@ from .cache import PlanCache
 from .contract import Composer
 from .debug import compare_with_loop
 from .dispatch import Dispatcher
-from .errors import NotMergedError, user_message
+from .errors import NotMergedError, Where, user_message
 from .execute import Execution
 from .expand import expand, find_weights, read_nodes
 from .gradient import FLOATS, GradientPlan, GradientTape, Head, plan_gradient
@@ -65,7 +65,10 @@ class Planned(NamedTuple):
     term: np.ndarray
     launches: int
     widths: Tuple[float, int]
-    alone: Tuple[Alone, ...]
+    #: Calls that do not merge: (name, reason, number, one of the calls).
+    alone: Tuple[Tuple[str, str, int, int], ...]
+    #: Per node of the plan a recorded call; None if they are the same.
+    origin: Optional[List[int]]
 
 
 class Flush:
@@ -114,7 +117,8 @@ class Flush:
         self.report = FlushReport(
             len(recording.node_entry), planned.plan.units.graph.size, planned.launches, planned.widths[0],
             planned.widths[1], setting.granularity, setting.policy, str(setting.budget), cached, measured,
-            planned.alone, planned.plan.rows_gathered, planned.plan.arena_bytes,
+            tuple(Alone(name, why, calls, self._where(planned, node)) for name, why, calls, node in planned.alone),
+            planned.plan.rows_gathered, planned.plan.arena_bytes,
             1e3 * (started - recording.seconds), 1e3 * (analysed - before), 1e3 * (finished - analysed),
         )  # fmt: skip
 
@@ -167,17 +171,21 @@ class Flush:
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         places = units.value_term[values]
-        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(recording, plan, origin))
+        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
-            one = planned.alone[0]
+            name, reason, calls, node = planned.alone[0]
             raise NotMergedError(
                 user_message(
-                    f"{one.calls} calls were not merged: {one.reason}", one.where, one.name,
+                    f"{calls} calls were not merged: {reason}", self._where(planned, node), name,
                     "open the scope with strict=False to run them one by one",
                 )
             )  # fmt: skip
+
+    def _where(self, planned: Planned, node: int) -> Where:
+        """Return the line that recorded a node of the plan."""
+        return where_of(self._recording.wheres[node if planned.origin is None else planned.origin[node]])
 
     def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
         """Return where each held array lies and whether a gradient may arrive at it."""
@@ -202,7 +210,7 @@ class Flush:
                 gradient = planned.gradients[key] = plan_gradient(plan, heads)
             if gradient.launches:
                 tape = GradientTape(plan, gradient, externals)
-        execution = Execution(plan, externals, self._runtime.dispatcher, tape)
+        execution = Execution(plan, externals, self._runtime.dispatcher, lambda n: self._where(planned, n), tape)
         execution.run()
         return execution, tape
 
@@ -247,16 +255,13 @@ def _take_out(execution: Execution, arena: int, shape: Tuple[int, ...], starts: 
     return made
 
 
-def _alone(recording: Recording, plan: Plan, origin: Optional[List[int]]) -> Tuple[Alone, ...]:
+def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:
     """Count the calls that no rule allows to merge, by callee and reason."""
-    found: Dict[Tuple[str, str], Alone] = {}
+    found: Dict[Tuple[str, str], Tuple[str, str, int, int]] = {}
     for launch in plan.launches:
-        segment = launch.segment
-        if segment.layout != "alone":
-            continue
-        key = (segment.name, segment.reason)
-        node = int(plan.units.node[launch.units[0]])
-        where = where_of(recording.wheres[node if origin is None else origin[node]])
-        known = found.get(key, Alone(segment.name, segment.reason, 0, where))
-        found[key] = known._replace(calls=known.calls + len(launch.units))
+        if launch.segment.layout == "alone":
+            unit = int(launch.units[0])
+            key = (plan.units.name(unit), launch.segment.reason)
+            known = found.get(key, (*key, 0, int(plan.units.node[unit])))
+            found[key] = (*key, known[2] + len(launch.units), known[3])
     return tuple(found.values())

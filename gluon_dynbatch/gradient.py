@@ -27,7 +27,6 @@ from mxnet import autograd
 from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_array, c_handle_array, check_call
 from mxnet.ndarray import NDArray
 
-from .errors import GradientError
 from .execute import Buffers, zero
 from .graph import ragged_range
 from .plan import Arena, Fetches, Plan, Region, Scatter, Slice, Sum, Whole
@@ -405,11 +404,6 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         del training, state
         arrays = [NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]]
         try:
-            if autograd.is_recording():
-                raise GradientError(
-                    "gradients of gradients through a batching scope are not supported; "
-                    "compute the inner gradient outside of gluon_dynbatch.batching()"
-                )
             asked = [requests[i] for i in range(count)]
             made = backward(arrays[:heads], [bool(request) for request in asked])
             for target, gradient, request in zip(arrays[heads:], made, asked):

@@ -176,7 +176,8 @@ class Plan(NamedTuple):
             made = ", ".join(map(_region, launch.outputs))
             read = ", ".join(map(str, launch.operands))
             kind = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
-            lines.append(f"{i:<7d} {made} <- {launch.segment.name}{kind} x{len(launch.units)}({read})")
+            name = self.units.name(int(launch.units[0]))
+            lines.append(f"{i:<7d} {made} <- {name}{kind} x{len(launch.units)}({read})")
         return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .errors import ArgumentError, ContextError, ScopeError, StaleArrayError, Where, user_message
+from .errors import ArgumentError, ContextError, GradientError, ScopeError, StaleArrayError, Where, user_message
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -310,6 +310,27 @@ class LazyNDArray(NDArray):
     def detach(self) -> NDArray:
         """Return the same values, cut from the gradient graph."""
         return mx.nd.BlockGrad(self) if self.pending else self.real().detach()
+
+    def backward(self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True) -> None:
+        """Compute the gradients of this array; as ``NDArray.backward``.
+
+        Raises
+        ------
+        GradientError
+            The graph is gone: all arrays of one flush share one, and backward frees it.
+        """
+        try:
+            self.real().backward(out_grad, retain_graph, train_mode)
+        except mx.MXNetError as error:
+            if "not in a computational graph" not in str(error):
+                raise
+            raise GradientError(
+                user_message(
+                    "this array is not in a graph: it was not recorded under autograd.record(), or backward has "
+                    "already been called on an array of the same flush", user_line(), None,
+                    "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
+                )
+            ) from error  # fmt: skip
 
     def as_in_context(self, context: mx.Context) -> NDArray:
         """Return the array on another device."""
@@ -639,6 +660,10 @@ class Recorder:
     def _new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
         leaves, spec = FLATTENER.flatten(args if isinstance(args, tuple) else tuple(args))
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
+        if not types:
+            raise ArgumentError(
+                user_message("a block is called without any array", user_line(), callee.name, "pass at least one array")
+            )
         self._check_contexts(callee, types)
         # Tracing calls children with symbols: these are not calls to record.
         STATE.recorder = None

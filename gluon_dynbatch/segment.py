@@ -32,6 +32,8 @@ from .template import VARIABLE, Ref, Shape, Variant
 Source = Tuple[str, int, int]
 
 FLOATS = ("float16", "float32", "float64")
+#: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
+HANDS_THROUGH = frozenset(["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"])
 
 
 class Port(NamedTuple):
@@ -52,7 +54,7 @@ class Segment:
     """A piece of a program in its batching layout; equal pieces are one object."""
 
     __slots__ = ("layout", "inputs", "outputs", "nodes", "heads", "arguments", "parameters", "mode",
-                 "context", "name", "reason", "where", "compiled", "__weakref__")  # fmt: skip
+                 "context", "reason", "compiled", "__weakref__")  # fmt: skip
 
     def __init__(self, normal: "_NormalForm", variant: Variant, layout: str, reason: str):
         self.layout = layout
@@ -65,8 +67,6 @@ class Segment:
         self.parameters: Tuple[Parameter, ...] = tuple(normal.parameters)
         self.mode = variant.entry.mode
         self.context = variant.entry.context
-        self.name = variant.entry.name
-        self.where = variant.entry.where
         #: Why calls of this segment run alone; empty if they merge.
         self.reason = reason
         #: The executable, once it was needed.
@@ -292,8 +292,28 @@ class _NormalForm:
         port = self._port(shape, dtype)
         self.outputs.append(port)
         made = self._value(ref)
-        # Results are written into an arena, whose rows have one axis.
-        self.heads.append(made if self._is_flat(port) else self._reshape(made, (-1, port.unit)))
+        if not self._is_flat(port):
+            # Results are written into an arena, whose rows have one axis.
+            made = self._reshape(made, (-1, port.unit))
+        if self._hands_through(made):
+            made = (self._node("_copy", {}, [made]), 0)
+        self.heads.append(made)
+
+    def _hands_through(self, ref: Ref) -> bool:
+        """Whether the gradient of `ref` is, as it is, the gradient of a variable too.
+
+        MXNet then makes the head gradient itself the variable's gradient, and never writes the
+        buffer that the variable was given.
+        """
+        stack = [ref]
+        while stack:
+            row, _ = stack.pop()
+            node = self.nodes[row]
+            if node["op"] == VARIABLE:
+                return True
+            if node["op"] in HANDS_THROUGH:
+                stack.extend((r, o) for r, o, _ in node["inputs"])
+        return False
 
     def _is_flat(self, port: Port) -> bool:
         """Whether the array has the two axes of arena rows."""

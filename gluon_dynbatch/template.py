@@ -23,12 +23,12 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import MXNetError
+from mxnet.base import MXNetError, NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
 from . import rules, structure
-from .errors import CellError, DTypeError, ShapeError, UninitializedError, Where, user_message
+from .errors import CellError, ContextError, DTypeError, ShapeError, UninitializedError, Where, user_message
 from .intercept import Operator
 from .record import TRAINING, TYPES, ArrayType
 
@@ -93,11 +93,11 @@ class BlockCallee:
         block = self._block()
         return "a block" if block is None else (block.name or type(block).__name__)
 
-    def program(self, spec: Any, types: Tuple[ArrayType, ...]) -> Program:
+    def program(self, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
         """Trace the block for one structure of arguments, once."""
         found = self.programs.get(spec)
         if found is None:
-            found = self.programs[spec] = trace_block(self.block, spec, len(types))
+            found = self.programs[spec] = trace_block(self.block, spec, len(types), where)
         return found
 
 
@@ -120,7 +120,7 @@ def _read_symbol(symbol: Any, arguments: List[str], parameters: Dict[str, Parame
     return Program(tuple(rows), heads, places, held, internals, visible, symbol, tuple(arguments), out_spec)
 
 
-def trace_block(block: HybridBlock, spec: Any, arguments: int) -> Program:
+def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
     """Run ``hybrid_forward`` on symbols and read off its program."""
     if isinstance(block, SymbolBlock):
         inputs, symbol = block._cached_graph
@@ -133,14 +133,17 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int) -> Program:
         try:
             with block.name_scope():
                 result = block.hybrid_forward(mx.sym, *args, **params)
-        except (NotImplementedError, AttributeError) as error:
+        except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
+            # The user's own exceptions travel on as they are; these come from a symbol used as an array.
+            if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
+                raise
             raise CellError(
                 user_message(
-                    f"hybrid_forward cannot be traced with symbols: {error}", None, block.name,
+                    f"hybrid_forward cannot be traced with symbols: {error}", where, block.name,
                     "a cell must not read values or shapes of its arrays; use forward() of a dynamic block for that",
                 )
             ) from error  # fmt: skip
-        outputs, out_spec = SYMBOLS.flatten(result)
+        outputs, out_spec = _results(result, block.name, where)
         if any(len(out.list_outputs()) > 1 for out in outputs):
             parts = iter([list(out) if len(out.list_outputs()) > 1 else out for out in outputs])
             outputs, out_spec = SYMBOLS.flatten(structure.unflatten(out_spec, list(parts)))
@@ -150,6 +153,21 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int) -> Program:
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
     return _read_symbol(mx.sym.Group(outputs), names, parameters, out_spec)
+
+
+def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
+    try:
+        outputs, spec = SYMBOLS.flatten(result)
+    except TypeError:
+        outputs, spec = [], None
+    if not outputs:
+        raise CellError(
+            user_message(
+                f"hybrid_forward returns {result!r}, which holds no array", where, name,
+                "return an array, or a list, tuple or dictionary of arrays",
+            )
+        )  # fmt: skip
+    return outputs, spec
 
 
 def _is_variable(symbol: Any) -> bool:
@@ -364,6 +382,14 @@ def infer(program: Program, types: Any, callee: Any, where: Where) -> Tuple[Dict
                     "call net.initialize() before the first call",
                 )
             )  # fmt: skip
+        if types and types[0].context not in parameter.list_ctx():
+            held = ", ".join(map(str, parameter.list_ctx()))
+            raise ContextError(
+                user_message(
+                    f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on {held}", where,
+                    callee.name, "bring them together with .as_in_context(...) or net.collect_params().reset_ctx(...)",
+                )
+            )  # fmt: skip
     known = _by_name(program, [np.dtype(t.dtype).type for t in types])
     try:
         _, outputs, _ = program.internals._infer_type_impl(False, **known)
@@ -414,7 +440,7 @@ class Library:
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            program = self._program(callee, spec, types)
+            program = self._program(callee, spec, types, where)
             entry = self.entries[key] = self.make_entry(callee, mode, program, types, where)
         return entry
 
@@ -422,9 +448,9 @@ class Library:
         """Make an entry with a number of its own."""
         return Entry(next(self._numbers), callee, mode, program, types, where)
 
-    def _program(self, callee: Any, spec: Any, types: Tuple[ArrayType, ...]) -> Program:
+    def _program(self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
         if isinstance(callee, BlockCallee):
-            return callee.program(spec, types)
+            return callee.program(spec, types, where)
         key = (callee.token, len(types))
         found = self._operators.get(key)
         if found is None:

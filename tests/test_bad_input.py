@@ -643,6 +643,20 @@ def test_a_launch_that_fails_names_the_line_of_the_call(net, monkeypatch):
         y.asnumpy()
 
 
+def test_a_launch_that_fails_names_the_line_of_this_scope(net, monkeypatch):
+    """Compiled pieces are shared between scopes, lines are not."""
+    with gdb.batching():
+        net(array(1, 4))
+
+    def fail(segment):
+        raise mx.MXNetError("out of memory, say")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RUNTIME.dispatcher, "executable", fail)
+        with refused(gdb.LaunchError, "block: the_dense", late=True), gdb.batching():
+            net(array(1, 4))  # wrong
+
+
 # Gradients
 
 

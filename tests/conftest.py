@@ -1,0 +1,47 @@
+"""What all tests share: repeatable random numbers, and Hypothesis without a stopwatch."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# The first call of a block traces and compiles it, so that examples differ in time by nature.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+_SEED = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seed", type=int, help="seed of every test's random numbers (default: from its name)"
+    )
+
+
+@pytest.fixture(autouse=True)
+def seed(request):
+    """Seed Python, NumPy and, if it is loaded, MXNet; a failing test says how to repeat it."""
+    value = request.config.getoption("--seed")
+    if value is None:
+        value = zlib.crc32(request.node.nodeid.encode()) & 0x7FFFFFFF
+    request.node.stash[_SEED] = value
+    random.seed(value)
+    np.random.seed(value)
+    if "mxnet" in sys.modules:
+        sys.modules["mxnet"].random.seed(value)
+    return value
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.failed and _SEED in item.stash:
+        command = f'python -m pytest "{item.nodeid}" --seed={item.stash[_SEED]}'
+        report.sections.append(("to repeat", command))
