@@ -5,7 +5,6 @@ import random
 
 import mxnet as mx
 from mxnet import autograd, gluon
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
@@ -15,7 +14,7 @@ class TreeCell(gdb.DynamicHybridBlock):
 
     def __init__(self, hidden):
         super().__init__()
-        self.gates = nn.Dense(5 * hidden, in_units=2 * hidden)
+        self.gates = gluon.nn.Dense(5 * hidden, in_units=2 * hidden)
 
     def hybrid_forward(self, F, left, right):  # noqa: D102
         gates = self.gates(F.concat(left[0], right[0], dim=1))
@@ -29,9 +28,9 @@ class TreeLSTM(gdb.DynamicHybridBlock):
 
     def __init__(self, words, hidden):
         super().__init__()
-        self.embedding = nn.Embedding(words, hidden)
+        self.embedding = gluon.nn.Embedding(words, hidden)
         self.cell = TreeCell(hidden)
-        self.score = nn.Dense(2, in_units=hidden)
+        self.score = gluon.nn.Dense(2, in_units=hidden)
 
     def forward(self, words, tree):  # noqa: D102
         vectors = self.embedding(words)  # (T, hidden)

@@ -19,6 +19,8 @@ from .expand import Nodes, read_nodes
 from .record import TYPES, Recording, where_of
 from .template import VARIABLE, Entry, Library, Program, compose
 
+#: So many samples of one shape, on average, make up for composing its program.
+SAMPLES_PER_SHAPE = 4
 #: Composed programs remembered.
 CAPACITY = 256
 
@@ -108,6 +110,14 @@ class Composer:
         for node in np.sort(np.concatenate(kept)).tolist() if kept else []:
             _append_call(contracted, recording, nodes, node)
         return contracted
+
+    def repeats(self, recording: Recording) -> bool:
+        """Whether most samples are isomorphic to several others, so that composing them pays."""
+        nodes = read_nodes(recording)
+        held = np.zeros(len(recording.value_type), dtype=bool)
+        samples = components(nodes)
+        shapes = {_shape_of(recording, nodes, members, held)[0] for members in samples}
+        return len(samples) >= SAMPLES_PER_SHAPE * len(shapes)
 
     def _entry(self, recording: Recording, shape: _Shape, results: Any, example: _Component) -> Any:
         key = (shape, results)

@@ -24,6 +24,8 @@ from .report import Alone, FlushReport
 from .segment import SegmentTable
 from .template import Library
 
+#: What "auto" lets a search cost when the user gives no budget.
+SEARCH_BUDGET = Budget(milliseconds=10)
 #: Handing out this many arrays of one type pays for splitting one array.
 MANY = 8
 #: Outputs of one split.
@@ -42,6 +44,13 @@ class Runtime:
         self.controller = Controller()
         #: Visits per millisecond of the last analysis.
         self.rate: Optional[float] = None
+        self._composes: Dict[Any, bool] = {}
+
+    def composes(self, workload: Any, recording: Recording) -> bool:
+        """Whether samples of a workload repeat so much that granularity "graph" is worth trying."""
+        if workload not in self._composes:
+            self._composes[workload] = self.composer.repeats(recording)
+        return self._composes[workload]
 
 
 class Options(NamedTuple):
@@ -128,15 +137,21 @@ class Flush:
         if budget.is_zero:
             return Setting("block", "depth", budget), None, False
         granularities = [options.granularity] if options.granularity != "auto" else ["operator", "block"]
-        policies = [options.policy] if options.policy != "auto" else ["depth", "agenda"]
-        candidates = [Setting(g, p, budget) for g in granularities for p in policies]
-        if len(candidates) == 1:
-            return candidates[0], None, False
-        recording = self._recording
+        policies = [options.policy] if options.policy != "auto" else ["depth", "search"]
+        if len(granularities) == len(policies) == 1:
+            return Setting(granularities[0], policies[0], budget), None, False
+        recording, runtime = self._recording, self._runtime
         called = frozenset(e.token[:2] for e in recording.entries.values())
         modes = frozenset(e.mode for e in recording.entries.values())
-        key = (called, modes, len(recording.node_entry).bit_length(), tuple(candidates))
-        setting, measured = self._runtime.controller.choose(key, candidates)
+        key = (called, modes, len(recording.node_entry).bit_length(), options)
+        if options.granularity == "auto" and runtime.composes(key, recording):
+            granularities.append("graph")
+        candidates = [
+            Setting(g, p, SEARCH_BUDGET if p == "search" and options.budget == "auto" else budget)
+            for g in granularities
+            for p in policies
+        ]
+        setting, measured = runtime.controller.choose(key, candidates)
         return setting, key, measured
 
     def _planned(self, setting: Setting, wanted: List[int]) -> Tuple[Planned, bool]:

@@ -121,6 +121,8 @@ class Hooks:
                     callee.token, lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list)
                 )
             made = recorder.invoke(callee, arrays)
+            if made is None:
+                return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
             return made[0] if len(made) == 1 and not output_is_list else made
 
         return invoke

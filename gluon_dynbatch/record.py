@@ -619,8 +619,10 @@ class Recorder:
         outputs, entry = self._append(callee, tuple(key), sources, offsets, args)
         return entry.rebuild(outputs)
 
-    def invoke(self, callee: Any, arrays: List[NDArray]) -> List[LazyNDArray]:
-        """Record a call of an operator."""
+    def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
+        """Record a call of an operator; None if it can only be run at once."""
+        if not self._library.compiles(callee, len(arrays)):
+            return None
         key: List[Any] = [callee.token, self.mode]
         sources: List[int] = []
         offsets: List[int] = []

@@ -418,6 +418,7 @@ class Library:
         self.entries: Dict[Any, Entry] = {}
         self._numbers = itertools.count()
         self._operators: Dict[Any, Program] = {}
+        self._compiles: Dict[str, bool] = {}
         self._lock = threading.RLock()
 
     def callee(self, block: HybridBlock) -> BlockCallee:
@@ -447,6 +448,18 @@ class Library:
     def make_entry(self, callee: Any, mode: int, program: Program, types: Tuple[ArrayType, ...], where: Where) -> Entry:
         """Make an entry with a number of its own."""
         return Entry(next(self._numbers), callee, mode, program, types, where)
+
+    def compiles(self, operator: Operator, arguments: int) -> bool:
+        """Whether an operator can be part of a ``CachedOp``; MXNet takes only those with a gradient."""
+        known = self._compiles.get(operator.name)
+        if known is None:
+            try:
+                mx.nd.CachedOp(trace_operator(operator, arguments).symbol)
+                known = True
+            except MXNetError as error:
+                known = "FGradient" not in str(error)
+            self._compiles[operator.name] = known
+        return known
 
     def _program(self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
         if isinstance(callee, BlockCallee):

@@ -173,7 +173,12 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
     source = gluonnlp.embedding.TokenEmbedding.from_file(str(path))
     size = source.idx_to_vec.shape[1]
     vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
-    known = [(i, token) for i, token in enumerate(vocab.idx_to_token) if token in source]
+    # The source answers for its own unknown token too, with zeros that are not in the file.
+    known = [
+        (i, token)
+        for i, token in enumerate(vocab.idx_to_token)
+        if token in source and token != source.unknown_token
+    ]
     if known:
         rows, tokens = zip(*known)
         vectors[list(rows)] = source[list(tokens)].asnumpy()

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+
 from relatedness import scene
 from relatedness.grammar import Speaker, Word, flatten, make_corpus
 from relatedness.scene import Event, Thing, difference
-from relatedness.trees import Tree
 
 SMALL = {"train": 40, "dev": 10, "test": 10}
 
@@ -53,11 +53,14 @@ def test_trees_vary(trees):
     assert len({tree.heads for tree in trees}) > 1000
 
 
-def test_a_tree_belongs_to_its_sentence_and_to_no_other_order(pairs):
+def test_a_tree_belongs_to_its_sentence(pairs):
+    """As many nodes as words; articles are leaves and stand before their heads."""
     for pair in pairs[:200]:
         for tokens, tree in ((pair.tokens_a, pair.tree_a), (pair.tokens_b, pair.tree_b)):
             assert len(tokens) == len(tree.heads)
-            assert tree == Tree.from_heads(tree.heads)
+            for i, token in enumerate(tokens):
+                if token in ("a", "an", "the", "no"):
+                    assert tree.children[i] == () and tree.heads[i] > i
 
 
 def test_scores_fill_the_scale(pairs):
@@ -74,7 +77,9 @@ def test_equal_seeds_give_equal_corpora_and_others_do_not():
 def test_the_corpus_is_the_same_everywhere():
     """Figures from different machines and Python versions are about the same pairs."""
     text = repr(make_corpus(1, SMALL).splits)
-    assert hashlib.sha256(text.encode()).hexdigest() == "DIGEST"
+    assert hashlib.sha256(text.encode()).hexdigest() == (
+        "e580079c2c12a54835fd381832f6e2e44079b6297234718fe4b50b0b5cc3b5fd"
+    )
 
 
 DOG, CAT = Thing("dog"), Thing("cat")

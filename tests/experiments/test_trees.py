@@ -1,4 +1,5 @@
 import pytest
+
 from relatedness.trees import Tree
 
 

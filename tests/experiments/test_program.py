@@ -1,0 +1,268 @@
+"""The program's verbs, on a model and corpus so small that a run takes a second."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import tree_lstm_relatedness as program
+from relatedness import training
+from relatedness.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+
+TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
+        "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
+# Auto chooses by the clock, and the last bits of a sum depend on its order.
+FIXED = ["--granularity", "block", "--policy", "depth", "--analysis-budget", "none"]
+
+
+def run(*arguments):
+    return program.main([str(argument) for argument in arguments])
+
+
+def train(output, *more):
+    return run("train", *TINY, "--output", output, *more)
+
+
+def parameters(path):
+    """Read the parameters in a checkpoint as the bytes they are stored as."""
+    return read_checkpoint(path).parameters
+
+
+def test_training_leaves_checkpoints_metrics_and_a_picture(tmp_path, capsys):
+    assert train(tmp_path, "--epochs", 2) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best", "last", "learning_curve.png", "metrics.jsonl",
+    ]  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert set(lines[0]["dev"]) == {"pearson", "spearman", "mse", "count"}
+    assert lines[0]["launches_per_batch"] > 1
+    assert (tmp_path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert len(re.findall(r"^epoch \d: loss .* pearson ", capsys.readouterr().out, re.M)) == 2
+
+
+def test_the_best_checkpoint_is_that_of_the_best_epoch(tmp_path):
+    train(tmp_path, "--epochs", 5)
+    state = read_checkpoint(tmp_path / "best").state
+    history = read_checkpoint(tmp_path / "last").state["history"]
+    scores = [line["dev"]["pearson"] for line in history]
+    assert state["epoch"] == 1 + int(np.argmax(scores))
+    assert state["best"] == max(scores)
+
+
+def test_training_learns(tmp_path):
+    train(tmp_path, "--epochs", 12)
+    losses = [line["loss"] for line in read_checkpoint(tmp_path / "last").state["history"]]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
+    train(tmp_path / "whole", *FIXED, "--epochs", 4)
+    train(tmp_path / "parts", *FIXED, "--epochs", 2)
+    assert parameters(tmp_path / "parts" / "last") != parameters(tmp_path / "whole" / "last")
+    assert train(tmp_path / "parts", *FIXED, "--epochs", 4, "--resume") == 0
+    assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
+    whole, parts = (read_checkpoint(tmp_path / name / "last").state for name in ("whole", "parts"))
+    assert _without_times(whole["history"]) == _without_times(parts["history"])
+
+
+def _without_times(history):
+    return [{k: v for k, v in line.items() if k != "samples_per_second"} for line in history]
+
+
+def test_an_interrupted_run_can_be_resumed(tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the middle of the second epoch: its half is done again, nothing is done twice."""
+    train(tmp_path / "whole", *FIXED, "--epochs", 3)
+    step, steps = program.Runner.step, []
+
+    def interrupted(self, samples, trainer):
+        steps.append(1)
+        if len(steps) == 5:
+            raise KeyboardInterrupt
+        return step(self, samples, trainer)
+
+    monkeypatch.setattr(program.Runner, "step", interrupted)
+    assert train(tmp_path / "parts", *FIXED, "--epochs", 3) == 130
+    assert "holds epoch 1, --resume goes on" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert train(tmp_path / "parts", *FIXED, "--epochs", 3, "--resume") == 0
+    assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
+    assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_an_interruption_of_writing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
+    train(tmp_path, "--epochs", 1)
+    before = (tmp_path / "last").read_bytes()
+
+    def interrupted(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("relatedness.checkpoint.os.replace", interrupted)
+    assert train(tmp_path, "--epochs", 2, "--resume") == 130
+    monkeypatch.undo()
+    assert (tmp_path / "last").read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+def test_the_modes_compute_the_same(tmp_path):
+    """Three epochs of training, sample by sample and batched, lead to the same predictions."""
+    scores = {}
+    for mode in ("dynamic", "imperative", "hybridized"):
+        train(tmp_path / mode, "--mode", mode, "--epochs", 3)
+        run("predict", "--limit", 12, "--mode", mode, "--checkpoint", tmp_path / mode / "last",
+            "--output", tmp_path / mode)  # fmt: skip
+        rows = (tmp_path / mode / "predictions.tsv").read_text().splitlines()
+        scores[mode] = np.array([float(row.split("\t")[1]) for row in rows])
+    np.testing.assert_allclose(scores["dynamic"], scores["imperative"], atol=2e-3)
+    np.testing.assert_allclose(scores["hybridized"], scores["imperative"], atol=2e-3)
+    assert np.ptp(scores["imperative"]) > 0.01
+
+
+def test_evaluate_and_predict_agree(tmp_path, capsys):
+    train(tmp_path, "--epochs", 1)
+    capsys.readouterr()
+    common = ("--limit", 12, "--checkpoint", tmp_path / "best", "--split", "dev")
+    assert run("evaluate", *common) == 0
+    printed = re.fullmatch(
+        r"dev: pearson (\S+)  spearman (\S+)  mse (\S+)  \(12 pairs\)\n", capsys.readouterr().out
+    )
+    assert run("predict", *common) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _ in rows] == [f"dev-{i}" for i in range(12)]
+    pairs = program.make_corpus().splits["dev"][:12]
+    errors = [float(score) - pair.score for (_, score), pair in zip(rows, pairs)]
+    assert float(printed.group(3)) == pytest.approx(np.mean(np.square(errors)), abs=1e-3)
+
+
+def test_benchmark_prints_a_table_and_writes_every_figure(tmp_path, capsys):
+    options = ("--pairs", 6, "--rounds", 2, "--warmup", 0, "--json", tmp_path / "deep" / "b.json")
+    assert run("benchmark", *TINY, *options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    modes = ["imperative", "hybridized", "dynamic"]
+    assert [line.split()[0] for line in lines[-3:]] == modes
+    result = json.loads((tmp_path / "deep" / "b.json").read_text())
+    assert result["environment"]["mxnet"] == "1.9.1" and result["settings"]["seed"] == "1"
+    for kind in ("inference", "training"):
+        assert list(result["samples_per_second"][kind]) == modes
+        for mode in modes:
+            assert len(result["samples_per_second"][kind][mode]) == 2
+            ratio = result["median"][kind][mode] / result["median"][kind]["imperative"]
+            assert result["ratio"][kind][mode] == pytest.approx(ratio)
+
+
+def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
+    options = ("--epochs", 1, "--pairs", 4, "--rounds", 1, "--warmup", 0)
+    assert run("demo", *TINY, "--output", tmp_path, *options) == 0
+    printed = capsys.readouterr().out
+    assert "epoch 1: loss" in printed
+    assert re.search(r"calls .* launches", printed)
+    assert printed.splitlines()[-1].startswith("dynamic")
+    assert run("demo", *TINY, "--output", tmp_path, *options) == 0, "a second demo starts anew"
+
+
+def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("dog 1 2 3\ncat 3 2 1\n")
+    for name, more in (("kept", ()), ("trained", ("--no-freeze-embedding",))):
+        output = tmp_path / name
+        assert train(output, "--epochs", 1, "--embedding", vectors, *more) == 0
+        checkpoint = read_checkpoint(output / "last")
+        args = program.make_parser().parse_args(["evaluate", "--limit", "1"])
+        model = program.assemble(args, checkpoint).model
+        row = model.embedding.weight.data()[checkpoint.vocab["dog"]].asnumpy()
+        assert np.array_equal(row, [1, 2, 3]) == (name == "kept")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["train", "--policy", "fastest"], "fastest"),
+        (["train", "--granularity", "atoms"], "atoms"),
+        (["train", "--analysis-budget", "-1"], "-1"),
+        (["train", "--optimizer", "magic"], "--optimizer"),
+        (["train", "--resume"], "last: No such file"),
+        (["train", "--data", "nowhere"], "No such file"),
+        (["evaluate"], "--checkpoint is needed"),
+        (["predict", "--checkpoint", "nowhere"], "nowhere: No such file"),
+    ],
+)
+def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, arguments, reason):
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments, *TINY) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and reason in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train", "--batch-size", "0"], ["train", "--lr", "0"], ["train", "--ctx", "tpu"],
+     ["train", "--ctx", "gpu(99)"], ["train", "--mode", "magic"], []],
+)  # fmt: skip
+def test_options_out_of_range_are_refused_with_the_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
+    train(tmp_path, "--epochs", 1)
+    before = (tmp_path / "last").read_bytes()
+    assert train(tmp_path, "--epochs", 1) == 2
+    assert "--resume goes on from it" in capsys.readouterr().err
+    assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
+    assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
+    assert (tmp_path / "last").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    train(tmp_path, "--epochs", 1)
+    content = (tmp_path / "last").read_bytes()
+    for name, damaged in (("cut", content[:-200]), ("empty", b""), ("other", b"PK" * 50)):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=f"{name}: not a whole checkpoint"):
+            read_checkpoint(tmp_path / name)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    train(tmp_path, "--epochs", 1)
+    checkpoint = read_checkpoint(tmp_path / "last")
+    args = program.make_parser().parse_args(["train", *TINY, "--hidden", "9"])
+    model = program.assemble(args).model
+    with pytest.raises(CheckpointError, match="does not fit the model"):
+        checkpoint.restore(model)
+
+
+def test_a_checkpoint_restores_parameters_and_states(tmp_path):
+    args = program.make_parser().parse_args(["train", *TINY])
+    parts = program.assemble(args)
+    runner = program.Runner(parts.model)
+    trainer = program.make_trainer(args, parts.model)
+    samples = parts.samples("train")
+    runner.step(samples, trainer)
+    write_checkpoint(tmp_path / "c", parts.model, trainer, parts.vocab, {"epoch": 3})
+    expected = runner.predict(samples)
+    runner.step(samples, trainer)
+    after = runner.predict(samples)
+    checkpoint = read_checkpoint(tmp_path / "c")
+    assert checkpoint.state == {"epoch": 3}
+    assert checkpoint.vocab.idx_to_token == parts.vocab.idx_to_token
+    checkpoint.restore(parts.model, trainer)
+    np.testing.assert_array_equal(runner.predict(samples), expected)
+    runner.step(samples, trainer)
+    np.testing.assert_allclose(runner.predict(samples), after, rtol=1e-6)
+    assert np.abs(after - expected).max() > 1e-3
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path, capsys):
+    assert train(tmp_path, "--optimizer", "sgd", "--lr", "1e30", "--epochs", 3) == 2
+    assert "try a smaller --lr" in capsys.readouterr().err
+
+
+def test_epochs_draw_from_seeds_of_their_own():
+    draws = []
+    for seed, epoch in ((1, 1), (1, 2), (2, 1), (1, 1)):
+        training.seed_everything(seed, epoch)
+        draws.append(np.random.rand())
+    assert draws[0] == draws[3] and len(set(draws)) == 3
