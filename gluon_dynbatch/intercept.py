@@ -3,6 +3,7 @@
 * ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
   Python operators and most methods of arrays;
 * ``HybridBlock._call_cached_op``: every call of a hybridized block;
+* ``NDArray.__setitem__``: an array that pending calls read is written to, so these have to run first;
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 
@@ -18,7 +19,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
 from mxnet.gluon import HybridBlock
-from mxnet.ndarray import register
+from mxnet.ndarray import NDArray, register
 
 from . import rules
 from .record import RECORDING, STATE, TRAINING, LazyNDArray
@@ -86,6 +87,7 @@ class Hooks:
             if self._users == 1:
                 self._replace(register, "_imperative_invoke", self._invoke_hook)
                 self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
+                self._replace(NDArray, "__setitem__", self._write_hook)
                 self._replace(autograd, "set_recording", self._mode_hook)
                 self._replace(autograd, "set_training", self._mode_hook)
 
@@ -107,6 +109,8 @@ class Hooks:
         def invoke(handle: int, arrays: List[Any], keys: List[str], values: List[Any], out: Any,
                    is_np_op: bool, output_is_list: bool) -> Any:  # fmt: skip
             recorder = STATE.recorder
+            if recorder is not None and out is not None:
+                recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
             if recorder is None or out is not None or is_np_op:
                 return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
             if arrays:
@@ -142,6 +146,16 @@ class Hooks:
             return recorder.call_block(block, args)
 
         return call_cached_op
+
+    @staticmethod
+    def _write_hook(original: Any) -> Any:
+        def write(array: NDArray, key: Any, value: Any) -> None:
+            recorder = STATE.recorder
+            if recorder is not None:
+                recorder.before_write([array])
+            original(array, key, value)
+
+        return write
 
     @staticmethod
     def _mode_hook(original: Any) -> Any:

@@ -340,6 +340,19 @@ class LazyNDArray(NDArray):
         return self.real().__reduce__()
 
 
+def _accept_lazy_values() -> None:
+    """Let lazy arrays be assigned to elements of others: the one place where MXNet wants its own type."""
+    original = NDArray._prepare_value_nd
+
+    def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
+        return original(array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs)
+
+    NDArray._prepare_value_nd = prepare
+
+
+_accept_lazy_values()
+
+
 def resolve_shape(old: Tuple[int, ...], asked: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
     """Return the shape that ``reshape`` gives, or None if `asked` uses codes beyond 0 and -1."""
     if any(n < -1 for n in asked) or asked.count(-1) > 1 or not asked:
@@ -422,6 +435,10 @@ class Recording:
             # Held until the flush, so that its id stays its own.
             self.externals.append(real)
         return known
+
+    def reads(self, value: NDArray) -> bool:
+        """Whether a recorded call has `value` as an argument."""
+        return id(value) in self._external_ids
 
     def node(self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]) -> List[LazyNDArray]:
         """Append one call and hand out its outputs."""
@@ -576,6 +593,22 @@ class Recorder:
         where = user_line()
         self.forced[where] = self.forced.get(where, 0) + 1
         self._flush()
+
+    def before_write(self, arrays: Sequence[NDArray]) -> None:
+        """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
+        recording = self.recording
+        if not recording.node_entry:
+            return
+        parameters = {
+            id(data)
+            for entry in recording.entries.values()
+            for parameter in entry.program.parameters.values()
+            for data in parameter.list_data()
+        }
+        if any(recording.reads(a) or id(a) in parameters for a in arrays):
+            where = user_line()
+            self.forced[where] = self.forced.get(where, 0) + 1
+            self._flush()
 
     def constant(self, token: Any, create: Any) -> LazyNDArray:
         """Return a lazy array for what a creation operator makes, made once per recording.

@@ -82,7 +82,7 @@ class Nested(gdb.DynamicHybridBlock):
     def hybrid_forward(self, F: Any, x: Any, named: Any, factor: Any, extra: Any) -> Any:
         first, (second, nothing) = named["first"], named["rest"]
         assert nothing is None
-        mixed = first * factor - second * x
+        mixed = first * factor + second * x
         if extra is not None:
             mixed = mixed + extra
         return {"mixed": mixed, "parts": [F.relu(first), (second, None)]}

@@ -10,12 +10,13 @@ a resumed run draws what an uninterrupted one would have drawn.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 
 import gluonnlp
 from mxnet import gluon
@@ -68,6 +69,20 @@ class Checkpoint(NamedTuple):
                 trainer.load_states(str(file))
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes the place of `path` when it is whole, or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_checkpoint(
     path: Path,
     model: gluon.Block,
@@ -87,17 +102,9 @@ def write_checkpoint(
             PARAMETERS: parameters.read_bytes(),
             TRAINER: states.read_bytes(),
         }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, value in content.items():
-                    archive.writestr(zipfile.ZipInfo(name), value)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, value in content.items():
+            archive.writestr(zipfile.ZipInfo(name), value)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import sys
 import time
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from mxnet import gluon
 from tqdm import tqdm
 
-from .checkpoint import Checkpoint, write_checkpoint
+from .checkpoint import Checkpoint, whole_file, write_checkpoint
 from .data import Sample, batches
 from .metrics import Metrics, measure
 from .running import Runner
@@ -170,10 +169,8 @@ class Training:
 
     def _write_history(self) -> None:
         """Write metrics and picture; the checkpoint's history rules, so resuming cannot double."""
-        lines = "".join(json.dumps(line) + "\n" for line in self.history)
-        temporary = self.output / ".metrics.jsonl.tmp"
-        temporary.write_text(lines, encoding="utf-8")
-        os.replace(temporary, self.output / "metrics.jsonl")
+        with whole_file(self.output / "metrics.jsonl") as file:
+            file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)
         if self.history:
             draw_learning_curve(self.history, self.output / "learning_curve.png")
 
