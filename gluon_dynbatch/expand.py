@@ -179,7 +179,9 @@ def _late_arguments(recording: Recording, nodes: Nodes, kinds: np.ndarray, count
     column = ragged_range(arguments)
     producer = nodes.producer[nodes.source]
     inner = producer >= 0
-    edges = np.unique(np.stack([kinds[producer[inner]], consumer[inner], column[inner]]), axis=1)
+    width = int(column.max(initial=0)) + 1
+    coded = np.unique((kinds[producer[inner]] * count + consumer[inner]) * width + column[inner])
+    edges = np.stack([coded // width // count, coded // width % count, coded % width])
     reach = np.zeros((count, count), dtype=bool)
     reach[edges[0], edges[1]] = True
     for middle in range(count):

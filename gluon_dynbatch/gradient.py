@@ -84,63 +84,85 @@ def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
     return _Backward(plan, heads).plan()
 
 
+class _Operand(NamedTuple):
+    """An operand through which a gradient can flow."""
+
+    port: int
+    #: Terms it is made of, and for each the member that reads it.
+    terms: np.ndarray
+    members: np.ndarray
+    #: Launches that make them.
+    makers: Tuple[int, ...]
+
+
 class _Backward:
+    """Finds out what takes part, gives every gradient its rows, and names the pulls."""
+
     def __init__(self, plan: Plan, heads: Sequence[Head]):
         self._plan = plan
         self._heads = heads
         self._fetches = Fetches()
         #: Per source arena and gradient arena: lists of (source element, gradient element, length).
         self._pairs: Dict[Tuple[int, int], List[Tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-        #: Joined pairs, kept until a later reader adds to them.
-        self._joined: Dict[Tuple[int, int], Any] = {}
+        units = plan.units
+        owner = np.zeros(units.graph.size, dtype=np.int64)
+        for number, launch in enumerate(plan.launches):
+            owner[launch.units] = number
+        self._maker = owner[units.slot_unit] if len(units.slot_unit) else owner[:0]
 
     def plan(self) -> GradientPlan:
-        flowing = self._flowing()
-        fills = self._place_heads()
-        regions: Dict[int, Tuple[Optional[Region], ...]] = {}
-        pulls: Dict[int, Tuple[Optional[Pull], ...]] = {}
-        for number in reversed(range(len(self._plan.launches))):
-            if not flowing[number]:
-                continue
-            launch = self._plan.launches[number]
-            pulled = tuple(self._pull(region) for region in launch.outputs)
-            if any(p is not None for p in pulled):
-                pulls[number] = pulled
-                regions[number] = self._place_operands(number, flowing)
-        outside = tuple(self._pull(fill.region) for fill in self._plan.fills)
+        operands = self._flowing_operands()
+        live = self._live(operands)
+        heads = self._place_heads()
+        regions = {number: self._place_operands(number, operands[number]) for number in live}
+        self._rows = {key: self._sorted_rows(key) for key in self._pairs}
+        launches = self._plan.launches
+        pulls = {number: tuple(self._pull(region) for region in launches[number].outputs) for number in live}
+        fills = tuple(self._pull(fill.region) for fill in self._plan.fills)
         return GradientPlan(
-            tuple(sorted(pulls)), regions, pulls, outside, fills, tuple(self._fetches.arenas),
+            tuple(live), regions, pulls, fills, heads, tuple(self._fetches.arenas),
             tuple(self._fetches.sizes), self._fetches.indices(),
         )  # fmt: skip
 
-    def _flowing(self) -> List[bool]:
-        """Per launch: recorded, and a gradient could flow through it to something outside."""
-        units = self._plan.units
-        owner = np.zeros(units.graph.size, dtype=np.int64)
+    def _flowing_operands(self) -> Dict[int, List[_Operand]]:
+        """Per recorded launch with anything to train behind it: operands that lead there."""
+        flowing: Dict[int, List[_Operand]] = {}
         for number, launch in enumerate(self._plan.launches):
-            owner[launch.units] = number
-        self._launch_of_slot = owner[units.slot_unit] if len(units.slot_unit) else owner[:0]
-        flowing: List[bool] = []
-        for launch in self._plan.launches:
-            held = any(p.grad_req != "null" for p in launch.segment.parameters)
-            inputs = any(
-                port.differentiable and self._source_flows(launch, p, flowing)
-                for p, port in enumerate(launch.segment.inputs)
+            if not launch.segment.mode & RECORDING:
+                continue
+            found = []
+            for p, port in enumerate(launch.segment.inputs):
+                if port.differentiable and type(launch.operands[p]) is not Whole:
+                    operand = self._operand(launch, p, port.shared)
+                    outside = (self._plan.units.term[operand.terms] < 0).any()
+                    if outside or any(maker in flowing for maker in operand.makers):
+                        found.append(operand)
+            whole = any(
+                type(operand) is Whole and port.differentiable
+                for operand, port in zip(launch.operands, launch.segment.inputs)
             )
-            flowing.append(bool(launch.segment.mode & RECORDING) and (held or inputs))
+            if found or whole or any(p.grad_req != "null" for p in launch.segment.parameters):
+                flowing[number] = found
         return flowing
 
-    def _terms(self, launch: Any, p: int) -> np.ndarray:
+    def _operand(self, launch: Any, p: int, shared: bool) -> _Operand:
         units = self._plan.units
-        inputs = units.input0[launch.units] + p
-        first, last = units.term0[inputs], units.term0[inputs + 1]
-        return np.repeat(first, last - first) + ragged_range(last - first)
+        inputs = units.input0[launch.units[:1] if shared else launch.units] + p
+        first = units.term0[inputs]
+        counts = units.term0[inputs + 1] - first
+        terms = np.repeat(first, counts) + ragged_range(counts)
+        made = units.term[terms]
+        makers = np.unique(self._maker[made[made >= 0]])
+        return _Operand(p, terms, np.repeat(np.arange(len(inputs)), counts), tuple(makers.tolist()))
 
-    def _source_flows(self, launch: Any, p: int, flowing: List[bool]) -> bool:
-        terms = self._plan.units.term[self._terms(launch, p)]
-        if (terms < 0).any():
-            return True
-        return any(flowing[k] for k in np.unique(self._launch_of_slot[terms]).tolist())
+    def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
+        """Launches that a gradient reaches from the heads, in forward order."""
+        reached = {int(self._maker[head.term]) for head in self._heads if head.term >= 0}
+        for number in sorted(operands, reverse=True):
+            if number in reached:
+                for operand in operands[number]:
+                    reached.update(operand.makers)
+        return sorted(reached.intersection(operands))
 
     def _place_heads(self) -> Tuple[HeadFill, ...]:
         groups: Dict[Any, List[int]] = {}
@@ -159,63 +181,49 @@ class _Backward:
 
     def _add_pairs(self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray) -> None:
         self._pairs.setdefault((arena, gradient), []).append((source, target, length))
-        self._joined.pop((arena, gradient), None)
 
-    def _place_operands(self, number: int, flowing: List[bool]) -> Tuple[Optional[Region], ...]:
+    def _place_operands(self, number: int, operands: List[_Operand]) -> Tuple[Optional[Region], ...]:
         launch = self._plan.launches[number]
-        units = self._plan.units
-        rows = units.graph.rows[launch.units]
-        placed: List[Optional[Region]] = []
-        for p, (port, operand) in enumerate(zip(launch.segment.inputs, launch.operands)):
-            if not port.differentiable or type(operand) is Whole or not self._source_flows(launch, p, flowing):
-                placed.append(None)
-                continue
-            count = 1 if port.shared else launch.rows
-            region = self._fetches.reserve(Arena(port.unit, port.dtype, launch.segment.context), count)
-            placed.append(region)
-            inputs = units.input0[launch.units] + p
-            terms = self._terms(launch, p)
-            member = np.repeat(np.arange(len(inputs)), units.term0[inputs + 1] - units.term0[inputs])
-            start = (region.start + np.cumsum(rows) - rows) * port.unit
-            length = rows * port.unit
-            if port.shared:
-                terms, member, start, length = terms[:1], member[:1], start[:1], np.array([port.unit])
-            self._add_terms(terms, start[member], length[member], region.arena)
+        segment = launch.segment
+        rows = self._plan.units.graph.rows[launch.units]
+        placed: List[Optional[Region]] = [None] * len(segment.inputs)
+        for operand in operands:
+            port = segment.inputs[operand.port]
+            members = np.ones(1, dtype=np.int64) if port.shared else rows
+            region = self._fetches.reserve(Arena(port.unit, port.dtype, segment.context), int(members.sum()))
+            placed[operand.port] = region
+            start = (region.start + np.cumsum(members) - members) * port.unit
+            self._add_terms(
+                operand.terms, start[operand.members], members[operand.members] * port.unit, region.arena
+            )
         return tuple(placed)
 
     def _add_terms(self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int) -> None:
-        plan = self._plan
-        term = plan.units.term[terms]
-        outside = term < 0
-        arena = np.where(outside, plan.external_arena[np.where(outside, -1 - term, 0)] if outside.any() else -1,
-                         plan.slot_arena[np.where(outside, 0, term)] if not outside.all() else -1)  # fmt: skip
-        element = np.where(outside, plan.external_element[np.where(outside, -1 - term, 0)] if outside.any() else 0,
-                           plan.slot_element[np.where(outside, 0, term)] if not outside.all() else 0)  # fmt: skip
-        element = element + plan.units.term_offset[terms]
+        arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
         for a in np.unique(arena).tolist():
-            at = arena == a
+            at = slice(None) if arena[0] == a and (arena == a).all() else arena == a
             self._add_pairs(a, gradient, element[at], target[at], length[at])
 
-    def _grain(self, key: Tuple[int, int]) -> Tuple[int, np.ndarray, np.ndarray]:
+    def _sorted_rows(self, key: Tuple[int, int]) -> Tuple[int, np.ndarray, np.ndarray]:
         """Return pairs as rows of one length, sorted by source."""
-        found = self._joined.get(key)
-        if found is None:
-            source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
-            grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
-            grain = int(np.gcd.reduce(np.concatenate([[grain], source % grain, target % grain, length % grain])))
-            steps = ragged_range(length // grain)
-            source = np.repeat(source // grain, length // grain) + steps
-            target = np.repeat(target // grain, length // grain) + steps
-            order = np.argsort(source, kind="stable")
-            found = self._joined[key] = (grain, source[order], target[order])
-        return found
+        source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
+        grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
+        if (source % grain).any() or (target % grain).any() or (length % grain).any():
+            grain = int(np.gcd.reduce(np.concatenate([[grain], source, target, length])))
+        source, target, length = source // grain, target // grain, length // grain
+        if length.max() > 1:
+            steps = ragged_range(length)
+            source, target = np.repeat(source, length) + steps, np.repeat(target, length) + steps
+        order = np.argsort(source, kind="stable")
+        return grain, source[order], target[order]
 
     def _pull(self, region: Region) -> Optional[Pull]:
         """Name the gradient rows whose sum is the gradient of `region`."""
         unit = self._plan.arenas[region.arena].unit
         parts = []
-        for key in [k for k in self._pairs if k[0] == region.arena]:
-            grain, source, target = self._grain(key)
+        for key, (grain, source, target) in self._rows.items():
+            if key[0] != region.arena:
+                continue
             first, last = region.start * unit // grain, (region.start + region.rows) * unit // grain
             low, high = np.searchsorted(source, [first, last])
             if low < high:

@@ -142,7 +142,10 @@ class Plan(NamedTuple):
     sizes: Tuple[int, ...]
     #: All gather indices, int32.
     indices: np.ndarray
-    #: Per term of the units (slots, then externals backwards): arena and first element.
+    #: Per term of the units: arena and first element.
+    term_arena: np.ndarray
+    term_element: np.ndarray
+    #: Per slot, and per external, the same.
     slot_arena: np.ndarray
     slot_element: np.ndarray
     external_arena: np.ndarray
@@ -278,7 +281,7 @@ class _Planner:
         launches = tuple(self._launch(k, outputs[k]) for k in range(len(self._first) - 1))
         return Plan(
             launches, fills, tuple(self.fetches.arenas), tuple(self.fetches.sizes), self.fetches.indices(),
-            self._slot_arena, self._slot_element, self._external_arena, self._external_element, units,
+            self._arena, self._element, self._slot_arena, self._slot_element, self._external_arena, self._external_element, units,
         )  # fmt: skip
 
     def _external_units(self) -> Dict[int, int]:
