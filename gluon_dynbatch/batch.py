@@ -27,17 +27,27 @@ RUNTIME = Runtime()
 
 
 def check_options(
-    analysis_budget: Any = "auto", granularity: str = "auto", policy: str = "auto",
-    max_rows: Optional[int] = None, strict: bool = False, debug: bool = False,
-) -> Options:  # fmt: skip
+    analysis_budget: Any = "auto",
+    granularity: str = "auto",
+    policy: str = "auto",
+    max_rows: Optional[int] = None,
+    strict: bool = False,
+    debug: bool = False,
+) -> Options:
     """Check the options of a scope; see :func:`gluon_dynbatch.batching`."""
     if granularity not in ("auto", *GRANULARITIES):
         raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
     if policy not in ("auto", *POLICIES):
         raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
-    if max_rows is not None and (isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1):
-        raise OptionError(f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}")
-    return Options(parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug))
+    if max_rows is not None and (
+        isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1
+    ):
+        raise OptionError(
+            f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}"
+        )
+    return Options(
+        parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug)
+    )
 
 
 class Batch:
@@ -64,7 +74,7 @@ class Batch:
         self.report = Report()
         self.plan: Optional[Plan] = None
 
-    def __enter__(self) -> "Batch":
+    def __enter__(self) -> Batch:
         outer = STATE.batch
         if outer is not None:
             return self._join(outer)
@@ -81,24 +91,30 @@ class Batch:
         HOOKS.acquire()
         return self
 
-    def _join(self, outer: "Batch") -> "Batch":
+    def _join(self, outer: Batch) -> Batch:
         outer.check_still_running()
         default = check_options()
-        for name, own, theirs, plain in zip(Options._fields, self._options, outer._options, default):
+        for name, own, theirs, plain in zip(
+            Options._fields, self._options, outer._options, default
+        ):
             if own != plain and own != theirs:
                 raise ScopeError(
                     user_message(
                         f"a batching scope inside another asks for {name}={own!r}, the outer one has {theirs!r}",
-                        user_line(), None, "give the option to the outer scope, or leave it out here",
+                        user_line(),
+                        None,
+                        "give the option to the outer scope, or leave it out here",
                     )
-                )  # fmt: skip
+                )
         self._outer = outer
         return outer
 
     def check_still_running(self) -> None:
         """Raise if this scope was left open by a generator that is not running."""
         frame = self._frame
-        if frame is None or not frame.f_code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+        if frame is None or not frame.f_code.co_flags & (
+            inspect.CO_GENERATOR | inspect.CO_COROUTINE
+        ):
             return
         running = sys._getframe(1)
         while running is not None:
@@ -109,9 +125,11 @@ class Batch:
             user_message(
                 f"the batching scope opened in {frame.f_code.co_name} "
                 f"({frame.f_code.co_filename}:{frame.f_code.co_firstlineno}) is still open in a suspended generator",
-                user_line(), None, "close the generator, or do not yield inside the scope",
+                user_line(),
+                None,
+                "close the generator, or do not yield inside the scope",
             )
-        )  # fmt: skip
+        )
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._outer is not None:
@@ -187,5 +205,9 @@ def _budget_from_environment() -> Any:
 def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:
     """Check options given to ``hybridize`` and return them under the names of :class:`Options`."""
     checked = check_options(**options)
-    names: Tuple[Tuple[str, str], ...] = (("analysis_budget", "budget"), ("granularity",) * 2, ("policy",) * 2)
+    names: Tuple[Tuple[str, str], ...] = (
+        ("analysis_budget", "budget"),
+        ("granularity",) * 2,
+        ("policy",) * 2,
+    )
     return {field: getattr(checked, field) for given, field in names if given in options}

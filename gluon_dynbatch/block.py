@@ -20,9 +20,13 @@ Result = TypeVar("Result")
 
 
 def batching(
-    analysis_budget: Any = "auto", granularity: str = "auto", policy: str = "auto",
-    max_rows: Optional[int] = None, strict: bool = False, debug: bool = False,
-) -> Batch:  # fmt: skip
+    analysis_budget: Any = "auto",
+    granularity: str = "auto",
+    policy: str = "auto",
+    max_rows: Optional[int] = None,
+    strict: bool = False,
+    debug: bool = False,
+) -> Batch:
     """Open a scope in which hybridized calls of many samples run together.
 
     Inside, calls of hybridized blocks, and operators applied to their results, are recorded; their
@@ -69,7 +73,9 @@ def batching(
     return Batch(check_options(analysis_budget, granularity, policy, max_rows, strict, debug))
 
 
-def map(fn: Callable[[Sample], Result], samples: Iterable[Sample], **scope_options: Any) -> List[Result]:
+def map(
+    fn: Callable[[Sample], Result], samples: Iterable[Sample], **scope_options: Any
+) -> List[Result]:
     """Apply a function to every sample within one scope.
 
     Parameters
@@ -113,7 +119,11 @@ class DynamicHybridBlock(HybridBlock):
         **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
         """
-        own = {name: options.pop(name) for name in ("analysis_budget", "granularity", "policy") if name in options}
+        own = {
+            name: options.pop(name)
+            for name in ("analysis_budget", "granularity", "policy")
+            if name in options
+        }
         self._scope_defaults = scope_defaults(own) or None
         super().hybridize(active, **options)
 
@@ -124,7 +134,11 @@ class DynamicHybridBlock(HybridBlock):
             return super().__call__(*args)
         if self._scope_defaults is not None:
             STATE.batch.use_defaults(self._scope_defaults)
-        if type(self).forward not in CELL_FORWARDS or self._forward_hooks or self._forward_pre_hooks:
+        if (
+            type(self).forward not in CELL_FORWARDS
+            or self._forward_hooks
+            or self._forward_pre_hooks
+        ):
             return super().__call__(*args)
         return recorder.call_block(self, args)
 
@@ -172,15 +186,19 @@ class DynamicHybridBlock(HybridBlock):
         except TypeError as error:
             raise ArgumentError(
                 user_message(
-                    f"an argument holds {error.args[0]!r} of type {type(error.args[0]).__name__}", user_line(),
-                    self.name, "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+                    f"an argument holds {error.args[0]!r} of type {type(error.args[0]).__name__}",
+                    user_line(),
+                    self.name,
+                    "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
                 )
-            ) from None  # fmt: skip
+            ) from None
         callee = RUNTIME.library.callee(self)
         graph = callee.graphs.get(spec)
         if graph is None:
             types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
-            graph = callee.graphs[spec] = CachedGraph(self, callee.program(spec, types, user_line()), types)
+            graph = callee.graphs[spec] = CachedGraph(
+                self, callee.program(spec, types, user_line()), types
+            )
         self._cached_graph = graph.inputs, graph.symbol
         # In place: a new list would mean that the graphs are out of date.
         self._cached_op_args[:] = graph.arguments
@@ -192,7 +210,9 @@ class DynamicHybridBlock(HybridBlock):
         try:
             infer_shapes(RUNTIME.library.callee(self).program(spec, types, user_line()), types)
         except Exception as error:
-            raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
+            raise ValueError(
+                f"Deferred initialization failed because shape cannot be inferred. {error}"
+            ) from error
 
 
 #: Blocks with one of these methods are cells.
@@ -223,7 +243,9 @@ class CachedGraph:
     def run(self, leaves: List[NDArray]) -> Any:
         """Run the graph and return its results in their structure."""
         context = leaves[0].context if leaves else None
-        results = self._cached_op(*[leaves[i] if is_data else i.data(context) for is_data, i in self.arguments])
+        results = self._cached_op(
+            *[leaves[i] if is_data else i.data(context) for is_data, i in self.arguments]
+        )
         results = [results] if isinstance(results, NDArray) else results
         return structure.unflatten(self._out_spec, results)
 
@@ -255,7 +277,9 @@ def convert(block: Block) -> Block:
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
         kind = type(block)
         if kind not in _CONVERTED:
-            names: Dict[str, Any] = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+            names: Dict[str, Any] = {
+                name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")
+            }
             if kind.forward is not HybridBlock.forward:
                 names["forward"] = kind.forward
             _CONVERTED[kind] = type(kind.__name__, (DynamicHybridBlock, kind), names)

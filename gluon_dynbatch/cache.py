@@ -21,7 +21,7 @@ class PlanCache:
 
     def __init__(self, capacity: int = 64):
         self._capacity = capacity
-        self._held: "OrderedDict[Hashable, Any]" = OrderedDict()
+        self._held: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, fingerprint: Hashable, make: Callable[[], Any]) -> Tuple[Any, bool]:

@@ -42,7 +42,9 @@ class Contracted:
         #: Where a recorded value went, if that has changed.
         self.moved: Dict[int, int] = {}
 
-    def append(self, entry: Any, sources: Sequence[int], offsets: Sequence[int], value0: int, origin: int) -> None:
+    def append(
+        self, entry: Any, sources: Sequence[int], offsets: Sequence[int], value0: int, origin: int
+    ) -> None:
         """Append one call."""
         self.entries[entry.id] = entry
         self.node_entry.append(entry.id)
@@ -75,7 +77,7 @@ class Composer:
     def __init__(self, library: Library):
         self._library = library
         #: None where composing failed or would not merge.
-        self._known: "OrderedDict[Any, Any]" = OrderedDict()
+        self._known: OrderedDict[Any, Any] = OrderedDict()
 
     def contract(self, recording: Recording, wanted: Sequence[int]) -> Contracted:
         """Replace isomorphic samples by single calls.
@@ -130,7 +132,9 @@ class Composer:
             self._known.popitem(last=False)
         return entry
 
-    def _compose(self, recording: Recording, shape: _Shape, results: Any, example: _Component) -> Any:
+    def _compose(
+        self, recording: Recording, shape: _Shape, results: Any, example: _Component
+    ) -> Any:
         calls = [recording.entries[number] for number, _ in shape.calls]
         modes = {entry.mode for entry in calls}
         if len(modes) > 1 or not shape.externals or not results:
@@ -142,7 +146,9 @@ class Composer:
         types = tuple(TYPES[t] for t in shape.externals)
         try:
             program = builder.program(results)
-            entry = self._library.make_entry(_Sample((shape, results), calls), modes.pop(), program, types, where)
+            entry = self._library.make_entry(
+                _Sample((shape, results), calls), modes.pop(), program, types, where
+            )
         except (CellError, DynBatchError):
             return None
         return entry if entry.variant(frozenset()).mergeable else None
@@ -182,7 +188,9 @@ def components(nodes: Nodes) -> List[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(label[order])) + 1) if count else []
 
 
-def _shape_of(recording: Recording, nodes: Nodes, members: np.ndarray, held: np.ndarray) -> Tuple[_Shape, _Component]:
+def _shape_of(
+    recording: Recording, nodes: Nodes, members: np.ndarray, held: np.ndarray
+) -> Tuple[_Shape, _Component]:
     place: Dict[int, Tuple[int, int]] = {}
     externals: List[int] = []
     calls, wanted = [], []
@@ -222,7 +230,11 @@ def _append_call(contracted: Contracted, recording: Recording, nodes: Nodes, nod
     first = int(nodes.operand0[node])
     last = first + len(entry.in_types)
     contracted.append(
-        entry, recording.sources[first:last], recording.offsets[first:last], recording.node_value0[node], node
+        entry,
+        recording.sources[first:last],
+        recording.offsets[first:last],
+        recording.node_value0[node],
+        node,
     )
 
 
@@ -231,7 +243,9 @@ class _Builder:
 
     def __init__(self, externals: int):
         self._names = [f"dynbatch_argument{i}" for i in range(externals)]
-        self._nodes: List[Dict[str, Any]] = [{"op": VARIABLE, "name": name, "inputs": []} for name in self._names]
+        self._nodes: List[Dict[str, Any]] = [
+            {"op": VARIABLE, "name": name, "inputs": []} for name in self._names
+        ]
         self._parameters: Dict[str, Any] = {}
         self._parameter_nodes: Dict[str, int] = {}
         #: Per call: its results, with shapes.
@@ -250,8 +264,12 @@ class _Builder:
                 if i in program.parameters:
                     made[i, 0] = (self._parameter(program.parameters[i], row), 0)
                 continue
-            inputs = [made[ref[0], 0] if program.rows[ref[0]].op == VARIABLE else (made[ref[0], 0][0], ref[1])
-                      for ref in row.inputs]  # fmt: skip
+            inputs = [
+                made[ref[0], 0]
+                if program.rows[ref[0]].op == VARIABLE
+                else (made[ref[0], 0][0], ref[1])
+                for ref in row.inputs
+            ]
             made[i, 0] = (self._node(row.op, row.attrs, inputs, row.extra), 0)
         self._results.append(
             [((made[r, 0][0], out), entry.shapes[r, out]) for r, out in program.heads]
@@ -266,19 +284,27 @@ class _Builder:
         known = self._parameter_nodes.get(parameter.name)
         if known is None:
             known = self._parameter_nodes[parameter.name] = len(self._nodes)
-            self._nodes.append({"op": VARIABLE, "name": parameter.name, "attrs": row.attrs, "inputs": []})
+            self._nodes.append(
+                {"op": VARIABLE, "name": parameter.name, "attrs": row.attrs, "inputs": []}
+            )
             self._parameters[parameter.name] = parameter
         return known
 
     def _node(self, op: str, attrs: Any, inputs: Any, extra: Any = None) -> int:
-        node = {"op": op, "name": f"call{len(self._nodes)}", "inputs": [[r, o, 0] for r, o in inputs]}
+        node = {
+            "op": op,
+            "name": f"call{len(self._nodes)}",
+            "inputs": [[r, o, 0] for r, o in inputs],
+        }
         if attrs:
             node["attrs"] = dict(attrs)
         node.update(extra or {})
         self._nodes.append(node)
         return len(self._nodes) - 1
 
-    def _view(self, ref: Tuple[int, int], held: Tuple[int, ...], offset: int, shape: Tuple[int, ...]) -> Tuple[int, int]:
+    def _view(
+        self, ref: Tuple[int, int], held: Tuple[int, ...], offset: int, shape: Tuple[int, ...]
+    ) -> Tuple[int, int]:
         """Read an array with another shape, from an offset in elements on."""
         if held == shape:
             return ref

@@ -22,7 +22,11 @@ TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9
 
 
 def compare_with_loop(
-    recording: Recording, execution: Execution, terms: np.ndarray, segments: SegmentTable, dispatcher: Dispatcher
+    recording: Recording,
+    execution: Execution,
+    terms: np.ndarray,
+    segments: SegmentTable,
+    dispatcher: Dispatcher,
 ) -> None:
     """Compare all results of a flush with those of the same calls one by one.
 
@@ -46,15 +50,21 @@ def compare_with_loop(
     weights = np.zeros(len(recording.value_type), dtype=bool)
     units = expand(recording, nodes, "alone", weights, segments)
     groups = analyze(units.graph, "depth", Budget(visits=0)).groups
-    plan = make_plan(units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values])
-    loop = Execution(plan, recording.externals, dispatcher, lambda node: where_of(recording.wheres[node]))
+    plan = make_plan(
+        units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
+    )
+    loop = Execution(
+        plan, recording.externals, dispatcher, lambda node: where_of(recording.wheres[node])
+    )
     loop.run()
     random: Set[int] = set()
     for node, number in enumerate(recording.node_entry):
         entry = recording.entries[number]
         first = int(nodes.operand0[node])
         read = recording.sources[first : first + len(entry.in_types)]
-        values = range(recording.node_value0[node], recording.node_value0[node] + len(entry.out_types))
+        values = range(
+            recording.node_value0[node], recording.node_value0[node] + len(entry.out_types)
+        )
         if _draws(entry) or random.intersection(read):
             random.update(values)
             continue
@@ -69,10 +79,11 @@ def compare_with_loop(
                     user_message(
                         f"call {node} gives other values in its batch than alone; largest difference "
                         f"{np.abs(got - wanted).max():g} in shape {kind.shape}",
-                        where_of(recording.wheres[node]), entry.name,
+                        where_of(recording.wheres[node]),
+                        entry.name,
                         "please report this with the program; analysis_budget=0 avoids batching",
                     )
-                )  # fmt: skip
+                )
 
 
 def _draws(entry: Any) -> bool:

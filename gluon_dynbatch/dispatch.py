@@ -43,7 +43,9 @@ class Dispatcher:
             auxiliary = set(symbol.list_auxiliary_states())
             mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
             read_back = frozenset(i for i, name in enumerate(order) if _is_read_back(segment, name))
-            segment.compiled = Executable(mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back)
+            segment.compiled = Executable(
+                mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back
+            )
             self.built += 1
         return segment.compiled  # type: ignore[no-any-return]
 
@@ -51,7 +53,8 @@ class Dispatcher:
 def _is_read_back(segment: Segment, name: str) -> bool:
     """Whether some operator's gradient may need the value of the variable called `name`."""
     return any(
-        segment.nodes[row]["name"] == name and place not in rules.UNREAD_IN_BACKWARD.get(node["op"], ())
+        segment.nodes[row]["name"] == name
+        and place not in rules.UNREAD_IN_BACKWARD.get(node["op"], ())
         for node in segment.nodes
         for place, (row, _, _) in enumerate(node["inputs"])
     )

@@ -162,7 +162,14 @@ class Execution:
         Records launches for the backward pass.
     """
 
-    def __init__(self, plan: Plan, externals: List[NDArray], dispatcher: Dispatcher, where: Any, tape: Any = None):
+    def __init__(
+        self,
+        plan: Plan,
+        externals: List[NDArray],
+        dispatcher: Dispatcher,
+        where: Any,
+        tape: Any = None,
+    ):
         self.plan = plan
         self._where = where
         self.externals = externals
@@ -195,7 +202,8 @@ class Execution:
     def operands(self, launch: Launch) -> List[NDArray]:
         """Fetch the operands of a launch."""
         return [
-            self.externals[o.external] if type(o) is Whole else self.buffers.fetch(o) for o in launch.operands
+            self.externals[o.external] if type(o) is Whole else self.buffers.fetch(o)
+            for o in launch.operands
         ]
 
     def _launch(self, number: int, launch: Launch) -> None:
@@ -217,9 +225,9 @@ class Execution:
         units, first = self.plan.units, int(launch.units[0])
         return LaunchError(
             user_message(
-                f"a launch of {len(launch.units)} calls failed: {error}", self._where(int(units.node[first])),
+                f"a launch of {len(launch.units)} calls failed: {error}",
+                self._where(int(units.node[first])),
                 units.name(first),
                 "open the scope with analysis_budget=0 to run the calls one by one",
             )
-        )  # fmt: skip
-
+        )

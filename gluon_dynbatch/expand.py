@@ -13,7 +13,6 @@ from .graph import UnitGraph, ragged_range
 from .record import TYPES, Recording
 from .segment import Cut, Segment, SegmentTable, cut_call
 
-
 #: In the place of a term: the value has no place of its own.
 ABSENT = np.iinfo(np.int64).min
 
@@ -68,15 +67,21 @@ def read_nodes(recording: Recording) -> Nodes:
     entry = np.array(recording.node_entry, dtype=np.int32)
     value0 = np.array(recording.node_value0, dtype=np.int64)
     counts = _table(recording, lambda e: len(e.in_types))[entry]
-    operand0 = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(entry) else np.zeros(0, np.int64)
+    operand0 = (
+        np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(entry) else np.zeros(0, np.int64)
+    )
     producer = np.full(len(recording.value_type), -1, dtype=np.int64)
     outputs = _table(recording, lambda e: len(e.out_types))[entry]
     made = np.repeat(value0, outputs) + ragged_range(outputs)
     producer[made] = np.repeat(np.arange(len(entry)), outputs)
     return Nodes(
-        entry, operand0, value0, np.array(recording.sources, dtype=np.int64),
-        np.array(recording.offsets, dtype=np.int64), producer,
-    )  # fmt: skip
+        entry,
+        operand0,
+        value0,
+        np.array(recording.sources, dtype=np.int64),
+        np.array(recording.offsets, dtype=np.int64),
+        producer,
+    )
 
 
 def _table(recording: Recording, of: Any) -> np.ndarray:
@@ -119,9 +124,14 @@ def _cut_blocks(
     recording: Recording, nodes: Nodes, granularity: str, weights: np.ndarray, table: SegmentTable
 ) -> List[_Block]:
     tokens: Dict[Any, int] = {}
-    kind_of = {n: tokens.setdefault((e.token, len(e.in_types)), len(tokens)) for n, e in recording.entries.items()}
+    kind_of = {
+        n: tokens.setdefault((e.token, len(e.in_types)), len(tokens))
+        for n, e in recording.entries.items()
+    }
     kinds = _table(recording, lambda e: kind_of[e.id])[nodes.entry]
-    late = _late_arguments(recording, nodes, kinds, len(tokens)) if granularity == "operator" else {}
+    late = (
+        _late_arguments(recording, nodes, kinds, len(tokens)) if granularity == "operator" else {}
+    )
     blocks = []
     order = np.argsort(nodes.entry, kind="stable")
     sorted_entries = nodes.entry[order]
@@ -172,7 +182,9 @@ def _shared_arguments(nodes: Nodes, kinds: np.ndarray, weights: np.ndarray) -> A
     return shared
 
 
-def _late_arguments(recording: Recording, nodes: Nodes, kinds: np.ndarray, count: int) -> Dict[int, FrozenSet[int]]:
+def _late_arguments(
+    recording: Recording, nodes: Nodes, kinds: np.ndarray, count: int
+) -> Dict[int, FrozenSet[int]]:
     """Find per kind of call the arguments that come out of a recursion it takes part in."""
     arguments = _table(recording, lambda e: len(e.in_types))[nodes.entry]
     consumer = np.repeat(kinds, arguments)
@@ -206,7 +218,9 @@ class _Wiring:
         self._unit0 = self._starts(count, lambda cut: len(cut.uses))
         self._slot0 = self._starts(count, lambda cut: sum(len(u.segment.outputs) for u in cut.uses))
         self._input0 = self._starts(count, lambda cut: sum(len(u.sources) for u in cut.uses))
-        self._term0 = self._starts(count, lambda cut: sum(len(s) for u in cut.uses for s in u.sources))
+        self._term0 = self._starts(
+            count, lambda cut: sum(len(s) for u in cut.uses for s in u.sources)
+        )
 
     def _starts(self, nodes: int, size: Any) -> np.ndarray:
         sizes = np.zeros(nodes + 1, dtype=np.int64)
@@ -237,10 +251,20 @@ class _Wiring:
             self._fill(block, value_term)
         graph = self._graph()
         return Units(
-            graph, list(self._segments), self._segment, self._node, self._unit_slot0, self._unit_input0[:-1],
-            self._input_term0, self._term, self._offset, self._slot_unit, value_term,
-            self._nodes.entry, self._names,
-        )  # fmt: skip
+            graph,
+            list(self._segments),
+            self._segment,
+            self._node,
+            self._unit_slot0,
+            self._unit_input0[:-1],
+            self._input_term0,
+            self._term,
+            self._offset,
+            self._slot_unit,
+            value_term,
+            self._nodes.entry,
+            self._names,
+        )
 
     def _value_terms(self) -> np.ndarray:
         term = np.full(self._values, ABSENT, dtype=np.int64)
@@ -248,7 +272,9 @@ class _Wiring:
         for block in self._blocks:
             first = np.cumsum([0] + [len(u.segment.outputs) for u in block.cut.uses])
             for out, (segment, slot) in enumerate(block.cut.heads):
-                term[self._nodes.value0[block.nodes] + out] = self._slot0[block.nodes] + first[segment] + slot
+                term[self._nodes.value0[block.nodes] + out] = (
+                    self._slot0[block.nodes] + first[segment] + slot
+                )
         return term
 
     def _fill(self, block: _Block, value_term: np.ndarray) -> None:
@@ -294,7 +320,10 @@ class _Wiring:
             return
         shared = np.concatenate([arguments[:, columns], block.offsets[:, columns]], axis=1)
         distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
-        ids = [self._signatures.setdefault((segment, *row), len(self._signatures)) for row in distinct.tolist()]
+        ids = [
+            self._signatures.setdefault((segment, *row), len(self._signatures))
+            for row in distinct.tolist()
+        ]
         self._signature[units] = np.array(ids, dtype=np.int32)[inverse.reshape(-1)]
 
     def _graph(self) -> UnitGraph:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -95,7 +95,11 @@ class Flush:
         """Do everything; afterwards all lazy arrays that are still held are real."""
         recording = self._recording
         started = time.perf_counter()
-        lazies = [lazy for lazy in (ref() for ref in recording.lazies) if lazy is not None and lazy._real is None]
+        lazies = [
+            lazy
+            for lazy in (ref() for ref in recording.lazies)
+            if lazy is not None and lazy._real is None
+        ]
         self._hand_out_constants(lazies)
         lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
@@ -115,7 +119,9 @@ class Flush:
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
         if self._options.debug:
-            compare_with_loop(recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher)
+            compare_with_loop(
+                recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher
+            )
         finished = time.perf_counter()
         if measured:
             mx.nd.waitall()
@@ -124,19 +130,35 @@ class Flush:
             )
         self.choice = self._runtime.controller.explain(key) if key is not None else ""
         self.report = FlushReport(
-            len(recording.node_entry), planned.plan.units.graph.size, planned.launches, planned.widths[0],
-            planned.widths[1], setting.granularity, setting.policy, str(setting.budget), cached, measured,
-            tuple(Alone(name, why, calls, self._where(planned, node)) for name, why, calls, node in planned.alone),
-            planned.plan.rows_gathered, planned.plan.arena_bytes,
-            1e3 * (started - recording.seconds), 1e3 * (analysed - before), 1e3 * (finished - analysed),
-        )  # fmt: skip
+            len(recording.node_entry),
+            planned.plan.units.graph.size,
+            planned.launches,
+            planned.widths[0],
+            planned.widths[1],
+            setting.granularity,
+            setting.policy,
+            str(setting.budget),
+            cached,
+            measured,
+            tuple(
+                Alone(name, why, calls, self._where(planned, node))
+                for name, why, calls, node in planned.alone
+            ),
+            planned.plan.rows_gathered,
+            planned.plan.arena_bytes,
+            1e3 * (started - recording.seconds),
+            1e3 * (analysed - before),
+            1e3 * (finished - analysed),
+        )
 
     def _setting(self) -> Tuple[Setting, Any, bool]:
         options = self._options
         budget = Budget() if options.budget == "auto" else options.budget
         if budget.is_zero:
             return Setting("block", "depth", budget), None, False
-        granularities = [options.granularity] if options.granularity != "auto" else ["operator", "block"]
+        granularities = (
+            [options.granularity] if options.granularity != "auto" else ["operator", "block"]
+        )
         policies = [options.policy] if options.policy != "auto" else ["depth", "search"]
         if len(granularities) == len(policies) == 1:
             return Setting(granularities[0], policies[0], budget), None, False
@@ -160,10 +182,19 @@ class Flush:
         # Only whole samples hide what is inside them; else every result has its place anyway.
         shown = tuple(wanted) if setting.granularity == "graph" else ()
         fingerprint = (
-            setting, self._options.max_rows, shown, bytes(recording.node_entry), bytes(recording.sources),
-            bytes(recording.offsets), bytes(recording.value_type), bytes(recording.external_values), bytes(weights),
-        )  # fmt: skip
-        return self._runtime.plans.get(fingerprint, lambda: self._make_plan(setting, wanted, weights))
+            setting,
+            self._options.max_rows,
+            shown,
+            bytes(recording.node_entry),
+            bytes(recording.sources),
+            bytes(recording.offsets),
+            bytes(recording.value_type),
+            bytes(recording.external_values),
+            bytes(weights),
+        )
+        return self._runtime.plans.get(
+            fingerprint, lambda: self._make_plan(setting, wanted, weights)
+        )
 
     def _make_plan(self, setting: Setting, wanted: List[int], weights: np.ndarray) -> Planned:
         recording, runtime = self._recording, self._runtime
@@ -178,11 +209,15 @@ class Flush:
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
-        plan = make_plan(units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values])
+        plan = make_plan(
+            units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
+        )
         values = np.arange(len(recording.value_type))
         values[list(moved)] = list(moved.values())
         produced = nodes.producer[values]
-        modes = np.array([calls.entries[calls.node_entry[n]].mode if n >= 0 else 0 for n in produced.tolist()])
+        modes = np.array(
+            [calls.entries[calls.node_entry[n]].mode if n >= 0 else 0 for n in produced.tolist()]
+        )
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         places = units.value_term[values]
@@ -193,30 +228,42 @@ class Flush:
             name, reason, calls, node = planned.alone[0]
             raise NotMergedError(
                 user_message(
-                    f"{calls} calls were not merged: {reason}", self._where(planned, node), name,
+                    f"{calls} calls were not merged: {reason}",
+                    self._where(planned, node),
+                    name,
                     "open the scope with strict=False to run them one by one",
                 )
-            )  # fmt: skip
+            )
 
     def _where(self, planned: Planned, node: int) -> Where:
         """Return the line that recorded a node of the plan."""
-        return where_of(self._recording.wheres[node if planned.origin is None else planned.origin[node]])
+        return where_of(
+            self._recording.wheres[node if planned.origin is None else planned.origin[node]]
+        )
 
-    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
+    def _heads(
+        self, planned: Planned, lazies: List[LazyNDArray]
+    ) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
         """Return where each held array lies and whether a gradient may arrive at it."""
         heads: List[Tuple[Head, bool]] = []
         for lazy in lazies:
             kind = TYPES[lazy._type]
             mode = int(planned.mode[lazy._value])
-            head = Head(int(planned.term[lazy._value]), lazy._offset, kind.shape, kind.dtype, kind.context)
+            head = Head(
+                int(planned.term[lazy._value]), lazy._offset, kind.shape, kind.dtype, kind.context
+            )
             heads.append((head, bool(mode & RECORDING) and kind.dtype in FLOATS))
         return heads, [head for head, flows in heads if flows]
 
-    def _execute(self, planned: Planned, heads: List[Head]) -> Tuple[Execution, Optional[GradientTape]]:
+    def _execute(
+        self, planned: Planned, heads: List[Head]
+    ) -> Tuple[Execution, Optional[GradientTape]]:
         plan, externals = planned.plan, self._recording.externals
         tape = None
         if heads:
-            trained = tuple(p.grad_req for launch in plan.launches for p in launch.segment.parameters)
+            trained = tuple(
+                p.grad_req for launch in plan.launches for p in launch.segment.parameters
+            )
             key = (tuple(heads), trained)
             gradient = planned.gradients.get(key)
             if gradient is None:
@@ -225,7 +272,9 @@ class Flush:
                 gradient = planned.gradients[key] = plan_gradient(plan, heads)
             if gradient.launches:
                 tape = GradientTape(plan, gradient, externals)
-        execution = Execution(plan, externals, self._runtime.dispatcher, lambda n: self._where(planned, n), tape)
+        execution = Execution(
+            plan, externals, self._runtime.dispatcher, lambda n: self._where(planned, n), tape
+        )
         execution.run()
         return execution, tape
 
@@ -239,7 +288,9 @@ class Flush:
                 flat = external.reshape((-1,))[lazy._offset : lazy._offset + lazy.size]
                 lazy.become(flat.reshape(lazy.shape).copy())
 
-    def _hand_out(self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]) -> List[NDArray]:
+    def _hand_out(
+        self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]
+    ) -> List[NDArray]:
         """Make the arrays that are still held real, as copies out of the arenas."""
         groups: Dict[Any, List[int]] = {}
         for i, (head, _) in enumerate(heads):
@@ -254,7 +305,9 @@ class Flush:
         return arrays  # type: ignore[return-value]
 
 
-def _take_out(execution: Execution, arena: int, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
+def _take_out(
+    execution: Execution, arena: int, shape: Tuple[int, ...], starts: List[int]
+) -> List[NDArray]:
     if len(starts) < MANY:
         return [execution.buffers.elements(arena, start, shape).copy() for start in starts]
     unit = int(np.prod(shape))

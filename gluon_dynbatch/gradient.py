@@ -29,7 +29,7 @@ from mxnet.ndarray import NDArray
 
 from .execute import Buffers, zero
 from .graph import ragged_range
-from .plan import Arena, Fetches, Plan, Region, Scatter, Slice, Sum, Whole
+from .plan import Arena, Fetches, Plan, Region, Scatter, Sum, Whole
 from .record import RECORDING, TRAINING
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -117,12 +117,21 @@ class _Backward:
         regions = {number: self._place_operands(number, operands[number]) for number in live}
         self._rows = {key: self._sorted_rows(key) for key in self._pairs}
         launches = self._plan.launches
-        pulls = {number: tuple(self._pull(region) for region in launches[number].outputs) for number in live}
+        pulls = {
+            number: tuple(self._pull(region) for region in launches[number].outputs)
+            for number in live
+        }
         fills = tuple(self._pull(fill.region) for fill in self._plan.fills)
         return GradientPlan(
-            tuple(live), regions, pulls, fills, heads, tuple(self._fetches.arenas),
-            tuple(self._fetches.sizes), self._fetches.indices(),
-        )  # fmt: skip
+            tuple(live),
+            regions,
+            pulls,
+            fills,
+            heads,
+            tuple(self._fetches.arenas),
+            tuple(self._fetches.sizes),
+            self._fetches.indices(),
+        )
 
     def _flowing_operands(self) -> Dict[int, List[_Operand]]:
         """Per recorded launch with anything to train behind it: operands that lead there."""
@@ -173,16 +182,22 @@ class _Backward:
         for (shape, dtype, context, arena), members in groups.items():
             unit = int(np.prod(shape))
             region = self._fetches.reserve(Arena(unit, dtype, context), len(members))
-            source = np.array([self._plan.place(self._heads[i].term)[1] + self._heads[i].offset for i in members])
+            source = np.array(
+                [self._plan.place(self._heads[i].term)[1] + self._heads[i].offset for i in members]
+            )
             target = (region.start + np.arange(len(members))) * unit
             self._add_pairs(arena, region.arena, source, target, np.full(len(members), unit))
             fills.append(HeadFill(region, tuple(members)))
         return tuple(fills)
 
-    def _add_pairs(self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray) -> None:
+    def _add_pairs(
+        self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray
+    ) -> None:
         self._pairs.setdefault((arena, gradient), []).append((source, target, length))
 
-    def _place_operands(self, number: int, operands: List[_Operand]) -> Tuple[Optional[Region], ...]:
+    def _place_operands(
+        self, number: int, operands: List[_Operand]
+    ) -> Tuple[Optional[Region], ...]:
         launch = self._plan.launches[number]
         segment = launch.segment
         rows = self._plan.units.graph.rows[launch.units]
@@ -190,15 +205,22 @@ class _Backward:
         for operand in operands:
             port = segment.inputs[operand.port]
             members = np.ones(1, dtype=np.int64) if port.shared else rows
-            region = self._fetches.reserve(Arena(port.unit, port.dtype, segment.context), int(members.sum()))
+            region = self._fetches.reserve(
+                Arena(port.unit, port.dtype, segment.context), int(members.sum())
+            )
             placed[operand.port] = region
             start = (region.start + np.cumsum(members) - members) * port.unit
             self._add_terms(
-                operand.terms, start[operand.members], members[operand.members] * port.unit, region.arena
+                operand.terms,
+                start[operand.members],
+                members[operand.members] * port.unit,
+                region.arena,
             )
         return tuple(placed)
 
-    def _add_terms(self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int) -> None:
+    def _add_terms(
+        self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int
+    ) -> None:
         arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
         for a in np.unique(arena).tolist():
             at = slice(None) if arena[0] == a and (arena == a).all() else arena == a
@@ -227,10 +249,16 @@ class _Backward:
             first, last = region.start * unit // grain, (region.start + region.rows) * unit // grain
             low, high = np.searchsorted(source, [first, last])
             if low < high:
-                parts.append(self._part(key[1], source[low:high] - first, target[low:high], last - first, grain))
+                parts.append(
+                    self._part(
+                        key[1], source[low:high] - first, target[low:high], last - first, grain
+                    )
+                )
         return Pull(tuple(parts)) if parts else None
 
-    def _part(self, gradient: int, local: np.ndarray, target: np.ndarray, rows: int, grain: int) -> Any:
+    def _part(
+        self, gradient: int, local: np.ndarray, target: np.ndarray, rows: int, grain: int
+    ) -> Any:
         counts = np.bincount(local, minlength=rows)
         most = int(counts.max())
         if most == 1 and len(local) == rows:
@@ -276,7 +304,9 @@ class GradientTape:
         """Whether a launch is to be recorded."""
         return number in self._wanted
 
-    def run(self, number: int, executable: Any, operands: List[NDArray], results: List[NDArray]) -> None:
+    def run(
+        self, number: int, executable: Any, operands: List[NDArray], results: List[NDArray]
+    ) -> None:
         """Run a launch on variables of its own, and remember its results."""
         launch = self._plan.launches[number]
         segment = launch.segment
@@ -286,13 +316,19 @@ class GradientTape:
                 variables.append(operands[p])
                 # A shared operand has its own shape; its gradient row is seen with that shape.
                 rows = self._buffers.region(region)
-                buffers.append(rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape))
+                buffers.append(
+                    rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape)
+                )
             elif type(launch.operands[p]) is Whole and segment.inputs[p].differentiable:
-                operands[p] = self._variable(self._externals[launch.operands[p].external], True, True)
+                operands[p] = self._variable(
+                    self._externals[launch.operands[p].external], True, True
+                )
         if variables:
             autograd.mark_variables(variables, buffers, "write")
         arguments = [
-            operands[i] if kind == "in" else self._parameter(segment.parameters[i], segment.context, executable, k)
+            operands[i]
+            if kind == "in"
+            else self._parameter(segment.parameters[i], segment.context, executable, k)
             for k, (kind, i) in enumerate(executable.arguments)
         ]
         previous = autograd.set_recording(True)
@@ -337,7 +373,9 @@ class GradientTape:
         if self.inputs:
             record_function(self.inputs, heads, self.backward)
 
-    def backward(self, head_gradients: List[NDArray], wanted: List[bool]) -> List[Optional[NDArray]]:
+    def backward(
+        self, head_gradients: List[NDArray], wanted: List[bool]
+    ) -> List[Optional[NDArray]]:
         """Return the gradients of `inputs`; None where `wanted` is false."""
         for accumulator in self._accumulators:
             zero(accumulator)
@@ -384,9 +422,14 @@ class GradientTape:
 
 
 _BACKWARD = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p),
-    ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_void_p,
-)  # fmt: skip
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
 _DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 #: Callbacks that MXNet may still call, by number.  C code holds only their addresses.
 _ALIVE: Dict[int, Any] = {}
@@ -410,7 +453,9 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
 
     def run(heads: int, count: int, pointers: Any, requests: Any, training: int, state: Any) -> int:
         del training, state
-        arrays = [NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]]
+        arrays = [
+            NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
+        ]
         try:
             asked = [requests[i] for i in range(count)]
             made = backward(arrays[:heads], [bool(request) for request in asked])
@@ -432,7 +477,9 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         _ALIVE.pop(key, None)
         return 1
 
-    callbacks = [ctypes.cast(f, ctypes.CFUNCTYPE(ctypes.c_int)) for f in (_BACKWARD(run), _DELETE(delete))]
+    callbacks = [
+        ctypes.cast(f, ctypes.CFUNCTYPE(ctypes.c_int)) for f in (_BACKWARD(run), _DELETE(delete))
+    ]
     functions = c_array(ctypes.CFUNCTYPE(ctypes.c_int), callbacks)
     listed = MXCallbackList(
         ctypes.c_int(2),
@@ -444,7 +491,11 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     try:
         check_call(
             _LIB.MXCustomFunctionRecord(
-                len(inputs), c_handle_array(inputs), len(outputs), c_handle_array(outputs), ctypes.byref(listed)
+                len(inputs),
+                c_handle_array(inputs),
+                len(outputs),
+                c_handle_array(outputs),
+                ctypes.byref(listed),
             )
         )
     finally:

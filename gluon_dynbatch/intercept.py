@@ -37,11 +37,15 @@ class OperatorInfo:
         lists = [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
         check_call(
             _LIB.MXSymbolGetAtomicSymbolInfo(
-                ctypes.c_void_p(handle), ctypes.byref(name), ctypes.byref(description),
-                ctypes.byref(number), *[ctypes.byref(part) for part in lists],
-                ctypes.byref(count), ctypes.byref(returned),
+                ctypes.c_void_p(handle),
+                ctypes.byref(name),
+                ctypes.byref(description),
+                ctypes.byref(number),
+                *[ctypes.byref(part) for part in lists],
+                ctypes.byref(count),
+                ctypes.byref(returned),
             )
-        )  # fmt: skip
+        )
         self.name = py_str(name.value)
         self.count_attribute = py_str(count.value) if count.value else ""
         self.creates = self.name in rules.CREATION
@@ -106,8 +110,15 @@ class Hooks:
         setattr(owner, name, make(original))
 
     def _invoke_hook(self, original: Any) -> Any:
-        def invoke(handle: int, arrays: List[Any], keys: List[str], values: List[Any], out: Any,
-                   is_np_op: bool, output_is_list: bool) -> Any:  # fmt: skip
+        def invoke(
+            handle: int,
+            arrays: List[Any],
+            keys: List[str],
+            values: List[Any],
+            out: Any,
+            is_np_op: bool,
+            output_is_list: bool,
+        ) -> Any:
             recorder = STATE.recorder
             if recorder is not None and out is not None:
                 recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
@@ -122,7 +133,8 @@ class Hooks:
             callee = Operator(self._info(handle), tuple(keys), tuple(map(str, values)))
             if not arrays:
                 return recorder.constant(
-                    callee.token, lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+                    callee.token,
+                    lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list),
                 )
             made = recorder.invoke(callee, arrays)
             if made is None:
@@ -170,7 +182,9 @@ class Hooks:
 
 def current_mode() -> int:
     """Ask autograd for the mode of this thread."""
-    return (RECORDING if autograd.is_recording() else 0) | (TRAINING if autograd.is_training() else 0)
+    return (RECORDING if autograd.is_recording() else 0) | (
+        TRAINING if autograd.is_training() else 0
+    )
 
 
 HOOKS = Hooks()

@@ -174,7 +174,9 @@ class Plan(NamedTuple):
             for i, (n, a) in enumerate(zip(self.sizes, self.arenas))
         ]
         for fill in self.fills:
-            lines.append(f"fill    {_region(fill.region)} <- {len(fill.externals)} arrays from outside")
+            lines.append(
+                f"fill    {_region(fill.region)} <- {len(fill.externals)} arrays from outside"
+            )
         for i, launch in enumerate(self.launches):
             made = ", ".join(map(_region, launch.outputs))
             read = ", ".join(map(str, launch.operands))
@@ -213,7 +215,9 @@ class Fetches:
         """Name the rows of `unit` elements that start at `elements`."""
         count = len(elements)
         start = int(elements[0])
-        if int(elements[-1]) - start == (count - 1) * unit and (count < 3 or (np.diff(elements) == unit).all()):
+        if int(elements[-1]) - start == (count - 1) * unit and (
+            count < 3 or (np.diff(elements) == unit).all()
+        ):
             return Slice(arena, start, count, unit)
         grain = int(np.gcd(unit, self.arenas[arena].unit))
         if (elements % grain).any():
@@ -280,9 +284,19 @@ class _Planner:
         self._arena = arenas[at]
         launches = tuple(self._launch(k, outputs[k]) for k in range(len(self._first) - 1))
         return Plan(
-            launches, fills, tuple(self.fetches.arenas), tuple(self.fetches.sizes), self.fetches.indices(),
-            self._arena, self._element, self._slot_arena, self._slot_element, self._external_arena, self._external_element, units,
-        )  # fmt: skip
+            launches,
+            fills,
+            tuple(self.fetches.arenas),
+            tuple(self.fetches.sizes),
+            self.fetches.indices(),
+            self._arena,
+            self._element,
+            self._slot_arena,
+            self._slot_element,
+            self._external_arena,
+            self._external_element,
+            units,
+        )
 
     def _external_units(self) -> Dict[int, int]:
         """Return for each external that has to stand in an arena the row length it is read with."""
@@ -404,7 +418,9 @@ def check_plan(plan: Plan) -> None:
     """
     units = plan.units
     ran = np.concatenate([launch.units for launch in plan.launches] or [np.zeros(0, np.int64)])
-    assert np.array_equal(np.sort(ran), np.arange(units.graph.size)), "a unit does not run exactly once"
+    assert np.array_equal(np.sort(ran), np.arange(units.graph.size)), (
+        "a unit does not run exactly once"
+    )
     launch_of = np.zeros(units.graph.size, dtype=np.int64)
     for k, launch in enumerate(plan.launches):
         launch_of[launch.units] = k
@@ -412,9 +428,13 @@ def check_plan(plan: Plan) -> None:
         assert (signatures == signatures[0]).all(), f"launch {k} mixes signatures"
         assert launch.rows == int(units.graph.rows[launch.units].sum())
     owners = np.repeat(np.arange(units.graph.size), np.diff(units.graph.offsets))
-    assert (launch_of[units.graph.preds] < launch_of[owners]).all(), "an operand comes from a later launch"
+    assert (launch_of[units.graph.preds] < launch_of[owners]).all(), (
+        "an operand comes from a later launch"
+    )
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    regions = [r for launch in plan.launches for r in launch.outputs] + [f.region for f in plan.fills]
+    regions = [r for launch in plan.launches for r in launch.outputs] + [
+        f.region for f in plan.fills
+    ]
     for region in regions:
         written[region.arena][region.start : region.start + region.rows] += 1
     for rows in written:

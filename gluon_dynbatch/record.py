@@ -24,7 +24,15 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .errors import ArgumentError, ContextError, GradientError, ScopeError, StaleArrayError, Where, user_message
+from .errors import (
+    ArgumentError,
+    ContextError,
+    GradientError,
+    ScopeError,
+    StaleArrayError,
+    Where,
+    user_message,
+)
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -108,7 +116,9 @@ class TypeTable:
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
         dtype = value.dtype
-        return self.id_of(ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context))
+        return self.id_of(
+            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
+        )
 
 
 #: In the place of a stop: one row is meant, not a range.
@@ -141,7 +151,7 @@ class LazyNDArray(NDArray):
 
     __slots__ = ("_recording", "_value", "_offset", "_type", "_real", "__weakref__")
 
-    def __init__(self, recording: "Recording", value: int, offset: int, type_id: int):
+    def __init__(self, recording: Recording, value: int, offset: int, type_id: int):
         # NDArrayBase.__init__ would store a handle, and there is none yet.
         self._recording = recording
         self._value = value
@@ -211,7 +221,7 @@ class LazyNDArray(NDArray):
         """Whether the value is still to be computed."""
         return self._recording.open
 
-    def _view(self, offset: int, shape: Tuple[int, ...]) -> "LazyNDArray":
+    def _view(self, offset: int, shape: Tuple[int, ...]) -> LazyNDArray:
         """Return `shape` elements from `offset` on as a view, without recording a call."""
         kind = TYPES[self._type]
         type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
@@ -253,14 +263,16 @@ class LazyNDArray(NDArray):
         if 0 in kept:
             return super().__getitem__(key)
         sliced = mx.nd.slice(self, begin=tuple(begin), end=tuple(end), step=tuple(step))
-        kept.extend(shape[len(key):])
+        kept.extend(shape[len(key) :])
         return sliced.reshape(tuple(kept) or (1,))
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
         if not self.pending:
             return self.real().reshape(*shape, **kwargs)
-        asked = kwargs.get("shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+        asked = kwargs.get(
+            "shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        )
         known = resolve_shape(self.shape, tuple(asked))
         if known is None or kwargs.get("reverse"):
             return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
@@ -311,7 +323,9 @@ class LazyNDArray(NDArray):
         """Return the same values, cut from the gradient graph."""
         return mx.nd.BlockGrad(self) if self.pending else self.real().detach()
 
-    def backward(self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True) -> None:
+    def backward(
+        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
+    ) -> None:
         """Compute the gradients of this array; as ``NDArray.backward``.
 
         Raises
@@ -327,10 +341,12 @@ class LazyNDArray(NDArray):
             raise GradientError(
                 user_message(
                     "this array is not in a graph: it was not recorded under autograd.record(), or backward has "
-                    "already been called on an array of the same flush", user_line(), None,
+                    "already been called on an array of the same flush",
+                    user_line(),
+                    None,
                     "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
                 )
-            ) from error  # fmt: skip
+            ) from error
 
     def as_in_context(self, context: mx.Context) -> NDArray:
         """Return the array on another device."""
@@ -345,7 +361,9 @@ def _accept_lazy_values() -> None:
     original = NDArray._prepare_value_nd
 
     def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
-        return original(array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs)
+        return original(
+            array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs
+        )
 
     NDArray._prepare_value_nd = prepare
 
@@ -376,10 +394,24 @@ class Recording:
     """Everything that one flush will run, as flat arrays."""
 
     __slots__ = (
-        "open", "error", "node_entry", "node_value0", "sources", "offsets", "wheres", "value_type",
-        "externals", "external_values", "_external_ids", "constants", "lazies", "recorder", "seconds", "entries",
+        "open",
+        "error",
+        "node_entry",
+        "node_value0",
+        "sources",
+        "offsets",
+        "wheres",
+        "value_type",
+        "externals",
+        "external_values",
+        "_external_ids",
+        "constants",
+        "lazies",
+        "recorder",
+        "seconds",
+        "entries",
         "__weakref__",
-    )  # fmt: skip
+    )
 
     def __init__(self, recorder: Any):
         self.recorder = recorder
@@ -425,9 +457,11 @@ class Recording:
                 raise ArgumentError(
                     user_message(
                         f"an array of storage type {real.stype!r} cannot be batched",
-                        user_line(), None, "convert it with .tostype('default')",
+                        user_line(),
+                        None,
+                        "convert it with .tostype('default')",
                     )
-                )  # fmt: skip
+                )
             known = len(self.value_type)
             self.value_type.append(TYPES.of(real))
             self._external_ids[id(real)] = known
@@ -440,7 +474,9 @@ class Recording:
         """Whether a recorded call has `value` as an argument."""
         return id(value) in self._external_ids
 
-    def node(self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]) -> List[LazyNDArray]:
+    def node(
+        self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]
+    ) -> List[LazyNDArray]:
         """Append one call and hand out its outputs."""
         first = len(self.value_type)
         self.entries[entry.id] = entry
@@ -467,9 +503,11 @@ class Recording:
                 user_message(
                     "this array was recorded in a batching scope and never computed: "
                     + (self.error or "the scope ended with an exception"),
-                    user_line(), None, "run the computation again in a new scope",
+                    user_line(),
+                    None,
+                    "run the computation again in a new scope",
                 )
-            )  # fmt: skip
+            )
 
     def close(self) -> None:
         """Let go of everything that only a flush needs."""
@@ -550,9 +588,11 @@ def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
     return ContextError(
         user_message(
             f"the arrays of one call are on several contexts: {', '.join(sorted(map(str, contexts)))}",
-            user_line(), name, "bring them together with .as_in_context(...)",
+            user_line(),
+            name,
+            "bring them together with .as_in_context(...)",
         )
-    )  # fmt: skip
+    )
 
 
 class Recorder:
@@ -587,9 +627,11 @@ class Recorder:
             raise ScopeError(
                 user_message(
                     "a value of an open batching scope was asked for from another thread",
-                    user_line(), None, "call batch.flush() in the scope's own thread first",
+                    user_line(),
+                    None,
+                    "call batch.flush() in the scope's own thread first",
                 )
-            )  # fmt: skip
+            )
         where = user_line()
         self.forced[where] = self.forced.get(where, 0) + 1
         self._flush()
@@ -663,7 +705,9 @@ class Recorder:
             self._scan(callee, array_, key, sources, offsets)
         return self._append(callee, tuple(key), sources, offsets, arrays)[0]
 
-    def _scan(self, callee: Any, value: Any, key: List[Any], sources: List[int], offsets: List[int]) -> None:
+    def _scan(
+        self, callee: Any, value: Any, key: List[Any], sources: List[int], offsets: List[int]
+    ) -> None:
         """Add one argument of any kind to the key of a call, and its arrays to the operands."""
         if isinstance(value, NDArray):
             recording = self.recording
@@ -685,7 +729,9 @@ class Recorder:
         for leaf in leaves:
             self._scan(callee, leaf, key, sources, offsets)
 
-    def _append(self, callee: Any, key: Tuple[Any, ...], sources: List[int], offsets: List[int], args: Any) -> Any:
+    def _append(
+        self, callee: Any, key: Tuple[Any, ...], sources: List[int], offsets: List[int], args: Any
+    ) -> Any:
         entry = self._entries.get(key)
         where = call_line(3)
         if entry is None:
@@ -697,7 +743,12 @@ class Recorder:
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
         if not types:
             raise ArgumentError(
-                user_message("a block is called without any array", user_line(), callee.name, "pass at least one array")
+                user_message(
+                    "a block is called without any array",
+                    user_line(),
+                    callee.name,
+                    "pass at least one array",
+                )
             )
         self._check_contexts(callee, types)
         # Tracing calls children with symbols: these are not calls to record.
@@ -716,7 +767,8 @@ class Recorder:
         return ArgumentError(
             user_message(
                 f"an argument holds {value!r} of type {type(value).__name__}",
-                user_line(), callee.name,
+                user_line(),
+                callee.name,
                 "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
             )
-        )  # fmt: skip
+        )

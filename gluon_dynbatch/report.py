@@ -90,7 +90,9 @@ class Report:
         for flush in self.flushes:
             for one in flush.alone:
                 known = found.get((one.name, one.reason))
-                found[one.name, one.reason] = one if known is None else known._replace(calls=known.calls + one.calls)
+                found[one.name, one.reason] = (
+                    one if known is None else known._replace(calls=known.calls + one.calls)
+                )
         return sorted(found.values(), key=lambda one: -one.calls)
 
     @property
@@ -116,9 +118,14 @@ class Report:
         for flush in self.flushes[-8:]:
             lines += _describe(flush)
         if len(self.flushes) > 8:
-            lines.insert(0, f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; the last 8:")
+            lines.insert(
+                0,
+                f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; the last 8:",
+            )
         for one in self.alone:
-            lines.append(f"ran alone   {one.calls} x {one.name}: {one.reason}\n            {one.where}")
+            lines.append(
+                f"ran alone   {one.calls} x {one.name}: {one.reason}\n            {one.where}"
+            )
         for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
             lines.append(f"value read  {times} x at {where}")
         if self.choice:

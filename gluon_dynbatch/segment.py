@@ -33,7 +33,9 @@ Source = Tuple[str, int, int]
 
 FLOATS = ("float16", "float32", "float64")
 #: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
-HANDS_THROUGH = frozenset(["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"])
+HANDS_THROUGH = frozenset(
+    ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
+)
 
 
 class Port(NamedTuple):
@@ -53,10 +55,22 @@ class Port(NamedTuple):
 class Segment:
     """A piece of a program in its batching layout; equal pieces are one object."""
 
-    __slots__ = ("layout", "inputs", "outputs", "nodes", "heads", "arguments", "parameters", "mode",
-                 "context", "reason", "compiled", "__weakref__")  # fmt: skip
+    __slots__ = (
+        "layout",
+        "inputs",
+        "outputs",
+        "nodes",
+        "heads",
+        "arguments",
+        "parameters",
+        "mode",
+        "context",
+        "reason",
+        "compiled",
+        "__weakref__",
+    )
 
-    def __init__(self, normal: "_NormalForm", variant: Variant, layout: str, reason: str):
+    def __init__(self, normal: _NormalForm, variant: Variant, layout: str, reason: str):
         self.layout = layout
         self.inputs: Tuple[Port, ...] = tuple(normal.ports)
         self.outputs: Tuple[Port, ...] = tuple(normal.outputs)
@@ -93,10 +107,10 @@ class SegmentTable:
     """Keeps one object per normal form for as long as some cut uses it."""
 
     def __init__(self) -> None:
-        self._segments: "weakref.WeakValueDictionary[Any, Segment]" = weakref.WeakValueDictionary()
+        self._segments: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
-    def intern(self, normal: "_NormalForm", variant: Variant, layout: str, reason: str) -> Segment:
+    def intern(self, normal: _NormalForm, variant: Variant, layout: str, reason: str) -> Segment:
         """Return the segment with this normal form."""
         key = normal.key(variant, layout)
         with self._lock:
@@ -155,13 +169,18 @@ class _Cutter:
         self._program = variant.entry.program
         self._variant = variant
         self._own = [i for i, r in enumerate(self._rows) if r.op != VARIABLE and variant.batched[i]]
-        self._refused = frozenset(i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal))
+        self._refused = frozenset(
+            i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
+        )
         heads = {row for row, _ in self._program.heads}
         self._sums = frozenset(
-            i for i in self._own
-            if self._rows[i].op == "add_n" and i not in heads and i not in self._refused
+            i
+            for i in self._own
+            if self._rows[i].op == "add_n"
+            and i not in heads
+            and i not in self._refused
             and all(variant.batched[r] for r, _ in self._rows[i].inputs)
-        )  # fmt: skip
+        )
         self._late = self._depends_on(late)
 
     def _depends_on(self, late: FrozenSet[int]) -> List[bool]:
@@ -202,7 +221,9 @@ class _Cutter:
             for r, _ in self._rows[i].inputs:
                 if r in parent and r not in self._refused and self._alike(r, i, stages):
                     parent[root(r)] = root(i)
-                elif self._rows[r].op == VARIABLE and self._variant.batched[r] and not self._late[i]:
+                elif (
+                    self._rows[r].op == VARIABLE and self._variant.batched[r] and not self._late[i]
+                ):
                     # Operators on one early argument can run at once: let them share a launch.
                     other = first_user.setdefault((r, stages[i]), i)
                     parent[root(other)] = root(i)
@@ -229,7 +250,9 @@ def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
         for ref in refs:
             normal.result(ref)
         reason = (_refusal(variant, part) or variant.reason) if alone else ""
-        uses.append(SegmentUse(table.intern(normal, variant, layout, reason), tuple(normal.sources)))
+        uses.append(
+            SegmentUse(table.intern(normal, variant, layout, reason), tuple(normal.sources))
+        )
     heads = tuple(place[ref][1:] for ref in program.heads)
     return Cut(tuple(uses), heads)
 
@@ -256,8 +279,14 @@ def _crossing(variant: Variant, partition: _Partition, part_of: Dict[int, int]) 
 class _NormalForm:
     """Builds a segment depth first from its results, so that equal segments come out equal."""
 
-    def __init__(self, variant: Variant, members: Set[int], layout: str, sums: FrozenSet[int],
-                 place: Dict[Ref, Source]):  # fmt: skip
+    def __init__(
+        self,
+        variant: Variant,
+        members: Set[int],
+        layout: str,
+        sums: FrozenSet[int],
+        place: Dict[Ref, Source],
+    ):
         self._variant = variant
         self._program = variant.entry.program
         self._members = members
@@ -277,14 +306,26 @@ class _NormalForm:
     def key(self, variant: Variant, layout: str) -> Any:
         """Return what equal segments have in common."""
         nodes = tuple(
-            (n["op"], tuple(sorted(n.get("attrs", {}).items())), tuple(map(tuple, n["inputs"])), repr(n.get("subgraphs")))
+            (
+                n["op"],
+                tuple(sorted(n.get("attrs", {}).items())),
+                tuple(map(tuple, n["inputs"])),
+                repr(n.get("subgraphs")),
+            )
             for n in self.nodes
         )
         entry = variant.entry
         return (
-            nodes, tuple(self.heads), tuple(self.arguments), tuple(self.ports), tuple(self.outputs),
-            tuple(map(id, self.parameters)), layout, entry.mode, entry.context,
-        )  # fmt: skip
+            nodes,
+            tuple(self.heads),
+            tuple(self.arguments),
+            tuple(self.ports),
+            tuple(self.outputs),
+            tuple(map(id, self.parameters)),
+            layout,
+            entry.mode,
+            entry.context,
+        )
 
     def result(self, ref: Ref) -> None:
         """Make a value of the program a result of the segment."""
@@ -394,9 +435,15 @@ class _NormalForm:
         self.parameters.append(self._program.parameters[row])
         return self._variable("param", len(self.parameters) - 1)
 
-    def _node(self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None) -> int:
+    def _node(
+        self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None
+    ) -> int:
         number = len(self.nodes)
-        node = {"op": op, "name": f"{self._variant.entry.name}_{op}{number}", "inputs": [[r, o, 0] for r, o in inputs]}
+        node = {
+            "op": op,
+            "name": f"{self._variant.entry.name}_{op}{number}",
+            "inputs": [[r, o, 0] for r, o in inputs],
+        }
         if attrs:
             node["attrs"] = dict(attrs)
         node.update(extra or {})

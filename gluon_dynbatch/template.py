@@ -28,7 +28,15 @@ from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 
 from . import rules, structure
-from .errors import CellError, ContextError, DTypeError, ShapeError, UninitializedError, Where, user_message
+from .errors import (
+    CellError,
+    ContextError,
+    DTypeError,
+    ShapeError,
+    UninitializedError,
+    Where,
+    user_message,
+)
 from .intercept import Operator
 from .record import TRAINING, TYPES, ArrayType
 
@@ -104,7 +112,9 @@ class BlockCallee:
 _TOKENS = itertools.count()
 
 
-def _read_symbol(symbol: Any, arguments: List[str], parameters: Dict[str, Parameter], out_spec: Any) -> Program:
+def _read_symbol(
+    symbol: Any, arguments: List[str], parameters: Dict[str, Parameter], out_spec: Any
+) -> Program:
     internals = symbol.get_internals()
     graph = json.loads(internals.tojson())
     rows = []
@@ -117,7 +127,9 @@ def _read_symbol(symbol: Any, arguments: List[str], parameters: Dict[str, Parame
     held = {i: parameters[name] for name, i in variables.items() if name in parameters}
     visible = tuple((row, out) for row, out, _ in graph["heads"])
     places = tuple(variables.get(name) for name in arguments)
-    return Program(tuple(rows), heads, places, held, internals, visible, symbol, tuple(arguments), out_spec)
+    return Program(
+        tuple(rows), heads, places, held, internals, visible, symbol, tuple(arguments), out_spec
+    )
 
 
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
@@ -139,10 +151,12 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
                 raise
             raise CellError(
                 user_message(
-                    f"hybrid_forward cannot be traced with symbols: {error}", where, block.name,
+                    f"hybrid_forward cannot be traced with symbols: {error}",
+                    where,
+                    block.name,
                     "a cell must not read values or shapes of its arrays; use forward() of a dynamic block for that",
                 )
-            ) from error  # fmt: skip
+            ) from error
         outputs, out_spec = _results(result, block.name, where)
         if any(len(out.list_outputs()) > 1 for out in outputs):
             parts = iter([list(out) if len(out.list_outputs()) > 1 else out for out in outputs])
@@ -163,10 +177,12 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     if not outputs:
         raise CellError(
             user_message(
-                f"hybrid_forward returns {result!r}, which holds no array", where, name,
+                f"hybrid_forward returns {result!r}, which holds no array",
+                where,
+                name,
                 "return an array, or a list, tuple or dictionary of arrays",
             )
-        )  # fmt: skip
+        )
     return outputs, spec
 
 
@@ -180,10 +196,12 @@ def trace_operator(operator: Operator, arguments: int) -> Program:
     nodes = [{"op": VARIABLE, "name": name, "inputs": []} for name in names]
     nodes.append(
         {
-            "op": operator.name, "name": "call", "attrs": operator.attributes(arguments),
+            "op": operator.name,
+            "name": "call",
+            "attrs": operator.attributes(arguments),
             "inputs": [[i, 0, 0] for i in range(arguments)],
         }
-    )  # fmt: skip
+    )
     symbol = load_symbol(nodes, [(arguments, 0)])
     outputs = [ref for ref in _read_symbol(symbol, names, {}, None).visible if ref[0] == arguments]
     return compose(nodes, outputs, names, {})
@@ -200,7 +218,12 @@ def load_symbol(nodes: List[Dict[str, Any]], heads: List[Ref]) -> Any:
     return mx.sym.load_json(json.dumps(graph))
 
 
-def compose(nodes: List[Dict[str, Any]], heads: List[Ref], arguments: List[str], parameters: Dict[str, Parameter]) -> Program:
+def compose(
+    nodes: List[Dict[str, Any]],
+    heads: List[Ref],
+    arguments: List[str],
+    parameters: Dict[str, Parameter],
+) -> Program:
     """Make a program from nodes of the symbol file format."""
     return _read_symbol(load_symbol(nodes, heads), arguments, parameters, len(heads))
 
@@ -208,7 +231,7 @@ def compose(nodes: List[Dict[str, Any]], heads: List[Ref], arguments: List[str],
 class Variant:
     """How the calls of an entry run together, given which arguments they share."""
 
-    def __init__(self, entry: "Entry", shared: FrozenSet[int]):
+    def __init__(self, entry: Entry, shared: FrozenSet[int]):
         self.entry = entry
         self.shared = shared
         self.layout = "alone"
@@ -226,7 +249,9 @@ class Variant:
         self.batched = [False] * len(program.rows)
         for i, row in enumerate(program.rows):
             if row.op == VARIABLE:
-                self.batched[i] = i in program.arguments and program.arguments.index(i) not in self.shared
+                self.batched[i] = (
+                    i in program.arguments and program.arguments.index(i) not in self.shared
+                )
             else:
                 self.batched[i] = any(self.batched[r] for r, _ in row.inputs)
         if not all(self.batched[r] for r, _ in program.heads):
@@ -247,9 +272,13 @@ class Variant:
         row, shapes = self.entry.program.rows[i], self.entry.shapes
         outputs = tuple(shapes[ref] for ref in self.entry.program.visible if ref[0] == i)
         return rules.Site(
-            row.op, row.attrs, tuple(shapes[ref] for ref in row.inputs), outputs,
-            tuple(self.batched[r] for r, _ in row.inputs), bool(self.entry.mode & TRAINING),
-        )  # fmt: skip
+            row.op,
+            row.attrs,
+            tuple(shapes[ref] for ref in row.inputs),
+            outputs,
+            tuple(self.batched[r] for r, _ in row.inputs),
+            bool(self.entry.mode & TRAINING),
+        )
 
     def _operator_rows(self) -> List[int]:
         rows = self.entry.program.rows
@@ -310,7 +339,15 @@ class Variant:
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode."""
 
-    def __init__(self, number: int, callee: Any, mode: int, program: Program, in_types: Tuple[ArrayType, ...], where: Where):
+    def __init__(
+        self,
+        number: int,
+        callee: Any,
+        mode: int,
+        program: Program,
+        in_types: Tuple[ArrayType, ...],
+        where: Where,
+    ):
         self.id = number
         self.token = callee.token
         self.name = callee.name
@@ -347,7 +384,9 @@ def infer_shapes(program: Program, types: Any) -> Dict[Ref, Shape]:
 
 
 def _by_name(program: Program, values: List[Any]) -> Dict[str, Any]:
-    return {program.rows[row].name: v for row, v in zip(program.arguments, values) if row is not None}
+    return {
+        program.rows[row].name: v for row, v in zip(program.arguments, values) if row is not None
+    }
 
 
 def _finish_deferred(program: Program, arguments: Any, auxiliary: Any) -> None:
@@ -362,7 +401,9 @@ def _finish_deferred(program: Program, arguments: Any, auxiliary: Any) -> None:
             parameter._finish_deferred_init()
 
 
-def infer(program: Program, types: Any, callee: Any, where: Where) -> Tuple[Dict[Ref, Shape], Dict[Ref, str]]:
+def infer(
+    program: Program, types: Any, callee: Any, where: Where
+) -> Tuple[Dict[Ref, Shape], Dict[Ref, str]]:
     """Infer shapes and dtypes of a call; errors name the user's line."""
     described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
     try:
@@ -370,26 +411,32 @@ def infer(program: Program, types: Any, callee: Any, where: Where) -> Tuple[Dict
     except (MXNetError, DeferredInitializationError, AssertionError) as error:
         raise ShapeError(
             user_message(
-                f"arguments of shapes {described} do not fit: {_first_line(error)}", where, callee.name,
+                f"arguments of shapes {described} do not fit: {_first_line(error)}",
+                where,
+                callee.name,
                 "check the shapes of this call",
             )
-        ) from None  # fmt: skip
+        ) from None
     for parameter in program.parameters.values():
         if parameter._data is None:
             raise UninitializedError(
                 user_message(
-                    f"parameter {parameter.name!r} is not initialised", where, callee.name,
+                    f"parameter {parameter.name!r} is not initialised",
+                    where,
+                    callee.name,
                     "call net.initialize() before the first call",
                 )
-            )  # fmt: skip
+            )
         if types and types[0].context not in parameter.list_ctx():
             held = ", ".join(map(str, parameter.list_ctx()))
             raise ContextError(
                 user_message(
-                    f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on {held}", where,
-                    callee.name, "bring them together with .as_in_context(...) or net.collect_params().reset_ctx(...)",
+                    f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on {held}",
+                    where,
+                    callee.name,
+                    "bring them together with .as_in_context(...) or net.collect_params().reset_ctx(...)",
                 )
-            )  # fmt: skip
+            )
     known = _by_name(program, [np.dtype(t.dtype).type for t in types])
     try:
         _, outputs, _ = program.internals._infer_type_impl(False, **known)
@@ -398,16 +445,20 @@ def infer(program: Program, types: Any, callee: Any, where: Where) -> Tuple[Dict
     except MXNetError as error:
         raise DTypeError(
             user_message(
-                f"arguments of types {described} do not fit: {_first_line(error)}", where, callee.name,
+                f"arguments of types {described} do not fit: {_first_line(error)}",
+                where,
+                callee.name,
                 "bring them to one dtype with .astype(...)",
             )
-        ) from None  # fmt: skip
+        ) from None
     return shapes, {r: np.dtype(t).name for r, t in zip(program.visible, outputs)}
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error in operator" in line or "Check failed" in line] or lines
+    told = [
+        line for line in lines if "Error in operator" in line or "Check failed" in line
+    ] or lines
     return told[0] if told else type(error).__name__
 
 
@@ -424,7 +475,11 @@ class Library:
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the recorded side of `block`, a new one if its cached graph became invalid."""
         known = block.__dict__.get("_dynbatch_callee")
-        if known is None or known.version is not block._cached_op_args or known.identity != id(block):
+        if (
+            known is None
+            or known.version is not block._cached_op_args
+            or known.identity != id(block)
+        ):
             known = BlockCallee(block)
             # Past Block.__setattr__, which would register it.
             block.__dict__["_dynbatch_callee"] = known
@@ -436,7 +491,9 @@ class Library:
             for key in [key for key in self.entries if key[0] == token]:
                 del self.entries[key]
 
-    def entry(self, key: Any, callee: Any, mode: int, spec: Any, type_ids: Any, where: Where) -> Entry:
+    def entry(
+        self, key: Any, callee: Any, mode: int, spec: Any, type_ids: Any, where: Where
+    ) -> Entry:
         """Make the entry of a call that was not seen before."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
@@ -445,7 +502,9 @@ class Library:
             entry = self.entries[key] = self.make_entry(callee, mode, program, types, where)
         return entry
 
-    def make_entry(self, callee: Any, mode: int, program: Program, types: Tuple[ArrayType, ...], where: Where) -> Entry:
+    def make_entry(
+        self, callee: Any, mode: int, program: Program, types: Tuple[ArrayType, ...], where: Where
+    ) -> Entry:
         """Make an entry with a number of its own."""
         return Entry(next(self._numbers), callee, mode, program, types, where)
 
@@ -461,7 +520,9 @@ class Library:
             self._compiles[operator.name] = known
         return known
 
-    def _program(self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
+    def _program(
+        self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where
+    ) -> Program:
         if isinstance(callee, BlockCallee):
             return callee.program(spec, types, where)
         key = (callee.token, len(types))

@@ -72,14 +72,19 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
             leaves, _ = FLATTENER.flatten(sample)
         except TypeError:
             continue
-        found += [(f"array {k} of sample {i}", a) for k, a in enumerate(leaves) if a.grad is not None]
+        found += [
+            (f"array {k} of sample {i}", a) for k, a in enumerate(leaves) if a.grad is not None
+        ]
     return found
 
 
 def _run(
-    fn: Callable[[Any], Any], samples: Sequence[Any], variables: Any, batch: Optional[Batch] = None,
+    fn: Callable[[Any], Any],
+    samples: Sequence[Any],
+    variables: Any,
+    batch: Optional[Batch] = None,
     in_graph: Optional[List[bool]] = None,
-) -> Tuple[List[np.ndarray], List[np.ndarray], List[bool]]:  # fmt: skip
+) -> Tuple[List[np.ndarray], List[np.ndarray], List[bool]]:
     for _, array in variables:
         array.grad[:] = 0
     with mx.autograd.record():
@@ -94,7 +99,10 @@ def _run(
     heads = [leaf for leaf, inside in zip(leaves, in_graph) if inside]
     if heads and variables:
         random = np.random.RandomState(1)
-        weights = [mx.nd.array(random.uniform(0.5, 1.5, h.shape), ctx=h.context, dtype=h.dtype) for h in heads]
+        weights = [
+            mx.nd.array(random.uniform(0.5, 1.5, h.shape), ctx=h.context, dtype=h.dtype)
+            for h in heads
+        ]
         mx.autograd.backward(heads, weights)
     values = [leaf.asnumpy() for leaf in leaves]
     return values, [array.grad.asnumpy() for _, array in variables], in_graph
@@ -110,9 +118,18 @@ def _is_in_graph(array: NDArray) -> bool:
     return True
 
 
-def _compare(what: str, wanted: np.ndarray, got: np.ndarray, tolerance: Optional[Tuple[float, float]]) -> None:
+def _compare(
+    what: str, wanted: np.ndarray, got: np.ndarray, tolerance: Optional[Tuple[float, float]]
+) -> None:
     relative, absolute = tolerance or TOLERANCES.get(wanted.dtype.name, (0, 0))
-    assert wanted.dtype == got.dtype, f"{what} is {got.dtype} in the scope and {wanted.dtype} in the loop"
+    assert wanted.dtype == got.dtype, (
+        f"{what} is {got.dtype} in the scope and {wanted.dtype} in the loop"
+    )
     np.testing.assert_allclose(
-        got, wanted, relative, absolute, equal_nan=True, err_msg=f"{what} differs between scope and loop"
+        got,
+        wanted,
+        relative,
+        absolute,
+        equal_nan=True,
+        err_msg=f"{what} differs between scope and loop",
     )

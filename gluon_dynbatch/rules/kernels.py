@@ -40,4 +40,6 @@ def _split(attrs: Mapping[str, str], size: int) -> Optional[Rewrite]:
     shape = (0,) * axis + (-4, parts, size // parts, -2)
     apart = Step("Reshape", {"shape": str(shape)}, ((INPUT, 0),))
     split = {"num_outputs": str(parts), "axis": str(axis), "squeeze_axis": "True"}
-    return Rewrite((apart, Step("SliceChannel", split, ((0, 0),))), tuple((1, k) for k in range(parts)))
+    return Rewrite(
+        (apart, Step("SliceChannel", split, ((0, 0),))), tuple((1, k) for k in range(parts))
+    )
