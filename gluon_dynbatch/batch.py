@@ -100,7 +100,8 @@ class Batch:
             if own != plain and own != theirs:
                 raise ScopeError(
                     user_message(
-                        f"a batching scope inside another asks for {name}={own!r}, the outer one has {theirs!r}",
+                        f"a batching scope inside another asks for {name}={own!r}, "
+                        f"the outer one has {theirs!r}",
                         user_line(),
                         None,
                         "give the option to the outer scope, or leave it out here",
@@ -124,7 +125,8 @@ class Batch:
         raise ScopeError(
             user_message(
                 f"the batching scope opened in {frame.f_code.co_name} "
-                f"({frame.f_code.co_filename}:{frame.f_code.co_firstlineno}) is still open in a suspended generator",
+                f"({frame.f_code.co_filename}:{frame.f_code.co_firstlineno}) "
+                "is still open in a suspended generator",
                 user_line(),
                 None,
                 "close the generator, or do not yield inside the scope",
@@ -159,7 +161,7 @@ class Batch:
             self._defaults.setdefault(name, value)
 
     def _options_now(self) -> Options:
-        """Return the options of the next flush: the scope's own, else a block's, else the defaults."""
+        """Return the options of the next flush: own ones, else a block's, else the defaults."""
         options = self._options
         for name, value in self._defaults.items():
             if getattr(options, name) == "auto":

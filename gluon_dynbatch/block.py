@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 from . import structure
 from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .errors import ArgumentError, user_message
-from .record import FLATTENER, STATE, TYPES, context_error, user_line
+from .record import ARGUMENTS, FLATTENER, STATE, TYPES, context_error, user_line
 from .template import infer_shapes
 
 Sample = TypeVar("Sample")
@@ -189,7 +189,7 @@ class DynamicHybridBlock(HybridBlock):
                     f"an argument holds {error.args[0]!r} of type {type(error.args[0]).__name__}",
                     user_line(),
                     self.name,
-                    "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+                    ARGUMENTS,
                 )
             ) from None
         callee = RUNTIME.library.callee(self)

@@ -99,7 +99,7 @@ class Composer:
         contracted = Contracted(recording)
         kept: List[np.ndarray] = []
         for shape, alike in groups.items():
-            # What is held of one sample is computed for all: when Python lets go of an array is chance.
+            # What is held of one sample is computed for all: it is chance when Python lets go.
             results = tuple(sorted({ref for component in alike for ref in component.wanted}))
             entry = None
             if len(alike) > 1 and len(shape.calls) > 1:

@@ -77,7 +77,7 @@ def compare_with_loop(
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
                     user_message(
-                        f"call {node} gives other values in its batch than alone; largest difference "
+                        f"call {node} gives other values in its batch than alone; the largest difference is "
                         f"{np.abs(got - wanted).max():g} in shape {kind.shape}",
                         where_of(recording.wheres[node]),
                         entry.name,

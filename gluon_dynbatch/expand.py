@@ -34,8 +34,8 @@ class Nodes(NamedTuple):
 class Units(NamedTuple):
     """The units of a flush: places, segments and operands.
 
-    A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term is
-    a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.
+    A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
+    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.
     """
 
     graph: UnitGraph

@@ -267,7 +267,7 @@ class Flush:
             key = (tuple(heads), trained)
             gradient = planned.gradients.get(key)
             if gradient is None:
-                # One set of heads per plan is the rule; a user who varies them must not fill memory.
+                # One set of heads per plan is the rule; others must not fill memory.
                 planned.gradients.clear()
                 gradient = planned.gradients[key] = plan_gradient(plan, heads)
             if gradient.launches:

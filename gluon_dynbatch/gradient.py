@@ -1,18 +1,18 @@
 """Run a plan backward.
 
 Forward, every launch that takes part in the gradient is recorded on its own: its operands are
-variables whose gradients MXNet writes into rows of *gradient arenas*.  Backward, launches are walked
-in reverse; the head gradient of a launch is *pulled* from the rows that the readers of its results
-wrote.  A gather is its own transpose if a row is read once; a row read n times pulls n rows.  A sum
-costs nothing at all: its terms pull from the row of the sum.  No padded gradients, and none of the
-additions with which a tape joins them.
+variables whose gradients MXNet writes into rows of *gradient arenas*.  Backward, launches are
+walked in reverse; the head gradient of a launch is *pulled* from the rows that the readers of its
+results wrote.  A gather is its own transpose if a row is read once; a row read n times pulls n
+rows.  A sum costs nothing at all: its terms pull from the row of the sum.  No padded gradients, and
+none of the additions with which a tape joins them.
 
 The whole flush is one node in MXNet's own tape, so that ``backward``, ``grad`` and whatever comes
 before and after the scope work as ever.  MXNet runs such a node's backward pass in a thread of its
-own, while the user's thread goes on, for instance to the optimizer, which writes the parameters once
-their gradients are there.  Were the backward pass to read the parameters themselves, it could queue
-a read behind that write, which waits for the gradients, which wait for the read.  So it reads copies
-made in the forward pass.
+own, while the user's thread goes on, for instance to the optimizer, which writes the parameters
+once their gradients are there.  Were the backward pass to read the parameters themselves, it could
+queue a read behind that write, which waits for the gradients, which wait for the read.  So it reads
+copies made in the forward pass.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Backward:
         return _Operand(p, terms, np.repeat(np.arange(len(inputs)), counts), tuple(makers.tolist()))
 
     def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
-        """Launches that a gradient reaches from the heads, in forward order."""
+        """Return the launches that a gradient reaches from the heads, in forward order."""
         reached = {int(self._maker[head.term]) for head in self._heads if head.term >= 0}
         for number in sorted(operands, reverse=True):
             if number in reached:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+#: An array of integers or booleans.
+Array = NDArray[Any]
 
 
 class UnitGraph(NamedTuple):
@@ -27,10 +31,10 @@ class UnitGraph(NamedTuple):
         Rows that the unit adds to its launch, for ``max_rows``.
     """
 
-    signature: np.ndarray
-    offsets: np.ndarray
-    preds: np.ndarray
-    rows: np.ndarray
+    signature: Array
+    offsets: Array
+    preds: Array
+    rows: Array
 
     @property
     def size(self) -> int:
@@ -39,7 +43,7 @@ class UnitGraph(NamedTuple):
 
 
 def check_graph(graph: UnitGraph) -> None:
-    """Raise ``AssertionError`` if the arrays of `graph` do not describe a topologically numbered DAG."""
+    """Raise ``AssertionError`` if `graph` is no topologically numbered DAG."""
     units = graph.size
     assert graph.offsets.shape == (units + 1,) and graph.rows.shape == (units,)
     assert graph.offsets[0] == 0 and graph.offsets[-1] == len(graph.preds)
@@ -49,7 +53,7 @@ def check_graph(graph: UnitGraph) -> None:
     assert (graph.rows >= 0).all()
 
 
-def ragged_range(counts: np.ndarray) -> np.ndarray:
+def ragged_range(counts: Array) -> Array:
     """Return 0..n-1 for each n of `counts`, one after another."""
     starts = np.cumsum(counts) - counts
     return np.arange(int(counts.sum())) - np.repeat(starts, counts)

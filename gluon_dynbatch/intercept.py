@@ -3,7 +3,7 @@
 * ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
   Python operators and most methods of arrays;
 * ``HybridBlock._call_cached_op``: every call of a hybridized block;
-* ``NDArray.__setitem__``: an array that pending calls read is written to, so these have to run first;
+* ``NDArray.__setitem__``: calls that read the array run before it is written to;
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 

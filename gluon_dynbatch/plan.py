@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
-from .graph import ragged_range
+from .graph import Array, ragged_range
 
 
 class Arena(NamedTuple):
@@ -117,7 +117,7 @@ class Launch(NamedTuple):
 
     segment: Any
     #: Member units, in the order of their rows.
-    units: np.ndarray
+    units: Array
     rows: int
     operands: Tuple[Operand, ...]
     outputs: Tuple[Region, ...]
@@ -141,15 +141,15 @@ class Plan(NamedTuple):
     #: Rows per arena.
     sizes: Tuple[int, ...]
     #: All gather indices, int32.
-    indices: np.ndarray
+    indices: Array
     #: Per term of the units: arena and first element.
-    term_arena: np.ndarray
-    term_element: np.ndarray
+    term_arena: Array
+    term_element: Array
     #: Per slot, and per external, the same.
-    slot_arena: np.ndarray
-    slot_element: np.ndarray
-    external_arena: np.ndarray
-    external_element: np.ndarray
+    slot_arena: Array
+    slot_element: Array
+    external_arena: Array
+    external_element: Array
     units: Any
 
     def place(self, term: int) -> Tuple[int, int]:
@@ -198,7 +198,7 @@ class Fetches:
         #: Rows reserved so far; row 0 is the zero row.
         self.sizes: List[int] = []
         self._numbers: Dict[Arena, int] = {}
-        self._parts: List[np.ndarray] = []
+        self._parts: List[Array] = []
         self._count = 0
 
     def reserve(self, arena: Arena, rows: int) -> Region:
@@ -211,7 +211,7 @@ class Fetches:
         self.sizes[number] += rows
         return Region(number, start, rows)
 
-    def fetch(self, arena: int, elements: np.ndarray, unit: int) -> Union[Slice, Gather]:
+    def fetch(self, arena: int, elements: Array, unit: int) -> Union[Slice, Gather]:
         """Name the rows of `unit` elements that start at `elements`."""
         count = len(elements)
         start = int(elements[0])
@@ -227,20 +227,20 @@ class Fetches:
             index = (index[:, None] + np.arange(unit // grain)).reshape(-1)
         return Gather(arena, grain, self.index(index), len(index), count, unit)
 
-    def index(self, index: np.ndarray) -> int:
+    def index(self, index: Array) -> int:
         """Keep an index vector and return where it stands."""
         first = self._count
         self._parts.append(index)
         self._count += len(index)
         return first
 
-    def indices(self) -> np.ndarray:
+    def indices(self) -> Array:
         """Return all index vectors as one."""
         joined = np.concatenate(self._parts) if self._parts else np.zeros(0)
         return joined.astype(np.int32)
 
 
-def make_plan(units: Any, groups: np.ndarray, external_types: Sequence[Any]) -> Plan:
+def make_plan(units: Any, groups: Array, external_types: Sequence[Any]) -> Plan:
     """Turn a grouping of units into launches.
 
     Parameters
@@ -256,7 +256,7 @@ def make_plan(units: Any, groups: np.ndarray, external_types: Sequence[Any]) -> 
 
 
 class _Planner:
-    def __init__(self, units: Any, groups: np.ndarray, external_types: Sequence[Any]):
+    def __init__(self, units: Any, groups: Array, external_types: Sequence[Any]):
         self._units = units
         self._types = external_types
         ends = np.append(units.input0[1:], len(units.term0) - 1)
@@ -378,7 +378,7 @@ class _Planner:
             return Whole(-1 - number)
         return Shared(int(self._arena[term]), int(self._element[term]), port.shape)
 
-    def _sum(self, first: np.ndarray, counts: np.ndarray, rows: np.ndarray, unit: int) -> Sum:
+    def _sum(self, first: Array, counts: Array, rows: Array, unit: int) -> Sum:
         levels = []
         for level in range(int(counts.max())):
             reached = int(np.flatnonzero(counts > level)[-1]) + 1
@@ -388,7 +388,7 @@ class _Planner:
             levels.append(self._fetch(terms, rows[:reached], unit))
         return Sum(tuple(levels))
 
-    def _fetch(self, terms: np.ndarray, rows: np.ndarray, unit: int) -> Fetch:
+    def _fetch(self, terms: Array, rows: Array, unit: int) -> Fetch:
         elements, arenas = self._element[terms], self._arena[terms]
         if terms.min() < 0:
             some = arenas[np.argmax(terms >= 0)]

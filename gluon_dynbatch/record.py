@@ -36,6 +36,9 @@ from .errors import (
 
 FLATTENER = structure.Flattener(NDArray)
 
+#: What callers may pass, for error messages.
+ARGUMENTS = "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
+
 #: Bits of the mode in which a call was made.
 RECORDING, TRAINING = 1, 2
 
@@ -243,7 +246,7 @@ class LazyNDArray(NDArray):
         return super().__getitem__(key)
 
     def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
-        """Basic indexing along several axes, as one recorded ``slice`` and a view."""
+        """Index several axes at once, by one recorded ``slice`` and a view."""
         shape = self.shape
         if len(key) > len(shape):
             raise IndexError(f"{len(key)} indices for an array with {len(shape)} axes")
@@ -340,11 +343,13 @@ class LazyNDArray(NDArray):
                 raise
             raise GradientError(
                 user_message(
-                    "this array is not in a graph: it was not recorded under autograd.record(), or backward has "
+                    "this array is not in a graph: it was not recorded under autograd.record(), "
+                    "or backward has "
                     "already been called on an array of the same flush",
                     user_line(),
                     None,
-                    "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
+                    "call mx.autograd.backward(losses) once for all arrays, "
+                    "or pass retain_graph=True",
                 )
             ) from error
 
@@ -357,7 +362,7 @@ class LazyNDArray(NDArray):
 
 
 def _accept_lazy_values() -> None:
-    """Let lazy arrays be assigned to elements of others: the one place where MXNet wants its own type."""
+    """Let lazy arrays be assigned to elements of others; there MXNet wants exactly its own type."""
     original = NDArray._prepare_value_nd
 
     def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
@@ -425,7 +430,7 @@ class Recording:
         #: Per operand, nodes one after another: value and offset in elements.
         self.sources = array("i")
         self.offsets = array("q")
-        #: Per node: code object and instruction of the user's call; the line is looked up on demand.
+        #: Per node: code object and instruction of the user's call.
         self.wheres: List[Tuple[Any, int]] = []
         #: Per value: type id.
         self.value_type = array("i")
@@ -587,7 +592,8 @@ def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
     """Make the error for a call whose arrays are on several devices."""
     return ContextError(
         user_message(
-            f"the arrays of one call are on several contexts: {', '.join(sorted(map(str, contexts)))}",
+            "the arrays of one call are on several contexts: "
+            + ", ".join(sorted(map(str, contexts))),
             user_line(),
             name,
             "bring them together with .as_in_context(...)",
@@ -769,6 +775,6 @@ class Recorder:
                 f"an argument holds {value!r} of type {type(value).__name__}",
                 user_line(),
                 callee.name,
-                "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these",
+                ARGUMENTS,
             )
         )

@@ -120,7 +120,8 @@ class Report:
         if len(self.flushes) > 8:
             lines.insert(
                 0,
-                f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; the last 8:",
+                f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; "
+                "the last 8:",
             )
         for one in self.alone:
             lines.append(
@@ -135,12 +136,13 @@ class Report:
 
 def _describe(flush: FlushReport) -> List[str]:
     return [
-        f"calls       {flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide on average, "
-        f"{flush.largest_width} at most",
-        f"setting     granularity {flush.granularity}, policy {flush.policy}, budget {flush.budget}, "
-        f"plan {'from the cache' if flush.cached else 'made anew'}"
+        f"calls       {flush.nodes} in {flush.launches} launches; "
+        f"{flush.mean_width:.1f} wide on average, {flush.largest_width} at most",
+        f"setting     granularity {flush.granularity}, policy {flush.policy}, "
+        f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"
         + (", timed for auto" if flush.measured else ""),
-        f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, {flush.rows_gathered} rows gathered",
+        f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, "
+        f"{flush.rows_gathered} rows gathered",
         f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
         f"dispatch {flush.dispatch_ms:.1f} ms",
     ]

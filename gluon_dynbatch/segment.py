@@ -191,7 +191,7 @@ class _Cutter:
         return found
 
     def _stages(self) -> Dict[int, int]:
-        """Number of cuts behind a row, at most; along a path it never grows.
+        """Count the cuts behind each row, at most; along a path that never grows.
 
         Early and late rows are counted apart: a path leaves the early ones once and for good.
         """

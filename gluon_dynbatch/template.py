@@ -146,7 +146,7 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
             with block.name_scope():
                 result = block.hybrid_forward(mx.sym, *args, **params)
         except (NotImplementedForSymbol, AttributeError, TypeError, AssertionError) as error:
-            # The user's own exceptions travel on as they are; these come from a symbol used as an array.
+            # The user's own exceptions travel on; these come from a symbol used as an array.
             if "Symbol" not in str(error) and not isinstance(error, NotImplementedForSymbol):
                 raise
             raise CellError(
@@ -154,7 +154,8 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
                     f"hybrid_forward cannot be traced with symbols: {error}",
                     where,
                     block.name,
-                    "a cell must not read values or shapes of its arrays; use forward() of a dynamic block for that",
+                    "a cell must not read values or shapes of its arrays; "
+                    "use forward() of a dynamic block for that",
                 )
             ) from error
         outputs, out_spec = _results(result, block.name, where)
@@ -431,10 +432,12 @@ def infer(
             held = ", ".join(map(str, parameter.list_ctx()))
             raise ContextError(
                 user_message(
-                    f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on {held}",
+                    f"the arguments are on {types[0].context}, "
+                    f"parameter {parameter.name!r} is on {held}",
                     where,
                     callee.name,
-                    "bring them together with .as_in_context(...) or net.collect_params().reset_ctx(...)",
+                    "bring them together with .as_in_context(...) "
+                    "or net.collect_params().reset_ctx(...)",
                 )
             )
     known = _by_name(program, [np.dtype(t.dtype).type for t in types])
@@ -509,7 +512,7 @@ class Library:
         return Entry(next(self._numbers), callee, mode, program, types, where)
 
     def compiles(self, operator: Operator, arguments: int) -> bool:
-        """Whether an operator can be part of a ``CachedOp``; MXNet takes only those with a gradient."""
+        """Whether an operator can be part of a ``CachedOp``: MXNet takes those with a gradient."""
         known = self._compiles.get(operator.name)
         if known is None:
             try:

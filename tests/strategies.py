@@ -49,16 +49,8 @@ class Gate(gdb.DynamicHybridBlock):
         right = F.FullyConnected(h, weight_h, no_bias=True, num_hidden=2 * WIDTH)
         update, candidate = F.split(left + right, num_outputs=2, axis=1)
         made = F.sigmoid(update) * F.tanh(candidate)
-        # Without identity, MXNet 1.9.1 itself fails if x and h are one array: see Residual.
+        # Without identity, hybridized MXNet 1.9.1 itself fails when x and h are one array.
         return made, made + F.identity(h)
-
-
-class Residual(gdb.DynamicHybridBlock):
-    """The gradient of `h` is the head gradient itself, which MXNet does not write but alias."""
-
-    def hybrid_forward(self, F: Any, x: Any, h: Any) -> Any:
-        made = F.sigmoid(x) * F.tanh(x * x)
-        return made, made + h
 
 
 class ChildSum(gdb.DynamicHybridBlock):
@@ -118,7 +110,7 @@ class Cells(gdb.DynamicHybridBlock):
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         with self.name_scope():
-            self.linear, self.other, self.gate, self.residual = Linear(), Linear(), Gate(), Residual()
+            self.linear, self.other, self.gate = Linear(), Linear(), Gate()
             self.child_sum, self.nested, self.lookup, self.pool = ChildSum(), Nested(), Lookup(), Pool()
             self.rows = gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu"))
             self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
@@ -170,12 +162,6 @@ class Machine:
 def _child_sum(m: Machine, s: Step) -> None:
     children = [] if s.n % 4 == 3 else m.some(s)
     m.vectors += m.cells.child_sum(m.vector(s.b), children, children[::-1])
-
-
-def _residual(m: Machine, s: Step) -> None:
-    x, h = m.vector(s.a), m.vector(s.b)
-    # A hybridized cell of MXNet 1.9.1 cannot go backward if both are one array.
-    m.vectors += m.cells.residual(x, h if h is not x else h * 0.5)
 
 
 def _nested(m: Machine, s: Step) -> None:
@@ -233,7 +219,6 @@ OPERATIONS: Dict[str, Callable[[Machine, Step], None]] = {
     "linear": _first(lambda m, s: m.cells.linear(m.vector(s.a))),
     "other": _first(lambda m, s: m.cells.other(m.vector(s.a))),
     "gate": lambda m, s: m.vectors.extend(m.cells.gate(m.vector(s.a), m.vector(s.b))),
-    "residual": _residual,
     "child_sum": _child_sum,
     "nested": _nested,
     "lookup": _first(lambda m, s: m.cells.lookup(m.vector(s.a), m.matrix(s.b))),
