@@ -13,8 +13,9 @@ from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
 from .intercept import HOOKS, current_mode
 from .plan import Plan
-from .record import STATE, Recorder, user_line
+from .record import STATE, Recorder
 from .report import Report
+from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 

@@ -10,10 +10,12 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from . import structure
+from .arrays import TYPES
 from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .errors import ArgumentError, user_message
-from .record import ARGUMENTS, FLATTENER, STATE, TYPES, context_error, user_line
-from .template import infer_shapes
+from .record import ARGUMENTS, FLATTENER, STATE, context_error
+from .trace import infer_shapes
+from .where import user_line
 
 Sample = TypeVar("Sample")
 Result = TypeVar("Result")

@@ -14,10 +14,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from .arrays import TYPES
 from .errors import CellError, DynBatchError
 from .expand import Nodes, read_nodes
-from .record import TYPES, Recording, where_of
-from .template import VARIABLE, Entry, Library, Program, compose
+from .record import Recording
+from .template import Entry, Library
+from .trace import VARIABLE, Program, compose
+from .where import where_of
 
 #: So many samples of one shape, on average, make up for composing its program.
 SAMPLES_PER_SHAPE = 4

@@ -8,14 +8,16 @@ import numpy as np
 
 from . import rules
 from .analysis import Budget, analyze
+from .arrays import TYPES
 from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
 from .execute import Execution
 from .expand import ABSENT, expand, read_nodes
 from .plan import make_plan
-from .record import TYPES, Recording, where_of
+from .record import Recording
 from .segment import SegmentTable
-from .template import VARIABLE
+from .trace import VARIABLE
+from .where import where_of
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -77,8 +79,8 @@ def compare_with_loop(
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
                     user_message(
-                        f"call {node} gives other values in its batch than alone; the largest difference is "
-                        f"{np.abs(got - wanted).max():g} in shape {kind.shape}",
+                        f"call {node} gives other values in its batch than alone: off by "
+                        f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
                         where_of(recording.wheres[node]),
                         entry.name,
                         "please report this with the program; analysis_budget=0 avoids batching",

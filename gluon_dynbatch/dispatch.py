@@ -8,7 +8,7 @@ import mxnet as mx
 
 from . import rules
 from .segment import Segment
-from .template import load_symbol
+from .trace import load_symbol
 
 
 class Executable(NamedTuple):

@@ -12,8 +12,8 @@ from mxnet.ndarray import NDArray
 
 from .dispatch import Dispatcher
 from .errors import LaunchError, user_message
+from .graph import TRAINING
 from .plan import Arena, Gather, Launch, Mixed, Plan, Region, Scatter, Shared, Slice, Sum, Whole
-from .record import TRAINING
 
 
 class Buffers:
@@ -86,7 +86,7 @@ class Buffers:
             return self._view(arena, unit)._slice(start, start + rows)
         if type(wanted) is Gather:
             source = self._view(wanted.arena, wanted.grain)
-            index = self._index(self.arrays[wanted.arena].context, wanted.first, wanted.count)
+            index = self._index(self.arrays[wanted.arena].context, wanted.first, wanted.indices)
             rows = mx.nd.take(source, index)
             return rows if wanted.grain == wanted.unit else rows.reshape((wanted.rows, wanted.unit))
         if type(wanted) is Sum:

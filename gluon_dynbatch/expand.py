@@ -9,9 +9,11 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
 import numpy as np
 
+from .arrays import TYPES
+from .cut import cut_call
 from .graph import UnitGraph, ragged_range
-from .record import TYPES, Recording
-from .segment import Cut, Segment, SegmentTable, cut_call
+from .record import Recording
+from .segment import Cut, Segment, SegmentTable
 
 #: In the place of a term: the value has no place of its own.
 ABSENT = np.iinfo(np.int64).min

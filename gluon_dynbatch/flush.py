@@ -10,6 +10,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from .analysis import Budget, Controller, Setting, analyze, split_by_rows
+from .arrays import TYPES
 from .cache import PlanCache
 from .contract import Composer
 from .debug import compare_with_loop
@@ -17,12 +18,16 @@ from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
 from .execute import Execution
 from .expand import expand, find_weights, read_nodes
-from .gradient import FLOATS, GradientPlan, GradientTape, Head, plan_gradient
+from .gradient import GradientTape
+from .gradient_plan import FLOATS, GradientPlan, Head, plan_gradient
+from .graph import RECORDING
+from .lazy import LazyNDArray
 from .plan import Plan, make_plan
-from .record import RECORDING, TYPES, LazyNDArray, Recording, where_of
+from .record import Recording
 from .report import Alone, FlushReport
 from .segment import SegmentTable
 from .template import Library
+from .where import where_of
 
 #: What "auto" lets a search cost when the user gives no budget.
 SEARCH_BUDGET = Budget(milliseconds=10)

@@ -19,262 +19,34 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd
-from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_array, c_handle_array, check_call
+from mxnet.base import (
+    _LIB,
+    MXCallbackList,
+    NDArrayHandle,
+    c_array,
+    c_handle_array,
+    check_call,
+)
 from mxnet.ndarray import NDArray
 
 from .execute import Buffers, zero
-from .graph import ragged_range
-from .plan import Arena, Fetches, Plan, Region, Scatter, Sum, Whole
-from .record import RECORDING, TRAINING
+from .gradient_plan import GradientPlan, Pull
+from .graph import TRAINING
+from .plan import Plan, Whole
 
 LOGGER = logging.getLogger("gluon_dynbatch")
-
-FLOATS = ("float16", "float32", "float64")
-#: Beyond this many readers of one row, rows are added up by index instead of level by level.
-MOST_LEVELS = 12
-
-
-class Head(NamedTuple):
-    """A result that the user still holds."""
-
-    term: int
-    offset: int
-    shape: Tuple[int, ...]
-    dtype: str
-    context: Any
-
-
-class HeadFill(NamedTuple):
-    """Head gradients of one type, side by side in a gradient arena."""
-
-    region: Region
-    heads: Tuple[int, ...]
-
-
-class Pull(NamedTuple):
-    """The gradient of some rows: the sum of these fetches."""
-
-    parts: Tuple[Any, ...]
-
-
-class GradientPlan(NamedTuple):
-    """How a plan is run backward; inert data."""
-
-    #: Launches to record, in forward order.
-    launches: Tuple[int, ...]
-    #: Per launch and operand: rows for its gradient, or None.
-    regions: Dict[int, Tuple[Optional[Region], ...]]
-    #: Per launch: per result its pull, or None.
-    pulls: Dict[int, Tuple[Optional[Pull], ...]]
-    #: Per fill of the plan: pull of its rows, or None.
-    fills: Tuple[Optional[Pull], ...]
-    heads: Tuple[HeadFill, ...]
-    arenas: Tuple[Arena, ...]
-    sizes: Tuple[int, ...]
-    indices: np.ndarray
-
-
-def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
-    """Plan the backward pass of `plan` for gradients that arrive at `heads`."""
-    return _Backward(plan, heads).plan()
-
-
-class _Operand(NamedTuple):
-    """An operand through which a gradient can flow."""
-
-    port: int
-    #: Terms it is made of, and for each the member that reads it.
-    terms: np.ndarray
-    members: np.ndarray
-    #: Launches that make them.
-    makers: Tuple[int, ...]
-
-
-class _Backward:
-    """Finds out what takes part, gives every gradient its rows, and names the pulls."""
-
-    def __init__(self, plan: Plan, heads: Sequence[Head]):
-        self._plan = plan
-        self._heads = heads
-        self._fetches = Fetches()
-        #: Per source arena and gradient arena: lists of (source element, gradient element, length).
-        self._pairs: Dict[Tuple[int, int], List[Tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-        units = plan.units
-        owner = np.zeros(units.graph.size, dtype=np.int64)
-        for number, launch in enumerate(plan.launches):
-            owner[launch.units] = number
-        self._maker = owner[units.slot_unit] if len(units.slot_unit) else owner[:0]
-
-    def plan(self) -> GradientPlan:
-        operands = self._flowing_operands()
-        live = self._live(operands)
-        heads = self._place_heads()
-        regions = {number: self._place_operands(number, operands[number]) for number in live}
-        self._rows = {key: self._sorted_rows(key) for key in self._pairs}
-        launches = self._plan.launches
-        pulls = {
-            number: tuple(self._pull(region) for region in launches[number].outputs)
-            for number in live
-        }
-        fills = tuple(self._pull(fill.region) for fill in self._plan.fills)
-        return GradientPlan(
-            tuple(live),
-            regions,
-            pulls,
-            fills,
-            heads,
-            tuple(self._fetches.arenas),
-            tuple(self._fetches.sizes),
-            self._fetches.indices(),
-        )
-
-    def _flowing_operands(self) -> Dict[int, List[_Operand]]:
-        """Per recorded launch with anything to train behind it: operands that lead there."""
-        flowing: Dict[int, List[_Operand]] = {}
-        for number, launch in enumerate(self._plan.launches):
-            if not launch.segment.mode & RECORDING:
-                continue
-            found = []
-            for p, port in enumerate(launch.segment.inputs):
-                if port.differentiable and type(launch.operands[p]) is not Whole:
-                    operand = self._operand(launch, p, port.shared)
-                    outside = (self._plan.units.term[operand.terms] < 0).any()
-                    if outside or any(maker in flowing for maker in operand.makers):
-                        found.append(operand)
-            whole = any(
-                type(operand) is Whole and port.differentiable
-                for operand, port in zip(launch.operands, launch.segment.inputs)
-            )
-            if found or whole or any(p.grad_req != "null" for p in launch.segment.parameters):
-                flowing[number] = found
-        return flowing
-
-    def _operand(self, launch: Any, p: int, shared: bool) -> _Operand:
-        units = self._plan.units
-        inputs = units.input0[launch.units[:1] if shared else launch.units] + p
-        first = units.term0[inputs]
-        counts = units.term0[inputs + 1] - first
-        terms = np.repeat(first, counts) + ragged_range(counts)
-        made = units.term[terms]
-        makers = np.unique(self._maker[made[made >= 0]])
-        return _Operand(p, terms, np.repeat(np.arange(len(inputs)), counts), tuple(makers.tolist()))
-
-    def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
-        """Return the launches that a gradient reaches from the heads, in forward order."""
-        reached = {int(self._maker[head.term]) for head in self._heads if head.term >= 0}
-        for number in sorted(operands, reverse=True):
-            if number in reached:
-                for operand in operands[number]:
-                    reached.update(operand.makers)
-        return sorted(reached.intersection(operands))
-
-    def _place_heads(self) -> Tuple[HeadFill, ...]:
-        groups: Dict[Any, List[int]] = {}
-        for i, head in enumerate(self._heads):
-            arena = self._plan.place(head.term)[0]
-            groups.setdefault((head.shape, head.dtype, head.context, arena), []).append(i)
-        fills = []
-        for (shape, dtype, context, arena), members in groups.items():
-            unit = int(np.prod(shape))
-            region = self._fetches.reserve(Arena(unit, dtype, context), len(members))
-            source = np.array(
-                [self._plan.place(self._heads[i].term)[1] + self._heads[i].offset for i in members]
-            )
-            target = (region.start + np.arange(len(members))) * unit
-            self._add_pairs(arena, region.arena, source, target, np.full(len(members), unit))
-            fills.append(HeadFill(region, tuple(members)))
-        return tuple(fills)
-
-    def _add_pairs(
-        self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray
-    ) -> None:
-        self._pairs.setdefault((arena, gradient), []).append((source, target, length))
-
-    def _place_operands(
-        self, number: int, operands: List[_Operand]
-    ) -> Tuple[Optional[Region], ...]:
-        launch = self._plan.launches[number]
-        segment = launch.segment
-        rows = self._plan.units.graph.rows[launch.units]
-        placed: List[Optional[Region]] = [None] * len(segment.inputs)
-        for operand in operands:
-            port = segment.inputs[operand.port]
-            members = np.ones(1, dtype=np.int64) if port.shared else rows
-            region = self._fetches.reserve(
-                Arena(port.unit, port.dtype, segment.context), int(members.sum())
-            )
-            placed[operand.port] = region
-            start = (region.start + np.cumsum(members) - members) * port.unit
-            self._add_terms(
-                operand.terms,
-                start[operand.members],
-                members[operand.members] * port.unit,
-                region.arena,
-            )
-        return tuple(placed)
-
-    def _add_terms(
-        self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int
-    ) -> None:
-        arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
-        for a in np.unique(arena).tolist():
-            at = slice(None) if arena[0] == a and (arena == a).all() else arena == a
-            self._add_pairs(a, gradient, element[at], target[at], length[at])
-
-    def _sorted_rows(self, key: Tuple[int, int]) -> Tuple[int, np.ndarray, np.ndarray]:
-        """Return pairs as rows of one length, sorted by source."""
-        source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
-        grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
-        if (source % grain).any() or (target % grain).any() or (length % grain).any():
-            grain = int(np.gcd.reduce(np.concatenate([[grain], source, target, length])))
-        source, target, length = source // grain, target // grain, length // grain
-        if length.max() > 1:
-            steps = ragged_range(length)
-            source, target = np.repeat(source, length) + steps, np.repeat(target, length) + steps
-        order = np.argsort(source, kind="stable")
-        return grain, source[order], target[order]
-
-    def _pull(self, region: Region) -> Optional[Pull]:
-        """Name the gradient rows whose sum is the gradient of `region`."""
-        unit = self._plan.arenas[region.arena].unit
-        parts = []
-        for key, (grain, source, target) in self._rows.items():
-            if key[0] != region.arena:
-                continue
-            first, last = region.start * unit // grain, (region.start + region.rows) * unit // grain
-            low, high = np.searchsorted(source, [first, last])
-            if low < high:
-                parts.append(
-                    self._part(
-                        key[1], source[low:high] - first, target[low:high], last - first, grain
-                    )
-                )
-        return Pull(tuple(parts)) if parts else None
-
-    def _part(
-        self, gradient: int, local: np.ndarray, target: np.ndarray, rows: int, grain: int
-    ) -> Any:
-        counts = np.bincount(local, minlength=rows)
-        most = int(counts.max())
-        if most == 1 and len(local) == rows:
-            return self._fetches.fetch(gradient, target * grain, grain)
-        if most > MOST_LEVELS:
-            source = self._fetches.fetch(gradient, target * grain, grain)
-            return Scatter(source, self._fetches.index(local), rows)
-        nth = np.arange(len(local)) - np.repeat(np.cumsum(counts) - counts, counts)
-        levels = []
-        for level in range(most):
-            at = nth == level
-            # Rows without so many readers add the zero row.
-            elements = np.zeros(rows, dtype=np.int64)
-            elements[local[at]] = target[at] * grain
-            levels.append(self._fetches.fetch(gradient, elements, grain))
-        return levels[0] if most == 1 else Sum(tuple(levels))
 
 
 class _StandIn(NamedTuple):
@@ -430,9 +202,12 @@ _BACKWARD = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
 )
+
 _DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
 #: Callbacks that MXNet may still call, by number.  C code holds only their addresses.
 _ALIVE: Dict[int, Any] = {}
+
 _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
 Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+#: Bits of the mode in which a call was made.
+RECORDING, TRAINING = 1, 2
+
 #: An array of integers or booleans.
 Array = NDArray[Any]
 
@@ -56,4 +59,5 @@ def check_graph(graph: UnitGraph) -> None:
 def ragged_range(counts: Array) -> Array:
     """Return 0..n-1 for each n of `counts`, one after another."""
     starts = np.cumsum(counts) - counts
-    return np.arange(int(counts.sum())) - np.repeat(starts, counts)
+    steps: Array = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+    return steps

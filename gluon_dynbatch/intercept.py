@@ -22,7 +22,9 @@ from mxnet.gluon import HybridBlock
 from mxnet.ndarray import NDArray, register
 
 from . import rules
-from .record import RECORDING, STATE, TRAINING, LazyNDArray
+from .graph import RECORDING, TRAINING
+from .lazy import LazyNDArray
+from .record import STATE
 
 
 class OperatorInfo:

@@ -56,9 +56,9 @@ class Gather(NamedTuple):
 
     arena: int
     grain: int
-    #: Where the indices stand in the plan's index vector.
+    #: Where the indices stand in the plan's index vector, and how many there are.
     first: int
-    count: int
+    indices: int
     rows: int
     unit: int
 

@@ -10,127 +10,40 @@ A :class:`Recording` is what one flush works on.  It grows by appending integers
 
 from __future__ import annotations
 
-import dis
-import os
-import sys
 import threading
 import time
 import weakref
 from array import array
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import mxnet as mx
-import numpy as np
 from mxnet.ndarray import NDArray
 
 from . import structure
+from .arrays import TYPES
 from .errors import (
     ArgumentError,
     ContextError,
-    GradientError,
     ScopeError,
     StaleArrayError,
     Where,
     user_message,
 )
+from .lazy import LazyNDArray
+from .where import call_line, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
 
 #: What callers may pass, for error messages.
 ARGUMENTS = "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
-
-#: Bits of the mode in which a call was made.
-RECORDING, TRAINING = 1, 2
-
-
-class ArrayType(NamedTuple):
-    """What is known of an array without running anything."""
-
-    shape: Tuple[int, ...]
-    #: NumPy's name of the element type, e.g. ``"float32"``.
-    dtype: str
-    context: mx.Context
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return elements(self.shape)
-
-
-def elements(shape: Sequence[int]) -> int:
-    """Return the number of elements of an array of this `shape`."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-class TypeTable:
-    """Interns array types: equal types get the same small integer."""
-
-    def __init__(self) -> None:
-        self._ids: Dict[ArrayType, int] = {}
-        self._types: List[ArrayType] = []
-        self._views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
-        self._lock = threading.Lock()
-
-    def __getitem__(self, type_id: int) -> ArrayType:
-        return self._types[type_id]
-
-    def id_of(self, array_type: ArrayType) -> int:
-        """Return the id of `array_type`, a new one if it was not seen before."""
-        found = self._ids.get(array_type)
-        if found is None:
-            with self._lock:
-                found = self._ids.setdefault(array_type, len(self._types))
-                if found == len(self._types):
-                    self._types.append(array_type)
-        return found
-
-    def view(self, type_id: int, start: Any, stop: Any) -> Optional[Tuple[int, int]]:
-        """Return offset in elements and type of ``x[start]`` or, with a stop, of ``x[start:stop]``.
-
-        None stands for a view that is empty.  Remembered, as it is asked for once per node.
-
-        Raises
-        ------
-        IndexError
-            There is no row `start`.
-        """
-        found = self._views.get((type_id, start, stop))
-        if found is None:
-            kind = self._types[type_id]
-            count, row = kind.shape[0], elements(kind.shape[1:])
-            if stop is ROW:
-                if not -count <= start < count:
-                    raise IndexError(f"index {start} is out of bounds for axis 0 with size {count}")
-                first, shape = start % count, kind.shape[1:] or (1,)
-            else:
-                first, last, _ = slice(start, stop).indices(count)
-                shape = (last - first,) + kind.shape[1:]
-                if last <= first:
-                    return None
-            if len(self._views) > MOST_VIEWS:
-                self._views.clear()
-            found = first * row, self.id_of(kind._replace(shape=shape))
-            self._views[type_id, start, stop] = found
-        return found
-
-    def of(self, value: NDArray) -> int:
-        """Return the id of the type of a real array."""
-        dtype = value.dtype
-        return self.id_of(
-            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
-        )
-
-
-#: In the place of a stop: one row is meant, not a range.
-ROW = "row"
-#: Views remembered before all are forgotten.
-MOST_VIEWS = 100_000
-
-#: Array types of this process.  Types are values: sharing them between scopes shares no state.
-TYPES = TypeTable()
 
 
 class ThreadState(threading.local):
@@ -143,256 +56,6 @@ class ThreadState(threading.local):
 
 
 STATE = ThreadState()
-
-
-class LazyNDArray(NDArray):
-    """An array that a scope has recorded and not yet computed.
-
-    Its shape, dtype and context are known at once.  Whatever asks for its value, in this package or
-    in any other code, makes it real, and from then on it is an array like any other.
-    """
-
-    __slots__ = ("_recording", "_value", "_offset", "_type", "_real", "__weakref__")
-
-    def __init__(self, recording: Recording, value: int, offset: int, type_id: int):
-        # NDArrayBase.__init__ would store a handle, and there is none yet.
-        self._recording = recording
-        self._value = value
-        self._offset = offset
-        self._type = type_id
-        self._real: Optional[NDArray] = None
-
-    # The base class frees the handle here, but it belongs to the real array, which does so itself.
-    # There is nothing to do; a method of C does it in a third of the time of one of Python.
-    __del__ = object.__hash__
-
-    @property
-    def handle(self) -> Any:  # type: ignore[override]
-        """Handle of the real array; asking for it computes the value."""
-        return self.real().handle
-
-    @property
-    def writable(self) -> bool:  # type: ignore[override]
-        """Whether the array may be written to."""
-        return True
-
-    def real(self) -> NDArray:
-        """Return the computed array, computing everything that is pending if need be."""
-        if self._real is None:
-            self._recording.realise(self)
-        return self._real
-
-    def become(self, real: NDArray) -> None:
-        """Take the value of `real`, for good."""
-        self._real = real
-        self._recording = REALISED
-
-    @property
-    def shape(self) -> Tuple[int, ...]:
-        """Tuple of sizes."""
-        return TYPES[self._type].shape
-
-    @property
-    def dtype(self) -> Any:
-        """Element type, as a NumPy type."""
-        return np.dtype(TYPES[self._type].dtype).type
-
-    @property
-    def context(self) -> mx.Context:
-        """Device of the array."""
-        return TYPES[self._type].context
-
-    ctx = context
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(TYPES[self._type].shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return TYPES[self._type].elements
-
-    @property
-    def stype(self) -> str:
-        """Storage type."""
-        return "default"
-
-    @property
-    def pending(self) -> bool:
-        """Whether the value is still to be computed."""
-        return self._recording.open
-
-    def _view(self, offset: int, shape: Tuple[int, ...]) -> LazyNDArray:
-        """Return `shape` elements from `offset` on as a view, without recording a call."""
-        kind = TYPES[self._type]
-        type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
-        return self._recording.lazy(self._value, self._offset + offset, type_id)
-
-    def __getitem__(self, key: Any) -> NDArray:
-        recording = self._recording
-        if not recording.open:
-            return self.real()[key]
-        view = None
-        if type(key) is slice and (key.step is None or key.step == 1):
-            view = TYPES.view(self._type, key.start, key.stop)
-        elif type(key) is int:
-            view = TYPES.view(self._type, key, ROW)
-        if view is not None:
-            return recording.lazy(self._value, self._offset + view[0], view[1])
-        if isinstance(key, tuple) and all(type(k) in (int, slice) for k in key) and key:
-            return self._slice_axes(key)
-        return super().__getitem__(key)
-
-    def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
-        """Index several axes at once, by one recorded ``slice`` and a view."""
-        shape = self.shape
-        if len(key) > len(shape):
-            raise IndexError(f"{len(key)} indices for an array with {len(shape)} axes")
-        begin, end, step, kept = [], [], [], []
-        for size, k in zip(shape, key):
-            if type(k) is int and not -size <= k < size:
-                raise IndexError(f"index {k} is out of bounds for an axis of size {size}")
-            cut = slice(k % size, k % size + 1) if type(k) is int else k
-            start, stop, stride = cut.indices(size)
-            count = len(range(start, stop, stride))
-            begin.append(start)
-            # A stop of -1 would mean "the last" to the operator; None means "to the very end".
-            end.append(None if stop < 0 else stop)
-            step.append(stride)
-            if type(k) is not int:
-                kept.append(count)
-        if 0 in kept:
-            return super().__getitem__(key)
-        sliced = mx.nd.slice(self, begin=tuple(begin), end=tuple(end), step=tuple(step))
-        kept.extend(shape[len(key) :])
-        return sliced.reshape(tuple(kept) or (1,))
-
-    def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
-        """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
-        if not self.pending:
-            return self.real().reshape(*shape, **kwargs)
-        asked = kwargs.get(
-            "shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        )
-        known = resolve_shape(self.shape, tuple(asked))
-        if known is None or kwargs.get("reverse"):
-            return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
-        return self._view(0, known)
-
-    def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
-        """Return a view with an axis of size one at `axis`."""
-        ndim = self.ndim
-        if not self.pending or not -ndim - 1 <= axis <= ndim:
-            return self.real().expand_dims(axis, inplace)
-        at = axis + ndim + 1 if axis < 0 else axis
-        shape = self.shape
-        return self._view(0, shape[:at] + (1,) + shape[at:])
-
-    def flatten(self, inplace: bool = False) -> NDArray:
-        """Return a view in which all axes but the first are one."""
-        del inplace
-        shape = self.shape
-        return self.reshape((shape[0], elements(shape[1:])))
-
-    def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
-        """Return a view without axes of size one."""
-        if not self.pending:
-            return self.real().squeeze(axis, inplace)
-        shape = self.shape
-        axes = range(len(shape)) if axis is None else ([axis] if isinstance(axis, int) else axis)
-        drop = {a % len(shape) for a in axes if axis is None or -len(shape) <= a < len(shape)}
-        if axis is None:
-            drop = {a for a in drop if shape[a] == 1}
-        if len(drop) != len(list(axes)) and axis is not None or any(shape[a] != 1 for a in drop):
-            raise ValueError(f"cannot squeeze axis {axis} of an array of shape {shape}")
-        return self._view(0, tuple(n for a, n in enumerate(shape) if a not in drop) or (1,))
-
-    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """Return the array with elements of another type."""
-        if not self.pending:
-            return self.real().astype(dtype, copy)
-        name = np.dtype(dtype).name
-        if not copy and name == TYPES[self._type].dtype:
-            return self
-        return mx.nd.cast(self, dtype=name)
-
-    def copy(self) -> NDArray:
-        """Return a copy."""
-        return mx.nd.identity(self) if self.pending else self.real().copy()
-
-    def detach(self) -> NDArray:
-        """Return the same values, cut from the gradient graph."""
-        return mx.nd.BlockGrad(self) if self.pending else self.real().detach()
-
-    def backward(
-        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
-    ) -> None:
-        """Compute the gradients of this array; as ``NDArray.backward``.
-
-        Raises
-        ------
-        GradientError
-            The graph is gone: all arrays of one flush share one, and backward frees it.
-        """
-        try:
-            self.real().backward(out_grad, retain_graph, train_mode)
-        except mx.MXNetError as error:
-            if "not in a computational graph" not in str(error):
-                raise
-            raise GradientError(
-                user_message(
-                    "this array is not in a graph: it was not recorded under autograd.record(), "
-                    "or backward has "
-                    "already been called on an array of the same flush",
-                    user_line(),
-                    None,
-                    "call mx.autograd.backward(losses) once for all arrays, "
-                    "or pass retain_graph=True",
-                )
-            ) from error
-
-    def as_in_context(self, context: mx.Context) -> NDArray:
-        """Return the array on another device."""
-        return self if context == self.context else self.real().as_in_context(context)
-
-    def __reduce__(self) -> Any:
-        return self.real().__reduce__()
-
-
-def _accept_lazy_values() -> None:
-    """Let lazy arrays be assigned to elements of others; there MXNet wants exactly its own type."""
-    original = NDArray._prepare_value_nd
-
-    def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
-        return original(
-            array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs
-        )
-
-    NDArray._prepare_value_nd = prepare
-
-
-_accept_lazy_values()
-
-
-def resolve_shape(old: Tuple[int, ...], asked: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
-    """Return the shape that ``reshape`` gives, or None if `asked` uses codes beyond 0 and -1."""
-    if any(n < -1 for n in asked) or asked.count(-1) > 1 or not asked:
-        return None
-    try:
-        new = [old[i] if n == 0 else n for i, n in enumerate(asked)]
-    except IndexError:
-        return None
-    known = elements([n for n in new if n != -1])
-    total = elements(old)
-    if -1 in new:
-        if not known or total % known:
-            raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
-        new[new.index(-1)] = total // known
-    elif known != total:
-        raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
-    return tuple(new)
 
 
 class Recording:
@@ -527,65 +190,6 @@ class Recording:
         self.error = reason
         self.externals = []
         self.lazies = []
-
-
-#: What lazy arrays that have become real belong to.
-REALISED = Recording(None)
-REALISED.close()
-
-
-def _library_directories() -> Tuple[str, ...]:
-    roots = [os.path.dirname(mx.__file__), os.path.dirname(os.path.abspath(__file__))]
-    site = os.path.dirname(roots[0])
-    return tuple(os.path.join(r, "") for r in [*roots, os.path.join(site, "gluonnlp")])
-
-
-class _UserCode:
-    """Tells the user's code objects from those of the libraries between user and recorder."""
-
-    def __init__(self) -> None:
-        self._directories = _library_directories()
-        #: By id, because hashing a code object reads all of it; held, so that ids stay unique.
-        self._known: Dict[int, Tuple[bool, Any]] = {}
-
-    def __call__(self, code: Any) -> bool:
-        known = self._known.get(id(code))
-        if known is None:
-            name = code.co_filename
-            # Functions that MXNet generates have no file.
-            user = not (name.startswith(self._directories) or name == "<string>")
-            known = self._known[id(code)] = (user, code)
-        return known[0]
-
-
-IS_USER_CODE = _UserCode()
-
-
-def call_line(depth: int = 2) -> Tuple[Any, int]:
-    """Return code object and instruction of the nearest caller outside the libraries."""
-    frame = sys._getframe(depth)
-    while not IS_USER_CODE(frame.f_code):
-        back = frame.f_back
-        if back is None:
-            break
-        frame = back
-    return frame.f_code, frame.f_lasti
-
-
-def where_of(place: Tuple[Any, int]) -> Where:
-    """Make a readable place out of a code object and an instruction."""
-    code, instruction = place
-    number = code.co_firstlineno
-    for start, line in dis.findlinestarts(code):
-        if start > instruction:
-            break
-        number = line or number
-    return Where(code.co_filename, number, code.co_name)
-
-
-def user_line() -> Where:
-    """Return the nearest place outside the libraries."""
-    return where_of(call_line())
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:

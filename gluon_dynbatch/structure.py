@@ -1,8 +1,8 @@
 """Take nested arguments apart into arrays and a hashable description, and put them together again.
 
 ``unflatten(spec, leaves)`` is the exact inverse of ``flatten``: lists stay lists, tuples stay
-tuples (named ones too), dictionaries keep their keys and their order.  Numbers, strings and ``None`` are
-part of the description, so two calls that differ in one of them never look alike.
+tuples (named ones too), dictionaries keep their keys and their order.  Numbers, strings and
+``None`` are part of the description, so two calls that differ in one of them never look alike.
 """
 
 from __future__ import annotations

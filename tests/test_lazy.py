@@ -98,7 +98,7 @@ def test_what_is_known_without_running(shift):
         assert isinstance(y, mx.nd.NDArray) and type(y) is LazyNDArray
         assert (y.shape, y.ndim, y.size, y.stype) == (SHAPE, 3, 24, "default")
         assert y.dtype is np.float64 and y.context == y.ctx == mx.cpu()
-        assert (len(y), y.grad, y.writable) == (4, None, True)
+        assert (len(y), y.writable) == (4, True)
         assert y.pending and batch.report.flushes == []
     assert not y.pending and y.shape == SHAPE and y.dtype is np.float64
     same(y, x + 1)
@@ -214,7 +214,7 @@ SHAPES: Dict[str, Callable[[Any], Any]] = {
     "reshape": lambda y: y.reshape((2, 12)), "reshape numbers": lambda y: y.reshape(2, 12),
     "reshape list": lambda y: y.reshape([2, 12]), "reshape keyword": lambda y: y.reshape(shape=(3, 8)),
     "reshape -1": lambda y: y.reshape((-1,)), "reshape 0": lambda y: y.reshape((0, -1)),
-    "reshape 0 0": lambda y: y.reshape((0, 0, 2)), "reshape -2": lambda y: y.reshape((2, 2, -2)),
+    "reshape 0 0": lambda y: y.reshape((0, 0, 2)), "reshape -2": lambda y: y.reshape((4, -2)),
     "reshape -3": lambda y: y.reshape((-3, 0)), "reshape -4": lambda y: y.reshape((-4, 2, 2, 0, 0)),
     "reshape reverse": lambda y: y.reshape((-1, 0), reverse=True), "reshape number": lambda y: y.reshape(-1),
     "reshape_like": lambda y: y.reshape_like(mx.nd.zeros((6, 4))),
@@ -224,7 +224,7 @@ SHAPES: Dict[str, Callable[[Any], Any]] = {
     "squeeze axes": lambda y: y[:1, :1].squeeze(axis=(0, 1)), "squeeze negative": lambda y: y[:, :, :1].squeeze(-1),
     "squeeze inplace": lambda y: y[:1].squeeze(inplace=True), "squeeze all": lambda y: y[:1, :1, :1].squeeze(),
     "flatten": lambda y: y.flatten(), "flatten inplace": lambda y: y.flatten(inplace=True),
-    "T": lambda y: y.T, "transpose": lambda y: y.transpose((1, 2, 0)), "transpose args": lambda y: y.transpose(2, 0, 1),
+    "T": lambda y: y.T, "transpose": lambda y: y.transpose((1, 2, 0)), "transpose keyword": lambda y: y.transpose(axes=(2, 0, 1)),
     "swapaxes": lambda y: y.swapaxes(0, 2), "broadcast_to": lambda y: y[:1].broadcast_to((4, 3, 2)),
     "broadcast_like": lambda y: y[:1].broadcast_like(mx.nd.zeros((4, 3, 2))), "diag": lambda y: y[:, :, 0].diag(),
 }  # fmt: skip
@@ -245,22 +245,20 @@ CONVERSIONS: Dict[str, Callable[[Any], Any]] = {
     "astype": lambda y: y.astype("float64"), "astype class": lambda y: (y * 10).astype(np.int32),
     "astype same": lambda y: y.astype("float32", copy=False), "astype half": lambda y: y.astype("float16"),
     "copy": lambda y: y.copy(), "detach": lambda y: y.detach(), "asnumpy": lambda y: y.asnumpy(),
-    "as_in_context": lambda y: y.as_in_context(mx.cpu()), "as_in_ctx": lambda y: y.as_in_ctx(mx.cpu()),
+    "as_in_context": lambda y: y.as_in_context(mx.cpu()),
     "other context": lambda y: (y.as_in_context(mx.cpu(1)), y.as_in_context(mx.cpu(1)).context == mx.cpu(1)),
     "copyto context": lambda y: y.copyto(mx.cpu(1)), "copyto": lambda y: y.copyto(mx.nd.zeros(SHAPE)),
     "tostype": lambda y: y.tostype("default"), "np.asarray": lambda y: np.asarray(y.asnumpy()),
     "as_np_ndarray": lambda y: y.as_np_ndarray().asnumpy(), "as_nd_ndarray": lambda y: y.as_nd_ndarray(),
-    "asscalar": lambda y: y[0, 0, 0].asscalar(), "item": lambda y: y[0, 0, 0].item(), "float": lambda y: float(y[1, 1, 1]),
-    "int": lambda y: int(y[2, 2, 1] * 10), "len": len, "list": list, "bool": lambda y: bool(y[0, 0, 0] > 0),
+    "asscalar": lambda y: y[0, 0, 0].asscalar(), "float": lambda y: float(y[1, 1, 1].asscalar()),
+    "int": lambda y: int(y[2, 2, 1].asscalar() * 10), "len": len, "list": list, "bool": lambda y: bool(y[0, 0, 0] > 0),
     "unpacking": lambda y: [a for a, b, c in [y[:3]]], "enumerate": lambda y: [(i, a) for i, a in enumerate(y)],
-    "index": lambda y: [5, 6, 7][(y[0, 0, :1] * 0 + 1).astype("int32")], "any": lambda y: [bool(a.sum() > 3) for a in y],
+    "any": lambda y: [bool(a.sum() > 3) for a in y],
     "pickle": lambda y: pickle.loads(pickle.dumps(y)), "pickle protocol 0": lambda y: pickle.loads(pickle.dumps(y, 0)),
     "copy.copy": copy.copy, "copy.deepcopy": copy.deepcopy, "deepcopy of a nest": lambda y: copy.deepcopy([y, (y,)]),
     "wait_to_read": lambda y: y.wait_to_read(), "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()),
-    "save": lambda y: mx.nd.load_frombuffer(pickle.dumps(0)) if y is None else y.shape,
     "nd.array": mx.nd.array, "nd.array of rows": lambda y: mx.nd.array([a.asnumpy() for a in y]),
 }  # fmt: skip
-CONVERSIONS.pop("save")
 
 
 @pytest.mark.parametrize("use", CONVERSIONS.values(), ids=CONVERSIONS)
@@ -280,7 +278,7 @@ def test_printing(shift, text, capsys):
     assert capsys.readouterr().out.replace("LazyNDArray", "NDArray") == wanted
 
 
-@pytest.mark.parametrize("ask", [bool, float, int, lambda y: y.asscalar()])
+@pytest.mark.parametrize("ask", [bool, lambda y: y.asscalar(), lambda y: 1 if y else 2])
 def test_more_than_one_value_is_no_scalar(shift, ask):
     with pytest.raises(ValueError) as wanted:
         ask(real())

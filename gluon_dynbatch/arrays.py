@@ -1,0 +1,108 @@
+"""Types of arrays: what is known of an array without running anything."""
+
+from __future__ import annotations
+
+import threading
+from typing import (
+    Any,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import mxnet as mx
+from mxnet.ndarray import NDArray
+
+
+class ArrayType(NamedTuple):
+    """What is known of an array without running anything."""
+
+    shape: Tuple[int, ...]
+    #: NumPy's name of the element type, e.g. ``"float32"``.
+    dtype: str
+    context: mx.Context
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return elements(self.shape)
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Return the number of elements of an array of this `shape`."""
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+class TypeTable:
+    """Interns array types: equal types get the same small integer."""
+
+    def __init__(self) -> None:
+        self._ids: Dict[ArrayType, int] = {}
+        self._types: List[ArrayType] = []
+        self._views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, type_id: int) -> ArrayType:
+        return self._types[type_id]
+
+    def id_of(self, array_type: ArrayType) -> int:
+        """Return the id of `array_type`, a new one if it was not seen before."""
+        found = self._ids.get(array_type)
+        if found is None:
+            with self._lock:
+                found = self._ids.setdefault(array_type, len(self._types))
+                if found == len(self._types):
+                    self._types.append(array_type)
+        return found
+
+    def view(self, type_id: int, start: Any, stop: Any) -> Optional[Tuple[int, int]]:
+        """Return offset in elements and type of ``x[start]`` or, with a stop, of ``x[start:stop]``.
+
+        None stands for a view that is empty.  Remembered, as it is asked for once per node.
+
+        Raises
+        ------
+        IndexError
+            There is no row `start`.
+        """
+        found = self._views.get((type_id, start, stop))
+        if found is None:
+            kind = self._types[type_id]
+            count, row = kind.shape[0], elements(kind.shape[1:])
+            if stop is ROW:
+                if not -count <= start < count:
+                    raise IndexError(f"index {start} is out of bounds for axis 0 with size {count}")
+                first, shape = start % count, kind.shape[1:] or (1,)
+            else:
+                first, last, _ = slice(start, stop).indices(count)
+                shape = (last - first,) + kind.shape[1:]
+                if last <= first:
+                    return None
+            if len(self._views) > MOST_VIEWS:
+                self._views.clear()
+            found = first * row, self.id_of(kind._replace(shape=shape))
+            self._views[type_id, start, stop] = found
+        return found
+
+    def of(self, value: NDArray) -> int:
+        """Return the id of the type of a real array."""
+        dtype = value.dtype
+        return self.id_of(
+            ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
+        )
+
+
+#: In the place of a stop: one row is meant, not a range.
+ROW = "row"
+
+#: Views remembered before all are forgotten.
+MOST_VIEWS = 100_000
+
+#: Array types of this process.  Types are values: sharing them between scopes shares no state.
+TYPES = TypeTable()

@@ -1,0 +1,286 @@
+"""The report says what happened, in print and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, List
+
+import mxnet as mx
+import pytest
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.errors import Where
+from gluon_dynbatch.report import Alone, FlushReport
+
+
+class Doubling(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+
+@mx.operator.register("dynbatch_report_doubling")
+class DoublingProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Doubling()
+
+
+@pytest.fixture
+def net() -> gdb.DynamicHybridBlock:
+    block = gdb.convert(nn.Dense(3, in_units=4, prefix="scorer_"))
+    block.initialize()
+    block.hybridize()
+    return block
+
+
+INPUTS = [mx.nd.ones((1, 4)) * i for i in range(200)]
+
+
+def samples(count: int) -> List[mx.nd.NDArray]:
+    return INPUTS[:count]
+
+
+def run(net: Any, count: int = 6, **options: Any) -> gdb.Batch:
+    with gdb.batching(**{"granularity": "block", "policy": "depth", **options}) as batch:
+        kept = [net(x) for x in samples(count)]
+    assert len(kept) == count
+    return batch
+
+
+def test_counts_of_one_flush(net):
+    (flush,) = run(net).report.flushes
+    assert (flush.nodes, flush.launches, flush.mean_width, flush.largest_width) == (6, 1, 6.0, 6)
+    assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
+    assert flush.alone == () and not flush.measured
+    assert flush.arena_bytes >= 6 * (4 + 3) * 4
+
+
+def test_widths(net):
+    """Two launches: five calls of one shape, two of another."""
+    with gdb.batching(granularity="block") as batch:
+        kept = [net(x) for x in samples(5)]
+        kept += [mx.nd.relu(net(x)) for x in samples(2)]
+    (flush,) = batch.report.flushes
+    assert (flush.nodes, flush.launches, flush.largest_width) == (9, 2, 7)
+    assert flush.mean_width == 4.5
+
+
+def test_times_are_milliseconds_of_zero_or_more(net):
+    batch = run(net, 200)
+    for flush in batch.report.flushes:
+        for time in (flush.recording_ms, flush.analysis_ms, flush.dispatch_ms):
+            assert 0 <= time < 60_000
+        assert flush.recording_ms > 0 and flush.dispatch_ms > 0
+    assert 0 <= batch.report.analysis_share < 1
+    assert gdb.batching().report.analysis_share == 0
+
+
+def test_plan_from_the_cache(net):
+    assert [run(net).report.flushes[0].cached for _ in range(3)] == [False, True, True]
+    assert not run(net, 7).report.flushes[0].cached
+    assert not run(net, policy="agenda").report.flushes[0].cached
+    assert run(net).report.flushes[0].cached
+
+
+def test_totals_over_flushes(net):
+    with gdb.batching(granularity="block") as batch:
+        for x in samples(3):
+            net(x).asnumpy()
+    report = batch.report
+    assert [flush.nodes for flush in report.flushes] == [1, 1, 1]
+    assert (report.nodes, report.launches) == (3, 3)
+
+
+# Values that were asked for
+
+
+def test_values_read_by_line_and_count(net):
+    with gdb.batching() as batch:
+        for x in samples(5):
+            y = net(x)
+            if y.sum().asscalar() > 100:  # five times
+                raise AssertionError
+        net(x).asnumpy()  # once
+        net(x)
+    lines = {where.line: times for where, times in batch.report.forced.items()}
+    source = open_lines()
+    read = {source[line - 1].split("# ")[-1]: times for line, times in lines.items()}
+    assert read == {"five times": 5, "once": 1}
+    (first, *_) = batch.report.forced
+    assert first.filename == __file__ and first.function == "test_values_read_by_line_and_count"
+    text = str(batch.report)
+    assert f"value read  5 x at {first}" in text
+    assert text.index("value read  5 x") < text.index("value read  1 x")
+
+
+def open_lines() -> List[str]:
+    with open(__file__, encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def test_values_read_within_a_library_are_put_down_to_the_user(net):
+    with gdb.batching() as batch:
+        mx.metric.MSE().update([mx.nd.ones((1, 3))], [net(samples(1)[0])])  # here
+    lines = [open_lines()[where.line - 1] for where in batch.report.forced]
+    assert lines and all(line.endswith("# here") for line in lines)
+
+
+def test_reading_computed_values_is_not_reported(net):
+    with gdb.batching() as batch:
+        y = net(samples(1)[0])
+        batch.flush()
+        y.asnumpy()
+    y.asnumpy()
+    assert batch.report.forced == {}
+
+
+# Calls that ran alone
+
+
+def run_alone(net: Any, counts: List[int]) -> gdb.Batch:
+    with gdb.batching() as batch:
+        for count in counts:
+            for x in samples(count):
+                y = net(x)
+                mx.nd.Custom(y, op_type="dynbatch_report_doubling")  # alone
+            batch.flush()
+    return batch
+
+
+def test_calls_that_ran_alone_with_the_reason(net):
+    report = run_alone(net, [3, 2]).report
+    (alone,) = report.alone
+    assert alone.name == "Custom" and "Custom" in alone.reason and alone.calls == 5
+    assert open_lines()[alone.where.line - 1].endswith("# alone")
+    assert [flush.alone[0].calls for flush in report.flushes] == [3, 2]
+    assert f"ran alone   5 x Custom: {alone.reason}\n" in str(report)
+    assert str(alone.where) in str(report)
+
+
+def test_a_single_call_is_not_said_to_run_alone(net):
+    """It could have been merged, had there been another."""
+    assert run(net, 1).report.alone == []
+
+
+def made_up(*alone: Alone, **fields: Any) -> FlushReport:
+    known = {
+        "nodes": 4, "units": 4, "launches": 2, "mean_width": 2.0, "largest_width": 3, "granularity": "block",
+        "policy": "agenda", "budget": "2 ms", "cached": True, "measured": False, "alone": alone,
+        "rows_gathered": 5, "arena_bytes": 2_500_000, "recording_ms": 1.0, "analysis_ms": 2.0, "dispatch_ms": 5.0,
+    }  # fmt: skip
+    return FlushReport(**{**known, **fields})
+
+
+def test_alone_is_joined_over_flushes_and_sorted():
+    report = gdb.Report()
+    where, other = Where("a.py", 1, "f"), Where("a.py", 9, "g")
+    report.flushes = [
+        made_up(Alone("rnn", "why", 2, where), Alone("lone", "because", 3, where)),
+        made_up(Alone("rnn", "why", 2, other), Alone("rnn", "another", 1, other)),
+    ]
+    assert report.alone == [
+        Alone("rnn", "why", 4, where),
+        Alone("lone", "because", 3, where),
+        Alone("rnn", "another", 1, other),
+    ]
+    assert report.analysis_share == pytest.approx(0.25)
+
+
+# Print and JSON
+
+
+def test_print():
+    report = gdb.Report()
+    assert str(report) == "nothing was recorded"
+    report.flushes = [made_up(Alone("rnn", "why", 2, Where("a.py", 1, "f")))]
+    report.forced = {Where("a.py", 3, "f"): 7}
+    report.choice = "auto: block"
+    assert str(report).splitlines() == [
+        "calls       4 in 2 launches; 2.0 wide on average, 3 at most",
+        "setting     granularity block, policy agenda, budget 2 ms, plan from the cache",
+        "memory      2.5 MB of arenas, 5 rows gathered",
+        "time        recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms",
+        "ran alone   2 x rnn: why",
+        "            a.py:1 in f",
+        "value read  7 x at a.py:3 in f",
+        "auto: block",
+    ]
+
+
+def test_print_of_many_flushes_shows_the_last(net):
+    report = gdb.Report()
+    report.flushes = [made_up(nodes=i) for i in range(20)]
+    first, *rest = str(report).splitlines()
+    assert first == "20 flushes, 190 calls, 40 launches; the last 8:"
+    assert [line.split()[1] for line in rest if line.startswith("calls")] == [
+        str(i) for i in range(12, 20)
+    ]
+
+
+def test_print_of_a_real_one(net, capsys):
+    batch = run(net)
+    print(batch.report)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "calls       6 in 1 launches; 6.0 wide on average, 6 at most"
+    assert [line.split()[0] for line in lines[:4]] == ["calls", "setting", "memory", "time"]
+
+
+def test_one_line():
+    assert made_up().line == (
+        "4 calls -> 2 launches (block by agenda, plan cached), "
+        "recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms"
+    )
+    assert "plan made" in made_up(cached=False).line
+
+
+def test_auto_says_what_it_knows(net):
+    with gdb.batching() as batch:
+        net(samples(1)[0])
+    assert batch.report.choice.startswith("auto: ") and batch.report.choice in str(batch.report)
+    assert run(net).report.choice == ""
+
+
+def test_json_round_trip(net):
+    batch = run_alone(net, [3])
+    with batch:
+        net(samples(1)[0]).asnumpy()
+        mx.nd.Custom(net(samples(1)[0]), op_type="dynbatch_report_doubling")
+    told = json.loads(batch.report.to_json())
+    assert set(told) == {"flushes", "forced", "choice"}
+    assert told["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
+    assert len(told["flushes"]) == len(batch.report.flushes) == 2
+    for fields, flush in zip(told["flushes"], batch.report.flushes):
+        alone = fields.pop("alone")
+        assert FlushReport(alone=(), **fields) == flush._replace(alone=())
+        assert [tuple(one.values()) for one in alone] == [
+            (*one[:3], str(one.where)) for one in flush.alone
+        ]
+    assert told["flushes"][1]["nodes"] == 2
+
+
+def test_json_of_nothing():
+    assert json.loads(gdb.Report().to_json()) == {"flushes": [], "forced": [], "choice": ""}
+
+
+# Plans
+
+
+def test_plan_of_a_scope(net, capsys):
+    batch = gdb.batching()
+    assert batch.plan is None
+    batch = run(net)
+    print(batch.plan)
+    text = capsys.readouterr().out
+    assert "scorer" in text and "6" in text
+    assert str(run(net).plan) == text.rstrip("\n"), "equal programs print equal plans"
+    assert str(run(net, 7).plan) != text.rstrip("\n")
+
+
+def test_plan_is_that_of_the_last_flush(net):
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        kept = [net(x) for x in samples(3)]
+        batch.flush()
+        first = str(batch.plan)
+        kept += [net(x) for x in samples(2)]
+    assert str(batch.plan) != first and len(kept) == 5
+    assert len(batch.plan.launches) == 1

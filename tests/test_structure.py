@@ -1,0 +1,158 @@
+"""``flatten`` and ``unflatten`` are exact inverses."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluon_dynbatch.structure import LEAF, Flattener, rebuilder, unflatten
+
+
+class Leaf:
+    """Stands for an array; compared by identity."""
+
+
+class SpecialLeaf(Leaf):
+    pass
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+FLATTENER = Flattener(Leaf)
+
+STATICS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(allow_nan=False), st.text(max_size=3),
+    st.binary(max_size=3), st.builds(slice, st.integers(), st.none()), st.builds(np.float32, st.floats(width=32)),
+    st.builds(np.int64, st.integers(-9, 9)),
+)  # fmt: skip
+LEAVES = st.builds(Leaf) | st.builds(SpecialLeaf)
+KEYS = st.text(max_size=2) | st.integers()
+
+
+def nests(atoms):
+    return st.recursive(
+        atoms,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple),
+            st.dictionaries(KEYS, inner, max_size=4), st.builds(Pair, inner, inner),
+        ),
+        max_leaves=12,
+    )  # fmt: skip
+
+
+def assert_same(a, b):
+    """Compare nests: equal types everywhere, arrays by identity, dictionaries in their order."""
+    assert type(a) is type(b)
+    if isinstance(a, Leaf):
+        assert a is b
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            assert_same(x, y)
+    elif isinstance(a, (float, np.floating)) and math.isnan(a):
+        assert math.isnan(b)
+    else:
+        assert a == b and repr(a) == repr(b)
+
+
+def leaves_of(value):
+    if isinstance(value, Leaf):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for item in value for leaf in leaves_of(item)] if isinstance(value, (list, tuple)) else []
+
+
+@given(nests(STATICS | LEAVES))
+def test_unflatten_undoes_flatten(value):
+    leaves, spec = FLATTENER.flatten(value)
+    assert [id(leaf) for leaf in leaves] == [id(leaf) for leaf in leaves_of(value)]
+    assert_same(unflatten(spec, leaves), value)
+    assert_same(rebuilder(spec)(leaves), value)
+
+
+@given(nests(STATICS | LEAVES))
+def test_flatten_undoes_unflatten(value):
+    _, spec = FLATTENER.flatten(value)
+    fresh = [Leaf() for _ in leaves_of(value)]
+    leaves, again = FLATTENER.flatten(unflatten(spec, fresh))
+    assert list(map(id, leaves)) == list(map(id, fresh))
+    assert again == spec and hash(again) == hash(spec)
+
+
+def described(value):
+    """Write a nest with its types and values, arrays alike."""
+    if isinstance(value, Leaf):
+        return "leaf"
+    if isinstance(value, dict):
+        return ("dict", [(repr(k), described(v)) for k, v in value.items()])
+    if isinstance(value, (list, tuple)):
+        return (type(value), [described(item) for item in value])
+    return (type(value), repr(value))
+
+
+#: Few values, so that two of them are often equal or nearly so.
+CLOSE = st.sampled_from([0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1)])
+
+
+@given(nests(CLOSE | LEAVES), nests(CLOSE | LEAVES))
+def test_specs_are_equal_exactly_if_the_structures_are(a, b):
+    first, second = FLATTENER.flatten(a)[1], FLATTENER.flatten(b)[1]
+    assert (first == second) == (described(a) == described(b))
+    assert (first != second) == (described(a) != described(b))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (1, 1.0), (1, True), (0.0, -0.0), (1, "1"), ("1", b"1"), (None, 0), ([], ()), ([[]], [()]), ({}, []),
+        ((1, 2), Pair(1, 2)), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([[1], 2], [1, [2]]), (np.float32(1), 1.0),
+        ("*", Leaf()), (0.1, 0.1 + 1e-17 + 2e-17),
+    ],
+)  # fmt: skip
+def test_arguments_that_look_alike_differ(a, b):
+    equal = FLATTENER.flatten(a)[1] == FLATTENER.flatten(b)[1]
+    assert equal == (repr(a) == repr(b) and type(a) is type(b))
+
+
+def test_a_string_that_reads_like_an_array_is_none():
+    assert FLATTENER.flatten(Leaf())[1] == LEAF
+    assert FLATTENER.flatten(LEAF)[1] != LEAF
+    assert unflatten(FLATTENER.flatten([LEAF])[1], []) == [LEAF]
+
+
+def test_too_few_and_too_many_arrays():
+    _, spec = FLATTENER.flatten([Leaf(), (Leaf(), None)])
+    with pytest.raises((ValueError, StopIteration)):
+        unflatten(spec, [1])
+    with pytest.raises(ValueError, match="more arrays"):
+        unflatten(spec, [1, 2, 3])
+
+
+@pytest.mark.parametrize("wrong", [object(), {1, 2}, np.ones(3), lambda: None, Leaf, range(3)])
+def test_names_what_cannot_be_described(wrong):
+    with pytest.raises(TypeError) as caught:
+        FLATTENER.flatten([1, {"a": (Leaf(), wrong)}])
+    assert caught.value.args[0] is wrong
+
+
+def test_a_subclass_of_list_or_dict_is_not_silently_made_a_plain_one():
+    """Rebuilding it as a list would lose what the subclass adds, so it is refused."""
+
+    class Stack(list):
+        pass
+
+    class Table(dict):
+        pass
+
+    for value in (Stack([Leaf()]), Table(a=Leaf())):
+        with pytest.raises(TypeError):
+            FLATTENER.flatten(value)

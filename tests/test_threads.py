@@ -1,0 +1,241 @@
+"""Scopes are a thread's own; models and what was learnt of them are shared."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+from mxnet.ndarray import register
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.record import STATE, LazyNDArray
+
+THREADS = 4
+PATIENCE = 30
+INVOKE = register._imperative_invoke
+
+
+class Chain(gdb.DynamicHybridBlock):
+    """Folds a sequence of any length."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.step = gdb.convert(nn.Dense(8, in_units=16, activation="tanh"))
+
+    def forward(self, rows: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+        state = mx.nd.zeros((1, 8))
+        for row in rows:
+            state = self.step(mx.nd.concat(state, row, dim=1))
+        return state
+
+
+@pytest.fixture
+def model() -> Chain:
+    block = Chain()
+    block.initialize(mx.init.Uniform(1))
+    block.hybridize()
+    return block
+
+
+def sequences(seed: int, count: int = 12) -> List[List[mx.nd.NDArray]]:
+    random = np.random.RandomState(seed)
+    return [
+        [mx.nd.array(random.uniform(-1, 1, (1, 8))) for _ in range(random.randint(1, 6))]
+        for _ in range(count)
+    ]
+
+
+def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+    """Run ``work(number)`` in threads at once; fail on an exception or if one hangs."""
+    failures: List[BaseException] = []
+    start = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        try:
+            start.wait(PATIENCE)
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
+    if failures:
+        raise failures[0]
+    assert STATE.batch is None and register._imperative_invoke is INVOKE
+
+
+def equal(got: Any, wanted: Any) -> None:
+    for a, b in zip(got, wanted):
+        np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), 1e-5, 1e-6)
+    assert len(got) == len(wanted)
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator", "auto"])
+@pytest.mark.parametrize("known", [True, False], ids=["model traced", "model new"])
+def test_threads_with_scopes_of_their_own(model, granularity, known):
+    """With a new model, all threads trace and compile the same calls at once."""
+    work = [sequences(n) for n in range(THREADS)]
+    reference = Chain(params=model.collect_params())
+    wanted = [[reference(s) for s in samples] for samples in work]
+    if known:
+        gdb.map(model, work[0], granularity=granularity)
+    got: List[Any] = [None] * THREADS
+    scopes: List[Any] = [None] * THREADS
+
+    def serve(number: int) -> None:
+        for _ in range(5):
+            with gdb.batching(granularity=granularity) as batch:
+                outputs = [model(s) for s in work[number]]
+                assert STATE.batch is batch
+            equal(outputs, wanted[number])
+        got[number], scopes[number] = outputs, batch
+
+    in_threads(serve)
+    for outputs, batch, samples, right in zip(got, scopes, work, wanted):
+        equal(outputs, right)
+        assert batch.report.nodes >= sum(map(len, samples)) and batch.report.launches < 20
+
+
+def test_first_calls_at_once_within_and_outside_of_scopes():
+    x = mx.nd.ones((1, 16))
+    for _ in range(10):
+        block = gdb.convert(nn.Dense(8, in_units=16))
+        block.initialize()
+        block.hybridize()
+        outputs: List[Any] = [None] * THREADS
+
+        def call(number: int, block: Any = block, outputs: List[Any] = outputs) -> None:
+            outputs[number] = block(x) if number % 2 else gdb.map(block, [x])[0]
+
+        in_threads(call)
+        equal(outputs, [block(x)] * THREADS)
+
+
+def test_threads_reading_values_in_mid_scope(model):
+    work = [sequences(n, 4) for n in range(THREADS)]
+
+    def serve(number: int) -> None:
+        wanted = [model(s) for s in work[number]]
+        with gdb.batching() as batch:
+            got = []
+            for s in work[number]:
+                got.append(model(s))
+                if got[-1].sum().asscalar() > 1e9:
+                    raise AssertionError
+        assert sum(batch.report.forced.values()) == 4
+        equal(got, wanted)
+
+    in_threads(serve)
+
+
+def test_a_thread_without_a_scope_is_not_recorded(model):
+    """Neither its blocks nor its operators, while another thread's scope is open."""
+    samples = sequences(0)
+    wanted = [model(s) for s in samples]
+    opened, done = threading.Event(), threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            with gdb.batching() as batch:
+                lazy = [model(s) for s in samples]
+                opened.set()
+                assert done.wait(PATIENCE)
+                assert all(type(y) is LazyNDArray and y.pending for y in lazy)
+                recorded = len(STATE.recorder.recording.node_entry)
+                assert recorded == 2 * sum(map(len, samples))
+            equal(lazy, wanted)
+            assert batch.report.nodes == recorded
+        else:
+            try:
+                assert opened.wait(PATIENCE) and STATE.batch is None
+                plain = [model(s) for s in samples]
+                assert all(type(y) is mx.nd.NDArray for y in plain)
+                assert type(plain[0] + mx.nd.ones((1, 8))) is mx.nd.NDArray
+                equal(plain, wanted)
+            finally:
+                done.set()
+
+    in_threads(work, 2)
+
+
+def test_modes_of_threads_do_not_mix(model):
+    """Autograd's mode is a thread's own; a call is recorded in the mode of its thread."""
+    samples = sequences(1, 4)
+    opened, changed = threading.Event(), threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            with gdb.batching():
+                opened.set()
+                assert changed.wait(PATIENCE)
+                assert STATE.recorder.mode == 0
+                outputs = [model(s) for s in samples]
+            equal(outputs, [model(s) for s in samples])
+        else:
+            assert opened.wait(PATIENCE)
+            with autograd.record():
+                changed.set()
+                model(samples[0])
+
+    in_threads(work, 2)
+
+
+def test_an_exception_in_one_thread_does_not_touch_the_others(model):
+    samples = sequences(2)
+    wanted = [model(s) for s in samples]
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            if number % 2:
+                with pytest.raises(KeyError), gdb.batching():
+                    model(samples[0])
+                    raise KeyError
+            else:
+                with gdb.batching():
+                    got = [model(s) for s in samples]
+                equal(got, wanted)
+
+    in_threads(work)
+
+
+def test_arrays_handed_from_thread_to_thread(model):
+    """A value of a scope that has ended is an array like any other, in any thread."""
+    samples = sequences(3)
+    wanted = [model(s) for s in samples]
+    handed: List[List[mx.nd.NDArray]] = []
+    in_threads(lambda number: handed.append(gdb.map(model, samples)), 2)
+    for outputs in handed:
+        equal(outputs, wanted)
+        with gdb.batching():
+            again = [y * 2 for y in outputs]
+        equal(again, [y * 2 for y in wanted])
+
+
+def test_gradients_in_threads():
+    """Each thread trains a model of its own, as one MXNet model has one set of gradients."""
+
+    def work(number: int) -> None:
+        own = Chain(prefix=f"thread{number}_")
+        own.initialize(mx.init.Uniform(1))
+        own.hybridize()
+        samples = sequences(number, 6)
+        gradients = []
+        for use_scope in (False, True):
+            with autograd.record():
+                outputs = gdb.map(own, samples) if use_scope else [own(s) for s in samples]
+                loss = mx.nd.concat(*outputs, dim=0).sum()
+            loss.backward()
+            gradients.append([p.grad().copy() for p in own.collect_params().values()])
+        equal(*gradients)
+
+    in_threads(work)
