@@ -118,11 +118,14 @@ class Flush:
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        heads, held = self._heads(planned, lazies)
+        owners, views = _split_views(recording, lazies)
+        heads, held = self._heads(planned, owners)
         execution, tape = self._execute(planned, held)
-        arrays = self._hand_out(execution, planned, heads, lazies)
+        arrays = self._hand_out(execution, planned, heads, owners)
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
+        for view, owner in views:
+            _become_view(view, owner, bool(planned.mode[view._value] & RECORDING))
         if self._options.debug:
             compare_with_loop(
                 recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher
@@ -308,6 +311,36 @@ class Flush:
                 arrays[i] = array
                 lazies[i].become(array)
         return arrays  # type: ignore[return-value]
+
+
+def _split_views(
+    recording: Recording, lazies: List[LazyNDArray]
+) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray]]]:
+    """Return arrays that get memory of their own, and views with the array they look into."""
+    whole: Dict[int, LazyNDArray] = {}
+    for lazy in lazies:
+        if not lazy._offset and lazy.size == TYPES[recording.value_type[lazy._value]].elements:
+            whole.setdefault(lazy._value, lazy)
+    owners, views = [], []
+    for lazy in lazies:
+        owner = whole.get(lazy._value, lazy)
+        if owner is lazy:
+            owners.append(lazy)
+        else:
+            views.append((lazy, owner))
+    return owners, views
+
+
+def _become_view(view: LazyNDArray, owner: LazyNDArray, recorded: bool) -> None:
+    """Let a view share the memory of its array, as it would without a scope."""
+    previous = mx.autograd.set_recording(recorded)
+    try:
+        flat = owner.real().reshape((-1,))
+        if view.size != owner.size:
+            flat = flat[view._offset : view._offset + view.size]
+        view.become(flat.reshape(view.shape))
+    finally:
+        mx.autograd.set_recording(previous)
 
 
 def _take_out(

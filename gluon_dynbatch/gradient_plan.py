@@ -17,7 +17,7 @@ from typing import (
 
 import numpy as np
 
-from .graph import RECORDING, ragged_range
+from .graph import RECORDING, Array, ragged_range
 from .plan import Arena, Fetches, Plan, Region, Scatter, Sum, Whole
 
 FLOATS = ("float16", "float32", "float64")
@@ -63,7 +63,7 @@ class GradientPlan(NamedTuple):
     heads: Tuple[HeadFill, ...]
     arenas: Tuple[Arena, ...]
     sizes: Tuple[int, ...]
-    indices: np.ndarray
+    indices: Array
 
 
 def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
@@ -76,8 +76,8 @@ class _Operand(NamedTuple):
 
     port: int
     #: Terms it is made of, and for each the member that reads it.
-    terms: np.ndarray
-    members: np.ndarray
+    terms: Array
+    members: Array
     #: Launches that make them.
     makers: Tuple[int, ...]
 
@@ -90,7 +90,7 @@ class _Backward:
         self._heads = heads
         self._fetches = Fetches()
         #: Per source arena and gradient arena: lists of (source element, gradient element, length).
-        self._pairs: Dict[Tuple[int, int], List[Tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+        self._pairs: Dict[Tuple[int, int], List[Tuple[Array, Array, Array]]] = {}
         units = plan.units
         owner = np.zeros(units.graph.size, dtype=np.int64)
         for number, launch in enumerate(plan.launches):
@@ -178,7 +178,7 @@ class _Backward:
         return tuple(fills)
 
     def _add_pairs(
-        self, arena: int, gradient: int, source: np.ndarray, target: np.ndarray, length: np.ndarray
+        self, arena: int, gradient: int, source: Array, target: Array, length: Array
     ) -> None:
         self._pairs.setdefault((arena, gradient), []).append((source, target, length))
 
@@ -205,15 +205,13 @@ class _Backward:
             )
         return tuple(placed)
 
-    def _add_terms(
-        self, terms: np.ndarray, target: np.ndarray, length: np.ndarray, gradient: int
-    ) -> None:
+    def _add_terms(self, terms: Array, target: Array, length: Array, gradient: int) -> None:
         arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
         for a in np.unique(arena).tolist():
             at = slice(None) if arena[0] == a and (arena == a).all() else arena == a
             self._add_pairs(a, gradient, element[at], target[at], length[at])
 
-    def _sorted_rows(self, key: Tuple[int, int]) -> Tuple[int, np.ndarray, np.ndarray]:
+    def _sorted_rows(self, key: Tuple[int, int]) -> Tuple[int, Array, Array]:
         """Return pairs as rows of one length, sorted by source."""
         source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
         grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
@@ -243,9 +241,7 @@ class _Backward:
                 )
         return Pull(tuple(parts)) if parts else None
 
-    def _part(
-        self, gradient: int, local: np.ndarray, target: np.ndarray, rows: int, grain: int
-    ) -> Any:
+    def _part(self, gradient: int, local: Array, target: Array, rows: int, grain: int) -> Any:
         counts = np.bincount(local, minlength=rows)
         most = int(counts.max())
         if most == 1 and len(local) == rows:

@@ -21,10 +21,13 @@ from mxnet.base import _LIB, check_call, mx_uint, py_str
 from mxnet.gluon import HybridBlock
 from mxnet.ndarray import NDArray, register
 
-from . import rules
 from .graph import RECORDING, TRAINING
 from .lazy import LazyNDArray
 from .record import STATE
+
+#: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
+#: code uses them, and there relies on the exact type.
+CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
 
 class OperatorInfo:
@@ -50,7 +53,7 @@ class OperatorInfo:
         )
         self.name = py_str(name.value)
         self.count_attribute = py_str(count.value) if count.value else ""
-        self.creates = self.name in rules.CREATION
+        self.creates = self.name in CONSTANTS
 
 
 class Operator:

@@ -126,9 +126,11 @@ class LazyNDArray(NDArray):
             view = TYPES.view(self._type, key, ROW)
         if view is not None:
             return recording.lazy(self._value, self._offset + view[0], view[1])
-        if isinstance(key, tuple) and all(type(k) in (int, slice) for k in key) and key:
+        if type(key) is tuple and key and all(type(k) in (int, slice) for k in key):
             return self._slice_axes(key)
-        return super().__getitem__(key)
+        if isinstance(key, np.integer):
+            return self[int(key)]
+        return self.real()[key]
 
     def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
         """Index several axes at once, by one recorded ``slice`` and a view."""
@@ -149,7 +151,7 @@ class LazyNDArray(NDArray):
             if type(k) is not int:
                 kept.append(count)
         if 0 in kept:
-            return super().__getitem__(key)
+            return self.real()[key]
         sliced = mx.nd.slice(self, begin=tuple(begin), end=tuple(end), step=tuple(step))
         kept.extend(shape[len(key) :])
         return sliced.reshape(tuple(kept) or (1,))

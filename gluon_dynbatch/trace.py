@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import weakref
 from typing import (
     Any,
@@ -100,11 +101,14 @@ class BlockCallee:
         """Trace the block for one structure of arguments, once."""
         found = self.programs.get(spec)
         if found is None:
-            found = self.programs[spec] = trace_block(self.block, spec, len(types), where)
+            # Name scopes of Gluon are not made for several threads in one block.
+            with _TRACING:
+                found = self.programs[spec] = trace_block(self.block, spec, len(types), where)
         return found
 
 
 _TOKENS = itertools.count()
+_TRACING = threading.RLock()
 
 
 def _read_symbol(

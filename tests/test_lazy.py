@@ -16,7 +16,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE, LazyNDArray
+from gluon_dynbatch.lazy import LazyNDArray
+from gluon_dynbatch.record import STATE
 
 SHAPE = (4, 3, 2)
 

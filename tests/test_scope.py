@@ -23,7 +23,8 @@ from mxnet.ndarray import register
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
 from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
-from gluon_dynbatch.record import STATE, LazyNDArray
+from gluon_dynbatch.lazy import LazyNDArray
+from gluon_dynbatch.record import STATE
 
 HOOKED = [
     (register, "_imperative_invoke"),
