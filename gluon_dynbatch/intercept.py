@@ -4,6 +4,7 @@
   Python operators and most methods of arrays;
 * ``HybridBlock._call_cached_op``: every call of a hybridized block;
 * ``NDArray.__setitem__``: calls that read the array run before it is written to;
+* ``NDArray.__getitem__``: a lazy array as an index has to be real;
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 
@@ -97,6 +98,7 @@ class Hooks:
                 self._replace(register, "_imperative_invoke", self._invoke_hook)
                 self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
                 self._replace(NDArray, "__setitem__", self._write_hook)
+                self._replace(NDArray, "__getitem__", self._index_hook)
                 self._replace(autograd, "set_recording", self._mode_hook)
                 self._replace(autograd, "set_training", self._mode_hook)
 
@@ -173,6 +175,13 @@ class Hooks:
             original(array, key, value)
 
         return write
+
+    @staticmethod
+    def _index_hook(original: Any) -> Any:
+        def read(array: NDArray, key: Any) -> NDArray:
+            return original(array, key.real() if type(key) is LazyNDArray else key)
+
+        return read
 
     @staticmethod
     def _mode_hook(original: Any) -> Any:
