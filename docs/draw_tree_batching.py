@@ -18,7 +18,7 @@ TREES = (
 )
 COLOURS = ("#2a9d8f", "#e9a23b", "#d1495b", "#4a6fa5")
 INK, PAPER = "#4b5563", "#ffffff"
-RADIUS, STEP, LEVEL, MARGIN, GAP = 11, 34, 62, 26, 26
+RADIUS, STEP, LEVEL, MARGIN, GAP = 11, 34, 54, 26, 26
 
 
 class Dot(NamedTuple):
@@ -50,7 +50,7 @@ def lay_out() -> Drawing:
     left = MARGIN + RADIUS
 
     def level_y(launch: int) -> float:
-        return MARGIN + LEVEL * (levels - 1 - launch) + LEVEL / 2
+        return MARGIN / 2 + LEVEL * (levels - 1 - launch) + LEVEL / 2
 
     def place(tree: list, leaves: Iterator[float]) -> Dot:
         children = [place(child, leaves) for child in tree]
@@ -81,7 +81,7 @@ def lay_out() -> Drawing:
         for k in range(len(dots)):
             members.append(Dot(column + 10 + RADIUS + k * (2 * RADIUS + 4), y, launch))
     width = max(x + w for x, _, w, _, _, _ in boxes) + MARGIN - 12
-    return Drawing(width, LEVEL * levels + 2 * MARGIN, boxes, edges, arrows, trees + members)
+    return Drawing(width, LEVEL * levels + MARGIN, boxes, edges, arrows, trees + members)
 
 
 def to_svg(drawing: Drawing) -> str:

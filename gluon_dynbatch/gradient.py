@@ -18,6 +18,7 @@ copies made in the forward pass.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 from typing import (
     Any,
@@ -34,6 +35,7 @@ from mxnet import autograd
 from mxnet.base import (
     _LIB,
     MXCallbackList,
+    MXNetError,
     NDArrayHandle,
     c_array,
     c_handle_array,
@@ -41,10 +43,12 @@ from mxnet.base import (
 )
 from mxnet.ndarray import NDArray
 
+from .errors import GradientError, user_message
 from .execute import Buffers, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
+from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -192,6 +196,49 @@ class GradientTape:
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
         return found
 
+
+def _refuse_second_order() -> None:
+    """Let ``autograd.grad(create_graph=True)`` say that it cannot go through a scope.
+
+    MXNet itself says nothing: it hands out gradients that are no longer connected to anything.
+    """
+    original = autograd.grad
+
+    @functools.wraps(original)
+    def grad(
+        heads: Any,
+        variables: Any,
+        head_grads: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        train_mode: bool = True,
+    ) -> Any:
+        if create_graph and _ALIVE and any(map(_passes_a_scope, _as_list(heads))):
+            raise GradientError(
+                user_message(
+                    "gradients of gradients through a batching scope are not supported",
+                    user_line(),
+                    None,
+                    "compute what is differentiated twice outside of the scope",
+                )
+            )
+        return original(heads, variables, head_grads, retain_graph, create_graph, train_mode)
+
+    autograd.grad = grad
+
+
+def _as_list(heads: Any) -> List[NDArray]:
+    return [heads] if isinstance(heads, NDArray) else list(heads)
+
+
+def _passes_a_scope(head: NDArray) -> bool:
+    try:
+        return "_CustomFunction" in autograd.get_symbol(head).tojson()
+    except MXNetError:
+        return False
+
+
+_refuse_second_order()
 
 _BACKWARD = ctypes.CFUNCTYPE(
     ctypes.c_int,

@@ -140,7 +140,8 @@ class Recording:
 
     def reads(self, value: NDArray) -> bool:
         """Whether a recorded call has `value` as an argument."""
-        return id(value) in self._external_ids
+        real = value._real if type(value) is LazyNDArray else value
+        return id(real) in self._external_ids
 
     def node(
         self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]

@@ -3,6 +3,7 @@
 A line that must be named carries the comment ``# wrong``.
 """
 
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
 import contextlib
@@ -518,7 +519,9 @@ class DoublingProp(mx.operator.CustomOpProp):
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_strict_refuses_what_has_no_rule(net, granularity):
     block = cell(lambda F, x: F.Custom(x, op_type="dynbatch_test_doubling"))
-    with refused(gdb.NotMergedError, "3 calls", "block: the_cell", "Custom", "strict=False", late=True):
+    with refused(
+        gdb.NotMergedError, "3 calls", "block: the_cell", "Custom", "strict=False", late=True
+    ):
         with gdb.batching(strict=True, granularity=granularity):
             for _ in range(3):
                 y = net(array(1, 4))

@@ -1,4 +1,4 @@
-"""A lazy array can be used like any NDArray: in its scope, after it, and by code that knows no better.
+"""A lazy array can be used like any NDArray: in its scope, after it, and by any other code.
 
 The reference is the same use of a real array of equal values.
 """
@@ -109,24 +109,31 @@ def test_what_is_known_without_running(shift):
 
 OPERATORS: Dict[str, Callable[[Any], Any]] = {
     "add": lambda y: y + y, "add number": lambda y: y + 2, "radd": lambda y: 2 + y,
-    "sub": lambda y: y - y * 2, "rsub": lambda y: 1 - y, "mul": lambda y: y * 3, "rmul": lambda y: 3 * y,
-    "div": lambda y: y / 3, "rdiv": lambda y: 3 / y, "mod": lambda y: y % 0.3, "rmod": lambda y: 3 % y,
-    "pow": lambda y: y**2, "rpow": lambda y: 2**y, "neg": lambda y: -y, "abs": abs,
-    "real on the left": lambda y: mx.nd.ones(SHAPE) - y, "NumPy number": lambda y: y * np.float32(2),
-    "eq": lambda y: y == 1, "eq itself": lambda y: y == y, "ne": lambda y: y != y * 1, "lt": lambda y: y < 1,
-    "le": lambda y: y <= y, "gt": lambda y: y > mx.nd.ones(SHAPE), "ge": lambda y: 1 >= y,
+    "sub": lambda y: y - y * 2, "rsub": lambda y: 1 - y, "mul": lambda y: y * 3,
+    "rmul": lambda y: 3 * y, "div": lambda y: y / 3, "rdiv": lambda y: 3 / y,
+    "mod": lambda y: y % 0.3, "rmod": lambda y: 3 % y, "pow": lambda y: y**2,
+    "rpow": lambda y: 2**y, "neg": lambda y: -y, "abs": abs,
+    "real on the left": lambda y: mx.nd.ones(SHAPE) - y,
+    "NumPy number": lambda y: y * np.float32(2), "eq": lambda y: y == 1,
+    "eq itself": lambda y: y == y, "ne": lambda y: y != y * 1, "lt": lambda y: y < 1,
+    "le": lambda y: y <= y, "gt": lambda y: y > mx.nd.ones(SHAPE),
+    "ge": lambda y: mx.nd.ones(SHAPE) >= y,
     "broadcast": lambda y: y + y[:, :1], "sum": lambda y: y.sum(), "mean": lambda y: y.mean(axis=1),
-    "max": lambda y: y.max(axis=(0, 2)), "norm": lambda y: y.norm(), "argmax": lambda y: y.argmax(axis=1),
-    "topk": lambda y: y.topk(k=2, axis=1), "sort": lambda y: y.sort(axis=0), "exp": lambda y: y.exp(),
-    "clip": lambda y: y.clip(0.5, 1.2), "split": lambda y: y.split(2, axis=0), "tile": lambda y: y.tile((1, 2, 1)),
-    "dot": lambda y: mx.nd.dot(y[:, :, 0], y[0]), "batch_dot": lambda y: mx.nd.batch_dot(y, y, transpose_b=True),
-    "concat": lambda y: mx.nd.concat(y, y * 2, dim=1), "stack": lambda y: mx.nd.stack(y, y * 2, axis=1),
-    "take": lambda y: y.take(mx.nd.array([2, 0])), "pick": lambda y: y.pick(mx.nd.zeros((4, 2)), axis=1),
+    "max": lambda y: y.max(axis=(0, 2)), "norm": lambda y: y.norm(),
+    "argmax": lambda y: y.argmax(axis=1), "topk": lambda y: y.topk(k=2, axis=1),
+    "sort": lambda y: y.sort(axis=0), "exp": lambda y: y.exp(), "clip": lambda y: y.clip(0.5, 1.2),
+    "split": lambda y: y.split(2, axis=0), "tile": lambda y: y.tile((1, 2, 1)),
+    "dot": lambda y: mx.nd.dot(y[:, :, 0], y[0]),
+    "batch_dot": lambda y: mx.nd.batch_dot(y, y, transpose_b=True),
+    "concat": lambda y: mx.nd.concat(y, y * 2, dim=1),
+    "stack": lambda y: mx.nd.stack(y, y * 2, axis=1), "take": lambda y: y.take(mx.nd.array([2, 0])),
+    "pick": lambda y: y.pick(mx.nd.zeros((4, 2)), axis=1),
     "one_hot": lambda y: (y[0, :, 0] > 1).one_hot(2), "where": lambda y: mx.nd.where(y > 1, y, -y),
     "slice_axis": lambda y: y.slice_axis(axis=1, begin=1, end=3), "flip": lambda y: y.flip(axis=0),
     "zeros_like": lambda y: y.zeros_like(), "softmax": lambda y: y.softmax(axis=1),
-    "repeat": lambda y: y.repeat(2, axis=0), "pad": lambda y: y.expand_dims(0).pad("edge", (0, 0, 0, 0, 1, 1, 1, 1)),
-    "SequenceMask": lambda y: mx.nd.SequenceMask(y, mx.nd.array([1, 2, 3]), use_sequence_length=True),
+    "repeat": lambda y: y.repeat(2, axis=0),
+    "pad": lambda y: y.expand_dims(0).pad("edge", (0, 0, 0, 0, 1, 1, 1, 1)),
+    "SequenceMask": lambda y: mx.nd.SequenceMask(y, mx.nd.array([1, 2, 3]), True),
     "NumPy function": lambda y: np.tanh(y.asnumpy()),
 }  # fmt: skip
 
@@ -139,12 +146,13 @@ def test_operators(shift, use):
 # Indexing, against NumPy
 
 BASIC = [
-    0, 2, -1, -4, np.int64(1), slice(None), slice(1, 3), slice(-2, None), slice(None, -1), slice(2, 99),
-    slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), slice(-1, None, -1),
-    (0, 1), (-1, -1), (0, 1, 1), (slice(None), 1), (slice(1, 3), slice(0, 2)), (slice(None), slice(None), -1),
-    (slice(None, None, -1), slice(None, None, 2)), (2, slice(None), 0), (slice(3, 0, -1), -1, slice(1, None)),
-    Ellipsis, (Ellipsis, 0), (0, Ellipsis), (Ellipsis, slice(0, 1)), (1, Ellipsis, -1),
-    None, (None, 0), (slice(None), None), (0, None, Ellipsis, None), (slice(0, 2), Ellipsis, None, 1),
+    0, 2, -1, -4, np.int64(1), slice(None), slice(1, 3), slice(-2, None), slice(None, -1),
+    slice(2, 99), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2), slice(-1, None, -1),
+    (0, 1), (-1, -1), (0, 1, 1), (slice(None), 1), (slice(1, 3), slice(0, 2)),
+    (slice(None), slice(None), -1), (slice(None, None, -1), slice(None, None, 2)),
+    (2, slice(None), 0), (slice(3, 0, -1), -1, slice(1, None)), Ellipsis, (Ellipsis, 0),
+    (0, Ellipsis), (Ellipsis, slice(0, 1)), (1, Ellipsis, -1), None, (None, 0), (slice(None), None),
+    (0, None, Ellipsis, None), (slice(0, 2), Ellipsis, None, 1),
 ]  # fmt: skip
 ADVANCED = [
     [0, 2], [3, -1, 0], np.array([1, 1]), ([0, 1], [2, 0]), (slice(None), [0, 2]), (0, [1, 2]),
@@ -213,21 +221,28 @@ def test_index_out_of_bounds(shift, key):
 
 SHAPES: Dict[str, Callable[[Any], Any]] = {
     "reshape": lambda y: y.reshape((2, 12)), "reshape numbers": lambda y: y.reshape(2, 12),
-    "reshape list": lambda y: y.reshape([2, 12]), "reshape keyword": lambda y: y.reshape(shape=(3, 8)),
-    "reshape -1": lambda y: y.reshape((-1,)), "reshape 0": lambda y: y.reshape((0, -1)),
-    "reshape 0 0": lambda y: y.reshape((0, 0, 2)), "reshape -2": lambda y: y.reshape((4, -2)),
-    "reshape -3": lambda y: y.reshape((-3, 0)), "reshape -4": lambda y: y.reshape((-4, 2, 2, 0, 0)),
-    "reshape reverse": lambda y: y.reshape((-1, 0), reverse=True), "reshape number": lambda y: y.reshape(-1),
+    "reshape list": lambda y: y.reshape([2, 12]),
+    "reshape keyword": lambda y: y.reshape(shape=(3, 8)), "reshape -1": lambda y: y.reshape((-1,)),
+    "reshape 0": lambda y: y.reshape((0, -1)), "reshape 0 0": lambda y: y.reshape((0, 0, 2)),
+    "reshape -2": lambda y: y.reshape((4, -2)), "reshape -3": lambda y: y.reshape((-3, 0)),
+    "reshape -4": lambda y: y.reshape((-4, 2, 2, 0, 0)),
+    "reshape reverse": lambda y: y.reshape((-1, 0), reverse=True),
+    "reshape number": lambda y: y.reshape(-1),
     "reshape_like": lambda y: y.reshape_like(mx.nd.zeros((6, 4))),
     "expand_dims": lambda y: y.expand_dims(0), "expand_dims last": lambda y: y.expand_dims(-1),
-    "expand_dims middle": lambda y: y.expand_dims(axis=2), "expand_dims inplace": lambda y: y.expand_dims(1, True),
-    "squeeze": lambda y: y[:1].squeeze(), "squeeze axis": lambda y: y[:, :1].squeeze(axis=1),
-    "squeeze axes": lambda y: y[:1, :1].squeeze(axis=(0, 1)), "squeeze negative": lambda y: y[:, :, :1].squeeze(-1),
-    "squeeze inplace": lambda y: y[:1].squeeze(inplace=True), "squeeze all": lambda y: y[:1, :1, :1].squeeze(),
-    "flatten": lambda y: y.flatten(), "flatten inplace": lambda y: y.flatten(inplace=True),
-    "T": lambda y: y.T, "transpose": lambda y: y.transpose((1, 2, 0)), "transpose keyword": lambda y: y.transpose(axes=(2, 0, 1)),
+    "expand_dims middle": lambda y: y.expand_dims(axis=2),
+    "expand_dims inplace": lambda y: y.expand_dims(1, True), "squeeze": lambda y: y[:1].squeeze(),
+    "squeeze axis": lambda y: y[:, :1].squeeze(axis=1),
+    "squeeze axes": lambda y: y[:1, :1].squeeze(axis=(0, 1)),
+    "squeeze negative": lambda y: y[:, :, :1].squeeze(-1),
+    "squeeze inplace": lambda y: y[:1].squeeze(inplace=True),
+    "squeeze all": lambda y: y[:1, :1, :1].squeeze(), "flatten": lambda y: y.flatten(),
+    "flatten inplace": lambda y: y.flatten(inplace=True), "T": lambda y: y.T,
+    "transpose": lambda y: y.transpose((1, 2, 0)),
+    "transpose keyword": lambda y: y.transpose(axes=(2, 0, 1)),
     "swapaxes": lambda y: y.swapaxes(0, 2), "broadcast_to": lambda y: y[:1].broadcast_to((4, 3, 2)),
-    "broadcast_like": lambda y: y[:1].broadcast_like(mx.nd.zeros((4, 3, 2))), "diag": lambda y: y[:, :, 0].diag(),
+    "broadcast_like": lambda y: y[:1].broadcast_like(mx.nd.zeros((4, 3, 2))),
+    "diag": lambda y: y[:, :, 0].diag(),
 }  # fmt: skip
 
 
@@ -244,21 +259,28 @@ def test_flatten_of_a_vector(shift):
 
 CONVERSIONS: Dict[str, Callable[[Any], Any]] = {
     "astype": lambda y: y.astype("float64"), "astype class": lambda y: (y * 10).astype(np.int32),
-    "astype same": lambda y: y.astype("float32", copy=False), "astype half": lambda y: y.astype("float16"),
-    "copy": lambda y: y.copy(), "detach": lambda y: y.detach(), "asnumpy": lambda y: y.asnumpy(),
+    "astype same": lambda y: y.astype("float32", copy=False),
+    "astype half": lambda y: y.astype("float16"), "copy": lambda y: y.copy(),
+    "detach": lambda y: y.detach(), "asnumpy": lambda y: y.asnumpy(),
     "as_in_context": lambda y: y.as_in_context(mx.cpu()),
-    "other context": lambda y: (y.as_in_context(mx.cpu(1)), y.as_in_context(mx.cpu(1)).context == mx.cpu(1)),
-    "copyto context": lambda y: y.copyto(mx.cpu(1)), "copyto": lambda y: y.copyto(mx.nd.zeros(SHAPE)),
-    "tostype": lambda y: y.tostype("default"), "np.asarray": lambda y: np.asarray(y.asnumpy()),
-    "as_np_ndarray": lambda y: y.as_np_ndarray().asnumpy(), "as_nd_ndarray": lambda y: y.as_nd_ndarray(),
-    "asscalar": lambda y: y[0, 0, 0].asscalar(), "float": lambda y: float(y[1, 1, 1].asscalar()),
-    "int": lambda y: int(y[2, 2, 1].asscalar() * 10), "len": len, "list": list, "bool": lambda y: bool(y[0, 0, 0] > 0),
-    "unpacking": lambda y: [a for a, b, c in [y[:3]]], "enumerate": lambda y: [(i, a) for i, a in enumerate(y)],
+    "other context": lambda y: y.as_in_context(mx.cpu(1)),
+    "name of the other context": lambda y: str(y.as_in_context(mx.cpu(1)).context),
+    "copyto context": lambda y: y.copyto(mx.cpu(1)),
+    "copyto": lambda y: y.copyto(mx.nd.zeros(SHAPE)), "tostype": lambda y: y.tostype("default"),
+    "np.asarray": lambda y: np.asarray(y.asnumpy()),
+    "as_np_ndarray": lambda y: y.as_np_ndarray().asnumpy(),
+    "as_nd_ndarray": lambda y: y.as_nd_ndarray(), "asscalar": lambda y: y[0, 0, 0].asscalar(),
+    "float": lambda y: float(y[1, 1, 1].asscalar()),
+    "int": lambda y: int(y[2, 2, 1].asscalar() * 10), "len": len, "list": list,
+    "bool": lambda y: bool(y[0, 0, 0] > 0), "unpacking": lambda y: [a for a, b, c in [y[:3]]],
+    "enumerate": lambda y: [(i, a) for i, a in enumerate(y)],
     "any": lambda y: [bool(a.sum() > 3) for a in y],
-    "pickle": lambda y: pickle.loads(pickle.dumps(y)), "pickle protocol 0": lambda y: pickle.loads(pickle.dumps(y, 0)),
-    "copy.copy": copy.copy, "copy.deepcopy": copy.deepcopy, "deepcopy of a nest": lambda y: copy.deepcopy([y, (y,)]),
-    "wait_to_read": lambda y: y.wait_to_read(), "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()),
-    "nd.array": mx.nd.array, "nd.array of rows": lambda y: mx.nd.array([a.asnumpy() for a in y]),
+    "pickle": lambda y: pickle.loads(pickle.dumps(y)),
+    "pickle protocol 0": lambda y: pickle.loads(pickle.dumps(y, 0)), "copy.copy": copy.copy,
+    "copy.deepcopy": copy.deepcopy, "deepcopy of a nest": lambda y: copy.deepcopy([y, (y,)]),
+    "wait_to_read": lambda y: y.wait_to_read(),
+    "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()), "nd.array": mx.nd.array,
+    "nd.array of rows": lambda y: mx.nd.array([a.asnumpy() for a in y]),
 }  # fmt: skip
 
 
@@ -313,13 +335,18 @@ WRITES: Dict[str, Callable[[Any], Any]] = {
     "+= number": lambda y: y.__iadd__(2), "+= array": lambda y: y.__iadd__(mx.nd.ones(SHAPE)),
     "-=": lambda y: y.__isub__(2), "*=": lambda y: y.__imul__(2), "/=": lambda y: y.__itruediv__(2),
     "%=": lambda y: y.__imod__(0.3), "+= itself": lambda y: y.__iadd__(y),
-    "[:] = number": lambda y: y.__setitem__(slice(None), 3), "[:] = array": lambda y: y.__setitem__(slice(None), real() * 2),
-    "[:] = NumPy": lambda y: y.__setitem__(slice(None), values()), "[1] = number": lambda y: y.__setitem__(1, 3),
-    "[1] = row": lambda y: y.__setitem__(1, y[0]), "[1:3] = list": lambda y: y.__setitem__(slice(1, 3), [[1, 2]]),
-    "[:, 0] =": lambda y: y.__setitem__((slice(None), 0), 3), "[0, 1, 1] =": lambda y: y.__setitem__((0, 1, 1), 9),
-    "[[0, 2]] =": lambda y: y.__setitem__([0, 2], 3), "[...] =": lambda y: y.__setitem__(Ellipsis, 1),
+    "[:] = number": lambda y: y.__setitem__(slice(None), 3),
+    "[:] = array": lambda y: y.__setitem__(slice(None), real() * 2),
+    "[:] = NumPy": lambda y: y.__setitem__(slice(None), values()),
+    "[1] = number": lambda y: y.__setitem__(1, 3), "[1] = row": lambda y: y.__setitem__(1, y[0]),
+    "[1:3] = list": lambda y: y.__setitem__(slice(1, 3), [[1, 2]]),
+    "[:, 0] =": lambda y: y.__setitem__((slice(None), 0), 3),
+    "[0, 1, 1] =": lambda y: y.__setitem__((0, 1, 1), 9),
+    "[[0, 2]] =": lambda y: y.__setitem__([0, 2], 3),
+    "[...] =": lambda y: y.__setitem__(Ellipsis, 1),
     "out=": lambda y: mx.nd.elemwise_mul(y, y, out=y), "copyto": lambda y: real().copyto(y),
-    "row[:] =": lambda y: y[1].__setitem__(slice(None), 3), "rows += 1": lambda y: y[1:3].__iadd__(1),
+    "row[:] =": lambda y: y[1].__setitem__(slice(None), 3),
+    "rows += 1": lambda y: y[1:3].__iadd__(1),
     "reshaped[:] =": lambda y: y.reshape((-1,)).__setitem__(slice(0, 5), 3),
 }  # fmt: skip
 
@@ -388,7 +415,10 @@ def test_used_after_its_scope(shift):
     with gdb.batching():
         y = shift(mx.nd.array(values()), 1)
         row = y[1]
-    same([y + 1, row * 2, mx.nd.concat(y, y, dim=0)], [real() + 1, real()[1] * 2, real().tile((2, 1, 1))])
+    same(
+        [y + 1, row * 2, mx.nd.concat(y, y, dim=0)],
+        [real() + 1, real()[1] * 2, real().tile((2, 1, 1))],
+    )
     same(shift(y, 1), real() + 1)
 
 
@@ -452,8 +482,9 @@ def test_gradients_through_views(shift):
     def run(x):
         y = shift(x, 1)
         return [
-            y[1] * y[2], y[1:3].reshape((-1,)), (y[:, 1] ** 2).expand_dims(0), y[:1].squeeze() * 3, y.T,
-            y[::2, ::-1], y.flatten() * y.detach().flatten(), y.copy(), y.astype("float64"), y[-1, -1, -1],
+            y[1] * y[2], y[1:3].reshape((-1,)), (y[:, 1] ** 2).expand_dims(0), y[:1].squeeze() * 3,
+            y.T, y[::2, ::-1], y.flatten() * y.detach().flatten(), y.copy(), y.astype("float64"),
+            y[-1, -1, -1],
         ]  # fmt: skip
 
     samples = [mx.nd.array(values() * i) for i in (1, 2, 3)]

@@ -59,9 +59,9 @@ def check(program, **options):
 
 
 KINDS = {
-    "dags": (dags(), 16),
-    "trees": (tree_batches(), 8),
-    "sequences": (sequence_batches(), 8),
+    "dags": (dags(), 40),
+    "trees": (tree_batches(), 16),
+    "sequences": (sequence_batches(), 16),
 }
 
 
@@ -182,13 +182,15 @@ def test_inference(program):
 
 
 class Half(gdb.DynamicHybridBlock):
-    """What of a cell runs on a CPU in half precision: no FullyConnected."""
+    """What of a cell runs on a CPU in half precision: neither FullyConnected nor dot."""
 
     def hybrid_forward(self, F, x, rows):
-        return F.tanh(F.dot(x, rows, transpose_b=True)), F.mean(rows, axis=0, keepdims=True) * x
+        scores = F.softmax(F.broadcast_mul(x, rows), axis=-1)
+        return F.tanh(scores), F.mean(rows, axis=0, keepdims=True) * x
 
 
-def test_half_precision():
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_half_precision(granularity):
     cell = Half()
     cell.initialize()
     cell.hybridize()
@@ -201,10 +203,9 @@ def test_half_precision():
 
     def fn(sample):
         scores, mean = cell(*sample)
-        return [scores.sum(), mean + sample[0]]
+        return [scores.max(axis=0), mean + sample[0]]
 
-    for granularity in GRANULARITIES:
-        check_against_loop(fn, samples, granularity=granularity)
+    check_against_loop(fn, samples, granularity=granularity)
 
 
 # What users do ---------------------------------------------------------------------------------
@@ -365,19 +366,27 @@ def test_input_gradient_requests(granularity):
         np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)
 
 
+class Sine(gdb.DynamicHybridBlock):
+    """An operator that MXNet itself can differentiate twice."""
+
+    def hybrid_forward(self, F, x):
+        return F.sin(x)
+
+
 def test_second_order_gradients_are_refused_in_words():
-    net = make_cells()
+    """A first gradient that is silently cut from the graph would drop a gradient penalty."""
+    cell = Sine()
+    cell.initialize()
+    cell.hybridize()
     x = mx.nd.ones((1, WIDTH))
     x.attach_grad()
     with autograd.record():
         with gdb.batching():
-            y = net.linear(x)
+            y = cell(x)
         with pytest.raises(gdb.GradientError, match="gradients of gradients"):
-            autograd.grad(y, [x], create_graph=True, retain_graph=True)[0].asnumpy()
-    with autograd.record(), gdb.batching():
-        y = net.linear(x)
+            autograd.grad(y, [x], create_graph=True, retain_graph=True)
     y.backward()
-    assert np.isfinite(x.grad.asnumpy()).all()
+    np.testing.assert_allclose(x.grad.asnumpy(), np.cos(x.asnumpy()), 1e-4)
 
 
 class Passing(gdb.DynamicHybridBlock):
@@ -391,16 +400,25 @@ class Passing(gdb.DynamicHybridBlock):
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("used", [(0, 1), (1,), (0,)])
 def test_a_gradient_that_passes_through_unchanged(used, granularity):
-    """MXNet lets such a gradient alias the head gradient and leaves the buffer it was given unwritten."""
+    """MXNet lets it alias the head gradient and leaves the buffer it was given unwritten.
+
+    The loop is imperative here: hybridized, MXNet 1.9.1 fails where both results are used.
+    """
     cell = Passing()
     cell.initialize()
-    cell.hybridize()
-    samples = []
-    for i in range(3):
-        samples.append([mx.nd.random.uniform(-1, 1, (1 + i // 2, 4)) for _ in range(2)])
-        for x in samples[-1]:
-            x.attach_grad()
-    check_against_loop(lambda s: [cell(*s)[i] for i in used], samples, granularity=granularity)
+    mx.random.seed(1)
+    samples = [[mx.nd.random.uniform(-1, 1, (1 + i // 2, 4)) for _ in range(2)] for i in range(3)]
+    found = []
+    for scope in (None, gdb.batching(granularity=granularity)):
+        cell.hybridize(scope is not None)
+        for sample in samples:
+            for x in sample:
+                x.attach_grad()
+        with autograd.record(), scope or nullcontext():
+            outputs = [y for s in samples for i, y in enumerate(cell(*s)) if i in used]
+        autograd.backward(outputs, [mx.nd.arange(y.size).reshape(y.shape) for y in outputs])
+        found.append({str(i): x.grad.asnumpy() for i, x in enumerate(sum(samples, []))})
+    assert_close(*found)
 
 
 class Scaled(gdb.DynamicHybridBlock):
@@ -635,7 +653,7 @@ def test_the_strategies_reach_every_operation():
     """A random program that never calls a cell would prove nothing about it."""
     seen = set()
 
-    @settings(examples(60), phases=[Phase.generate])
+    @settings(examples(300), phases=[Phase.generate])
     @given(dags())
     def collect(program):
         seen.update(step.op for sample in program.samples for step in sample.steps)

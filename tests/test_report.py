@@ -164,9 +164,10 @@ def test_a_single_call_is_not_said_to_run_alone(net):
 
 def made_up(*alone: Alone, **fields: Any) -> FlushReport:
     known = {
-        "nodes": 4, "units": 4, "launches": 2, "mean_width": 2.0, "largest_width": 3, "granularity": "block",
-        "policy": "agenda", "budget": "2 ms", "cached": True, "measured": False, "alone": alone,
-        "rows_gathered": 5, "arena_bytes": 2_500_000, "recording_ms": 1.0, "analysis_ms": 2.0, "dispatch_ms": 5.0,
+        "nodes": 4, "units": 4, "launches": 2, "mean_width": 2.0, "largest_width": 3,
+        "granularity": "block", "policy": "agenda", "budget": "2 ms", "cached": True,
+        "measured": False, "alone": alone, "rows_gathered": 5, "arena_bytes": 2_500_000,
+        "recording_ms": 1.0, "analysis_ms": 2.0, "dispatch_ms": 5.0,
     }  # fmt: skip
     return FlushReport(**{**known, **fields})
 

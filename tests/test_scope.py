@@ -1,5 +1,6 @@
 """A scope leaves nothing behind, and everything that a program may do with scopes works."""
 
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
 import contextlib
@@ -258,7 +259,9 @@ def test_the_same_sample_twice(net):
     x.attach_grad()
     parameters = net.collect_params().values()
     gdb.testing.check_against_loop(net, [x, x, x], parameters)
-    gdb.testing.check_against_loop(lambda s: net(mx.nd.concat(net(s), s, dim=1)[:, 3:]), [x, x], parameters)
+    gdb.testing.check_against_loop(
+        lambda s: net(mx.nd.concat(net(s), s, dim=1)[:, 3:]), [x, x], parameters
+    )
 
 
 class Mix(gdb.DynamicHybridBlock):
@@ -294,9 +297,7 @@ def test_outputs_that_are_inputs(granularity):
     block.hybridize()
     for x in SAMPLES:
         x.attach_grad()
-    gdb.testing.check_against_loop(
-        lambda x: block(x, x * 2), SAMPLES[:3], granularity=granularity
-    )
+    gdb.testing.check_against_loop(lambda x: block(x, x * 2), SAMPLES[:3], granularity=granularity)
     with gdb.batching(granularity=granularity):
         a, _, b, again = block(SAMPLES[0], SAMPLES[1])
     a[:] = 0
@@ -337,7 +338,10 @@ def test_constant_that_is_written_to_after_the_scope(net, write):
     expected = mx.nd.ones((1, 3))
     write(first)
     write(expected)
-    equal([first, second, third, y], [expected, mx.nd.ones((1, 3)), mx.nd.ones((1, 3)), net(SAMPLES[0])])
+    equal(
+        [first, second, third, y],
+        [expected, mx.nd.ones((1, 3)), mx.nd.ones((1, 3)), net(SAMPLES[0])],
+    )
     write(y)
     equal([second], [mx.nd.ones((1, 3))])
 
@@ -419,7 +423,8 @@ TRAINING = """
     import gluon_dynbatch as gdb
 
     net = mx.gluon.nn.HybridSequential()
-    net.add(mx.gluon.nn.Dense(64, in_units=64, activation="tanh"), mx.gluon.nn.Dense(1, in_units=64))
+    net.add(mx.gluon.nn.Dense(64, in_units=64, activation="tanh"))
+    net.add(mx.gluon.nn.Dense(1, in_units=64))
     gdb.convert(net)
     net.initialize()
     net.hybridize()
@@ -438,17 +443,49 @@ TRAINING = """
 """
 
 
+def output_of(program: str, **environment: str) -> str:
+    """Run a program in a process of its own; one that hangs fails."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        cwd=Path(gdb.__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        timeout=60,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
 def test_trainer_step_right_after_backward(optimizer, engine):
     """Nothing waits between the steps: a backward pass that waited for the optimizer would hang."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MXNET_ENGINE_TYPE": engine}
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(TRAINING.format(optimizer=optimizer))],
-        cwd=Path(gdb.__file__).parents[1], env=environment, timeout=60, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stdout.split()[-1]) == (0, "True"), ran.stdout
+    program = TRAINING.format(optimizer=optimizer)
+    assert output_of(program, MXNET_ENGINE_TYPE=engine).split()[-1] == "True"
+
+
+LATE = """
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+
+    net = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
+    net.initialize()
+    net.hybridize()
+    late = mx.nd.ones((1500, 1500))
+    for _ in range(6):
+        late = mx.nd.dot(late, late) * 0
+    with mx.autograd.record(), gdb.batching():
+        losses = [net(late[:1, :4]) for _ in range(3)]
+    mx.autograd.backward(losses)
+    print("end of the program")
+"""
+
+
+def test_process_that_ends_while_a_backward_pass_is_queued():
+    """MXNet stops the threads of custom functions first and waits for all work afterwards."""
+    assert "end of the program" in output_of(LATE)
 
 
 @pytest.mark.parametrize("ask", ["flush", "asnumpy"])

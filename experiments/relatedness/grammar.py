@@ -8,7 +8,7 @@ statistics of SICK: about 9.7 words, depth 4.4, half the nodes leaves.
 from __future__ import annotations
 
 import random
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .lexicon import ADJECTIVES, ADVERBS, NOUNS, NUMBERS, PREPOSITIONS, VERBS
 from .scene import Event, Thing, difference, edited, random_event
@@ -32,7 +32,7 @@ class Word:
 def flatten(root: Word) -> Tuple[List[str], List[int]]:
     """Put a tree into word order: its words, and the 0-based head of each (-1 at the root)."""
     words: List[Word] = []
-    heads_by_word = {id(root): root}
+    head_of: Dict[int, Word] = {}
 
     def visit(word: Word) -> None:  # as deep as the grammar nests, under 10
         for child in word.left:
@@ -41,12 +41,11 @@ def flatten(root: Word) -> Tuple[List[str], List[int]]:
         for child in word.right:
             visit(child)
         for child in word.left + word.right:
-            heads_by_word[id(child)] = word
+            head_of[id(child)] = word
 
     visit(root)
     position = {id(word): i for i, word in enumerate(words)}
-    heads = [position[id(heads_by_word[id(word)])] for word in words]
-    heads[position[id(root)]] = -1
+    heads = [-1 if word is root else position[id(head_of[id(word)])] for word in words]
     texts = [word.text for word in words]
     for i, (text, following) in enumerate(zip(texts, texts[1:])):
         if text == "a" and following[0] in "aeiou":
@@ -161,7 +160,7 @@ def make_pair(rng: random.Random, name: str) -> Pair:
     return Pair(sides[0][0], sides[0][1], sides[1][0], sides[1][1], score, name)
 
 
-def make_corpus(seed: int = 1, sizes: Optional[dict] = None) -> Corpus:
+def make_corpus(seed: int = 1, sizes: Optional[Dict[str, int]] = None) -> Corpus:
     """Make the built-in corpus.
 
     Parameters
