@@ -719,10 +719,9 @@ def test_second_order_gradient_is_refused(inside):
         with scope if inside else contextlib.nullcontext():
             with scope:
                 loss = (block(x) ** 2).sum()
-            gradient = autograd.grad(loss, x, create_graph=True, retain_graph=True)[0]
-            total = loss + (gradient * x).sum()
-    refusals = "gradients of gradients|_backward_CustomFunction|higher order"
-    with pytest.raises(RuntimeError, match=refusals):
-        total.backward()
+            with refused(gdb.GradientError, "gradients of gradients"):
+                autograd.grad(loss, x, create_graph=True, retain_graph=True)  # wrong
     np.testing.assert_array_equal(x.grad.asnumpy(), 7)
+    loss.backward()
+    assert np.abs(x.grad.asnumpy()).max() < 7
     works(block)

@@ -399,6 +399,37 @@ def test_input_written_to_between_calls(net):
     equal(got, wanted)
 
 
+def set_view(x: mx.nd.NDArray) -> None:
+    view = x[0:1]
+    view[:] = 2
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.__setitem__(slice(None), 2),
+        lambda x: x.__setitem__((0, 1), 2),
+        lambda x: x.__setitem__(slice(None), np.full((1, 4), 2.0)),
+        lambda x: x.__iadd__(1),
+        lambda x: mx.nd.zeros((1, 4)).copyto(x),
+        lambda x: mx.nd.elemwise_add(x, x, out=x),
+        set_view,
+    ],
+    ids=["all", "one", "NumPy", "+=", "copyto", "out=", "view"],
+)
+def test_array_from_outside_written_to_between_calls(net, write):
+    def run() -> Any:
+        x = array(1, 4)
+        first = net(x)
+        write(x)
+        return [first, net(x)]
+
+    wanted = run()
+    with gdb.batching():
+        got = run()
+    equal(got, wanted)
+
+
 def test_parameter_written_to_between_calls(net):
     ones, zeros = mx.nd.ones((3, 4)), mx.nd.zeros((3, 4))
 
@@ -449,7 +480,7 @@ def output_of(program: str, **environment: str) -> str:
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
         cwd=Path(gdb.__file__).parents[1],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        timeout=60,
+        timeout=30,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

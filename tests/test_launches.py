@@ -1,0 +1,608 @@
+"""Exact numbers of launches: what is merged, at which granularity, by which policy.
+
+Every test draws its minibatch, says how many launches it needs and why, and compares the values with
+the plain loop afterwards.  In the drawings a letter is a call of that cell, an arrow a dependence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn, rnn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.analysis import POLICIES, lower_bound
+from gluon_dynbatch.batch import GRANULARITIES, RUNTIME
+from gluon_dynbatch.testing import check_against_loop
+
+WIDTH = 4
+
+
+class Unary(gdb.DynamicHybridBlock):
+    """One dense layer."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
+
+    def hybrid_forward(self, F, x):
+        return self.dense(x)
+
+
+class Binary(gdb.DynamicHybridBlock):
+    """Joins two values."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.dense = nn.Dense(WIDTH, in_units=2 * WIDTH, activation="tanh")
+
+    def hybrid_forward(self, F, left, right):
+        return self.dense(F.concat(left, right, dim=1))
+
+
+class ChildSum(gdb.DynamicHybridBlock):
+    """A child-sum Tree-LSTM (Tai, Socher, Manning 2015, arXiv:1503.00075), equations 2 to 8."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.input = nn.Dense(3 * WIDTH, in_units=WIDTH)
+            self.hidden = nn.Dense(3 * WIDTH, in_units=WIDTH, use_bias=False)
+            self.forget_input = nn.Dense(WIDTH, in_units=WIDTH)
+            self.forget_hidden = nn.Dense(WIDTH, in_units=WIDTH, use_bias=False)
+
+    def hybrid_forward(self, F, x, states, memories):
+        gates = self.input(x)
+        if states:
+            gates = gates + self.hidden(F.add_n(*states))
+        i, o, u = F.split(gates, num_outputs=3, axis=1)
+        c = F.sigmoid(i) * F.tanh(u)
+        if states:
+            place = self.forget_input(x)
+            c = c + F.add_n(*[F.sigmoid(place + self.forget_hidden(h)) * m for h, m in zip(states, memories)])
+        return F.sigmoid(o) * F.tanh(c), c
+
+
+class Attention(gdb.DynamicHybridBlock):
+    """One query over a memory of several rows."""
+
+    def hybrid_forward(self, F, query, memory):
+        return F.dot(F.softmax(F.dot(query, memory, transpose_b=True)), memory)
+
+
+def ready(block):
+    mx.random.seed(1)
+    block.initialize(mx.init.Uniform(0.7))
+    block.hybridize()
+    return block
+
+
+@pytest.fixture(scope="module")
+def a():
+    return ready(Unary(prefix="a_"))
+
+
+@pytest.fixture(scope="module")
+def b():
+    return ready(Unary(prefix="b_"))
+
+
+@pytest.fixture(scope="module")
+def c():
+    return ready(Unary(prefix="c_"))
+
+
+@pytest.fixture(scope="module")
+def join():
+    return ready(Binary(prefix="join_"))
+
+
+@pytest.fixture(scope="module")
+def child_sum():
+    return ready(ChildSum(prefix="child_sum_"))
+
+
+def inputs(count):
+    random = np.random.RandomState(0)
+    return [mx.nd.array(random.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]
+
+
+def widths(batch):
+    return [len(launch.units) for launch in batch.plan.launches]
+
+
+def launches(fn, samples, granularity, policy="depth", **options):
+    """Run `fn` in a scope and return the number of launches, after comparing with the loop."""
+    options.setdefault("analysis_budget", None)
+    batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
+    assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches
+    assert sum(widths(batch)) == batch.plan.units.graph.size
+    return batch.report.launches
+
+
+def chain(cells, x):
+    for cell in cells:
+        x = cell(x)
+    return x
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_chains_of_different_lengths(a, policy):
+    """As many launches as the longest chain has calls: every launch holds whoever still goes on.
+
+        a
+        a -> a                launches  {a a a} {a a} {a} {a}
+        a -> a -> a -> a
+
+    Whole graphs are merged with their like; a sample without any keeps its calls.
+    """
+    samples = list(zip((1, 2, 4), inputs(3)))
+    for granularity, wanted in {"block": 4, "operator": 4, "graph": 4}.items():
+        assert launches(lambda s: chain([a] * s[0], s[1]), samples, granularity, policy) == wanted
+    for granularity, wanted in {"block": 4, "operator": 4, "graph": 3}.items():
+        assert launches(lambda s: chain([a] * s[0], s[1]), samples * 2, granularity, policy) == wanted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_samples_of_one_shape(a, b, policy):
+    """Whole graphs in one launch; else one launch per call of a sample, whatever their number.
+
+        a -> b -> a       five times
+    """
+    for granularity, wanted in {"graph": 1, "block": 3, "operator": 3}.items():
+        assert launches(lambda x: chain([a, b, a], x), inputs(5), granularity, policy) == wanted
+
+
+def test_one_sample_alone_has_one_shape(a, b):
+    assert launches(lambda x: chain([a, b, a], x), inputs(1), "graph") <= 3
+    assert launches(lambda x: chain([a, b, a], x), inputs(1), "block") == 3
+
+
+def tree(a, join, shape):
+    """Run a binary tree: a leaf is an array, an inner node a pair."""
+    if isinstance(shape, tuple):
+        return join(tree(a, join, shape[0]), tree(a, join, shape[1]))
+    return a(shape)
+
+
+def complete(height, x):
+    return x if not height else (complete(height - 1, x), complete(height - 1, x))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_complete_binary_trees(a, join, policy):
+    """One launch for all leaves, then one per level: subtrees are leafward-aligned.
+
+        j           j               height 1, 2 and 3 beside each other:
+       / \\        /   \\            leaves, j over leaves, j over those, j on top
+      a   a       j     j
+                 / \\   / \\
+    """
+    samples = [complete(height, x) for height, x in zip((1, 2, 3, 1, 2, 3), inputs(6))]
+    for granularity, wanted in {"block": 4, "operator": 4, "graph": 3}.items():
+        assert launches(lambda s: tree(a, join, s), samples, granularity, policy) == wanted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_tree_with_a_long_arm(a, join, policy):
+    """All leaves are ready at once, wherever they hang; the arm costs one launch per joint.
+
+            j              leaves {a x 9}, then j at heights 1, 2, 3, 4; the balanced tree
+           / \\            (height 2) finds company in the first two of them
+          j   a
+         / \\
+        j   a              9 leaves = 5 of the arm, 4 of the balanced tree
+       / \\
+      j   a
+     / \\
+    a   a
+    """
+    x, y = inputs(2)
+    arm = x
+    for _ in range(4):
+        arm = (arm, x)
+    batch = check_against_loop(
+        lambda s: tree(a, join, s), [arm, complete(2, y)], granularity="block", policy=policy, analysis_budget=None
+    )
+    assert sorted(widths(batch)) == [1, 1, 2, 3, 9]
+
+
+def test_two_cells_interleaved(a, b):
+    """By depth the two never meet; shifted by one call, all but the first and the last do.
+
+        a -> b -> a -> b       by depth    {a}{b} {b}{a} {a}{b} {b}{a}
+        b -> a -> b -> a       by agenda   {a} {b b} {a a} {b b} {a}
+    """
+    samples = list(zip(([a, b, a, b], [b, a, b, a]), inputs(2)))
+    for granularity in ("block", "operator"):
+        run = {policy: launches(lambda s: chain(*s), samples, granularity, policy) for policy in POLICIES}
+        assert run == {"depth": 8, "agenda": 5, "search": 5}
+
+
+def test_search_finds_what_no_fixed_order_does(a, b, c):
+    """Every policy stays between the bound and depth; search reaches the bound where it is this small.
+
+        a -> b -> c       c -> a -> b       b -> c -> a
+    """
+    samples = list(zip(([a, b, c], [c, a, b], [b, c, a]), inputs(3)))
+    counts, bounds = {}, set()
+    for policy in POLICIES:
+        batch = check_against_loop(
+            lambda s: chain(*s), samples, granularity="block", policy=policy, analysis_budget=None
+        )
+        counts[policy] = batch.report.launches
+        bounds.add(lower_bound(batch.plan.units.graph))
+    # {a} {b b} {c c c} {a a} {b}: every cell but one has to run twice.
+    assert counts["depth"] == 9 and counts["search"] == 5
+    assert max(bounds) <= counts["search"] <= counts["agenda"] <= counts["depth"]
+
+
+@pytest.mark.parametrize("samples", [1, 6])
+def test_diamond(a, b, c, join, samples):
+    """Two arms of unlike cells are two launches, of like cells one; samples never add any.
+
+            b                     b
+          /   \\                 /   \\
+        a       j      4      a       j      3
+          \\   /                 \\   /
+            c                     b
+    """
+
+    def unlike(x):
+        middle = a(x)
+        return join(b(middle), c(middle))
+
+    def like(x):
+        middle = a(x)
+        return join(b(middle), b(middle))
+
+    for policy in POLICIES:
+        assert launches(unlike, inputs(samples), "block", policy) == 4
+        assert launches(like, inputs(samples), "block", policy) == 3
+
+
+class TreeNet(gdb.DynamicHybridBlock):
+    """A child-sum tree over word vectors: a node is a list of nodes."""
+
+    def __init__(self, cell, **kwargs):
+        super().__init__(**kwargs)
+        self.cell = cell
+
+    def forward(self, node, x):
+        made = [self(child, x) for child in node]
+        return self.cell(x, [h for h, _ in made], [m for _, m in made])
+
+
+def test_child_sum_tree_of_one_arity(child_sum):
+    """Both granularities need a launch per height; at operator granularity the inputs go first.
+
+        n(n(. .) n(. .))   and   n(. .)
+
+    block:     {leaves x 6}, {n x 3}, {n}.
+    operator:  {leaves}, {W x for the inner nodes}, then per height {per child: f c}, {sum, gates}.
+    """
+    net = TreeNet(child_sum)
+    net.hybridize()
+    samples = [([[[], []], [[], []]], inputs(2)[0]), ([[], []], inputs(2)[1])]
+
+    def run(granularity):
+        return check_against_loop(lambda s: net(*s), samples, granularity=granularity, analysis_budget=None)
+
+    batch = run("block")
+    assert widths(batch) == [6, 3, 1]
+    batch = run("operator")
+    assert sorted(widths(batch), reverse=True) == [6, 6, 4, 3, 2, 1]
+
+
+def test_child_sum_trees_merge_across_child_counts(child_sum):
+    """Per-child work merges whatever the number of children, which block granularity cannot do.
+
+        n(n(.))     n(n(. .) n(. .))     n(n(. . .) n(. . .) n(. . .))
+
+    block:     leaves, then per height one launch for each number of children: 1 + 3 + 3.
+    operator:  leaves, inputs of all inner nodes, and per height two: the forget gates of all
+               children of all nodes, and the rest, which gathers sums: 2 + 2 * 2.
+    """
+    net = TreeNet(child_sum)
+    net.hybridize()
+    shapes = [[[[]] * n] * n for n in (1, 2, 3)]
+    samples = list(zip(shapes, inputs(3)))
+
+    def run(granularity):
+        return check_against_loop(lambda s: net(*s), samples, granularity=granularity, analysis_budget=None)
+
+    assert run("block").report.launches == 7
+    batch = run("operator")
+    assert batch.report.launches == 6
+    # 1 + 4 + 9 leaves, 2 + 3 + 4 inner nodes; children of the lower height, then of the upper one.
+    assert widths(batch) == [14, 9, 14, 6, 6, 3]
+
+
+def test_input_projection_of_an_lstm_is_hoisted():
+    """At operator granularity ``W x`` of all steps of all sequences is one launch.
+
+        x x x         block:     {3} {3} {2} {1} {1}: five steps, the longest sequence
+        x x x x x     operator:  {9} W x of every step, then the five steps
+        x
+    """
+    cell = gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="lstm_"))
+    ready(cell)
+    start = [mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))]
+
+    def fn(steps):
+        states = start
+        for x in steps:
+            out, states = cell(x, states)
+        return out
+
+    xs = inputs(9)
+    samples = [xs[:3], xs[3:8], xs[8:]]
+    options = {"params": cell.collect_params().values(), "analysis_budget": None}
+    assert widths(check_against_loop(fn, samples, granularity="block", **options)) == [3, 2, 2, 1, 1]
+    assert widths(check_against_loop(fn, samples, granularity="operator", **options)) == [9, 3, 2, 2, 1, 1]
+
+
+# What must not be merged, and what need not be told apart --------------------------------------
+
+
+def test_two_cells_with_equal_weights_are_two_cells(a, b):
+    for granularity in GRANULARITIES:
+        assert launches(lambda s: s[0](s[1]), list(zip([a, b, a, b], inputs(4))), granularity) == 2
+
+
+def test_types_tell_calls_apart():
+    """Another trailing shape or another dtype is another launch; another number of rows is not."""
+    net = gdb.convert(nn.HybridSequential())
+    net.add(gdb.convert(nn.LeakyReLU(0.1)))
+    ready(net)
+    shapes = [(1, 3), (2, 3), (5, 3), (1, 4), (1, 3)]
+    samples = [mx.nd.ones(shape) for shape in shapes] + [mx.nd.ones((1, 3), dtype="float64")]
+    for granularity in ("block", "operator"):
+        assert launches(net, samples, granularity) == 3
+
+
+class Times(gdb.DynamicHybridBlock):
+    def hybrid_forward(self, F, x, factor):
+        return x * factor
+
+
+def test_numbers_tell_calls_apart():
+    """2 and -1 are two programs, and so are 0.0 and -0.0."""
+    net = ready(Times())
+    factors = [2, -1, 2, -1, 0.0, -0.0, 2]
+    for granularity in GRANULARITIES:
+        assert launches(lambda s: net(*s), list(zip(inputs(7), factors)), granularity) == 4
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_modes_tell_calls_apart(a, granularity):
+    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
+    x = inputs(1)[0]
+    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
+        kept = [a(x), a(x * 2)]
+        with autograd.pause():
+            cut = [a(x), a(x * 2), a(x)]
+    assert batch.report.launches == 2
+    np.testing.assert_allclose(kept[1].asnumpy(), cut[1].asnumpy(), 1e-5)
+
+
+def test_a_memory_that_all_samples_read_is_one_operand():
+    """One array for all members: the queries are joined along rows, the memory is passed as it is."""
+    net = ready(Attention())
+    memory = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (5, WIDTH)))
+    for granularity in GRANULARITIES:
+        assert launches(lambda x: net(x, memory), inputs(6), granularity) == 1
+    with gdb.batching(granularity="block") as batch:
+        outputs = [net(x, memory) for x in inputs(6)]
+    assert "external" in str(batch.plan)
+    assert len(outputs) == 6
+
+
+def test_two_memories():
+    """Of the samples' own they are stacked, one launch; as trained weights they are two weights."""
+    net = ready(Attention())
+    random = np.random.RandomState(1)
+    memories = [mx.nd.array(random.uniform(-1, 1, (5, WIDTH))) for _ in range(2)]
+    samples = [(x, memories[i % 2]) for i, x in enumerate(inputs(6))]
+    assert launches(lambda s: net(*s), samples, "block") == 1
+    for memory in memories:
+        memory.attach_grad()
+    assert launches(lambda s: net(*s), samples, "block") == 2
+
+
+def test_operators_on_lazy_arrays_are_merged_too(a):
+    """``*``, ``+``, ``concat`` and ``sum`` between cells: a launch each, not one per sample."""
+
+    def fn(x):
+        h = a(x)
+        return mx.nd.concat(h * 2, h + x, dim=1).sum(axis=1)
+
+    assert launches(fn, inputs(7), "block") == 5
+    assert launches(fn, inputs(7), "graph") == 1
+
+
+def test_views_are_free(a):
+    """Rows, slices and reshapes of a lazy array are no calls at all."""
+    xs = [mx.nd.ones((3, WIDTH)), mx.nd.ones((5, WIDTH))]
+
+    def fn(x):
+        h = a(x)
+        return [a(h[i : i + 1]) for i in range(len(x))] + [a(h[1].reshape((1, -1))), a(h.reshape((-1, WIDTH)))]
+
+    batch = check_against_loop(fn, xs, granularity="block", analysis_budget=None)
+    assert batch.report.nodes == 2 + 3 + 5 + 2 + 2
+    assert widths(batch) == [2, 12]
+
+
+def test_equal_zeros_are_one_value(a):
+    """Initial states made inside the scope take no memory and no launch per sample."""
+    with gdb.batching(granularity="block") as batch:
+        outputs = [a(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
+    assert widths(batch) == [5]
+    assert len(batch.plan.fills[0].externals) == 1
+    assert len({y.asnumpy().tobytes() for y in outputs}) == 1
+
+
+# Budgets and limits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_no_analysis_is_one_launch_per_call(a, granularity):
+    assert launches(lambda x: chain([a, a], x), inputs(4), granularity, analysis_budget=0) == 8
+
+
+def test_more_visits_never_make_more_launches(a, b):
+    samples = list(zip(([a, b, a, b], [b, a, b, a], [a, a, b], [b]), inputs(4)))
+    for policy in POLICIES:
+        counts = [
+            launches(lambda s: chain(*s), samples, "block", policy, analysis_budget=gdb.Budget(visits=visits))
+            for visits in (0, 1, 3, 6, 12, 50, 5000)
+        ]
+        assert counts == sorted(counts, reverse=True)
+        assert counts[0] == 12 and counts[-1] < 12
+
+
+def test_max_rows_cuts_launches(a):
+    for rows, wanted in {1: 10, 3: 4, 5: 2, 9: 2, 10: 1}.items():
+        assert launches(a, inputs(10), "block", max_rows=rows) == wanted
+
+
+# What is kept between flushes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
+    """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
+    cell, join = ready(Unary()), ready(Binary())
+
+    def run(samples):
+        with autograd.record(), gdb.batching(granularity=granularity) as batch:
+            outputs = [tree(cell, join, s) for s in samples]
+        autograd.backward(outputs)
+        return batch
+
+    x, y = inputs(2)
+    before = RUNTIME.dispatcher.built
+    run([complete(2, x)])
+    built = RUNTIME.dispatcher.built
+    assert built - before == 2
+    run([complete(2, x)] * 9)
+    run([(x, ((x, y), y)), complete(3, y), x, (x, y)])
+    run([complete(height, x) for height in (4, 1, 0)])
+    assert RUNTIME.dispatcher.built == built
+
+
+def test_plans_are_reused_for_equal_graphs(a, b, join):
+    """By structure: other values hit, another order or another shape does not."""
+    x, y = inputs(2)
+
+    def cached(samples):
+        with gdb.batching(granularity="block", policy="agenda") as batch:
+            outputs = [tree(a, join, s) for s in samples]
+        wanted = [tree(a, join, s) for s in samples]
+        for got, want in zip(outputs, wanted):
+            np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), 1e-4, 1e-6)
+        return batch.report.flushes[-1].cached
+
+    RUNTIME.plans.clear()
+    z = inputs(3)[2]
+    assert not cached([(x, y), x])
+    assert cached([(x, y), x])
+    assert cached([(y, z), y]), "other arrays in the same places"
+    assert not cached([x, (x, y)]), "the samples in another order"
+    assert not cached([(x, x), x]), "one array where there were two"
+    assert not cached([(x, y), x, x])
+    assert cached([(x, y), x, x])
+    RUNTIME.plans.clear()
+    assert not cached([(x, y), x])
+
+
+def test_options_are_part_of_what_a_plan_is_for(a):
+    RUNTIME.plans.clear()
+
+    def run(**options):
+        with gdb.batching(**options) as batch:
+            outputs = [chain([a, a], x) for x in inputs(4)]
+        del outputs
+        return batch.report.flushes[-1].cached, batch.report.launches
+
+    assert run(granularity="block", policy="depth") == (False, 2)
+    assert run(granularity="block", policy="depth") == (True, 2)
+    assert run(granularity="block", policy="depth", max_rows=2) == (False, 4)
+    assert run(granularity="operator", policy="depth") == (False, 2)
+    assert run(granularity="block", policy="depth") == (True, 2)
+
+
+# What the report says --------------------------------------------------------------------------
+
+
+def test_forced_values_are_listed_by_line(a):
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        for x in inputs(3):
+            y = a(x)
+            y.asnumpy()  # waits three times
+        z = a(x)
+        float(z.sum().asscalar())  # waits once
+        a(x)
+    found = {where.line: times for where, times in batch.report.forced.items()}
+    assert all(where.filename == __file__ for where in batch.report.forced)
+    source = Path(__file__).read_text("utf-8").splitlines()
+    by_comment = {source[line - 1].split("# ")[1]: times for line, times in found.items()}
+    assert by_comment == {"waits three times": 3, "waits once": 1}
+    assert len(batch.report.flushes) == 5
+    assert "value read  3 x" in str(batch.report)
+
+
+class Output(gdb.DynamicHybridBlock):
+    """Its gradient ignores the head gradient, so it is not to be merged with samples nobody uses."""
+
+    def hybrid_forward(self, F, x):
+        return F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1))
+
+
+def test_what_ran_alone_is_named_with_the_reason(a):
+    """Three launches of one call; `a` in front of it still merges."""
+    net = ready(Output(prefix="output_"))
+    with gdb.batching(granularity="block", policy="depth", analysis_budget=None) as batch:
+        outputs = []
+        for x in inputs(3):
+            outputs.append(net(a(x)))
+    assert widths(batch) == [3, 1, 1, 1]
+    (one,) = batch.report.alone
+    assert one.calls == 3 and one.name == "output" and "SoftmaxOutput" in one.reason
+    assert one.where.filename == __file__
+    line = Path(__file__).read_text("utf-8").splitlines()[one.where.line - 1]
+    assert line.strip() == "outputs.append(net(a(x)))"
+    assert "ran alone   3 x output: Operator SoftmaxOutput" in str(batch.report)
+    for x, y in zip(inputs(3), outputs):
+        np.testing.assert_allclose(y.asnumpy(), net(a(x)).asnumpy(), 1e-5)
+
+
+def test_at_operator_granularity_only_the_operator_runs_alone(a):
+    """{a x 3} {tanh, argmax x 3} {output} {output} {output}: what surrounds it merges."""
+    net = ready(Output())
+    batch = check_against_loop(lambda x: net(a(x)), inputs(3), granularity="operator", analysis_budget=None)
+    assert sum(one.calls for one in batch.report.alone) == 3
+    assert sorted(widths(batch)) == [1, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_strict_refuses_what_would_run_alone(granularity):
+    net = ready(Output())
+    with pytest.raises(gdb.NotMergedError, match="SoftmaxOutput"), gdb.batching(granularity=granularity, strict=True):
+        outputs = [net(x) for x in inputs(3)]
+    del outputs
+
+
+def test_nothing_ran_alone_if_everything_merges(a, join):
+    with gdb.batching(granularity="operator") as batch:
+        outputs = [tree(a, join, complete(2, x)) for x in inputs(3)]
+    del outputs
+    assert batch.report.alone == []
+    assert "ran alone" not in str(batch.report)
