@@ -17,6 +17,7 @@ copies made in the forward pass.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import logging
@@ -195,6 +196,11 @@ class GradientTape:
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
         return found
+
+
+# At its end the process stops MXNet's threads for backward passes first and then waits for all work,
+# for ever if a backward pass is still to come.  This runs before that, as it was registered later.
+atexit.register(mx.nd.waitall)
 
 
 def _refuse_second_order() -> None:
