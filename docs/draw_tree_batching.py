@@ -94,18 +94,26 @@ def to_svg(drawing: Drawing) -> str:
         f'<rect width="{width}" height="{height}" rx="12" fill="{PAPER}"/>',
     ]
     for x, y, w, h, launch, opacity in drawing.boxes:
-        out.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="14" '
-                   f'fill="{COLOURS[launch]}" fill-opacity="{opacity}"/>')
+        out.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="14" '
+            f'fill="{COLOURS[launch]}" fill-opacity="{opacity}"/>'
+        )
     for a, b in drawing.edges:
-        out.append(f'<line x1="{a.x:.1f}" y1="{a.y:.1f}" x2="{b.x:.1f}" y2="{b.y:.1f}" '
-                   f'stroke="{INK}" stroke-width="2"/>')
+        out.append(
+            f'<line x1="{a.x:.1f}" y1="{a.y:.1f}" x2="{b.x:.1f}" y2="{b.y:.1f}" '
+            f'stroke="{INK}" stroke-width="2"/>'
+        )
     for tail, y, head, launch in drawing.arrows:
-        out.append(f'<path d="M{tail:.1f} {y:.1f}H{head - 10:.1f}" stroke="{COLOURS[launch]}" '
-                   f'stroke-width="4"/>')
+        out.append(
+            f'<path d="M{tail:.1f} {y:.1f}H{head - 10:.1f}" stroke="{COLOURS[launch]}" '
+            f'stroke-width="4"/>'
+        )
         out.append(f'<path d="M{head:.1f} {y:.1f}l-13 -8v16z" fill="{COLOURS[launch]}"/>')
     for dot in drawing.dots:
-        out.append(f'<circle cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{RADIUS}" '
-                   f'fill="{COLOURS[dot.launch]}" stroke="{PAPER}" stroke-width="2"/>')
+        out.append(
+            f'<circle cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{RADIUS}" '
+            f'fill="{COLOURS[dot.launch]}" stroke="{PAPER}" stroke-width="2"/>'
+        )
     return "\n".join([*out, "</svg>", ""])
 
 
@@ -118,8 +126,11 @@ def to_png(drawing: Drawing, path: Path) -> None:
     axes.set_axis_off()
     for x, y, w, h, launch, opacity in drawing.boxes:
         style = patches.BoxStyle("Round", pad=0, rounding_size=14)
-        axes.add_patch(patches.FancyBboxPatch((x, y), w, h, style, linewidth=0,
-                                              facecolor=COLOURS[launch], alpha=opacity))
+        axes.add_patch(
+            patches.FancyBboxPatch(
+                (x, y), w, h, style, linewidth=0, facecolor=COLOURS[launch], alpha=opacity
+            )
+        )
     for a, b in drawing.edges:
         axes.plot((a.x, b.x), (a.y, b.y), color=INK, linewidth=1.8, zorder=2)
     for tail, y, head, launch in drawing.arrows:
@@ -127,8 +138,16 @@ def to_png(drawing: Drawing, path: Path) -> None:
         corners = [(head, y), (head - 13, y - 8), (head - 13, y + 8)]
         axes.add_patch(patches.Polygon(corners, color=COLOURS[launch]))
     for dot in drawing.dots:
-        axes.add_patch(patches.Circle((dot.x, dot.y), RADIUS, facecolor=COLOURS[dot.launch],
-                                      edgecolor=PAPER, linewidth=1.8, zorder=3))
+        axes.add_patch(
+            patches.Circle(
+                (dot.x, dot.y),
+                RADIUS,
+                facecolor=COLOURS[dot.launch],
+                edgecolor=PAPER,
+                linewidth=1.8,
+                zorder=3,
+            )
+        )
     figure.savefig(path, dpi=160)
 
 

@@ -282,8 +282,11 @@ def convert(block: Block) -> Block:
             names: Dict[str, Any] = {
                 name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")
             }
+            # What the class itself overrides stays in front of what this one brings.
             if kind.forward is not HybridBlock.forward:
                 names["forward"] = kind.forward
+            if kind.__call__ is not HybridBlock.__call__:
+                names["__call__"] = kind.__call__
             _CONVERTED[kind] = type(kind.__name__, (DynamicHybridBlock, kind), names)
         block.__class__ = _CONVERTED[kind]
     for child in block._children.values():

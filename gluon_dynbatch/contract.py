@@ -147,18 +147,20 @@ class Composer:
             builder.call(entry, operands)
         where = where_of(recording.wheres[int(example.calls[0])])
         types = tuple(TYPES[t] for t in shape.externals)
+        places = tuple(range(len(types)))
         try:
             program = builder.program(results)
             entry = self._library.make_entry(
-                _Sample((shape, results), calls), modes.pop(), program, types, where
+                _Sample((shape, results), calls),
+                modes.pop(),
+                program,
+                types,
+                places,
+                where,
             )
         except (CellError, DynBatchError):
             return None
         return entry if entry.variant(frozenset()).mergeable else None
-
-    def forget(self) -> None:
-        """Drop all programs."""
-        self._known.clear()
 
 
 class _Sample:

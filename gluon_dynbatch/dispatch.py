@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, FrozenSet, List, NamedTuple, Tuple
 
 import mxnet as mx
@@ -9,6 +10,10 @@ import mxnet as mx
 from . import rules
 from .segment import Segment
 from .trace import load_symbol
+
+#: Held while a ``CachedOp`` is run forward or backward: it is not made for two threads, and MXNet
+#: goes backward in a thread of its own while the user's may already go forward again.
+ONE_AT_A_TIME = threading.Lock()
 
 
 class Executable(NamedTuple):

@@ -10,7 +10,7 @@ from mxnet import autograd
 from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
-from .dispatch import Dispatcher
+from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .errors import LaunchError, user_message
 from .graph import TRAINING
 from .plan import Arena, Gather, Launch, Mixed, Plan, Region, Scatter, Shared, Slice, Sum, Whole
@@ -219,7 +219,8 @@ class Execution:
             operands[i] if kind == "in" else parameters[i].data(segment.context)
             for kind, i in executable.arguments
         ]
-        executable.run(*arguments, out=results)
+        with ONE_AT_A_TIME:
+            executable.run(*arguments, out=results)
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.units, int(launch.units[0])

@@ -125,19 +125,22 @@ def expand(
 def _cut_blocks(
     recording: Recording, nodes: Nodes, granularity: str, weights: np.ndarray, table: SegmentTable
 ) -> List[_Block]:
-    tokens: Dict[Any, int] = {}
+    callees: Dict[Any, int] = {}
+    callee_of = {n: callees.setdefault(e.token, len(callees)) for n, e in recording.entries.items()}
+    late: Dict[int, FrozenSet[int]] = {}
+    if granularity == "operator":
+        late = _late_arguments(recording, nodes, callee_of, len(callees))
+    # Calls of one callee with different numbers of arrays share different ones.
+    kinds: Dict[Any, int] = {}
     kind_of = {
-        n: tokens.setdefault((e.token, len(e.in_types)), len(tokens))
+        n: kinds.setdefault((e.token, len(e.in_types)), len(kinds))
         for n, e in recording.entries.items()
     }
-    kinds = _table(recording, lambda e: kind_of[e.id])[nodes.entry]
-    late = (
-        _late_arguments(recording, nodes, kinds, len(tokens)) if granularity == "operator" else {}
-    )
     blocks = []
     order = np.argsort(nodes.entry, kind="stable")
     sorted_entries = nodes.entry[order]
-    shared_of = _shared_arguments(nodes, kinds, weights)
+    kind_table = _table(recording, lambda e: kind_of[e.id])
+    shared_of = _shared_arguments(nodes, kind_table[nodes.entry], weights)
     for number, entry in recording.entries.items():
         low, high = np.searchsorted(sorted_entries, [number, number + 1])
         if low == high:
@@ -149,7 +152,9 @@ def _cut_blocks(
         if shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
             # Better a copy per sample than each sample alone.
             shared, variant = frozenset(), entry.variant(frozenset())
-        cut = cut_call(variant, granularity, late.get(kind_of[number], frozenset()), table)
+        places = late.get(callee_of[number], frozenset())
+        arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
+        cut = cut_call(variant, granularity, arguments, table)
         rows = entry.in_types[_first_own(entry, shared)].shape[0] if variant.layout == "rows" else 1
         blocks.append(_Block(members, nodes.source[at], nodes.offset[at], cut, rows, shared))
     return blocks
@@ -185,16 +190,27 @@ def _shared_arguments(nodes: Nodes, kinds: np.ndarray, weights: np.ndarray) -> A
 
 
 def _late_arguments(
-    recording: Recording, nodes: Nodes, kinds: np.ndarray, count: int
+    recording: Recording, nodes: Nodes, callee_of: Dict[int, int], count: int
 ) -> Dict[int, FrozenSet[int]]:
-    """Find per kind of call the arguments that come out of a recursion it takes part in."""
-    arguments = _table(recording, lambda e: len(e.in_types))[nodes.entry]
-    consumer = np.repeat(kinds, arguments)
-    column = ragged_range(arguments)
+    """Find per callee the arguments that come out of a recursion it takes part in.
+
+    Arrays that are passed in one list are one argument here: that the second child of a node is a
+    leaf in all of a minibatch does not make it another kind of child.
+    """
+    callees = _table(recording, lambda e: callee_of[e.id])[nodes.entry]
+    arguments = _table(recording, lambda e: len(e.in_types))
+    entries = list(recording.entries.values())
+    first = np.zeros(len(arguments), dtype=np.int64)
+    first[[e.id for e in entries]] = np.cumsum([0] + [len(e.places) for e in entries])[:-1]
+    place_of = np.array([place for e in entries for place in e.places], dtype=np.int64)
+    counts = arguments[nodes.entry]
+    consumer = np.repeat(callees, counts)
+    place = place_of[np.repeat(first[nodes.entry], counts) + ragged_range(counts)]
     producer = nodes.producer[nodes.source]
     inner = producer >= 0
-    width = int(column.max(initial=0)) + 1
-    coded = np.unique((kinds[producer[inner]] * count + consumer[inner]) * width + column[inner])
+    width = int(place.max(initial=0)) + 1
+    made_by = callees[producer[inner]]
+    coded = np.unique((made_by * count + consumer[inner]) * width + place[inner])
     edges = np.stack([coded // width // count, coded // width % count, coded % width])
     reach = np.zeros((count, count), dtype=bool)
     reach[edges[0], edges[1]] = True

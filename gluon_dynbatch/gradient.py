@@ -44,6 +44,7 @@ from mxnet.base import (
 )
 from mxnet.ndarray import NDArray
 
+from .dispatch import ONE_AT_A_TIME
 from .errors import GradientError, user_message
 from .execute import Buffers, zero
 from .gradient_plan import GradientPlan, Pull
@@ -110,7 +111,8 @@ class GradientTape:
         ]
         previous = autograd.set_recording(True)
         try:
-            executable.run(*arguments, out=results)
+            with ONE_AT_A_TIME:
+                executable.run(*arguments, out=results)
         finally:
             autograd.set_recording(previous)
         self._results[number] = results
@@ -174,7 +176,8 @@ class GradientTape:
                 gradients.append(self._pulled(pull, result.shape))
         training = bool(self._plan.launches[number].segment.mode & TRAINING)
         # The graph of a launch lives as long as this tape: the user may go backward twice.
-        autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
+        with ONE_AT_A_TIME:
+            autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
 
     def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
         parts = [self._buffers.fetch(part) for part in pull.parts]
@@ -198,8 +201,8 @@ class GradientTape:
         return found
 
 
-# At its end the process stops MXNet's threads for backward passes first and then waits for all work,
-# for ever if a backward pass is still to come.  This runs before that, as it was registered later.
+# At its end the process stops MXNet's threads for backward passes first and then waits for all
+# work, for ever if a backward pass is still to come.  This runs before that: it registers later.
 atexit.register(mx.nd.waitall)
 
 

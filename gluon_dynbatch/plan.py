@@ -408,34 +408,3 @@ class _Planner:
         places = np.empty(len(elements), dtype=np.int64)
         places[np.concatenate(order)] = np.arange(len(elements))
         return Mixed(tuple(parts), self.fetches.index(places), len(elements), unit)
-
-
-def check_plan(plan: Plan) -> None:
-    """Raise ``AssertionError`` if `plan` breaks an invariant.
-
-    Every unit runs once, members of a launch share one signature, operands come from earlier
-    launches, and every arena row is written once.
-    """
-    units = plan.units
-    ran = np.concatenate([launch.units for launch in plan.launches] or [np.zeros(0, np.int64)])
-    assert np.array_equal(np.sort(ran), np.arange(units.graph.size)), (
-        "a unit does not run exactly once"
-    )
-    launch_of = np.zeros(units.graph.size, dtype=np.int64)
-    for k, launch in enumerate(plan.launches):
-        launch_of[launch.units] = k
-        signatures = units.graph.signature[launch.units]
-        assert (signatures == signatures[0]).all(), f"launch {k} mixes signatures"
-        assert launch.rows == int(units.graph.rows[launch.units].sum())
-    owners = np.repeat(np.arange(units.graph.size), np.diff(units.graph.offsets))
-    assert (launch_of[units.graph.preds] < launch_of[owners]).all(), (
-        "an operand comes from a later launch"
-    )
-    written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    regions = [r for launch in plan.launches for r in launch.outputs] + [
-        f.region for f in plan.fills
-    ]
-    for region in regions:
-        written[region.arena][region.start : region.start + region.rows] += 1
-    for rows in written:
-        assert rows[0] == 0 and (rows[1:] == 1).all(), "an arena row is not written exactly once"

@@ -352,6 +352,7 @@ class Recorder:
     def _new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
         leaves, spec = FLATTENER.flatten(args if isinstance(args, tuple) else tuple(args))
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
+        places = tuple(i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0])
         if not types:
             raise ArgumentError(
                 user_message(
@@ -365,7 +366,7 @@ class Recorder:
         # Tracing calls children with symbols: these are not calls to record.
         STATE.recorder = None
         try:
-            return self._library.entry(key, callee, self.mode, spec, types, where_of(where))
+            return self._library.entry(key, callee, self.mode, spec, types, places, where_of(where))
         finally:
             STATE.recorder = self
 

@@ -158,6 +158,7 @@ class Entry:
         mode: int,
         program: Program,
         in_types: Tuple[ArrayType, ...],
+        places: Tuple[int, ...],
         where: Where,
     ):
         self.id = number
@@ -166,6 +167,8 @@ class Entry:
         self.mode = mode
         self.program = program
         self.in_types = in_types
+        #: Per array, which of the arguments it came in; those of a list came together.
+        self.places = places
         self.where = where
         self.context = in_types[0].context if in_types else mx.current_context()
         self.shapes, self.dtypes = infer(program, in_types, callee, where)
@@ -198,15 +201,14 @@ class Library:
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the recorded side of `block`, a new one if its cached graph became invalid."""
         known = block.__dict__.get("_dynbatch_callee")
-        if (
-            known is None
-            or known.version is not block._cached_op_args
-            or known.identity != id(block)
-        ):
-            known = BlockCallee(block)
-            # Past Block.__setattr__, which would register it.
-            block.__dict__["_dynbatch_callee"] = known
-            weakref.finalize(known, self._forget, known.token).atexit = False
+        if known is None or not known.is_current(block):
+            with self._lock:
+                known = block.__dict__.get("_dynbatch_callee")
+                if known is None or not known.is_current(block):
+                    known = BlockCallee(block)
+                    # Past Block.__setattr__, which would register it.
+                    block.__dict__["_dynbatch_callee"] = known
+                    weakref.finalize(known, self._forget, known.token).atexit = False
         return known
 
     def _forget(self, token: Any) -> None:
@@ -215,21 +217,35 @@ class Library:
                 del self.entries[key]
 
     def entry(
-        self, key: Any, callee: Any, mode: int, spec: Any, type_ids: Any, where: Where
+        self,
+        key: Any,
+        callee: Any,
+        mode: int,
+        spec: Any,
+        type_ids: Any,
+        places: Tuple[int, ...],
+        where: Where,
     ) -> Entry:
         """Make the entry of a call that was not seen before."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            program = self._program(callee, spec, types, where)
-            entry = self.entries[key] = self.make_entry(callee, mode, program, types, where)
-        return entry
+            if key not in self.entries:
+                program = self._program(callee, spec, types, where)
+                self.entries[key] = self.make_entry(callee, mode, program, types, places, where)
+            return self.entries[key]
 
     def make_entry(
-        self, callee: Any, mode: int, program: Program, types: Tuple[ArrayType, ...], where: Where
+        self,
+        callee: Any,
+        mode: int,
+        program: Program,
+        types: Tuple[ArrayType, ...],
+        places: Tuple[int, ...],
+        where: Where,
     ) -> Entry:
         """Make an entry with a number of its own."""
-        return Entry(next(self._numbers), callee, mode, program, types, where)
+        return Entry(next(self._numbers), callee, mode, program, types, places, where)
 
     def compiles(self, operator: Operator, arguments: int) -> bool:
         """Whether an operator can be part of a ``CachedOp``: MXNet takes those with a gradient."""

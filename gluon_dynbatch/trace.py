@@ -97,6 +97,10 @@ class BlockCallee:
         block = self._block()
         return "a block" if block is None else (block.name or type(block).__name__)
 
+    def is_current(self, block: HybridBlock) -> bool:
+        """Whether this still stands for what `block` would compute."""
+        return self.version is block._cached_op_args and self.identity == id(block)
+
     def program(self, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
         """Trace the block for one structure of arguments, once."""
         found = self.programs.get(spec)

@@ -111,8 +111,15 @@ class Cells(gdb.DynamicHybridBlock):
         super().__init__(**kwargs)
         with self.name_scope():
             self.linear, self.other, self.gate = Linear(), Linear(), Gate()
-            self.child_sum, self.nested, self.lookup, self.pool = ChildSum(), Nested(), Lookup(), Pool()
-            self.rows = gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu"))
+            self.child_sum, self.nested, self.lookup, self.pool = (
+                ChildSum(),
+                Nested(),
+                Lookup(),
+                Pool(),
+            )
+            self.rows = gdb.convert(
+                nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu")
+            )
             self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
             self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
 
@@ -166,7 +173,9 @@ def _child_sum(m: Machine, s: Step) -> None:
 
 def _nested(m: Machine, s: Step) -> None:
     named = {"first": m.vector(s.a), "rest": (m.vector(s.b), None)}
-    made = m.cells.nested(m.vector(s.n + 1), named, (2, 2.0, -1)[s.n % 3], None if s.n % 2 else m.vector(s.n))
+    made = m.cells.nested(
+        m.vector(s.n + 1), named, (2, 2.0, -1)[s.n % 3], None if s.n % 2 else m.vector(s.n)
+    )
     m.vectors += [made["mixed"], made["parts"][0], made["parts"][1][0]]
     assert made["parts"][1][1] is None
 
@@ -242,7 +251,9 @@ OPERATIONS: Dict[str, Callable[[Machine, Step], None]] = {
     "sum": _first(lambda m, s: m.vector(s.a) * m.vector(s.b).sum(axis=1, keepdims=True)),
     "dot_shared": _first(lambda m, s: mx.nd.dot(m.vector(s.a), m.arrays["weight"])),
     "broadcast": _rows(lambda m, s: mx.nd.broadcast_add(m.matrix(s.a), m.vector(s.b))),
-    "zeros": _first(lambda m, s: m.vector(s.a) + mx.nd.zeros((1, WIDTH), dtype=m.vector(s.a).dtype)),
+    "zeros": _first(
+        lambda m, s: m.vector(s.a) + mx.nd.zeros((1, WIDTH), dtype=m.vector(s.a).dtype)
+    ),
 }
 
 
@@ -297,7 +308,9 @@ def _brief(value: Any) -> str:
     return repr(value)
 
 
-def array(random: np.random.RandomState, shape: Tuple[int, ...], dtype: str, grad_req: str) -> mx.nd.NDArray:
+def array(
+    random: np.random.RandomState, shape: Tuple[int, ...], dtype: str, grad_req: str
+) -> mx.nd.NDArray:
     """Return random values, with a gradient unless `grad_req` is ``"null"``."""
     made = mx.nd.array(random.uniform(-1, 1, shape), dtype=dtype)
     if grad_req != "null":
@@ -305,7 +318,9 @@ def array(random: np.random.RandomState, shape: Tuple[int, ...], dtype: str, gra
     return made
 
 
-def _arrays(random: np.random.RandomState, dtype: str, rows: int, grad_req: str) -> Dict[str, mx.nd.NDArray]:
+def _arrays(
+    random: np.random.RandomState, dtype: str, rows: int, grad_req: str
+) -> Dict[str, mx.nd.NDArray]:
     return {
         "x": array(random, (1, WIDTH), dtype, grad_req),
         "y": array(random, (1, WIDTH), dtype, "null"),
@@ -318,7 +333,9 @@ STEPS = st.builds(Step, st.sampled_from(sorted(OPERATIONS)), *[st.integers(0, 9)
 
 
 @st.composite
-def dags(draw: Any, most_samples: int = 4, most_steps: int = 8, dtypes: Tuple[str, ...] = ("float32",)) -> Program:
+def dags(
+    draw: Any, most_samples: int = 4, most_steps: int = 8, dtypes: Tuple[str, ...] = ("float32",)
+) -> Program:
     """Minibatches of random DAGs over all cells and operators."""
     dtype = draw(st.sampled_from(dtypes))
     random = np.random.RandomState(draw(st.integers(0, 99)))
@@ -335,7 +352,9 @@ def dags(draw: Any, most_samples: int = 4, most_steps: int = 8, dtypes: Tuple[st
         arrays = _arrays(random, dtype, draw(st.sampled_from((1, 3))), draw(requests))
         results = draw(st.lists(st.integers(0, 30), max_size=3).map(tuple))
         steps = draw(st.sampled_from(pool))
-        samples.append(Sample(steps, results, draw(st.sampled_from(("list", "dict"))), {**arrays, **shared}))
+        samples.append(
+            Sample(steps, results, draw(st.sampled_from(("list", "dict"))), {**arrays, **shared})
+        )
     block = cells(dtype)
     return Program(block, samples, block)
 
@@ -355,7 +374,9 @@ def run_tree(net: Cells, tree: Any) -> Tuple[Any, Any]:
 
 
 @st.composite
-def tree_batches(draw: Any, most_samples: int = 6, dtypes: Tuple[str, ...] = ("float32",)) -> Program:
+def tree_batches(
+    draw: Any, most_samples: int = 6, dtypes: Tuple[str, ...] = ("float32",)
+) -> Program:
     """Minibatches of trees through a child-sum cell."""
     block = cells(draw(st.sampled_from(dtypes)))
     pool = draw(st.lists(TREES, min_size=1, max_size=3))
@@ -377,7 +398,9 @@ def run_sequence(net: Cells, sequence: Dict[str, Any]) -> Any:
 
 
 @st.composite
-def sequence_batches(draw: Any, most_samples: int = 4, dtypes: Tuple[str, ...] = ("float32",)) -> Program:
+def sequence_batches(
+    draw: Any, most_samples: int = 4, dtypes: Tuple[str, ...] = ("float32",)
+) -> Program:
     """Minibatches of sequences of different lengths."""
     dtype = draw(st.sampled_from(dtypes))
     random = np.random.RandomState(draw(st.integers(0, 99)))

@@ -65,7 +65,9 @@ class ChildSum(gdb.DynamicHybridBlock):
         c = F.sigmoid(i) * F.tanh(u)
         if states:
             place = self.forget_input(x)
-            c = c + F.add_n(*[F.sigmoid(place + self.forget_hidden(h)) * m for h, m in zip(states, memories)])
+            c = c + F.add_n(
+                *[F.sigmoid(place + self.forget_hidden(h)) * m for h, m in zip(states, memories)]
+            )
         return F.sigmoid(o) * F.tanh(c), c
 
 
@@ -146,14 +148,16 @@ def test_chains_of_different_lengths(a, policy):
     for granularity, wanted in {"block": 4, "operator": 4, "graph": 4}.items():
         assert launches(lambda s: chain([a] * s[0], s[1]), samples, granularity, policy) == wanted
     for granularity, wanted in {"block": 4, "operator": 4, "graph": 3}.items():
-        assert launches(lambda s: chain([a] * s[0], s[1]), samples * 2, granularity, policy) == wanted
+        assert (
+            launches(lambda s: chain([a] * s[0], s[1]), samples * 2, granularity, policy) == wanted
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_samples_of_one_shape(a, b, policy):
     """Whole graphs in one launch; else one launch per call of a sample, whatever their number.
 
-        a -> b -> a       five times
+    a -> b -> a       five times
     """
     for granularity, wanted in {"graph": 1, "block": 3, "operator": 3}.items():
         assert launches(lambda x: chain([a, b, a], x), inputs(5), granularity, policy) == wanted
@@ -208,7 +212,11 @@ def test_tree_with_a_long_arm(a, join, policy):
     for _ in range(4):
         arm = (arm, x)
     batch = check_against_loop(
-        lambda s: tree(a, join, s), [arm, complete(2, y)], granularity="block", policy=policy, analysis_budget=None
+        lambda s: tree(a, join, s),
+        [arm, complete(2, y)],
+        granularity="block",
+        policy=policy,
+        analysis_budget=None,
     )
     assert sorted(widths(batch)) == [1, 1, 2, 3, 9]
 
@@ -216,19 +224,22 @@ def test_tree_with_a_long_arm(a, join, policy):
 def test_two_cells_interleaved(a, b):
     """By depth the two never meet; shifted by one call, all but the first and the last do.
 
-        a -> b -> a -> b       by depth    {a}{b} {b}{a} {a}{b} {b}{a}
-        b -> a -> b -> a       by agenda   {a} {b b} {a a} {b b} {a}
+    a -> b -> a -> b       by depth    {a}{b} {b}{a} {a}{b} {b}{a}
+    b -> a -> b -> a       by agenda   {a} {b b} {a a} {b b} {a}
     """
     samples = list(zip(([a, b, a, b], [b, a, b, a]), inputs(2)))
     for granularity in ("block", "operator"):
-        run = {policy: launches(lambda s: chain(*s), samples, granularity, policy) for policy in POLICIES}
+        run = {
+            policy: launches(lambda s: chain(*s), samples, granularity, policy)
+            for policy in POLICIES
+        }
         assert run == {"depth": 8, "agenda": 5, "search": 5}
 
 
 def test_search_finds_what_no_fixed_order_does(a, b, c):
     """Every policy stays between the bound and depth; search reaches the bound where it is this small.
 
-        a -> b -> c       c -> a -> b       b -> c -> a
+    a -> b -> c       c -> a -> b       b -> c -> a
     """
     samples = list(zip(([a, b, c], [c, a, b], [b, c, a]), inputs(3)))
     counts, bounds = {}, set()
@@ -292,7 +303,9 @@ def test_child_sum_tree_of_one_arity(child_sum):
     samples = [([[[], []], [[], []]], inputs(2)[0]), ([[], []], inputs(2)[1])]
 
     def run(granularity):
-        return check_against_loop(lambda s: net(*s), samples, granularity=granularity, analysis_budget=None)
+        return check_against_loop(
+            lambda s: net(*s), samples, granularity=granularity, analysis_budget=None
+        )
 
     batch = run("block")
     assert widths(batch) == [6, 3, 1]
@@ -315,7 +328,9 @@ def test_child_sum_trees_merge_across_child_counts(child_sum):
     samples = list(zip(shapes, inputs(3)))
 
     def run(granularity):
-        return check_against_loop(lambda s: net(*s), samples, granularity=granularity, analysis_budget=None)
+        return check_against_loop(
+            lambda s: net(*s), samples, granularity=granularity, analysis_budget=None
+        )
 
     assert run("block").report.launches == 7
     batch = run("operator")
@@ -327,9 +342,9 @@ def test_child_sum_trees_merge_across_child_counts(child_sum):
 def test_input_projection_of_an_lstm_is_hoisted():
     """At operator granularity ``W x`` of all steps of all sequences is one launch.
 
-        x x x         block:     {3} {3} {2} {1} {1}: five steps, the longest sequence
-        x x x x x     operator:  {9} W x of every step, then the five steps
-        x
+    x x x         block:     {3} {3} {2} {1} {1}: five steps, the longest sequence
+    x x x x x     operator:  {9} W x of every step, then the five steps
+    x
     """
     cell = gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="lstm_"))
     ready(cell)
@@ -344,8 +359,21 @@ def test_input_projection_of_an_lstm_is_hoisted():
     xs = inputs(9)
     samples = [xs[:3], xs[3:8], xs[8:]]
     options = {"params": cell.collect_params().values(), "analysis_budget": None}
-    assert widths(check_against_loop(fn, samples, granularity="block", **options)) == [3, 2, 2, 1, 1]
-    assert widths(check_against_loop(fn, samples, granularity="operator", **options)) == [9, 3, 2, 2, 1, 1]
+    assert widths(check_against_loop(fn, samples, granularity="block", **options)) == [
+        3,
+        2,
+        2,
+        1,
+        1,
+    ]
+    assert widths(check_against_loop(fn, samples, granularity="operator", **options)) == [
+        9,
+        3,
+        2,
+        2,
+        1,
+        1,
+    ]
 
 
 # What must not be merged, and what need not be told apart --------------------------------------
@@ -433,7 +461,10 @@ def test_views_are_free(a):
 
     def fn(x):
         h = a(x)
-        return [a(h[i : i + 1]) for i in range(len(x))] + [a(h[1].reshape((1, -1))), a(h.reshape((-1, WIDTH)))]
+        return [a(h[i : i + 1]) for i in range(len(x))] + [
+            a(h[1].reshape((1, -1))),
+            a(h.reshape((-1, WIDTH))),
+        ]
 
     batch = check_against_loop(fn, xs, granularity="block", analysis_budget=None)
     assert batch.report.nodes == 2 + 3 + 5 + 2 + 2
@@ -461,7 +492,13 @@ def test_more_visits_never_make_more_launches(a, b):
     samples = list(zip(([a, b, a, b], [b, a, b, a], [a, a, b], [b]), inputs(4)))
     for policy in POLICIES:
         counts = [
-            launches(lambda s: chain(*s), samples, "block", policy, analysis_budget=gdb.Budget(visits=visits))
+            launches(
+                lambda s: chain(*s),
+                samples,
+                "block",
+                policy,
+                analysis_budget=gdb.Budget(visits=visits),
+            )
             for visits in (0, 1, 3, 6, 12, 50, 5000)
         ]
         assert counts == sorted(counts, reverse=True)
@@ -587,7 +624,9 @@ def test_what_ran_alone_is_named_with_the_reason(a):
 def test_at_operator_granularity_only_the_operator_runs_alone(a):
     """{a x 3} {tanh, argmax x 3} {output} {output} {output}: what surrounds it merges."""
     net = ready(Output())
-    batch = check_against_loop(lambda x: net(a(x)), inputs(3), granularity="operator", analysis_budget=None)
+    batch = check_against_loop(
+        lambda x: net(a(x)), inputs(3), granularity="operator", analysis_budget=None
+    )
     assert sum(one.calls for one in batch.report.alone) == 3
     assert sorted(widths(batch)) == [1, 1, 1, 3, 3]
 
@@ -595,7 +634,9 @@ def test_at_operator_granularity_only_the_operator_runs_alone(a):
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_strict_refuses_what_would_run_alone(granularity):
     net = ready(Output())
-    with pytest.raises(gdb.NotMergedError, match="SoftmaxOutput"), gdb.batching(granularity=granularity, strict=True):
+    with pytest.raises(gdb.NotMergedError, match="SoftmaxOutput"), gdb.batching(
+        granularity=granularity, strict=True
+    ):
         outputs = [net(x) for x in inputs(3)]
     del outputs
 

@@ -20,10 +20,20 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.analysis import POLICIES, check_groups, lower_bound
 from gluon_dynbatch.batch import GRANULARITIES
 from gluon_dynbatch.graph import check_graph
-from gluon_dynbatch.plan import check_plan
+from gluon_dynbatch.plan_check import check_plan
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
-from tests.strategies import WIDTH, Cells, Gate, cells, dags, run_sequence, run_tree, sequence_batches, tree_batches
+from tests.strategies import (
+    WIDTH,
+    Cells,
+    Gate,
+    cells,
+    dags,
+    run_sequence,
+    run_tree,
+    sequence_batches,
+    tree_batches,
+)
 
 SMALL = gdb.Budget(visits=12)
 
@@ -97,7 +107,13 @@ def test_with_all_options_automatic(program):
 
 
 @examples(12)
-@given(st.one_of(dags(dtypes=("float64",)), tree_batches(dtypes=("float64",)), sequence_batches(dtypes=("float64",))))
+@given(
+    st.one_of(
+        dags(dtypes=("float64",)),
+        tree_batches(dtypes=("float64",)),
+        sequence_batches(dtypes=("float64",)),
+    )
+)
 def test_double_precision(program):
     for granularity in GRANULARITIES:
         check(program, granularity=granularity)
@@ -117,7 +133,10 @@ def test_parameters_that_add_up_or_stay(program, grad_req, granularity):
 
 
 @examples(10)
-@given(strategies.PROGRAMS, st.sets(st.sampled_from(["linear", "gate", "child_sum", "rows", "pool", "embedding"])))
+@given(
+    strategies.PROGRAMS,
+    st.sets(st.sampled_from(["linear", "gate", "child_sum", "rows", "pool", "embedding"])),
+)
 def test_cells_that_are_not_hybridized(program, plain):
     """Their operators are recorded one by one, or run at once if nothing lazy reaches them."""
     block = program.block
@@ -132,7 +151,9 @@ def test_cells_that_are_not_hybridized(program, plain):
 def test_nothing_is_recorded_of_a_block_that_is_not_hybridized():
     net = Cells()
     net.initialize()
-    batch = check_against_loop(lambda tree: run_tree(net, tree)[0], [[1, [2]], 3], net.collect_params().values())
+    batch = check_against_loop(
+        lambda tree: run_tree(net, tree)[0], [[1, [2]], 3], net.collect_params().values()
+    )
     assert batch.report.nodes == 0
 
 
@@ -150,7 +171,9 @@ def test_max_rows_limits_every_launch(max_rows, program, granularity):
 @examples(10)
 @given(strategies.PROGRAMS, st.sampled_from(GRANULARITIES))
 def test_debug_agrees(program, granularity):
-    check_against_loop(program.fn, program.samples, program.params, granularity=granularity, debug=True)
+    check_against_loop(
+        program.fn, program.samples, program.params, granularity=granularity, debug=True
+    )
 
 
 @examples(10)
@@ -197,7 +220,9 @@ def test_half_precision(granularity):
     random = np.random.RandomState(0)
     samples = []
     for rows in (1, 3, 3, 2):
-        samples.append([mx.nd.array(random.uniform(-1, 1, (n, 4)), dtype="float16") for n in (1, rows)])
+        samples.append(
+            [mx.nd.array(random.uniform(-1, 1, (n, 4)), dtype="float16") for n in (1, rows)]
+        )
         for array in samples[-1]:
             array.attach_grad()
 
@@ -227,7 +252,11 @@ def tree_losses(net, trees=TREE_BATCH):
 
 
 def gradients(net):
-    return {name: p.grad().asnumpy().copy() for name, p in net.collect_params().items() if p.grad_req != "null"}
+    return {
+        name: p.grad().asnumpy().copy()
+        for name, p in net.collect_params().items()
+        if p.grad_req != "null"
+    }
 
 
 def assert_close(wanted, got, tolerance=1e-4):
@@ -247,7 +276,9 @@ HEADS = {
     "stack": lambda losses: mx.nd.stack(*losses).sum().backward(),
     "list": lambda losses: autograd.backward(losses),
     "one by one": lambda losses: [loss.backward(retain_graph=True) for loss in losses],
-    "weighted": lambda losses: autograd.backward(losses, [mx.nd.array([i + 0.5]) for i, _ in enumerate(losses)]),
+    "weighted": lambda losses: autograd.backward(
+        losses, [mx.nd.array([i + 0.5]) for i, _ in enumerate(losses)]
+    ),
     "some": lambda losses: losses[2].backward(),
 }
 
@@ -459,7 +490,9 @@ def test_modes_may_change_from_call_to_call(granularity):
                     outputs.append(net.other(h))
                 outputs.append(net.other(h))
         autograd.backward([y for i, y in enumerate(outputs) if i % 3 != 1])
-        found.append(([y.asnumpy() for y in outputs], x.grad.asnumpy(), gradients(net), gradients(dropping)))
+        found.append(
+            ([y.asnumpy() for y in outputs], x.grad.asnumpy(), gradients(net), gradients(dropping))
+        )
     for wanted, got in zip(found[0][0], found[1][0]):
         np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)
     np.testing.assert_allclose(found[1][1], found[0][1], 1e-4, 1e-5)
@@ -507,7 +540,9 @@ def test_training_takes_the_same_way(optimizer, granularity):
             loss.backward()
             trainer.step(len(trees), ignore_stale_grad=True)
             losses.append(loss)
-        values = {p.name.split("_", 1)[1]: p.data().asnumpy() for p in net.collect_params().values()}
+        values = {
+            p.name.split("_", 1)[1]: p.data().asnumpy() for p in net.collect_params().values()
+        }
         ends.append(({"losses": np.concatenate([x.asnumpy() for x in losses])}, values))
     assert_close(ends[0][0], ends[1][0])
     assert_close(ends[0][1], ends[1][1], 1e-3)
@@ -554,7 +589,9 @@ def test_map_returns_computed_values_in_order():
     assert [one["tree"] for one in got] == TREE_BATCH
     for one in got:
         assert not getattr(one["h"], "pending", False)
-        np.testing.assert_allclose(one["h"].asnumpy(), run_tree(net, one["tree"])[0].asnumpy(), 1e-4, 1e-5)
+        np.testing.assert_allclose(
+            one["h"].asnumpy(), run_tree(net, one["tree"])[0].asnumpy(), 1e-4, 1e-5
+        )
 
 
 def test_samples_with_nothing_to_do():
@@ -562,7 +599,9 @@ def test_samples_with_nothing_to_do():
     x = mx.nd.ones((1, WIDTH))
     x.attach_grad()
     samples = [[], [x], [], [x, x]]
-    batch = check_against_loop(lambda s: [net.linear(a) for a in s] + s, samples, net.collect_params().values())
+    batch = check_against_loop(
+        lambda s: [net.linear(a) for a in s] + s, samples, net.collect_params().values()
+    )
     assert batch.report.nodes == 3
     with gdb.batching() as batch:
         pass
@@ -641,11 +680,15 @@ def test_sequences_that_share_a_start():
     start = mx.nd.zeros((1, WIDTH))
     start.attach_grad()
     samples = [
-        {"words": mx.nd.array(range(n), dtype="int32"), "scale": mx.nd.ones((n, 1)), "start": start} for n in (2, 5, 3)
+        {"words": mx.nd.array(range(n), dtype="int32"), "scale": mx.nd.ones((n, 1)), "start": start}
+        for n in (2, 5, 3)
     ]
     for granularity in GRANULARITIES:
         check_against_loop(
-            lambda s: run_sequence(net, s), samples, net.collect_params().values(), granularity=granularity
+            lambda s: run_sequence(net, s),
+            samples,
+            net.collect_params().values(),
+            granularity=granularity,
         )
 
 

@@ -68,7 +68,11 @@ def leaves_of(value):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [leaf for item in value for leaf in leaves_of(item)] if isinstance(value, (list, tuple)) else []
+    return (
+        [leaf for item in value for leaf in leaves_of(item)]
+        if isinstance(value, (list, tuple))
+        else []
+    )
 
 
 @given(nests(STATICS | LEAVES))
@@ -100,7 +104,9 @@ def described(value):
 
 
 #: Few values, so that two of them are often equal or nearly so.
-CLOSE = st.sampled_from([0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1)])
+CLOSE = st.sampled_from(
+    [0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1)]
+)
 
 
 @given(nests(CLOSE | LEAVES), nests(CLOSE | LEAVES))

@@ -82,21 +82,29 @@ def equal(got: Any, wanted: Any) -> None:
     assert len(got) == len(wanted)
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator", "auto"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"granularity": "block", "policy": "depth"},
+        {"granularity": "operator", "policy": "depth"},
+        {},
+    ],
+    ids=["block", "operator", "auto"],
+)
 @pytest.mark.parametrize("known", [True, False], ids=["model traced", "model new"])
-def test_threads_with_scopes_of_their_own(model, granularity, known):
+def test_threads_with_scopes_of_their_own(model, options, known):
     """With a new model, all threads trace and compile the same calls at once."""
     work = [sequences(n) for n in range(THREADS)]
     reference = Chain(params=model.collect_params())
     wanted = [[reference(s) for s in samples] for samples in work]
     if known:
-        gdb.map(model, work[0], granularity=granularity)
+        gdb.map(model, work[0], **options)
     got: List[Any] = [None] * THREADS
     scopes: List[Any] = [None] * THREADS
 
     def serve(number: int) -> None:
         for _ in range(5):
-            with gdb.batching(granularity=granularity) as batch:
+            with gdb.batching(**options) as batch:
                 outputs = [model(s) for s in work[number]]
                 assert STATE.batch is batch
             equal(outputs, wanted[number])
@@ -105,7 +113,9 @@ def test_threads_with_scopes_of_their_own(model, granularity, known):
     in_threads(serve)
     for outputs, batch, samples, right in zip(got, scopes, work, wanted):
         equal(outputs, right)
-        assert batch.report.nodes >= sum(map(len, samples)) and batch.report.launches < 20
+        assert batch.report.nodes >= sum(map(len, samples))
+        # What "auto" tries out under a budget in milliseconds depends on the other threads.
+        assert not options or batch.report.launches <= 10, str(batch.report)
 
 
 class Slow(gdb.DynamicHybridBlock):

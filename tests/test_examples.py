@@ -1,0 +1,156 @@
+"""What the documentation shows is true: examples run, and so do the blocks of the README."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.util
+import pkgutil
+import re
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import gluon_dynbatch as gdb
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARGUMENTS = {
+    "convert_existing": ["--requests", "20"],
+    "inspect_batching": [],
+    "module_network": ["--epochs", "2"],
+    "ragged_lstm": ["--epochs", "2"],
+    "tree_lstm": ["--epochs", "2"],
+}
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(gdb.__path__, f"{gdb.__name__}.")
+    if not module.ispkg
+]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def headings(text):
+    """Anchors of the headings, spelt as GitHub spells them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(ARGUMENTS)
+
+
+@pytest.mark.parametrize("budget", ["auto", "0", "none"])
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_example(name, budget, capsys):
+    example = load(ROOT / "examples" / f"{name}.py")
+    example.main([*ARGUMENTS[name], "--analysis-budget", budget])
+    assert "equal those of the loop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_example_is_short(name):
+    assert len((ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()) < 80
+
+
+def test_example_learns(capsys):
+    """Training reduces the loss by a lot, so that what is compared with the loop is not noise."""
+    load(ROOT / "examples" / "tree_lstm.py").main(["--epochs", "12"])
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", capsys.readouterr().out)]
+    assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.fixture(scope="module")
+def readme_names():
+    """Names after running the README's Python blocks, one after another."""
+    names = {}
+    with mx.name.NameManager():  # blocks are numbered from zero, as in the README's output
+        for number, code in enumerate(blocks(README, "python")):
+            exec(compile(code, f"README.md block {number}", "exec"), names)
+    return names
+
+
+def test_readme_trains(readme_names):
+    losses = [loss.asscalar() for loss in readme_names["losses"]]
+    assert len(losses) == 3 and np.isfinite(losses).all()
+
+
+def test_readme_shows_the_report_as_it_is(readme_names):
+    shown = next(text for text in blocks(README, "text") if text.startswith("calls"))
+    report = str(readme_names["batch"].report)
+    # All but the times.
+    assert report.splitlines()[:-1] == shown.splitlines()[:-1]
+    assert re.sub(r"[\d.]+ ms", "", report) == re.sub(r"[\d.]+ ms", "", shown.rstrip("\n"))
+
+
+def test_readme_shows_the_plan_as_it_is(readme_names):
+    shown = next(text for text in blocks(README, "text") if text.startswith("arena"))
+    assert str(readme_names["batch"].plan) + "\n" == shown
+
+
+def test_readme_scores_are_those_of_the_loop(readme_names):
+    net, samples = readme_names["net"], readme_names["samples"]
+    for score, (words, tree, _) in zip(readme_names["scores"], samples):
+        np.testing.assert_allclose(score.asnumpy(), net(words, tree).asnumpy(), 1e-5, 1e-6)
+
+
+def test_every_error_has_an_example_that_prints_what_the_page_says():
+    page = load(ROOT / "docs" / "show_errors.py")
+    text = page.PAGE.read_text(encoding="utf-8")
+    found = page.examples(text)
+    for _, shown, printed in found:
+        assert shown == printed, "run docs/show_errors.py"
+    classes = {
+        name
+        for name in gdb.__all__
+        if isinstance(getattr(gdb, name), type)
+        and issubclass(getattr(gdb, name), gdb.DynBatchError)
+    }
+    assert {shown.split(":")[0] for _, shown, _ in found} == classes - {"DynBatchError"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    """Examples in docstrings print what they say."""
+    module = importlib.import_module(name)
+    failed, _ = doctest.testmod(module, extraglobs={"mx": mx, "np": np, "gdb": gdb})
+    assert failed == 0
+
+
+def test_there_are_docstring_examples():
+    found = doctest.DocTestFinder().find(importlib.import_module("gluon_dynbatch.block"))
+    assert any(test.examples for test in found)
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        other = page.parent / path if path else page
+        assert other.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in headings(other.read_text(encoding="utf-8")), target
+
+
+def test_the_picture_is_what_its_script_draws():
+    drawing = load(ROOT / "docs" / "draw_tree_batching.py")
+    picture = (ROOT / "docs" / "tree_batching.svg").read_text(encoding="utf-8")
+    assert drawing.to_svg(drawing.lay_out()) == picture

@@ -1,0 +1,373 @@
+"""Plans as text, and the checker of plans.
+
+The golden plans in ``tests/golden`` are meant to be read: run ``python -m tests.test_plan`` to write
+them anew after a change that is wanted, and look at the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Dict, Tuple
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn, rnn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.plan import (
+    Fetches,
+    Gather,
+    Mixed,
+    Plan,
+    Region,
+    Shared,
+    Slice,
+    Sum,
+    Whole,
+)
+from gluon_dynbatch.plan_check import check_plan
+from tests.test_launches import (
+    WIDTH,
+    Attention,
+    Binary,
+    ChildSum,
+    Output,
+    TreeNet,
+    Unary,
+    complete,
+    inputs,
+    ready,
+    tree,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+#: What a case runs, for one sample each, with the options of the scope.
+Case = Tuple[Callable[[Any], Any], Any, Dict[str, Any]]
+
+
+def chains() -> Case:
+    a = ready(Unary(prefix="a_"))
+
+    def fn(sample):
+        length, x = sample
+        for _ in range(length):
+            x = a(x)
+        return x
+
+    return fn, list(zip((1, 3, 2), inputs(3))), {"granularity": "block"}
+
+
+def trees() -> Case:
+    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
+    x, y = inputs(2)
+    return lambda s: tree(a, join, s), [complete(2, x), ((x, y), y)], {"granularity": "block"}
+
+
+def sums() -> Case:
+    """Per-child work of one and two children merges; the sum of the children is an operand."""
+    net = TreeNet(ready(ChildSum(prefix="child_sum_")))
+    net.hybridize()
+    shapes = [[[[]] * n] * n for n in (1, 2)]
+    return lambda s: net(*s), list(zip(shapes, inputs(2))), {"granularity": "operator"}
+
+
+def hoisted() -> Case:
+    """The input projection of all steps of all sequences runs first."""
+    cell = ready(gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="lstm_")))
+    start = [mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))]
+
+    def fn(steps):
+        states = start
+        for x in steps:
+            out, states = cell(x, states)
+        return out
+
+    xs = inputs(3)
+    return fn, [xs[:2], xs[2:]], {"granularity": "operator"}
+
+
+def shared() -> Case:
+    """A matrix that all samples read is passed as it is; one that each has is stacked."""
+    a, lookup, own = (
+        ready(Unary(prefix="a_")),
+        ready(Attention(prefix="lookup_")),
+        ready(Attention(prefix="own_")),
+    )
+    memory = mx.nd.ones((3, WIDTH))
+
+    def fn(x):
+        rows = mx.nd.concat(x, a(x), dim=0)
+        return lookup(a(x), memory) + own(x, rows)
+
+    return fn, inputs(3), {"granularity": "block"}
+
+
+def mixed() -> Case:
+    """Rows of one operand that lie in arenas of different widths, halves of long rows among them."""
+    a = ready(Unary(prefix="a_"))
+    wide = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
+
+    def fn(sample):
+        kind, x = sample
+        if kind == "half":
+            return a(wide(x).reshape((2, WIDTH))[1:2])
+        return a(a(x))
+
+    return fn, list(zip(("half", "whole", "half"), inputs(3))), {"granularity": "block"}
+
+
+def alone() -> Case:
+    a, output = ready(Unary(prefix="a_")), ready(Output(prefix="output_"))
+    return lambda x: output(a(x)), inputs(2), {"granularity": "block"}
+
+
+def limited() -> Case:
+    a = ready(Unary(prefix="a_"))
+    rows = [mx.nd.ones((n, WIDTH)) for n in (2, 1, 3, 1)]
+    return a, rows, {"granularity": "block", "max_rows": 3}
+
+
+def graphs() -> Case:
+    """Three samples of one shape are one launch; the fourth keeps its calls."""
+    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
+    xs = inputs(4)
+    samples = [complete(1, x) for x in xs[:3]] + [xs[3]]
+    return lambda s: tree(a, join, s), samples, {"granularity": "graph"}
+
+
+def by_agenda() -> Case:
+    a, b = ready(Unary(prefix="a_")), ready(Unary(prefix="b_"))
+
+    def fn(sample):
+        cells, x = sample
+        for cell in cells:
+            x = cell(x)
+        return x
+
+    return (
+        fn,
+        list(zip(([a, b, a], [b, a, b]), inputs(2))),
+        {"granularity": "block", "policy": "agenda"},
+    )
+
+
+CASES: Dict[str, Callable[[], Case]] = {
+    made.__name__: made
+    for made in (chains, trees, sums, hoisted, shared, mixed, alone, limited, graphs, by_agenda)
+}
+
+
+def plan_of(name: str) -> Plan:
+    fn, samples, options = CASES[name]()
+    options = {"policy": "depth", "analysis_budget": None, **options}
+    with autograd.record(), gdb.batching(**options) as batch:
+        results = [fn(sample) for sample in samples]
+    del results
+    return batch.plan
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plans_read_as_they_did(name):
+    assert str(plan_of(name)) + "\n" == (GOLDEN / f"{name}.txt").read_text("utf-8")
+
+
+def test_every_golden_plan_has_a_case():
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plans_are_stable_and_valid(name):
+    plan = plan_of(name)
+    check_plan(plan)
+    assert str(plan) == str(plan_of(name))
+    assert plan.rows_gathered == len(plan.indices) and plan.indices.dtype == np.int32
+    assert plan.arena_bytes >= sum(4 * n * arena.unit for n, arena in zip(plan.sizes, plan.arenas))
+
+
+def test_the_cases_show_every_kind_of_operand():
+    found = {
+        type(o) for name in CASES for launch in plan_of(name).launches for o in launch.operands
+    }
+    assert found >= {Whole, Slice, Gather, Mixed, Sum}
+    layouts = {launch.segment.layout for name in CASES for launch in plan_of(name).launches}
+    assert layouts == {"rows", "stack", "alone"}
+
+
+def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():
+    a, lookup = ready(Unary()), ready(Attention())
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        memory = a(mx.nd.ones((3, WIDTH)))
+        results = [lookup(x, memory) for x in inputs(4)]
+    assert [type(o) for o in batch.plan.launches[-1].operands].count(Shared) == 1
+    assert len(results) == 4
+    check_plan(batch.plan)
+
+
+# Broken plans ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan():
+    """Chains: fill, then {a a a}, {a a}, {a}."""
+    made = plan_of("chains")
+    assert [len(launch.units) for launch in made.launches] == [3, 2, 1]
+    return made
+
+
+def with_launch(plan, number, **changes):
+    launches = list(plan.launches)
+    launches[number] = launches[number]._replace(**changes)
+    return plan._replace(launches=tuple(launches))
+
+
+def refuses(plan, match="."):
+    """Check that the checker says why, too."""
+    with pytest.raises(AssertionError, match=match):
+        check_plan(plan)
+
+
+def test_refuses_a_launch_that_is_missing(plan):
+    refuses(plan._replace(launches=plan.launches[:-1]), "exactly once")
+
+
+def test_refuses_a_launch_that_runs_twice(plan):
+    refuses(plan._replace(launches=plan.launches + plan.launches[-1:]), "exactly once")
+
+
+def test_refuses_a_unit_that_is_missing(plan):
+    launch = plan.launches[0]
+    refuses(with_launch(plan, 0, units=launch.units[:-1], rows=launch.rows - 1), "exactly once")
+
+
+def test_refuses_a_unit_in_two_launches(plan):
+    refuses(with_launch(plan, 1, units=plan.launches[0].units[:2]), "exactly once")
+
+
+def test_refuses_launches_in_the_wrong_order(plan):
+    refuses(plan._replace(launches=plan.launches[::-1]), "later launch")
+
+
+def test_refuses_units_that_depend_on_each_other_in_one_launch(plan):
+    first, second = plan.launches[:2]
+    units = np.concatenate([first.units, second.units])
+    joined = first._replace(units=units, rows=len(units))
+    refuses(plan._replace(launches=(joined, *plan.launches[2:])), "later launch")
+
+
+def test_refuses_two_signatures_in_one_launch():
+    plan = plan_of("by_agenda")
+    swapped = list(plan.launches)
+    a, b = swapped[0].units, swapped[1].units
+    assert plan.units.graph.signature[a[0]] != plan.units.graph.signature[b[0]]
+    both = np.concatenate([a, b])
+    swapped[:2] = [swapped[0]._replace(units=both, rows=len(both))]
+    refuses(plan._replace(launches=tuple(swapped)), "mixes signatures")
+
+
+def test_refuses_a_wrong_number_of_rows(plan):
+    refuses(with_launch(plan, 0, rows=plan.launches[0].rows + 1))
+
+
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_refuses_results_that_overlap(plan, shift):
+    (region,) = plan.launches[1].outputs
+    refuses(
+        with_launch(plan, 1, outputs=(region._replace(start=region.start + shift),)),
+        "written exactly once",
+    )
+
+
+def test_refuses_results_that_write_the_zero_row(plan):
+    (region,) = plan.launches[1].outputs
+    refuses(
+        with_launch(plan, 1, outputs=(Region(region.arena, 0, region.rows),)),
+        "written exactly once",
+    )
+
+
+def test_refuses_rows_that_nobody_writes(plan):
+    sizes = (plan.sizes[0] + 1, *plan.sizes[1:])
+    refuses(plan._replace(sizes=sizes), "written exactly once")
+
+
+def test_refuses_a_fill_that_is_missing(plan):
+    refuses(plan._replace(fills=()), "written exactly once")
+
+
+def with_operand(plan, number, operand):
+    return with_launch(plan, number, operands=(operand, *plan.launches[number].operands[1:]))
+
+
+def test_refuses_an_operand_of_a_later_launch(plan):
+    """The rows that launch 0 reads are to be written before it runs."""
+    later = plan.launches[2].outputs[0]
+    wrong = Slice(later.arena, later.start * WIDTH, 3, WIDTH)
+    refuses(with_operand(plan, 0, wrong))
+
+
+def test_refuses_an_operand_from_the_wrong_member(plan):
+    """Right launch, wrong row."""
+    rows = plan.launches[0].outputs[0]
+    found = plan.launches[2].operands[0]
+    others = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
+    for other in others:
+        if other != found:
+            refuses(with_operand(plan, 2, other))
+
+
+def test_refuses_an_operand_with_too_few_rows(plan):
+    found = plan.launches[0].operands[0]
+    assert type(found) is Slice
+    refuses(with_operand(plan, 0, found._replace(rows=2)))
+
+
+def test_refuses_gathers_outside_the_indices():
+    plan = plan_of("trees")
+    gathers = [
+        (k, o)
+        for k, launch in enumerate(plan.launches)
+        for o in launch.operands
+        if type(o) is Gather
+    ]
+    number, gather = gathers[0]
+    refuses(with_operand(plan, number, gather._replace(first=len(plan.indices))))
+    refuses(plan._replace(indices=plan.indices + 1))
+
+
+# Reading rows ----------------------------------------------------------------------------------
+
+
+def test_rows_side_by_side_are_a_slice_and_others_a_gather():
+    fetches = Fetches()
+    arena = gdb.plan.Arena(4, "float32", "cpu")
+    region = fetches.reserve(arena, 6)
+    assert region == Region(0, 1, 6), "row 0 is the zero row"
+    at = np.array([4, 8, 12])
+    assert fetches.fetch(0, at, 4) == Slice(0, 4, 3, 4)
+    gather = fetches.fetch(0, at[::-1], 4)
+    assert type(gather) is Gather and fetches.indices().tolist() == [3, 2, 1]
+    assert fetches.fetch(0, np.array([8, 8]), 4).rows == 2
+    assert fetches.indices().tolist() == [3, 2, 1, 2, 2]
+    # Rows of two elements that start in the middle of the arena's rows.
+    half = fetches.fetch(0, np.array([10, 4]), 2)
+    assert (half.grain, half.rows) == (2, 2) and fetches.indices().tolist()[5:] == [5, 2]
+    # An offset that no row length divides is read element by element.
+    odd = fetches.fetch(0, np.array([5, 12]), 2)
+    assert odd.grain == 1 and fetches.indices().tolist()[7:] == [5, 6, 12, 13]
+
+
+def test_memory_of_an_arena_is_the_sum_of_its_rows():
+    fetches = Fetches()
+    arena = gdb.plan.Arena(4, "float32", "cpu")
+    regions = [fetches.reserve(arena, rows) for rows in (2, 3, 1)]
+    assert [r.start for r in regions] == [1, 3, 6] and fetches.sizes == [7]
+    assert fetches.reserve(arena._replace(dtype="float64"), 1) == Region(1, 1, 1)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for case in CASES:
+        (GOLDEN / f"{case}.txt").write_text(str(plan_of(case)) + "\n", "utf-8")
