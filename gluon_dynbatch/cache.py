@@ -24,13 +24,27 @@ class PlanCache:
         self._held: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, fingerprint: Hashable, make: Callable[[], Any]) -> Tuple[Any, bool]:
-        """Return what belongs to `fingerprint` and whether it was there already."""
+    def get(
+        self, fingerprint: Hashable, make: Callable[[], Any], worth: Callable[[Any], bool]
+    ) -> Tuple[Any, bool]:
+        """Return what belongs to `fingerprint` and whether it was there already.
+
+        Parameters
+        ----------
+        fingerprint : hashable
+            What the thing is made from.
+        make : callable
+            Makes it.
+        worth : callable
+            Whether to keep what was made.
+        """
         with self._lock:
             if fingerprint in self._held:
                 self._held.move_to_end(fingerprint)
                 return self._held[fingerprint], True
         made = make()
+        if not worth(made):
+            return made, False
         with self._lock:
             self._held[fingerprint] = made
             while len(self._held) > self._capacity:

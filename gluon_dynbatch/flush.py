@@ -83,6 +83,8 @@ class Planned(NamedTuple):
     alone: Tuple[Tuple[str, str, int, int], ...]
     #: Per node of the plan a recorded call; None if they are the same.
     origin: Optional[List[int]]
+    #: Whether the budget sufficed to look at every unit; else the next time may do better.
+    analysed: bool
 
 
 class Flush:
@@ -201,7 +203,9 @@ class Flush:
             bytes(weights),
         )
         return self._runtime.plans.get(
-            fingerprint, lambda: self._make_plan(setting, wanted, weights)
+            fingerprint,
+            lambda: self._make_plan(setting, wanted, weights),
+            lambda planned: bool(planned.analysed),
         )
 
     def _make_plan(self, setting: Setting, wanted: List[int], weights: np.ndarray) -> Planned:
@@ -229,7 +233,8 @@ class Flush:
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         places = units.value_term[values]
-        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin)
+        analysed = analysis.complete or analysis.visits >= units.graph.size
+        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:

@@ -1,4 +1,4 @@
-"""The places where MXNet is watched while a scope is open, and nowhere else when none is.
+"""The places where MXNet is watched while a scope is open.
 
 * ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
   Python operators and most methods of arrays;
@@ -8,7 +8,9 @@
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 
-The replacements act for threads that have a scope open; for any other they pass the call on.
+The replacements act for threads that have a scope open; for any other they pass the call on.  When
+the last scope closes they are gone.  Two more stay, as lazy arrays outlive their scope:
+``autograd.grad`` (see `gradient.py`) and ``NDArray._prepare_value_nd`` (see `lazy.py`).
 """
 
 from __future__ import annotations

@@ -19,9 +19,7 @@ def check_plan(plan: Plan) -> None:
     _check_launches(plan)
     _check_writes(plan)
     for number, launch in enumerate(plan.launches):
-        assert len(launch.operands) == len(launch.segment.inputs), (
-            f"launch {number}: operands"
-        )
+        assert len(launch.operands) == len(launch.segment.inputs), f"launch {number}: operands"
         for p, operand in enumerate(launch.operands):
             where = f"operand {p} of launch {number}"
             if isinstance(operand, (Whole, Shared)):

@@ -123,7 +123,7 @@ class Cells(gdb.DynamicHybridBlock):
             self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
             self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
 
-    def forward(self, sample: "Sample") -> Any:
+    def forward(self, sample: Sample) -> Any:
         return run_steps(self, sample)
 
 

@@ -1,7 +1,7 @@
 """Exact numbers of launches: what is merged, at which granularity, by which policy.
 
-Every test draws its minibatch, says how many launches it needs and why, and compares the values with
-the plain loop afterwards.  In the drawings a letter is a call of that cell, an arrow a dependence.
+Every test draws its minibatch, says how many launches it needs and why, and compares the values
+with the plain loop.  In the drawings a letter is a call of that cell, an arrow a dependence.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_two_cells_interleaved(a, b):
 
 
 def test_search_finds_what_no_fixed_order_does(a, b, c):
-    """Every policy stays between the bound and depth; search reaches the bound where it is this small.
+    """By depth no two calls meet; the best order needs two passes of every cell but one.
 
     a -> b -> c       c -> a -> b       b -> c -> a
     """
@@ -421,7 +421,7 @@ def test_modes_tell_calls_apart(a, granularity):
 
 
 def test_a_memory_that_all_samples_read_is_one_operand():
-    """One array for all members: the queries are joined along rows, the memory is passed as it is."""
+    """Queries are joined along rows; the one memory is passed as it is."""
     net = ready(Attention())
     memory = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (5, WIDTH)))
     for granularity in GRANULARITIES:
@@ -597,7 +597,7 @@ def test_forced_values_are_listed_by_line(a):
 
 
 class Output(gdb.DynamicHybridBlock):
-    """Its gradient ignores the head gradient, so it is not to be merged with samples nobody uses."""
+    """Its gradient ignores the head gradient, so unused samples would get one too."""
 
     def hybrid_forward(self, F, x):
         return F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1))

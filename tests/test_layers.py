@@ -11,7 +11,18 @@ import pytest
 
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
-PURE = ("errors", "structure", "graph", "analysis", "plan", "cache", "report", "rules")
+PURE = (
+    "errors",
+    "structure",
+    "graph",
+    "analysis",
+    "plan",
+    "plan_check",
+    "gradient_plan",
+    "cache",
+    "report",
+    "rules",
+)
 Resolved = Tuple[ast.stmt, Set[str]]
 
 

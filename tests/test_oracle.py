@@ -1,7 +1,7 @@
-"""Random programs in a scope equal the plain loop, under every option; then, one by one, what users do.
+"""Random programs equal the plain loop under every option; then, one by one, what users do.
 
-The loop is :func:`gluon_dynbatch.testing.check_against_loop`.  Every plan made on the way is checked
-as well: graph, grouping, plan, and the lower bound.
+The loop is in :func:`gluon_dynbatch.testing.check_against_loop`.  Every plan made on the way is
+checked as well: graph, grouping, plan, and the lower bound.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ SMALL = gdb.Budget(visits=12)
 def examples(count):
     """Run `count` programs, the same ones each time; what fails is shrunk."""
     return settings(
-        max_examples=count, deadline=None, derandomize=True, database=None,
-        suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    )  # fmt: skip
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    )
 
 
 def groups_of(plan):
@@ -54,7 +58,7 @@ def groups_of(plan):
 
 
 def check(program, **options):
-    """Compare with the loop, check all invariants of the plan, and return the number of launches."""
+    """Compare with the loop, check all invariants, and return the number of launches."""
     batch = check_against_loop(program.fn, program.samples, program.params, **options)
     if batch.plan is None:
         assert batch.report.launches == 0
@@ -467,7 +471,7 @@ class Scaled(gdb.DynamicHybridBlock):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_modes_may_change_from_call_to_call(granularity):
-    """pause() cuts the gradient, predict_mode() switches dropout off, and both end where they end."""
+    """pause() cuts the gradient, predict_mode() switches dropout off, while they last."""
     net = make_cells()
     dropping = Scaled()
     dropping.initialize(mx.init.Uniform(0.8))
@@ -502,7 +506,7 @@ def test_modes_may_change_from_call_to_call(granularity):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_dropout_in_training_draws_for_every_sample(granularity):
-    """The only thing that cannot equal the loop: the draws.  Kept values are scaled, rates are right."""
+    """The draws cannot equal the loop: kept values are scaled, the rate is right."""
     cell = Scaled()
     cell.initialize(mx.init.One())
     cell.hybridize()

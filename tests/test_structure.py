@@ -25,10 +25,17 @@ Pair = namedtuple("Pair", ["left", "right"])
 FLATTENER = Flattener(Leaf)
 
 STATICS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(allow_nan=False), st.text(max_size=3),
-    st.binary(max_size=3), st.builds(slice, st.integers(), st.none()), st.builds(np.float32, st.floats(width=32)),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(allow_nan=False),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.builds(slice, st.integers(), st.none()),
+    st.builds(np.float32, st.floats(width=32)),
     st.builds(np.int64, st.integers(-9, 9)),
-)  # fmt: skip
+)
 LEAVES = st.builds(Leaf) | st.builds(SpecialLeaf)
 KEYS = st.text(max_size=2) | st.integers()
 
@@ -37,11 +44,13 @@ def nests(atoms):
     return st.recursive(
         atoms,
         lambda inner: st.one_of(
-            st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple),
-            st.dictionaries(KEYS, inner, max_size=4), st.builds(Pair, inner, inner),
+            st.lists(inner, max_size=4),
+            st.lists(inner, max_size=4).map(tuple),
+            st.dictionaries(KEYS, inner, max_size=4),
+            st.builds(Pair, inner, inner),
         ),
         max_leaves=12,
-    )  # fmt: skip
+    )
 
 
 def assert_same(a, b):
@@ -119,11 +128,23 @@ def test_specs_are_equal_exactly_if_the_structures_are(a, b):
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        (1, 1.0), (1, True), (0.0, -0.0), (1, "1"), ("1", b"1"), (None, 0), ([], ()), ([[]], [()]), ({}, []),
-        ((1, 2), Pair(1, 2)), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([[1], 2], [1, [2]]), (np.float32(1), 1.0),
-        ("*", Leaf()), (0.1, 0.1 + 1e-17 + 2e-17),
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        (1, "1"),
+        ("1", b"1"),
+        (None, 0),
+        ([], ()),
+        ([[]], [()]),
+        ({}, []),
+        ((1, 2), Pair(1, 2)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ([[1], 2], [1, [2]]),
+        (np.float32(1), 1.0),
+        ("*", Leaf()),
+        (0.1, 0.1 + 1e-17 + 2e-17),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_look_alike_differ(a, b):
     equal = FLATTENER.flatten(a)[1] == FLATTENER.flatten(b)[1]
     assert equal == (repr(a) == repr(b) and type(a) is type(b))
