@@ -4,7 +4,8 @@
   Python operators and most methods of arrays;
 * ``HybridBlock._call_cached_op``: every call of a hybridized block;
 * ``NDArray.__setitem__``: calls that read the array run before it is written to;
-* ``NDArray.__getitem__``: a lazy array as an index has to be real;
+* ``NDArray.__getitem__``: a lazy array as an index has to be real, and who writes to a view writes
+  to the array;
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 
@@ -181,7 +182,11 @@ class Hooks:
     @staticmethod
     def _index_hook(original: Any) -> Any:
         def read(array: NDArray, key: Any) -> NDArray:
-            return original(array, key.real() if type(key) is LazyNDArray else key)
+            found = original(array, key.real() if type(key) is LazyNDArray else key)
+            recorder = STATE.recorder
+            if recorder is not None and recorder.recording.reads(array):
+                recorder.recording.note_view(found)
+            return found
 
         return read
 

@@ -73,6 +73,7 @@ class Recording:
         "externals",
         "external_values",
         "_external_ids",
+        "_views",
         "constants",
         "lazies",
         "recorder",
@@ -101,6 +102,7 @@ class Recording:
         self.externals: List[NDArray] = []
         self.external_values = array("i")
         self._external_ids: Dict[int, int] = {}
+        self._views: Dict[int, NDArray] = {}
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
         #: Weak references to all lazy arrays handed out.
@@ -141,7 +143,12 @@ class Recording:
     def reads(self, value: NDArray) -> bool:
         """Whether a recorded call has `value` as an argument."""
         real = value._real if type(value) is LazyNDArray else value
-        return id(real) in self._external_ids
+        return id(real) in self._external_ids or id(real) in self._views
+
+    def note_view(self, view: NDArray) -> None:
+        """Remember that `view` looks into an array that a recorded call reads."""
+        # Held until the flush, so that its id stays its own.
+        self._views[id(view)] = view
 
     def node(
         self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]
