@@ -29,8 +29,9 @@ from .segment import SegmentTable
 from .template import Library
 from .where import where_of
 
-#: What "auto" lets a search cost when the user gives no budget.
-SEARCH_BUDGET = Budget(milliseconds=10)
+#: What "auto" lets a search cost when the user gives no budget, in visits per recorded call.  Not
+#: in milliseconds, which would be too few whenever the machine is busy.
+SEARCH_VISITS = 20
 #: Handing out this many arrays of one type pays for splitting one array.
 MANY = 8
 #: Outputs of one split.
@@ -175,11 +176,13 @@ class Flush:
         recording, runtime = self._recording, self._runtime
         called = frozenset(e.token[:2] for e in recording.entries.values())
         modes = frozenset(e.mode for e in recording.entries.values())
-        key = (called, modes, len(recording.node_entry).bit_length(), options)
+        size = len(recording.node_entry).bit_length()
+        key = (called, modes, size, options)
         if options.granularity == "auto" and runtime.composes(key, recording):
             granularities.append("graph")
+        search = Budget(visits=SEARCH_VISITS << size) if options.budget == "auto" else budget
         candidates = [
-            Setting(g, p, SEARCH_BUDGET if p == "search" and options.budget == "auto" else budget)
+            Setting(g, p, search if p == "search" else budget)
             for g in granularities
             for p in policies
         ]

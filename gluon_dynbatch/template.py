@@ -18,6 +18,7 @@ import itertools
 import threading
 import warnings
 import weakref
+from collections import deque
 from typing import (
     Any,
     Dict,
@@ -196,6 +197,9 @@ class Library:
         self._numbers = itertools.count()
         self._operators: Dict[Any, Program] = {}
         self._compiles: Dict[str, bool] = {}
+        #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
+        #: thread, whatever lock that holds: it only leaves a note.
+        self._forgotten: Deque[Any] = deque()
         self._lock = threading.RLock()
 
     def callee(self, block: HybridBlock) -> BlockCallee:
@@ -208,11 +212,14 @@ class Library:
                     known = BlockCallee(block)
                     # Past Block.__setattr__, which would register it.
                     block.__dict__["_dynbatch_callee"] = known
-                    weakref.finalize(known, self._forget, known.token).atexit = False
+                    gone = weakref.finalize(known, self._forgotten.append, known.token)
+                    gone.atexit = False
         return known
 
-    def _forget(self, token: Any) -> None:
-        with self._lock:
+    def _drop_forgotten(self) -> None:
+        """Drop the entries of blocks that are gone."""
+        while self._forgotten:
+            token = self._forgotten.popleft()
             for key in [key for key in self.entries if key[0] == token]:
                 del self.entries[key]
 
@@ -230,6 +237,7 @@ class Library:
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
+            self._drop_forgotten()
             if key not in self.entries:
                 program = self._program(callee, spec, types, where)
                 self.entries[key] = self.make_entry(callee, mode, program, types, places, where)

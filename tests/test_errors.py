@@ -34,7 +34,7 @@ def test_message_has_one_line_per_fact():
     where = Where("model.py", 12, "forward")
     assert user_message("shapes differ.", where, "cell0", "reshape").splitlines() == [
         "shapes differ.",
-        "  recorded at: model.py:12 in forward",
+        "  at: model.py:12 in forward",
         "  block: cell0",
         "  what to do: reshape",
     ]

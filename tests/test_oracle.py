@@ -73,9 +73,9 @@ def check(program, **options):
 
 
 KINDS = {
-    "dags": (dags(), 40),
-    "trees": (tree_batches(), 16),
-    "sequences": (sequence_batches(), 16),
+    "dags": (dags(), 80),
+    "trees": (tree_batches(), 30),
+    "sequences": (sequence_batches(), 24),
 }
 
 
