@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from typing import (
     Any,
+    Deque,
     Dict,
     FrozenSet,
     List,

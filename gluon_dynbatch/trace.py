@@ -142,7 +142,8 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
         outputs, out_spec = list(symbol), None
         names = [i.name for i in inputs]
     else:
-        names = [f"dynbatch_argument{i}" for i in range(arguments)]
+        # The names that stock Gluon gives, as exported models are loaded by them.
+        names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
         args = structure.unflatten(spec, [mx.sym.var(name) for name in names])
         params = {name: param.var() for name, param in block._reg_params.items()}
         try:
@@ -299,6 +300,7 @@ def infer(
                 )
             )
     known = _by_name(program, [np.dtype(t.dtype).type for t in types])
+    known.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
     try:
         _, outputs, _ = program.internals._infer_type_impl(False, **known)
         if outputs is None:
