@@ -73,7 +73,7 @@ def check(program, **options):
 
 
 KINDS = {
-    "dags": (dags(), 80),
+    "dags": (dags(), 60),
     "trees": (tree_batches(), 30),
     "sequences": (sequence_batches(), 24),
 }
