@@ -116,11 +116,30 @@ class GradientTape:
         finally:
             autograd.set_recording(previous)
         self._results[number] = results
+        if executable.mutated:
+            self._move_states(segment, executable, arguments, results)
+
+    def _move_states(
+        self, segment: Any, executable: Any, arguments: List[NDArray], results: List[NDArray]
+    ) -> None:
+        """Update running statistics now, by a backward pass whose gradients nobody reads.
+
+        MXNet moves them when it goes backward.  In its own thread, that would be at a time that no
+        later reader waits for; so the recorded launch has copies, and they are copied back here.
+        """
+        if segment.mode & TRAINING:
+            with ONE_AT_A_TIME:
+                autograd.backward(
+                    results, [mx.nd.zeros_like(r) for r in results], retain_graph=True
+                )
+        for k in executable.mutated:
+            _, number = executable.arguments[k]
+            arguments[k].copyto(segment.parameters[number].data(segment.context))
 
     def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
         data = parameter.data(context)
         if argument in executable.mutated:
-            return data
+            return data.copy()
         return self._variable(data, parameter.grad_req != "null", argument in executable.read_back)
 
     def _variable(self, array: NDArray, trained: bool, read_back: bool) -> NDArray:

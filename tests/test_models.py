@@ -265,7 +265,7 @@ def test_batch_norm_in_training_runs_alone_and_right(granularity):
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_running_statistics_move_once_per_sample(granularity):
-    """MXNet moves them in backward, in whatever order the samples come there."""
+    """Once for each, in whatever order the samples are launched."""
     net, _, _ = train_batch_norm(gdb.batching(granularity=granularity, analysis_budget=None))
     mx.nd.waitall()
     moved = net[1].running_mean.data().asnumpy()
@@ -280,7 +280,7 @@ def test_running_statistics_move_once_per_sample(granularity):
 
 
 def test_running_statistics_are_there_after_backward():
-    """Who reads them, or predicts, waits for the backward pass that moves them, as in the loop."""
+    """Who reads them, or predicts, finds them moved, as in the loop."""
     net, *_ = train_batch_norm(gdb.batching())
     first = net[1].running_mean.data().asnumpy()
     mx.nd.waitall()
