@@ -236,7 +236,7 @@ def test_two_cells_interleaved(a, b):
         assert run == {"depth": 8, "agenda": 5, "search": 5}
 
 
-def test_search_finds_what_no_fixed_order_does(a, b, c):
+def test_three_rotations_of_three_cells(a, b, c):
     """By depth no two calls meet; the best order needs two passes of every cell but one.
 
     a -> b -> c       c -> a -> b       b -> c -> a
