@@ -12,6 +12,7 @@ from mxnet.ndarray import NDArray
 from . import structure
 from .arrays import TYPES
 from .batch import RUNTIME, Batch, check_options, scope_defaults
+from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
 from .record import ARGUMENTS, FLATTENER, STATE, context_error
 from .trace import infer_shapes
@@ -245,9 +246,9 @@ class CachedGraph:
     def run(self, leaves: List[NDArray]) -> Any:
         """Run the graph and return its results in their structure."""
         context = leaves[0].context if leaves else None
-        results = self._cached_op(
-            *[leaves[i] if is_data else i.data(context) for is_data, i in self.arguments]
-        )
+        arguments = [leaves[i] if is_data else i.data(context) for is_data, i in self.arguments]
+        with ONE_AT_A_TIME:
+            results = self._cached_op(*arguments)
         results = [results] if isinstance(results, NDArray) else results
         return structure.unflatten(self._out_spec, results)
 
