@@ -112,6 +112,7 @@ def _rows_read(plan: Plan, fetch: Any, where: str) -> Tuple[Array, Array]:
         return np.full(fetch.rows, fetch.arena), index[:, 0] * fetch.grain
     assert isinstance(fetch, Mixed), f"{where} is of unknown kind"
     parts = [_rows_read(plan, part, where) for part in fetch.parts]
-    arenas, elements = (np.concatenate(part) for part in zip(*parts))
-    order = plan.indices[fetch.first : fetch.first + fetch.rows]
+    arenas = np.concatenate([arena for arena, _ in parts])
+    elements = np.concatenate([element for _, element in parts])
+    order: Array = plan.indices[fetch.first : fetch.first + fetch.rows]
     return arenas[order], elements[order]
