@@ -97,8 +97,8 @@ def _rows_wanted(plan: Plan, launch: Launch, p: int, level: int) -> Tuple[Array,
 def _rows_read(plan: Plan, fetch: Any, where: str) -> Tuple[Array, Array]:
     """Return arena and first element of every row that a fetch reads."""
     if isinstance(fetch, Slice):
-        elements = plan.sizes[fetch.arena] * plan.arenas[fetch.arena].unit
-        assert 0 <= fetch.element <= elements - fetch.rows * fetch.unit, f"{where} leaves its arena"
+        size = plan.sizes[fetch.arena] * plan.arenas[fetch.arena].unit
+        assert 0 <= fetch.element <= size - fetch.rows * fetch.unit, f"{where} leaves its arena"
         return (
             np.full(fetch.rows, fetch.arena),
             fetch.element + np.arange(fetch.rows) * fetch.unit,
