@@ -15,6 +15,7 @@ from .intercept import HOOKS, current_mode
 from .plan import Plan
 from .record import STATE, Recorder
 from .report import Report
+from .tuning import MOST_HABITS, Habit
 from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -72,6 +73,9 @@ class Batch:
         self._recorder: Optional[Recorder] = None
         self._frame: Any = None
         self._outer: Optional[Batch] = None
+        self._habit: Optional[Habit] = None
+        #: Calls that may still run at once before recording begins.
+        self._at_once = 0
         self.report = Report()
         self.plan: Optional[Plan] = None
 
@@ -86,11 +90,43 @@ class Batch:
         self._frame = sys._getframe(1)
         self._recorder = Recorder(RUNTIME.library, self.flush)
         self._recorder.forced = self.report.forced
+        self._habit = self._habit_here(self._frame)
+        self._at_once = self._habit.enter() if self._habit is not None else 0
         STATE.batch = self
-        STATE.recorder = self._recorder
-        self._recorder.mode = current_mode()
+        if not self._at_once:
+            self._record()
         HOOKS.acquire()
         return self
+
+    def _habit_here(self, frame: Any) -> Optional[Habit]:
+        """Return what "auto" knows of the place that opens this scope; None without "auto"."""
+        if "auto" not in (self._options.granularity, self._options.policy):
+            return None
+        if frame.f_globals.get("__name__") == f"{__package__}.block" and frame.f_back:
+            frame = frame.f_back  # the scope is that of `map`; the place is its caller's
+        habits = STATE.habits
+        mode = current_mode()
+        key = (id(frame.f_code), frame.f_lasti, mode, self._options)
+        found = habits.get(key)
+        if found is None or not found.is_current:
+            if len(habits) >= MOST_HABITS:
+                habits.clear()
+            found = habits[key] = Habit(RUNTIME, frame.f_code, frame.f_lasti, mode)
+        return found
+
+    def _record(self) -> None:
+        """Record calls from now on."""
+        assert self._recorder is not None
+        self._recorder.mode = current_mode()
+        STATE.recorder = self._recorder
+
+    def count_call(self) -> None:
+        """Take note of a call of a cell that runs at once."""
+        if self._at_once:
+            self.report.at_once += 1
+            if self.report.at_once == self._at_once:
+                self._at_once = 0
+                self._record()
 
     def _join(self, outer: Batch) -> Batch:
         outer.check_still_running()
@@ -146,11 +182,15 @@ class Batch:
             failed = kind is not None and kind is not GeneratorExit
             if not failed:
                 self.flush()
+                if self._habit is not None:
+                    self.report.choice = self._habit.leave(self.report.at_once)
         finally:
             if failed:
                 recorder.recording.drop(f"the scope ended with {kind.__name__}: {error}")
             self._recorder = None
             self._frame = None
+            self._habit = None
+            self._at_once = 0
             if STATE.batch is self:
                 STATE.batch = None
                 STATE.recorder = None
@@ -181,18 +221,17 @@ class Batch:
         ended = recorder.fresh()
         STATE.recorder = None
         try:
-            flush = Flush(RUNTIME, self._options_now(), ended)
+            flush = Flush(RUNTIME, self._options_now(), ended, self._habit)
             flush.run()
             ended.close()
         except BaseException as error:
             ended.drop(f"computing it failed with {type(error).__name__}")
             raise
         finally:
-            if STATE.batch is self:
+            if STATE.batch is self and not self._at_once:
                 STATE.recorder = recorder
         if flush.report is not None:
             self.plan = flush.plan
-            self.report.choice = flush.choice
             self.report.flushes.append(flush.report)
             LOGGER.debug("%s", flush.report.line)
 

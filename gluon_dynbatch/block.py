@@ -14,6 +14,7 @@ from .arrays import TYPES
 from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
+from .intercept import count_call
 from .record import ARGUMENTS, FLATTENER, STATE, context_error
 from .trace import infer_shapes
 from .where import user_line
@@ -128,6 +129,7 @@ class DynamicHybridBlock(HybridBlock):
             if name in options
         }
         self._scope_defaults = scope_defaults(own) or None
+        RUNTIME.hybridized += 1
         super().hybridize(active, **options)
 
     def __call__(self, *args: Any) -> Any:
@@ -183,7 +185,8 @@ class DynamicHybridBlock(HybridBlock):
         return self._run_cached_graph(args)
 
     def _run_cached_graph(self, args: Any) -> Any:
-        """Run the cached graph for this structure of arguments, outside any scope."""
+        """Run the cached graph for this structure of arguments, without recording the call."""
+        count_call()
         try:
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:

@@ -27,11 +27,9 @@ from .record import Recording
 from .report import Alone, FlushReport
 from .segment import SegmentTable
 from .template import Library
+from .tuning import Habit
 from .where import where_of
 
-#: What "auto" lets a search cost when the user gives no budget, in visits per recorded call.  Not
-#: in milliseconds, which would be too few whenever the machine is busy.
-SEARCH_VISITS = 20
 #: Handing out this many arrays of one type pays for splitting one array.
 MANY = 8
 #: Outputs of one split.
@@ -48,6 +46,8 @@ class Runtime:
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
         self.controller = Controller()
+        #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
+        self.hybridized = 0
         #: Visits per millisecond of the last analysis.
         self.rate: Optional[float] = None
         self._composes: Dict[Any, bool] = {}
@@ -68,6 +68,11 @@ class Options(NamedTuple):
     max_rows: Optional[int]
     strict: bool
     debug: bool
+
+    @property
+    def leaves_all_open(self) -> bool:
+        """Whether nothing is asked for that calls run at once could not give."""
+        return self == ("auto", "auto", "auto", None, False, False)
 
 
 class Planned(NamedTuple):
@@ -91,13 +96,19 @@ class Planned(NamedTuple):
 class Flush:
     """Computes one recording."""
 
-    def __init__(self, runtime: Runtime, options: Options, recording: Recording):
+    def __init__(
+        self,
+        runtime: Runtime,
+        options: Options,
+        recording: Recording,
+        habit: Optional[Habit] = None,
+    ):
+        self._habit = habit
         self._runtime = runtime
         self._options = options
         self._recording = recording
         self.plan: Optional[Plan] = None
         self.report: Optional[FlushReport] = None
-        self.choice = ""
 
     def run(self) -> None:
         """Do everything; afterwards all lazy arrays that are still held are real."""
@@ -112,10 +123,7 @@ class Flush:
         lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
-        setting, key, measured = self._setting()
-        if measured:
-            mx.nd.waitall()
-            measured_from = time.perf_counter()
+        setting, measured = self._setting()
         before = time.perf_counter()
         planned, cached = self._planned(setting, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
@@ -134,12 +142,6 @@ class Flush:
                 recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher
             )
         finished = time.perf_counter()
-        if measured:
-            mx.nd.waitall()
-            self._runtime.controller.observe(
-                key, setting, time.perf_counter() - measured_from, len(recording.node_entry)
-            )
-        self.choice = self._runtime.controller.explain(key) if key is not None else ""
         self.report = FlushReport(
             len(recording.node_entry),
             planned.plan.units.graph.size,
@@ -162,32 +164,16 @@ class Flush:
             1e3 * (finished - analysed),
         )
 
-    def _setting(self) -> Tuple[Setting, Any, bool]:
-        options = self._options
+    def _setting(self) -> Tuple[Setting, bool]:
+        """Return what this flush runs with, and whether that is on trial."""
+        options, recording = self._options, self._recording
         budget = Budget() if options.budget == "auto" else options.budget
         if budget.is_zero:
-            return Setting("block", "depth", budget), None, False
-        granularities = (
-            [options.granularity] if options.granularity != "auto" else ["operator", "block"]
-        )
-        policies = [options.policy] if options.policy != "auto" else ["depth", "search"]
-        if len(granularities) == len(policies) == 1:
-            return Setting(granularities[0], policies[0], budget), None, False
-        recording, runtime = self._recording, self._runtime
-        called = frozenset(e.token[:2] for e in recording.entries.values())
-        modes = frozenset(e.mode for e in recording.entries.values())
-        size = len(recording.node_entry).bit_length()
-        key = (called, modes, size, options)
-        if options.granularity == "auto" and runtime.composes(key, recording):
-            granularities.append("graph")
-        search = Budget(visits=SEARCH_VISITS << size) if options.budget == "auto" else budget
-        candidates = [
-            Setting(g, p, search if p == "search" else budget)
-            for g in granularities
-            for p in policies
-        ]
-        setting, measured = runtime.controller.choose(key, candidates)
-        return setting, key, measured
+            return Setting("block", "depth", budget), False
+        if "auto" not in (options.granularity, options.policy):
+            return Setting(options.granularity, options.policy, budget), False
+        assert self._habit is not None, "scopes with an option on auto have a habit"
+        return self._habit.choose(recording, options, budget)
 
     def _planned(self, setting: Setting, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording

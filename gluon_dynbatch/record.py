@@ -54,6 +54,10 @@ class ThreadState(threading.local):
     #: Its recorder; None also while the scope itself is at work.
     recorder: Optional[Any] = None
 
+    def __init__(self) -> None:
+        #: What "auto" knows of the places at which this thread opened scopes.
+        self.habits: Dict[Any, Any] = {}
+
 
 STATE = ThreadState()
 

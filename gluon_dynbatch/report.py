@@ -67,6 +67,8 @@ class Report:
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
         self.forced: Dict[Where, int] = {}
+        #: Calls of blocks that were not recorded but run at once, as "auto" had found that faster.
+        self.at_once = 0
         #: What the controller behind "auto" knows of this workload.
         self.choice = ""
 
@@ -109,12 +111,22 @@ class Report:
             fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
             flushes.append(fields)
         forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]
-        return json.dumps({"flushes": flushes, "forced": forced, "choice": self.choice}, indent=2)
+        content = {
+            "flushes": flushes,
+            "forced": forced,
+            "at_once": self.at_once,
+            "choice": self.choice,
+        }
+        return json.dumps(content, indent=2)
 
     def __str__(self) -> str:
-        if not self.flushes:
+        if not self.flushes and not self.at_once:
             return "nothing was recorded"
         lines = []
+        if self.at_once:
+            lines.append(
+                f"at once     {self.at_once} calls: for so few, recording does not pay off"
+            )
         for flush in self.flushes[-8:]:
             lines += _describe(flush)
         if len(self.flushes) > 8:

@@ -165,6 +165,7 @@ class Entry:
     ):
         self.id = number
         self.token = callee.token
+        self.is_operator = isinstance(callee, Operator)
         self.name = callee.name
         self.mode = mode
         self.program = program

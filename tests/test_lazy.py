@@ -75,7 +75,7 @@ def same(got: Any, wanted: Any) -> None:
 def check_use(shift: Shift, use: Callable[[Any], Any], *shape: int) -> None:
     """Compare a use while the value is pending, after a flush, and after the scope."""
     wanted = use(real(*shape))
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         pending = use(shift(mx.nd.array(values(*shape)), 1))
         flushed = shift(mx.nd.array(values(*shape)), 1)
         later = shift(mx.nd.array(values(*shape)), 1)
@@ -94,7 +94,7 @@ def check_use(shift: Shift, use: Callable[[Any], Any], *shape: int) -> None:
 
 def test_what_is_known_without_running(shift):
     x = mx.nd.array(values(), dtype="float64")
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         y = shift(x, 1)
         assert isinstance(y, mx.nd.NDArray) and type(y) is LazyNDArray
         assert (y.shape, y.ndim, y.size, y.stype) == (SHAPE, 3, 24, "default")
@@ -166,7 +166,7 @@ def test_indexing_is_that_of_numpy(shift, key):
     wanted = np.asarray(wanted).reshape(np.shape(wanted) or (1,))
     same(real()[key], wanted)
     check_use(shift, lambda y: y[key])
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         got = shift(shift(mx.nd.array(values()), 1)[key], 1)
     same(got, wanted + 1)
 
@@ -176,10 +176,10 @@ def test_empty_slices_behave_as_on_a_real_array(shift, key):
     try:
         wanted = host(real()[key])
     except Exception as error:
-        with gdb.batching(), pytest.raises(type(error)):
+        with gdb.batching(policy="depth"), pytest.raises(type(error)):
             host(shift(mx.nd.array(values()), 1)[key])
         return
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         got = shift(mx.nd.array(values()), 1)[key]
     same(got, wanted)
 
@@ -191,7 +191,7 @@ def test_index_that_is_an_array(shift):
 
 
 def test_basic_indexing_costs_no_flush_and_rows_no_call(shift):
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         y = shift(mx.nd.array(values()), 1)
         got = [y[1], y[1:3], y[-1][0], y[1:][1:][0], y[:, 1], y[::2, 1], y.reshape((2, 12))[1]]
         assert batch.report.flushes == []
@@ -208,7 +208,7 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call(shift):
 
 @pytest.mark.parametrize("key", [4, -5, (0, 3), (0, 0, 2), (4, 0)], ids=str)
 def test_index_out_of_bounds(shift, key):
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         y = shift(mx.nd.array(values()), 1)
         with pytest.raises(IndexError):
             y[key]
@@ -291,12 +291,12 @@ def test_conversions(shift, use):
 
 @pytest.mark.parametrize("text", [str, repr, "{}".format, "{!r:>5}".format])
 def test_printing(shift, text, capsys):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         got = text(shift(mx.nd.array(values()), 1))
     assert got.replace("LazyNDArray", "NDArray") == text(real())
     print(real())
     wanted = capsys.readouterr().out
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         print(shift(mx.nd.array(values()), 1))
     assert capsys.readouterr().out.replace("LazyNDArray", "NDArray") == wanted
 
@@ -305,13 +305,13 @@ def test_printing(shift, text, capsys):
 def test_more_than_one_value_is_no_scalar(shift, ask):
     with pytest.raises(ValueError) as wanted:
         ask(real())
-    with gdb.batching(), pytest.raises(ValueError) as got:
+    with gdb.batching(policy="depth"), pytest.raises(ValueError) as got:
         ask(shift(mx.nd.array(values()), 1))
     assert str(got.value) == str(wanted.value)
 
 
 def test_hash_and_identity(shift):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(real(), 1)
         known = {y: "y"}
         y.asnumpy()
@@ -320,7 +320,7 @@ def test_hash_and_identity(shift):
 
 def test_saved_and_loaded(shift, tmp_path):
     path = str(tmp_path / "arrays.params")
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(mx.nd.array(values()), 1)
         mx.nd.save(path, {"y": y, "row": y[1]})
     same(mx.nd.load(path)["y"], real())
@@ -356,7 +356,7 @@ def test_writing_in_place(shift, write):
     """A write changes the array itself and nothing else, before a flush and after."""
     wanted = real()
     write(wanted)
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         before = shift(mx.nd.array(values()), 1)
         double = before * 2
         write(before)
@@ -375,7 +375,7 @@ def test_writing_in_place(shift, write):
 
 
 def test_augmented_assignment_keeps_the_object(shift):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = alias = shift(mx.nd.array(values()), 1)
         y += 1
         assert y is alias
@@ -391,7 +391,7 @@ def test_assigned_to_a_real_array(shift, key, where):
     wanted = mx.nd.zeros(SHAPE)
     wanted[key] = real()[key]
     got = mx.nd.array(np.zeros(SHAPE))
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(mx.nd.array(values()), 1)
         if where == "pending":
             got[key] = y[key]
@@ -403,7 +403,7 @@ def test_assigned_to_a_real_array(shift, key, where):
 def test_parameter_set_to_a_lazy_array():
     parameter = mx.gluon.Parameter("p", shape=(2, 2))
     parameter.initialize()
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         parameter.set_data(mx.nd.ones((2, 2)))
     same(parameter.data(), mx.nd.ones((2, 2)))
 
@@ -412,7 +412,7 @@ def test_parameter_set_to_a_lazy_array():
 
 
 def test_used_after_its_scope(shift):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(mx.nd.array(values()), 1)
         row = y[1]
     same(
@@ -423,17 +423,17 @@ def test_used_after_its_scope(shift):
 
 
 def test_used_in_another_scope(shift):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(mx.nd.array(values()), 1)
         row = y[1]
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         got = [shift(y, 1), y * 2, shift(row, 1), y[0] + 1, shift(y[:, 0], 1)]
         assert batch.report.flushes == []
     same(got, [real() + 1, real() * 2, real()[1] + 1, real()[0] + 1, real()[:, 0] + 1])
 
 
 def test_used_in_the_same_scope_after_a_flush(shift):
-    with gdb.batching() as batch:
+    with gdb.batching(policy="depth") as batch:
         y = shift(mx.nd.array(values()), 1)
         batch.flush()
         got = [shift(y, 1), y * 2, shift(y[1], 1)]
@@ -441,7 +441,7 @@ def test_used_in_the_same_scope_after_a_flush(shift):
 
 
 def test_outlives_its_scope_and_its_inputs(shift):
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         kept = [shift(mx.nd.array(values() * i), 1)[1] for i in range(20)]
     same(kept, [mx.nd.array(values() * i)[1] + 1 for i in range(20)])
 
@@ -464,7 +464,7 @@ def ask_from_another_thread(ask: Callable[[], Any]) -> List[Any]:
 
 def test_asked_for_by_another_thread(shift):
     """While it is pending it is refused, which does no harm; afterwards it is an array like any."""
-    with gdb.batching():
+    with gdb.batching(policy="depth"):
         y = shift(mx.nd.array(values()), 1)
         (error,) = ask_from_another_thread(y.asnumpy)
         assert isinstance(error, gdb.ScopeError)
@@ -495,7 +495,7 @@ def test_gradients_through_views(shift):
 
 def test_attach_grad_to_a_lazy_array(shift):
     x = mx.nd.array(values())
-    with autograd.record(), gdb.batching():
+    with autograd.record(), gdb.batching(policy="depth"):
         y = shift(x, 1)
         y.attach_grad()
         loss = shift(y * 3, 0).sum()
@@ -508,7 +508,7 @@ def test_backward_and_grad(shift, inside):
     x = mx.nd.array(values())
     x.attach_grad()
     with autograd.record():
-        with gdb.batching():
+        with gdb.batching(policy="depth"):
             y = shift(x, 1) * 2
             loss = y.sum()
             if inside:

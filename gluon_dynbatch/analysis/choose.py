@@ -51,6 +51,8 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         """Write the setting in a few words."""
+        if self.granularity == "none":
+            return "calls at once"
         return f"{self.granularity} by {self.policy} ({self.budget})"
 
 

@@ -1,0 +1,185 @@
+"""What "auto" does at one place of a program that opens scopes.
+
+The judge is the clock, and what counts is the whole turn of the user's loop: recording, analysis,
+launches, the backward pass, the optimizer.  So while the choice is open, every scope begins with a
+wait for all work before it, and the time from one beginning to the next is what the first of the
+two took.  One setting serves for a whole scope, so that this time is its own.
+
+Small minibatches may be faster without any recording.  That has to be decided before the first
+call, when nothing is known of the minibatch: it is predicted to be like the last one at this place.
+If more calls come than predicted, recording begins in mid-scope.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .analysis import Budget, Setting
+
+#: Calls run at once, as outside of any scope.
+AT_ONCE = Setting("none", "none", Budget(visits=0))
+#: Largest size (see `size_of`) of a minibatch whose calls may run at once: 255 calls of cells.
+MOST_AT_ONCE = 4
+#: Scopes after the last open choice in which the clock is still kept.
+PATIENCE = 4
+#: What "auto" lets a search cost when the user gives no budget, in visits per recorded call.  Not
+#: in milliseconds, which would be too few whenever the machine is busy.
+SEARCH_VISITS = 20
+#: Places remembered per thread.
+MOST_HABITS = 256
+
+
+class Workload(NamedTuple):
+    """What tells the minibatches of one place apart."""
+
+    #: Code object (by id) and instruction that opened the scope, and autograd's mode there.
+    place: Tuple[int, int, int]
+    #: Callees, modes of the calls, options.
+    what: Any
+    #: See `size_of`.
+    size: int
+
+
+def size_of(calls: int) -> int:
+    """Return the number of digits of a number of calls, written to the base 4."""
+    return (calls.bit_length() + 1) // 2
+
+
+class Trial(NamedTuple):
+    """A scope whose time is being taken."""
+
+    workload: Workload
+    setting: Setting
+    calls: int
+    started: float
+
+
+class Habit:
+    """What one thread knows of one place that opens scopes.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        Has the controller that all places share.
+    code : code
+        What opens the scopes; held, so that its id stays its own.
+    instruction, mode : int
+        Where in it, and autograd's mode there.
+    """
+
+    def __init__(self, runtime: Any, code: Any, instruction: int, mode: int):
+        self._runtime = runtime
+        self._hybridized = runtime.hybridized
+        self._code = code
+        self._place = (id(code), instruction, mode)
+        #: Scopes since a choice was last open.
+        self._quiet = 0
+        self._trial: Optional[Trial] = None
+        #: The next minibatch is expected to be like this one, and has this choice.
+        self._predicted: Optional[Workload] = None
+        self._candidates: Sequence[Setting] = ()
+        # Of the scope that is open now:
+        self._started = 0.0
+        self._timed = False
+        self._workload: Optional[Workload] = None
+        self._setting: Optional[Setting] = None
+        self._open = False
+        self._calls = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no block was hybridized since, which may change what its calls ask for."""
+        return bool(self._hybridized == self._runtime.hybridized)
+
+    def enter(self) -> int:
+        """Begin a scope; return how many calls of cells may run at once before recording begins."""
+        self._timed = self._quiet < PATIENCE
+        if self._timed:
+            mx.nd.waitall()
+        self._started = time.perf_counter()
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            seconds = self._started - trial.started
+            self._runtime.controller.observe(trial.workload, trial.setting, seconds, trial.calls)
+        self._workload = self._setting = None
+        self._open, self._calls = False, 0
+        if self._predicted is None or AT_ONCE not in self._candidates:
+            return 0
+        setting, measured = self._runtime.controller.choose(self._predicted, self._candidates)
+        if setting is not AT_ONCE:
+            return 0
+        self._workload, self._setting, self._open = self._predicted, setting, measured
+        return int(2 * 4**self._predicted.size)
+
+    def choose(self, recording: Any, options: Any, budget: Budget) -> Tuple[Setting, bool]:
+        """Return the setting of this scope, and whether it is on trial.
+
+        Parameters
+        ----------
+        recording : Recording
+            What is to be run; the scope's first one decides.
+        options : Options
+            Of the scope, some of them ``"auto"``.
+        budget : Budget
+            No limit if the budget is ``"auto"``.
+        """
+        calls = _count_calls(recording)
+        self._calls += calls
+        if self._setting is None or self._setting is AT_ONCE:
+            begun_at_once = self._setting is AT_ONCE
+            called = frozenset((e.token[:2], e.mode) for e in recording.entries.values())
+            workload = Workload(self._place, (called, options), size_of(calls))
+            candidates = self._list_candidates(recording, workload, options, budget)
+            setting, measured = self._runtime.controller.choose(workload, candidates)
+            if setting is AT_ONCE or begun_at_once:
+                setting, measured = candidates[0], False
+                self._timed = False
+            self._predicted, self._candidates = workload, candidates
+            self._workload, self._setting, self._open = workload, setting, measured
+        return self._setting, self._open
+
+    def _list_candidates(
+        self, recording: Any, workload: Workload, options: Any, budget: Budget
+    ) -> List[Setting]:
+        granularities, policies = [options.granularity], [options.policy]
+        if options.granularity == "auto":
+            granularities = ["operator", "block"]
+            if self._runtime.composes(workload, recording):
+                granularities.append("graph")
+        if options.policy == "auto":
+            policies = ["depth", "search"]
+        search = budget
+        if options.budget == "auto":
+            search = Budget(visits=SEARCH_VISITS * 4**workload.size)
+        found = [
+            Setting(g, p, search if p == "search" else budget)
+            for g in granularities
+            for p in policies
+        ]
+        if options.leaves_all_open and workload.size <= MOST_AT_ONCE:
+            found.append(AT_ONCE)
+        return found
+
+    def leave(self, at_once: int) -> str:
+        """End a scope in which this many calls ran at once; return what is known of such scopes."""
+        self._quiet = 0 if self._open else self._quiet + 1
+        if self._predicted is None or self._workload is None or self._setting is None:
+            return ""
+        calls = self._calls + at_once
+        size = size_of(calls)
+        if self._setting is AT_ONCE and size != self._predicted.size:
+            self._predicted = self._predicted._replace(size=size)
+        elif self._timed:
+            self._trial = Trial(self._workload, self._setting, calls, self._started)
+        return str(self._runtime.controller.explain(self._workload))
+
+
+def _count_calls(recording: Any) -> int:
+    """Count the recorded calls of cells; of operators, if there are no others."""
+    entries = np.frombuffer(recording.node_entry, dtype=np.int32)
+    cells = [e.id for e in recording.entries.values() if not e.is_operator]
+    return int(np.isin(entries, cells).sum()) or len(entries)
