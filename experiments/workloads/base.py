@@ -1,0 +1,63 @@
+"""What every workload is: samples, what to compute for one of them, and how to train on them."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot be made, or has too little for what is asked of it."""
+
+
+class Workload(NamedTuple):
+    """A model with its samples.
+
+    Attributes
+    ----------
+    name : str
+        For options and file names.
+    title : str
+        For people.
+    unit : str
+        What a sample is, in the plural.
+    samples : sequence
+        What minibatches are drawn from.
+    score : callable
+        Result of the model for one sample.
+    loss : callable
+        Loss of one sample; a scalar or an array of one element.
+    trainer : gluon.Trainer
+    """
+
+    name: str
+    title: str
+    unit: str
+    samples: Sequence[Any]
+    score: Callable[[Any], mx.nd.NDArray]
+    loss: Callable[[Any], mx.nd.NDArray]
+    trainer: gluon.Trainer
+
+    def minibatches(self, size: int, seed: int) -> Iterator[List[Any]]:
+        """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
+
+        Raises
+        ------
+        WorkloadError
+            If there are fewer samples than one minibatch needs.
+        """
+        if size > len(self.samples):
+            raise WorkloadError(
+                f"a minibatch of {size} is asked for, but {self.name} has "
+                f"{len(self.samples)} {self.unit}; give smaller --batch-sizes"
+            )
+        return self._draw(size, np.random.RandomState(seed))
+
+    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
+        while True:
+            order = rng.permutation(len(self.samples))
+            for start in range(0, len(order) - size + 1, size):
+                yield [self.samples[i] for i in order[start : start + size]]

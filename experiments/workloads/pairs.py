@@ -1,0 +1,60 @@
+"""Relatedness of sentence pairs by child-sum Tree-LSTM; see the package `relatedness`.
+
+Word vectors are not trained, as when they come from a file: a dense gradient of the whole table
+would cost every way of running the model the same large amount.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List, Optional
+
+import mxnet as mx
+from mxnet import gluon
+
+from relatedness.data import build_vocab, encode, load_corpus
+from relatedness.grammar import make_corpus
+from relatedness.model import RelatednessModel
+from relatedness.trees import Pair
+
+from .base import Workload
+
+
+def embedded_pairs() -> List[Pair]:
+    """Make the training pairs of the built-in corpus."""
+    return make_corpus().splits["train"]
+
+
+def relatedness(
+    pairs: List[Pair], name: str, title: str, embedding_size: int = 300, hidden_size: int = 150
+) -> Workload:
+    """Put the relatedness model on some pairs."""
+    vocab = build_vocab(pairs)
+    model = RelatednessModel(len(vocab), embedding_size, hidden_size)
+    model.initialize(mx.init.Xavier())
+    model.embedding.weight.grad_req = "null"
+    model.hybridize()
+    kl_divergence = gluon.loss.KLDivLoss(from_logits=True)
+    kl_divergence.hybridize()
+
+    def score(sample):
+        return model(sample.tokens_a, sample.tree_a, sample.tokens_b, sample.tree_b)
+
+    def loss(sample):
+        return kl_divergence(score(sample), sample.target)
+
+    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, "wd": 1e-4})
+    samples = encode(pairs, vocab, mx.cpu())
+    return Workload(name, title, "pairs", samples, score, loss, trainer)
+
+
+def embedded(limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Relatedness on the built-in corpus."""
+    title = "Tree-LSTM, built-in corpus"
+    return relatedness(embedded_pairs()[:limit], "embedded", title, **sizes)
+
+
+def sick(directory: Path, limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Relatedness on the training pairs of SICK, in any layout that `load_corpus` knows."""
+    pairs = load_corpus(directory, splits=("train",)).splits["train"]
+    return relatedness(pairs[:limit], "sick", "Tree-LSTM, SICK", **sizes)
