@@ -1,0 +1,1 @@
+"""How much analysis pays off: measurements, a cost model, tables and pictures of the trade-off."""
