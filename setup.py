@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
@@ -11,6 +11,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
 EXAMPLES = [
     "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
+    "conllu>=4.5",  # MIT licence
     "gluonnlp==0.10.0",
     "matplotlib>=3.5",
     "scipy>=1.6",
@@ -34,6 +35,10 @@ setup(
     author="gluon_dynbatch authors",
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
+    # Optional: without a C compiler the package is installed without it, and records in Python.
+    ext_modules=[
+        Extension("gluon_dynbatch._native", ["gluon_dynbatch/_native.c"], optional=True),
+    ],
     python_requires=">=3.8,<3.12",
     install_requires=[
         "mxnet==1.9.1",

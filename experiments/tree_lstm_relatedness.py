@@ -1,189 +1,133 @@
 """Child-sum Tree-LSTM on sentence relatedness: train, evaluate, predict, benchmark, demo.
 
 The task and the model are those of Tai, Socher, Manning 2015 (arXiv:1503.00075). Pairs come from a
-folder in the layout of Stanford's treelstm distribution (SICK), or from a small built-in corpus.
+folder (Stanford's treelstm layout, CoNLL-U, or the text of SICK with parses beside it; see
+`relatedness/corpora.py`), or from a small built-in corpus.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, TextIO, Tuple
 
-import gluonnlp
-import mxnet as mx
-from mxnet import gluon
+import numpy as np
 
 import gluon_dynbatch as gdb
 from relatedness import benchmark
-from relatedness.checkpoint import Checkpoint, CheckpointError, read_checkpoint
-from relatedness.data import (
-    SPLITS,
-    DataError,
-    Sample,
-    build_vocab,
-    encode,
-    load_corpus,
-    read_vectors,
+from relatedness.assembly import (
+    UsageError,
+    assemble,
+    check_resumable,
+    make_loader,
+    make_trainer,
+    open_store,
+    read_input,
+    read_pairs,
 )
-from relatedness.grammar import make_corpus
-from relatedness.model import RelatednessModel
-from relatedness.options import OUTPUT, add_options, at_least, batching_options
+from relatedness.checkpoint import CheckpointError, read_checkpoint
+from relatedness.data import SPLITS, DataError, encode, unknown_words
+from relatedness.metrics import Metrics
+from relatedness.options import OUTPUT, Parser, add_options, at_least, batching_options
 from relatedness.running import Runner
-from relatedness.training import DivergedError, Training, evaluate, seed_everything
+from relatedness.training import DivergedError, Training, evaluate
 from relatedness.trees import Pair
-
-#: What must stay as it was when a run is resumed, or it would be another run.
-SETTINGS = ("seed", "batch_size", "optimizer", "lr", "weight_decay", "hidden", "similarity_hidden",
-            "embedding_size", "freeze_embedding", "limit")  # fmt: skip
-
-
-class UsageError(ValueError):
-    """Options that do not go together."""
-
-
-class Assembly(NamedTuple):
-    """Everything a verb works with."""
-
-    pairs: Dict[str, List[Pair]]
-    vocab: gluonnlp.Vocab
-    model: RelatednessModel
-    settings: Dict[str, Any]
-
-    def samples(self, split: str) -> List[Sample]:
-        """Encode a split; batches move the arrays to where they are computed with."""
-        return encode(self.pairs[split], self.vocab, mx.cpu())
-
-
-def read_pairs(args: argparse.Namespace, splits: Sequence[str] = SPLITS) -> Dict[str, List[Pair]]:
-    """Read or make the pairs of some splits, and say what was skipped."""
-    if args.data is None:
-        corpus = make_corpus()
-    else:
-        corpus = load_corpus(args.data, args.on_bad_sample, splits)
-    for reason in corpus.skipped:
-        print(f"skipped: {reason}", file=sys.stderr)
-    if corpus.skipped:
-        print(f"skipped {len(corpus.skipped)} pairs", file=sys.stderr)
-    pairs = {split: corpus.splits[split][: args.limit] for split in splits}
-    empty = [split for split, rows in pairs.items() if not rows]
-    if empty:
-        raise DataError(args.data / empty[0], 0, "no usable pairs")
-    return pairs
-
-
-def assemble(
-    args: argparse.Namespace,
-    checkpoint: Optional[Checkpoint] = None,
-    splits: Sequence[str] = SPLITS,
-) -> Assembly:
-    """Read the data and build the model: new from the options, or as a checkpoint has it."""
-    pairs = read_pairs(args, splits)
-    if checkpoint is None:
-        vocab = build_vocab(pair for split in pairs.values() for pair in split)
-        settings = {name: getattr(args, name) for name in SETTINGS}
-        vectors = None
-        if args.embedding is not None:
-            vectors = read_vectors(args.embedding, vocab, args.seed)
-            settings["embedding_size"] = vectors.shape[1]
-        if settings["freeze_embedding"] is None:
-            settings["freeze_embedding"] = vectors is not None
-    else:
-        vocab, settings, vectors = checkpoint.vocab, checkpoint.state["settings"], None
-    model = RelatednessModel(
-        len(vocab), settings["embedding_size"], settings["hidden"], settings["similarity_hidden"]
-    )
-    seed_everything(settings["seed"], 0)
-    model.initialize(mx.init.Xavier(), ctx=args.ctx)
-    if settings["freeze_embedding"]:
-        model.embedding.weight.grad_req = "null"
-    if vectors is not None:
-        model.embedding.weight.set_data(mx.nd.array(vectors))
-    if checkpoint is not None:
-        checkpoint.restore(model)
-    return Assembly(pairs, vocab, model, settings)
-
-
-def make_trainer(args: argparse.Namespace, model: RelatednessModel) -> gluon.Trainer:
-    """Build the trainer that the options ask for."""
-    try:
-        optimizer = mx.optimizer.create(args.optimizer, learning_rate=args.lr, wd=args.weight_decay)
-    except ValueError as error:
-        raise UsageError(f"--optimizer: {error}") from None
-    store = None if args.kvstore == "none" else args.kvstore
-    return gluon.Trainer(model.collect_params(), optimizer, kvstore=store)
 
 
 def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     """Train, from the start or from the last checkpoint in the output folder."""
+    if args.checkpoint is not None:
+        raise UsageError("--checkpoint is not for train, which goes on from DIR/last by --resume")
     output = args.output or OUTPUT
     last = output / "last"
-    if args.resume:
-        checkpoint = read_checkpoint(last)
-        _check_settings(args, checkpoint)
-    elif last.exists() and not overwrite:
+    if last.exists() and not args.resume and not overwrite:
         raise UsageError(f"{last} exists: --resume goes on from it, or give another --output")
-    else:
-        checkpoint = None
-    parts = assemble(args, checkpoint)
-    runner = Runner(parts.model, args.mode, batching_options(args), args.ctx)
-    trainer = make_trainer(args, parts.model)
-    run = Training(runner, trainer, parts.vocab, output, parts.settings, checkpoint)
+    checkpoint = read_checkpoint(last) if args.resume else None
+    pairs = read_pairs(args)
+    if checkpoint is not None:
+        check_resumable(args, pairs, checkpoint)
+    options = batching_options(args)
+    # Only now wait for the other processes: each has looked at the folder before one writes to it.
+    store = open_store(args.kvstore)
+    rank, workers = (0, 1) if store is None else (store.rank, store.num_workers)
+    if rank:
+        output = output / f"worker-{rank}"
+    parts = assemble(args, pairs, checkpoint)
+    part = pairs["train"][rank::workers][: len(pairs["train"]) // workers]
+    run = Training(
+        Runner(parts.model, args.mode, options, args.ctx),
+        make_trainer(args, parts.model, store),
+        make_loader(args, part, parts.vocab, shuffle=True),
+        make_loader(args, pairs["dev"], parts.vocab),
+        output,
+        parts.settings,
+        checkpoint,
+    )
+    print(f"seed {args.seed}: {len(part)} pairs to train on, {len(pairs['dev'])} held out, "
+          f"{len(parts.vocab)} words; {args.mode}, minibatches of {args.batch_size}", flush=True)
+    if run.epoch >= args.epochs:
+        print(f"epoch {run.epoch} of {args.epochs} is done already", file=sys.stderr)
     try:
-        run.run(parts.samples("train"), parts.samples("dev"), args.epochs)
+        run.run(args.epochs)
     except KeyboardInterrupt:
         print(f"\ninterrupted; {last} holds epoch {run.epoch}, --resume goes on", file=sys.stderr)
         raise
     return run
 
 
-def _check_settings(args: argparse.Namespace, checkpoint: Checkpoint) -> None:
-    then = checkpoint.state["settings"]
-    for name in SETTINGS:
-        now = getattr(args, name)
-        given_by_file = name == "embedding_size" and args.embedding is not None
-        if now != then[name] and not given_by_file and now is not None:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is {now} but the run to resume has {then[name]}")
-
-
-def _scores(args: argparse.Namespace) -> Any:
+def _judge(args: argparse.Namespace, pairs: List[Pair]) -> Tuple[Metrics, np.ndarray]:
+    """Have a checkpoint's model score some pairs; say how many words it does not know."""
+    if args.resume:
+        raise UsageError("--resume is for train")
     if args.checkpoint is None:
         raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
-    parts = assemble(args, read_checkpoint(args.checkpoint), (args.split,))
+    parts = assemble(args, {"": pairs}, read_checkpoint(args.checkpoint))
+    unknown, words = unknown_words(pairs, parts.vocab)
+    if unknown:
+        print(f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; they "
+              "share its vector for unknown words", file=sys.stderr)
     runner = Runner(parts.model, args.mode, batching_options(args), args.ctx)
-    samples = parts.samples(args.split)
-    return samples, evaluate(runner, samples, args.batch_size)
+    return evaluate(runner, make_loader(args, pairs, parts.vocab))
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
     """Print Pearson, Spearman and MSE of a checkpoint on a split."""
-    _, (metrics, _) = _scores(args)
+    metrics, _ = _judge(args, read_pairs(args, (args.split,))[args.split])
     print(f"{args.split}: {metrics}")
 
 
 def run_predict(args: argparse.Namespace) -> None:
-    """Write "id<TAB>score" for every pair of a split, to standard output or the output folder."""
-    samples, (_, scores) = _scores(args)
+    """Write "id<TAB>score" for every pair, to standard output or the output folder."""
+    if args.input is None:
+        split = args.split or "test"
+        pairs = read_pairs(args, (split,))[split]
+    elif args.split or args.data or args.layout != "auto":
+        raise UsageError("--input takes the place of --data, --layout and --split")
+    else:
+        pairs = read_input(args)
+    _, scores = _judge(args, pairs)
+    target: ContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
-        target: Any = (args.output / "predictions.tsv").open("w", encoding="utf-8")
-    else:
-        target = nullcontext(sys.stdout)
+        target = (args.output / "predictions.tsv").open("w", encoding="utf-8")
     with target as file:
-        for sample, score in zip(samples, scores):
-            file.write(f"{sample.name}\t{score:.4f}\n")
+        for pair, score in zip(pairs, scores):
+            file.write(f"{pair.name}\t{score:.4f}\n")
+        file.flush()
 
 
 def run_benchmark(args: argparse.Namespace) -> Dict[str, Any]:
     """Time the modes side by side; print the table, write JSON if asked to."""
     checkpoint = read_checkpoint(args.checkpoint) if args.checkpoint is not None else None
+    pairs = read_pairs(args)
     contenders = []
     for mode in ("imperative", "hybridized", "dynamic"):
-        parts = assemble(args, checkpoint)
+        parts = assemble(args, pairs, checkpoint)
         start = {
             name: parameter.data(args.ctx[0]).copy()
             for name, parameter in parts.model.collect_params().items()
@@ -211,7 +155,7 @@ def run_demo(args: argparse.Namespace) -> None:
     print(f"Checkpoints, metrics and the learning curve are in {args.output}.")
     print(f"\nOne flush of {args.batch_size} pairs, inference:")
     runner = run.runner
-    samples = encode(read_pairs(args)["dev"][: args.batch_size], run.vocab, args.ctx[0])
+    samples = encode(run.dev.pairs[: args.batch_size], run.dev.vocab, args.ctx[0])
     with gdb.batching(**runner.options) as batch:
         for sample in samples:
             runner.model(sample.tokens_a, sample.tree_a, sample.tokens_b, sample.tree_b)
@@ -223,7 +167,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Build the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
 
@@ -233,12 +177,13 @@ def make_parser() -> argparse.ArgumentParser:
         return verb
 
     add("train", train, "train a model")
-    for name, run, summary in (
-        ("evaluate", run_evaluate, "print r, rho and MSE of a checkpoint"),
-        ("predict", run_predict, "write id<TAB>score for every pair"),
-    ):
-        verb = add(name, run, summary, batch_size=256)
-        verb.add_argument("--split", choices=SPLITS, default="test")
+    verb = add("evaluate", run_evaluate, "print r, rho and MSE of a checkpoint", batch_size=256)
+    verb.add_argument("--split", choices=SPLITS, default="test")
+    verb = add("predict", run_predict, "write id<TAB>score for every pair", batch_size=256)
+    verb.add_argument("--split", choices=SPLITS, help="default test")
+    verb.add_argument("--input", type=Path, metavar="FILE",
+                      help='CoNLL-U with sentences two by two, "-" for standard input, in place of '
+                      "a split; a comment # pair_id = NAME names a pair")
     timed = (
         add("benchmark", run_benchmark, "time the modes side by side", batch_size=256),
         add("demo", run_demo, "train on the built-in corpus and compare speeds",
@@ -261,15 +206,25 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         args.run(args)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except multiprocessing.TimeoutError:
+        return _complain("a worker process sends no minibatches; try a smaller --num-workers")
     except (UsageError, DataError, CheckpointError, DivergedError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
     except (gdb.BudgetError, gdb.OptionError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _complain(message: str) -> int:
+    print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 import gluonnlp
 from mxnet import gluon
 
-FORMAT = 1
+FORMAT = 2
 PARAMETERS, TRAINER, VOCAB, STATE = "model.params", "trainer.states", "vocab.json", "state.json"
 
 
@@ -122,8 +122,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise CheckpointError(f"{path}: not a whole checkpoint: {error}") from error
-    state = json.loads(content[STATE])
-    if state.pop("format", None) != FORMAT:
-        raise CheckpointError(f"{path}: written in a format that this version does not read")
-    vocab = gluonnlp.Vocab.from_json(content[VOCAB].decode())
+    try:
+        state = json.loads(content[STATE])
+        if state.pop("format", None) != FORMAT:
+            raise CheckpointError(f"{path}: written in a format that this version does not read")
+        vocab = gluonnlp.Vocab.from_json(content[VOCAB].decode())
+    except (AttributeError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: not a whole checkpoint: {error}") from error
     return Checkpoint(Path(path), state, vocab, content[PARAMETERS], content[TRAINER])

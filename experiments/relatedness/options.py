@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, NoReturn
 
 import mxnet as mx
 
 import gluon_dynbatch as gdb
 
+from .data import LAYOUTS
 from .running import MODES
 
+KVSTORES = ("none", "local", "device", "dist_sync")
 OUTPUT = Path("runs/relatedness")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake by one line; the usage of all options would bury it."""
+
+    def error(self, message: str) -> NoReturn:  # noqa: D102
+        self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
 
 
 def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) -> Any:
@@ -21,6 +31,8 @@ def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) 
 
     def parse(text: str) -> Any:
         value = kind(text)
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text} is not a finite number")
         if not (value > least if exclusive else value >= least):
             sign = "greater than" if exclusive else "at least"
             raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
@@ -40,7 +52,10 @@ def contexts(text: str) -> List[mx.Context]:
         kind, number = match.group(1), int(match.group(2) or 0)
         if kind == "gpu" and number >= mx.context.num_gpus():
             raise argparse.ArgumentTypeError(f"MXNet finds no {name.strip()} here")
-        found.append(mx.Context(kind, number))
+        context = mx.Context(kind, number)
+        if context in found:
+            raise argparse.ArgumentTypeError(f"{context} is named twice")
+        found.append(context)
     return found
 
 
@@ -49,7 +64,10 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     positive = at_least(int, 1)
     data = parser.add_argument_group("data")
     data.add_argument("--data", type=Path, metavar="DIR",
-                      help="pairs in the treelstm layout; without it, the built-in corpus")
+                      help="pairs in a layout listed below; without it, the built-in corpus")
+    data.add_argument("--layout", choices=("auto", *LAYOUTS), default="auto",
+                      help="scores of the split itself, or of the text of SICK (sick-...), and "
+                      "parses as .toks/.parents or .conllu; by default told from the files")
     data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error",
                       help="stop at a pair that cannot be used, or leave it out and say so")
     data.add_argument("--limit", type=positive, metavar="N", help="first N pairs of every split")
@@ -66,6 +84,8 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
                        help="hidden layer of the relatedness head (default 50)")
     training = parser.add_argument_group("training")
     training.add_argument("--batch-size", type=positive, default=25, metavar="N")
+    training.add_argument("--num-workers", type=at_least(int, 0), default=0, metavar="N",
+                          help="processes that encode minibatches ahead (default 0: none)")
     training.add_argument("--epochs", type=positive, default=10, metavar="N")
     training.add_argument("--optimizer", default="adagrad", metavar="NAME",
                           help="any of MXNet's optimizers (default adagrad)")
@@ -74,9 +94,9 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     training.add_argument("--seed", type=at_least(int, 0), default=1)
     training.add_argument("--ctx", type=contexts, default=[mx.cpu()], metavar="CTX",
                           help='"cpu" (default), "gpu(0)", or several with commas between')
-    training.add_argument("--kvstore", default="device", metavar="NAME",
-                          help='how gradients are summed over contexts: "device" (default), ... '
-                               '"none"')
+    training.add_argument("--kvstore", choices=KVSTORES, default="device",
+                          help="how gradients are summed over contexts (default device), or, "
+                          "with dist_sync and a launcher, over processes")
     batching = parser.add_argument_group("batching")
     batching.add_argument("--mode", choices=MODES, default="dynamic")
     batching.add_argument("--analysis-budget", default="auto", metavar="MS",
@@ -89,7 +109,8 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     files.add_argument("--output", type=Path, metavar="DIR",
                        help=f"where train writes (default {OUTPUT}), and predict if given")
     files.add_argument("--checkpoint", type=Path, metavar="FILE",
-                       help="a checkpoint that train wrote, such as DIR/best")
+                       help="a checkpoint that train wrote, such as DIR/best; it brings the "
+                       "options of the model, the vocabulary and its vectors")
     files.add_argument("--resume", action="store_true", help="go on from the output's last epoch")
     parser.set_defaults(**defaults)
 

@@ -1,26 +1,28 @@
-"""Training epoch by epoch, with checkpoints, metrics as JSON lines, and a learning curve."""
+"""Training epoch by epoch, with checkpoints, losses and metrics as JSON lines, and a picture."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-import gluonnlp
 import mxnet as mx
 import numpy as np
-from matplotlib.figure import Figure
 from mxnet import gluon
 from tqdm import tqdm
 
 from .checkpoint import Checkpoint, whole_file, write_checkpoint
-from .data import Sample, batches
+from .data import Loader
+from .interruption import Interruption
+from .learning_curve import draw_learning_curve
 from .metrics import Metrics, measure
-from .running import Runner
+from .running import Runner, Step
+from .steps import StepLog, read_steps
 
 
 class DivergedError(ArithmeticError):
@@ -28,17 +30,37 @@ class DivergedError(ArithmeticError):
 
 
 class EpochResult(NamedTuple):
-    """One line of metrics.jsonl."""
+    """One line of metrics.jsonl.
+
+    Attributes
+    ----------
+    epoch : int
+        From 1.
+    loss : float
+        Mean over the training samples.
+    dev : Metrics
+        After the epoch.
+    samples_per_second : float
+        Of training, without evaluation.
+    launches_per_batch, analysis_share : float, optional
+        Mean launches of a step, and the share of its time that went into analysis; None unless
+        the mode is dynamic.
+    """
 
     epoch: int
     loss: float
     dev: Metrics
     samples_per_second: float
     launches_per_batch: Optional[float]
+    analysis_share: Optional[float]
 
     def __str__(self) -> str:
-        launches = self.launches_per_batch
-        note = "" if launches is None else f", {launches:.0f} launches per batch"
+        note = ""
+        if self.launches_per_batch is not None and self.analysis_share is not None:
+            note = (
+                f", {self.launches_per_batch:.0f} launches per batch"
+                f", {self.analysis_share:.1%} of the time analysis"
+            )
         return (
             f"epoch {self.epoch}: loss {self.loss:.4f}  held out: {self.dev}"
             f"  {self.samples_per_second:.0f} samples/s{note}"
@@ -58,11 +80,57 @@ def seed_everything(seed: int, epoch: int) -> None:
 
 
 def evaluate(
-    runner: Runner, samples: Sequence[Sample], batch_size: int
+    runner: Runner, loader: Loader, interruption: Optional[Interruption] = None
 ) -> Tuple[Metrics, np.ndarray]:
     """Predict the scores of all samples; gives the metrics, and the scores in order."""
-    scores = np.concatenate([runner.predict(batch) for batch in batches(samples, batch_size)])
-    return measure(scores, np.array([sample.score for sample in samples])), scores
+    scores = []
+    for batch in loader:
+        scores.append(runner.predict(batch))
+        if interruption is not None:
+            interruption.check()
+    predicted = np.concatenate(scores)
+    return measure(predicted, np.array([pair.score for pair in loader.pairs])), predicted
+
+
+class _Tally:
+    """What one epoch has brought so far."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.samples = 0
+        self.loss = 0.0
+        self.launches: List[int] = []
+        self.analysis = 0.0  # seconds
+
+    def add(self, step: Step, losses: np.ndarray) -> None:
+        """Take in a step that has finished. `losses`: shape (N,)."""
+        self.samples += len(losses)
+        self.loss += float(losses.sum())
+        if step.report is not None:
+            self.launches.append(step.report.launches)
+            self.analysis += sum(flush.analysis_ms for flush in step.report.flushes) / 1e3
+
+    @property
+    def analysis_share(self) -> Optional[float]:
+        """Analysis as a share of the time since the start."""
+        return self.analysis / (time.perf_counter() - self.start) if self.launches else None
+
+    def notes(self) -> Dict[str, str]:
+        """Say for the progress bar what a step of this mode has to say."""
+        if not self.launches:
+            return {}
+        return {"launches": str(self.launches[-1]), "analysis": f"{self.analysis_share:.1%}"}
+
+    def result(self, epoch: int, dev: Metrics, seconds: float) -> EpochResult:
+        """Sum up, after `seconds` of training."""
+        return EpochResult(
+            epoch,
+            self.loss / self.samples,
+            dev,
+            self.samples / seconds,
+            float(np.mean(self.launches)) if self.launches else None,
+            self.analysis / seconds if self.launches else None,
+        )
 
 
 class Training:
@@ -72,132 +140,139 @@ class Training:
     ----------
     runner : Runner
     trainer : gluon.Trainer
-    vocab : gluonnlp.Vocab
+    train, dev : Loader
+        To learn from (shuffled) and to judge every epoch by.
     output : Path
-        Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl`` and ``learning_curve.png``.
+        Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl``, ``steps.jsonl`` and
+        ``learning_curve.png``.
     settings : dict
-        Kept in the checkpoints; needs ``seed`` and ``batch_size``.
+        Kept in the checkpoints; needs ``seed``.
     checkpoint : Checkpoint, optional
         Where to go on from; restored into model and trainer.
 
     Notes
     -----
-    A resumed run repeats an uninterrupted one bit for bit if the flushes do: that is, with a
-    granularity, a policy, and no budget in milliseconds, since a clock chooses differently each
-    time, and sums differ in their last bits with the order of their terms.
+    A checkpoint is written after every epoch, and every epoch has random numbers of its own. So a
+    run that was cut short in an epoch does that epoch again, and repeats an uninterrupted one bit
+    for bit if the flushes do: that is, with a granularity, a policy, and no budget in milliseconds,
+    since a clock chooses differently each time, and sums differ in their last bits with the order
+    of their terms.
     """
 
     def __init__(
         self,
         runner: Runner,
         trainer: gluon.Trainer,
-        vocab: gluonnlp.Vocab,
+        train: Loader,
+        dev: Loader,
         output: Path,
         settings: Dict[str, Any],
         checkpoint: Optional[Checkpoint] = None,
     ) -> None:
         self.runner = runner
         self.trainer = trainer
-        self.vocab = vocab
+        self.train = train
+        self.dev = dev
         self.output = output
         self.settings = settings
         self.epoch = 0
-        self.best = -math.inf
+        self.best: Optional[float] = None
         self.history: List[Dict[str, Any]] = []
         if checkpoint is not None:
             checkpoint.restore(runner.model, trainer)
             self.epoch = checkpoint.state["epoch"]
-            best = checkpoint.state["best"]
-            self.best = -math.inf if best is None else best
+            self.best = checkpoint.state["best"]
             self.history = checkpoint.state["history"]
         else:
             self._save("last")  # something to resume from if the first epoch is interrupted
 
-    def run(self, train: Sequence[Sample], dev: Sequence[Sample], epochs: int) -> None:
-        """Train until `epochs` epochs are done, counted from the very first."""
-        self._write_history()
-        while self.epoch < epochs:
-            result = self._run_epoch(train, dev)
-            print(result, flush=True)
-            self.epoch = result.epoch
-            self.history.append(result.as_json())
-            if result.dev.pearson > self.best:
-                self.best = result.dev.pearson
-                self._save("best")
-            self._save("last")
-            self._write_history()
+    def run(self, epochs: int) -> None:
+        """Train until `epochs` epochs are done, counted from the very first.
 
-    def _run_epoch(self, train: Sequence[Sample], dev: Sequence[Sample]) -> EpochResult:
+        Raises
+        ------
+        DivergedError
+            If the loss is no longer a finite number.
+        KeyboardInterrupt
+            After Ctrl-C, between two steps.
+        """
+        log = StepLog(self.output / "steps.jsonl", self.epoch)
+        self._write_history()
+        try:
+            with contextlib.closing(log), Interruption() as interruption:
+                while self.epoch < epochs:
+                    result = self._run_epoch(log, interruption)
+                    print(result, flush=True)
+                    log.sync()
+                    self._keep(result)
+        finally:
+            self._draw()
+
+    def _keep(self, result: EpochResult) -> None:
+        """Write down what an epoch has brought."""
+        self.epoch = result.epoch
+        self.history.append(result.as_json())
+        # A correlation that is not defined is worse than any, but better than no epoch.
+        score = -1.0 if math.isnan(result.dev.pearson) else result.dev.pearson
+        if self.best is None or score > self.best:
+            self.best = score
+            self._save("best")
+        self._save("last")
+        self._write_history()
+
+    def _run_epoch(self, log: StepLog, interruption: Interruption) -> EpochResult:
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch)
-        size = self.settings["batch_size"]
-        total = 0.0
-        launches = []
-        previous = None
-        start = time.perf_counter()
-        with tqdm(total=len(train), desc=f"epoch {epoch}", unit="pair", leave=False,
+        tally = _Tally()
+        previous: Optional[Step] = None
+        with tqdm(total=len(self.train.pairs), desc=f"epoch {epoch}", unit="sample", leave=False,
                   disable=not sys.stderr.isatty()) as progress:
-            for batch in batches(train, size, shuffle=True):
+
+            def finish(number: int, step: Step) -> None:
+                losses = _finished(step, epoch)
+                tally.add(step, losses)
+                log.write(epoch, number, float(losses.mean()))
+                progress.set_postfix(tally.notes(), refresh=False)
+                progress.update(len(losses))
+
+            for number, batch in enumerate(self.train, 1):
                 step = self.runner.step(batch, self.trainer)
                 # Only now wait for the step before: recording overlaps with running.
-                total += _finished(previous, epoch)
+                if previous is not None:
+                    finish(number - 1, previous)
                 previous = step
-                if step.report is not None:
-                    launches.append(step.report.launches)
-                    progress.set_postfix(launches=launches[-1], refresh=False)
-                progress.update(len(batch))
-            total += _finished(previous, epoch)
+                interruption.check()
+            if previous is not None:
+                finish(number, previous)
         mx.nd.waitall()
-        seconds = time.perf_counter() - start
-        return EpochResult(
-            epoch,
-            total / len(train),
-            evaluate(self.runner, dev, size)[0],
-            len(train) / seconds,
-            float(np.mean(launches)) if launches else None,
-        )
+        seconds = time.perf_counter() - tally.start
+        dev, _ = evaluate(self.runner, self.dev, interruption)
+        return tally.result(epoch, dev, seconds)
 
     def _save(self, name: str) -> None:
         state = {
             "epoch": self.epoch,
-            "best": None if math.isinf(self.best) else self.best,
+            "best": self.best,
             "history": self.history,
             "settings": self.settings,
         }
         path = self.output / name
-        write_checkpoint(path, self.runner.model, self.trainer, self.vocab, state)
+        write_checkpoint(path, self.runner.model, self.trainer, self.train.vocab, state)
 
     def _write_history(self) -> None:
-        """Write metrics and picture; the checkpoint's history rules, so resuming cannot double."""
+        """Write the metrics; the checkpoint's history rules, so resuming cannot double."""
         with whole_file(self.output / "metrics.jsonl") as file:
             file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)
+
+    def _draw(self) -> None:
         if self.history:
-            draw_learning_curve(self.history, self.output / "learning_curve.png")
+            steps = read_steps(self.output / "steps.jsonl")
+            draw_learning_curve(self.history, steps, self.output / "learning_curve.png")
 
 
-def _finished(step: Optional[Any], epoch: int) -> float:
-    """Wait for a step and give the sum of its losses."""
-    if step is None:
-        return 0.0
-    loss = float(step.losses.asnumpy().sum())
-    if not math.isfinite(loss):
-        raise DivergedError(f"the loss became {loss} in epoch {epoch}; try a smaller --lr")
-    return loss
-
-
-def draw_learning_curve(history: Sequence[Dict[str, Any]], path: Path) -> None:
-    """Draw training loss and held-out metrics over the epochs."""
-    epochs = [line["epoch"] for line in history]
-    figure = Figure(figsize=(7, 4), constrained_layout=True)
-    left = figure.add_subplot()
-    for name in ("pearson", "spearman"):
-        values = [line["dev"][name] for line in history]
-        left.plot(epochs, [math.nan if v is None else v for v in values], marker=".", label=name)
-    left.set(xlabel="epoch", ylabel="held-out correlation")
-    right = left.twinx()
-    right.plot(epochs, [line["dev"]["mse"] for line in history], "k--", label="MSE")
-    right.plot(epochs, [line["loss"] for line in history], "k:", label="training loss")
-    right.set_ylabel("held-out MSE, training loss")
-    right.set_ylim(bottom=0)
-    figure.legend(loc="outside upper center", ncols=4)
-    figure.savefig(path, dpi=120)
+def _finished(step: Step, epoch: int) -> np.ndarray:
+    """Wait for a step and give its losses. Shape (N,)."""
+    losses = step.losses.asnumpy()
+    if not np.isfinite(losses).all():
+        raise DivergedError(f"a loss became {losses.sum()} in epoch {epoch}; try a smaller --lr")
+    return losses

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+CLASSES = 5  # scores go from 1 to CLASSES
+
+
+class TreeError(ValueError):
+    """Heads that are no tree.
+
+    Attributes
+    ----------
+    word : int or None
+        The word at fault, counted from 0; None where no single one is.
+    """
+
+    def __init__(self, reason: str, word: Optional[int] = None) -> None:
+        super().__init__(reason)
+        self.word = word
 
 
 class Tree(NamedTuple):
@@ -42,27 +58,29 @@ class Tree(NamedTuple):
 
         Raises
         ------
-        ValueError
+        TreeError
             If `heads` is no tree: empty, a head out of range, no root, several roots, or a cycle.
         """
         count = len(heads)
         if not count:
-            raise ValueError("a tree needs at least one word")
+            raise TreeError("a tree needs at least one word")
         children: List[List[int]] = [[] for _ in range(count)]
         roots = []
         for word, head in enumerate(heads):
             if not -1 <= head < count:
-                raise ValueError(
-                    f"head {head + 1} of word {word + 1} is out of range 0..{count}"
-                )
+                reason = f"head {head + 1} of word {word + 1} is out of range 0..{count}"
+                raise TreeError(reason, word)
             (roots if head < 0 else children[head]).append(word)
-        if len(roots) != 1:
+        if not roots:
+            raise TreeError("no root")
+        if len(roots) > 1:
             words = ", ".join(str(word + 1) for word in roots)
-            raise ValueError(f"{len(roots)} roots (words {words})" if roots else "no root")
+            raise TreeError(f"{len(roots)} roots (words {words})", roots[1])
         order = _post_order(roots[0], children)
         if len(order) < count:
             word = min(set(range(count)) - set(order))
-            raise ValueError(f"word {word + 1} cannot be reached from the root: a cycle")
+            reason = f"word {word + 1} cannot be reached from the root: a cycle"
+            raise TreeError(reason, word)
         return cls(tuple(heads), tuple(map(tuple, children)), order)
 
 
@@ -78,7 +96,10 @@ def _post_order(root: int, children: Sequence[Sequence[int]]) -> Tuple[int, ...]
 
 
 class Pair(NamedTuple):
-    """Two sentences with their trees, how related they are (1 to 5), and a name for the pair."""
+    """Two sentences with their trees, how related they are, and a name for the pair.
+
+    The score goes from 1 to `CLASSES`; it is NaN if nobody has judged the pair.
+    """
 
     tokens_a: Tuple[str, ...]
     tree_a: Tree

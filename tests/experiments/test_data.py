@@ -6,12 +6,13 @@ import pytest
 
 from relatedness.data import (
     DataError,
-    batches,
+    Loader,
     build_vocab,
     encode,
     load_corpus,
     read_vectors,
     target_distribution,
+    unknown_words,
 )
 from relatedness.grammar import make_corpus
 
@@ -59,6 +60,7 @@ def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
 BAD = [
     ("a_parents", "2 3", "a.parents", "2 heads for 3 tokens"),
     ("a_parents", "2 3 x", "a.parents", "a head is not a number"),
+    ("a_parents", "2 3 +0", "a.parents", "a head is not a number: '+0'"),
     ("a_parents", "2 3 4", "a.parents", "head 4 of word 3 is out of range 0..3"),
     ("a_parents", "2 3 -1", "a.parents", "head -1 of word 3 is out of range"),
     ("a_parents", "2 3 2", "a.parents", "no root"),
@@ -70,6 +72,7 @@ BAD = [
     ("sim_txt", "0", "sim.txt", "score 0 is not in 1..5"),
     ("sim_txt", "nan", "sim.txt", "score nan is not in 1..5"),
     ("id_txt", " ", "id.txt", "empty id"),
+    ("id_txt", "a\tb", "id.txt", "has a tab in it"),
 ]
 
 
@@ -97,11 +100,24 @@ def test_a_bad_pair_can_be_skipped_and_is_listed(tmp_path, field, text, file, re
 def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, policy):
     write(tmp_path / "train")
     (tmp_path / "train" / "b.toks").write_text("dogs run\n")
-    with pytest.raises(DataError, match=r"b\.toks: 1 lines, but sim\.txt beside it has 3"):
+    with pytest.raises(DataError, match=r"b\.parents: 3 lines, but b\.toks has 1"):
+        load_corpus(tmp_path, policy, splits=["train"])
+    (tmp_path / "train" / "b.parents").write_text("2 0\n")
+    with pytest.raises(DataError, match=r"b\.toks: 1 sentences, but id\.txt has 3 ids"):
+        load_corpus(tmp_path, policy, splits=["train"])
+    (tmp_path / "train" / "id.txt").write_text("1\n")
+    with pytest.raises(DataError, match=r"id\.txt: 1 lines, but sim\.txt has 3"):
         load_corpus(tmp_path, policy, splits=["train"])
     (tmp_path / "train" / "b.toks").unlink()
+    (tmp_path / "train" / "id.txt").write_text("1\n7\n9\n")
     with pytest.raises(DataError, match=r"b\.toks: No such file"):
         load_corpus(tmp_path, policy, splits=["train"])
+
+
+def test_an_id_that_stands_twice_is_refused(tmp_path):
+    write(tmp_path / "train", id_txt=(3, "1"))
+    with pytest.raises(DataError, match=r"id\.txt:3: id 1 is that of .*id\.txt:1, too"):
+        load_corpus(tmp_path, splits=["train"])
 
 
 def test_an_empty_split_is_an_error(tmp_path):
@@ -149,18 +165,52 @@ def test_samples_hold_word_indices(pairs):
     assert strange.tokens_a.asnumpy().tolist() == [vocab[vocab.unknown_token]]
 
 
-def test_batches_hold_every_sample_once_and_shuffle_by_numpys_seed(pairs):
-    samples = encode(pairs, build_vocab(pairs), mx.cpu())
+def test_a_word_is_unknown_each_time_it_stands_there(pairs):
+    strange = pairs[0]._replace(tokens_a=("qwertz", *pairs[0].tokens_a, "qwertz"))
+    words = len(strange.tokens_a) + len(strange.tokens_b)
+    assert unknown_words([strange], build_vocab(pairs)) == (2, words)
 
-    def names(seed):
-        np.random.seed(seed)
-        return [[s.name for s in batch] for batch in batches(samples, 8, shuffle=True)]
 
-    assert [len(batch) for batch in names(1)] == [8, 8, 4]
-    assert sorted(sum(names(1), [])) == sorted(pair.name for pair in pairs)
-    assert names(1) == names(1) != names(2)
-    in_order = [[s.name for s in batch] for batch in batches(samples, 8)]
-    assert sum(in_order, []) == [pair.name for pair in pairs]
+def test_a_pair_without_score_has_no_target():
+    assert np.isnan(target_distribution(float("nan"))).all()
+
+
+def names(loader, seed=0):
+    np.random.seed(seed)
+    return [[sample.name for sample in batch] for batch in loader]
+
+
+def test_minibatches_hold_every_pair_once_and_shuffle_by_numpys_seed(pairs):
+    vocab = build_vocab(pairs)
+    loader = Loader(pairs, vocab, 8, shuffle=True)
+    assert len(loader) == 3 and [len(batch) for batch in loader] == [8, 8, 4]
+    assert sorted(sum(names(loader), [])) == sorted(pair.name for pair in pairs)
+    assert names(loader, 1) == names(loader, 1) != names(loader, 2)
+    assert sum(names(Loader(pairs, vocab, 8)), []) == [pair.name for pair in pairs]
+
+
+def test_workers_give_the_same_minibatches(pairs):
+    """The arrays are those of `encode`, too, which makes all samples at once."""
+    vocab = build_vocab(pairs)
+    alone, helped = (Loader(pairs, vocab, 3, shuffle=True, num_workers=n) for n in (0, 2))
+    encoded = {sample.name: sample for sample in encode(pairs, vocab, mx.cpu())}
+    for seed in (1, 2):  # the workers live on
+        assert names(alone, seed) == names(helped, seed)
+    for one, other in zip(names_and_arrays(alone), names_and_arrays(helped)):
+        assert one == other == names_and_arrays([[encoded[one[0]]]])[0]
+    assert next(iter(helped))[0].tree_a in {pair.tree_a for pair in pairs}
+
+
+def names_and_arrays(loader):
+    np.random.seed(5)
+    return [
+        (s.name, s.tree_a, s.tree_b, s.score)
+        + tuple(
+            (a.dtype, a.shape, a.asnumpy().tobytes()) for a in (s.tokens_a, s.tokens_b, s.target)
+        )
+        for batch in loader
+        for s in batch
+    ]
 
 
 def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pairs):

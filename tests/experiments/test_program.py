@@ -10,11 +10,17 @@ import pytest
 import tree_lstm_relatedness as program
 from relatedness import training
 from relatedness.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from relatedness.learning_curve import draw_learning_curve
+from relatedness.running import MODES
+from relatedness.steps import read_steps
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
 # Auto chooses by the clock, and the last bits of a sum depend on its order.
 FIXED = ["--granularity", "block", "--policy", "depth", "--analysis-budget", "none"]
+
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(*arguments):
@@ -30,10 +36,11 @@ def parameters(path):
     return read_checkpoint(path).parameters
 
 
-def test_training_leaves_checkpoints_metrics_and_a_picture(tmp_path, capsys):
+def test_training_leaves_checkpoints_metrics_and_a_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "draw_learning_curve", draw_learning_curve)
     assert train(tmp_path, "--epochs", 2) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "best", "last", "learning_curve.png", "metrics.jsonl",
+        "best", "last", "learning_curve.png", "metrics.jsonl", "steps.jsonl",
     ]  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
@@ -69,7 +76,8 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
 
 
 def _without_times(history):
-    return [{k: v for k, v in line.items() if k != "samples_per_second"} for line in history]
+    timed = ("samples_per_second", "analysis_share")
+    return [{k: v for k, v in line.items() if k not in timed} for line in history]
 
 
 def test_an_interrupted_run_can_be_resumed(tmp_path, monkeypatch, capsys):
@@ -86,10 +94,47 @@ def test_an_interrupted_run_can_be_resumed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(program.Runner, "step", interrupted)
     assert train(tmp_path / "parts", *FIXED, "--epochs", 3) == 130
     assert "holds epoch 1, --resume goes on" in capsys.readouterr().err
-    monkeypatch.undo()
+    monkeypatch.setattr(program.Runner, "step", step)
     assert train(tmp_path / "parts", *FIXED, "--epochs", 3, "--resume") == 0
     assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
     assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_run_that_is_done_is_left_as_it_is(tmp_path, capsys):
+    train(tmp_path, "--epochs", 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert train(tmp_path, "--epochs", 1, "--resume") == 0
+    assert "epoch 1 of 1 is done already" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_losses_of_all_minibatches_are_kept_in_order(tmp_path):
+    """Three steps an epoch; their mean is the epoch's loss, also after going on."""
+    train(tmp_path, *FIXED, "--epochs", 1)
+    with (tmp_path / "steps.jsonl").open("a") as file:  # as a killed run leaves it
+        file.write('{"epoch": 2, "step": 1, "loss": 9}\n{"epoch": 2')
+    train(tmp_path, *FIXED, "--epochs", 2, "--resume")
+    lines = read_steps(tmp_path / "steps.jsonl")
+    assert [(line["epoch"], line["step"]) for line in lines] == [
+        (epoch, step) for epoch in (1, 2) for step in (1, 2, 3)
+    ]
+    for epoch, line in enumerate(read_checkpoint(tmp_path / "last").state["history"]):
+        losses = [step["loss"] for step in lines[3 * epoch : 3 * epoch + 3]]
+        assert line["loss"] == pytest.approx(np.mean(losses))
+
+
+def test_workers_and_several_contexts_train_the_same_model(tmp_path):
+    """Bit for bit with workers; over two contexts the sums have another order."""
+    train(tmp_path / "plain", *FIXED, "--epochs", 2)
+    train(tmp_path / "workers", *FIXED, "--epochs", 2, "--num-workers", 2)
+    assert parameters(tmp_path / "workers" / "last") == parameters(tmp_path / "plain" / "last")
+    train(tmp_path / "contexts", *FIXED, "--epochs", 2, "--ctx", "cpu(0),cpu(1)",
+          "--kvstore", "local")  # fmt: skip
+    plain, contexts = (
+        [step["loss"] for step in read_steps(tmp_path / name / "steps.jsonl")]
+        for name in ("plain", "contexts")
+    )
+    np.testing.assert_allclose(contexts, plain, rtol=1e-4)
 
 
 def test_an_interruption_of_writing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
@@ -105,26 +150,30 @@ def test_an_interruption_of_writing_leaves_the_older_checkpoint(tmp_path, monkey
 
     monkeypatch.setattr(os, "replace", interrupted)
     assert train(tmp_path, "--epochs", 2, "--resume") == 130
-    monkeypatch.undo()
+    monkeypatch.setattr(os, "replace", replace)
     assert (tmp_path / "last").read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_the_modes_compute_the_same(tmp_path):
-    """Two epochs of training, sample by sample and batched, lead to the same predictions."""
-    scores = {}
-    for mode in ("dynamic", "imperative", "hybridized"):
-        train(tmp_path / mode, "--mode", mode, "--epochs", 2)
-        run("predict", "--limit", 12, "--mode", mode, "--checkpoint", tmp_path / mode / "last",
-            "--output", tmp_path / mode)  # fmt: skip
-        rows = (tmp_path / mode / "predictions.tsv").read_text().splitlines()
+    """The loss curve of the first epoch, and the predictions after it, are those of the loop."""
+    losses, scores = {}, {}
+    for mode in MODES:
+        output = tmp_path / mode
+        train(output, "--mode", mode, "--epochs", 1, "--limit", 20)
+        losses[mode] = [step["loss"] for step in read_steps(output / "steps.jsonl")]
+        run("predict", "--limit", 20, "--mode", mode, "--checkpoint", output / "last",
+            "--output", output)  # fmt: skip
+        rows = (output / "predictions.tsv").read_text().splitlines()
         scores[mode] = np.array([float(row.split("\t")[1]) for row in rows])
-    np.testing.assert_allclose(scores["dynamic"], scores["imperative"], atol=2e-3)
-    np.testing.assert_allclose(scores["hybridized"], scores["imperative"], atol=2e-3)
-    assert np.ptp(scores["imperative"]) > 0.01
+    assert len(losses["imperative"]) == 5
+    for mode in MODES:
+        np.testing.assert_allclose(losses[mode], losses["imperative"], rtol=1e-4, err_msg=mode)
+        np.testing.assert_allclose(scores[mode], scores["imperative"], atol=1e-3, err_msg=mode)
+    assert np.ptp(losses["imperative"]) > 0.01 and np.ptp(scores["imperative"]) > 0.01
 
 
-def test_evaluate_and_predict_agree(tmp_path, capsys):
+def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
     train(tmp_path, "--epochs", 1)
     capsys.readouterr()
     common = ("--limit", 12, "--checkpoint", tmp_path / "best", "--split", "dev")
@@ -135,7 +184,7 @@ def test_evaluate_and_predict_agree(tmp_path, capsys):
     assert run("predict", *common) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [name for name, _ in rows] == [f"dev-{i}" for i in range(12)]
-    pairs = program.make_corpus().splits["dev"][:12]
+    pairs = corpus.splits["dev"][:12]
     errors = [float(score) - pair.score for (_, score), pair in zip(rows, pairs)]
     assert float(printed.group(3)) == pytest.approx(np.mean(np.square(errors)), abs=1e-3)
 
@@ -174,7 +223,7 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         assert train(output, "--epochs", 1, "--embedding", vectors, *more) == 0
         checkpoint = read_checkpoint(output / "last")
         args = program.make_parser().parse_args(["evaluate", "--limit", "1"])
-        model = program.assemble(args, checkpoint).model
+        model = program.assemble(args, program.read_pairs(args), checkpoint).model
         row = model.embedding.weight.data()[checkpoint.vocab["dog"]].asnumpy()
         assert np.array_equal(row, [1, 2, 3]) == (name == "kept")
 
@@ -187,28 +236,60 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         (["train", "--analysis-budget", "-1"], "-1"),
         (["train", "--optimizer", "magic"], "--optimizer"),
         (["train", "--resume"], "last: No such file"),
-        (["train", "--data", "nowhere"], "No such file"),
+        (["train", "--data", "nowhere"], "nowhere: No such file"),
+        (["train", "--layout", "conllu"], "--data, which is not given"),
+        (["train", "--embedding", "nowhere"], "nowhere: no such file"),
+        (["train", "--output", "file"], "file: "),
+        (["train", "--checkpoint", "file"], "--checkpoint is not for train"),
+        (["train", "--kvstore", "dist_sync"], "needs a launcher"),
+        (["benchmark", "--kvstore", "dist_sync"], "--kvstore dist_sync is for train"),
         (["evaluate"], "--checkpoint is needed"),
+        (["evaluate", "--resume"], "--resume is for train"),
         (["predict", "--checkpoint", "nowhere"], "nowhere: No such file"),
+        (["predict", "--checkpoint", "."], ".: Is a directory"),
+        (["predict", "--checkpoint", "file"], "file: not a whole checkpoint"),
+        (["predict", "--input", "nowhere"], "nowhere: No such file"),
+        (["predict", "--input", "-", "--split", "dev"], "--input takes the place of"),
     ],
 )
 def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, arguments, reason):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DMLC_ROLE", raising=False)
+    (tmp_path / "file").write_text("text")
     assert run(*arguments, *TINY) == 2
     message = capsys.readouterr().err
-    assert message.startswith("error: ") and reason in message
+    assert message.startswith("error: ") and message.count("\n") == 1 and reason in message
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["train", "--batch-size", "0"], ["train", "--lr", "0"], ["train", "--ctx", "tpu"],
-     ["train", "--ctx", "gpu(99)"], ["train", "--mode", "magic"], []],
-)  # fmt: skip
-def test_options_out_of_range_are_refused_with_the_usage(capsys, arguments):
+    ("arguments", "reason"),
+    [
+        (["train", "--batch-size", "0"], "--batch-size: 0 is not at least 1"),
+        (["train", "--batch-size", "few"], "--batch-size: invalid int value: 'few'"),
+        (["train", "--epochs", "1.5"], "--epochs: invalid int value"),
+        (["train", "--num-workers", "-1"], "--num-workers: -1 is not at least 0"),
+        (["train", "--seed", "-1"], "--seed: -1 is not at least 0"),
+        (["train", "--lr", "0"], "--lr: 0 is not greater than 0"),
+        (["train", "--lr", "inf"], "--lr: inf is not a finite number"),
+        (["train", "--ctx", "tpu"], "'tpu' is no context"),
+        (["train", "--ctx", "gpu(99)"], "MXNet finds no gpu(99) here"),
+        (["train", "--ctx", "cpu,cpu"], "cpu(0) is named twice"),
+        (["train", "--mode", "magic"], "--mode: invalid choice"),
+        (["train", "--layout", "magic"], "--layout: invalid choice"),
+        (["train", "--kvstore", "magic"], "--kvstore: invalid choice"),
+        (["train", "--on-bad-sample", "guess"], "--on-bad-sample: invalid choice"),
+        (["train", "--split", "dev"], "unrecognized arguments: --split"),
+        (["evaluate", "--split", "all"], "--split: invalid choice"),
+        ([], "VERB"),
+    ],
+)
+def test_options_out_of_range_are_answered_by_one_line(capsys, arguments, reason):
     with pytest.raises(SystemExit) as caught:
         run(*arguments)
     assert caught.value.code == 2
-    assert "usage: " in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and message.count("\n") == 1 and reason in message
+    assert "--help" in message
 
 
 def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
@@ -218,6 +299,14 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     assert "--resume goes on from it" in capsys.readouterr().err
     assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
     assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
+    pairs = tmp_path / "pairs"
+    for split in ("train", "dev", "test"):
+        (pairs / split).mkdir(parents=True)
+        for name, line in zip(("a.toks", "b.toks", "a.parents", "b.parents", "sim.txt", "id.txt"),
+                              ("so", "so", "0", "0", "5", "1")):
+            (pairs / split / name).write_text(line + "\n")
+    assert train(tmp_path, "--epochs", 2, "--resume", "--data", pairs) == 2
+    assert "last was trained on other pairs" in capsys.readouterr().err
     assert (tmp_path / "last").read_bytes() == before
 
 
@@ -234,14 +323,14 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     train(tmp_path, "--epochs", 1)
     checkpoint = read_checkpoint(tmp_path / "last")
     args = program.make_parser().parse_args(["train", *TINY, "--hidden", "9"])
-    model = program.assemble(args).model
+    model = program.assemble(args, program.read_pairs(args)).model
     with pytest.raises(CheckpointError, match="does not fit the model"):
         checkpoint.restore(model)
 
 
 def test_a_checkpoint_restores_parameters_and_states(tmp_path):
     args = program.make_parser().parse_args(["train", *TINY])
-    parts = program.assemble(args)
+    parts = program.assemble(args, program.read_pairs(args))
     runner = program.Runner(parts.model)
     trainer = program.make_trainer(args, parts.model)
     samples = parts.samples("train")
