@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 # Named after the version, so that choosing another interpreter makes the environment anew.
 STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
+# Newer than the native code that is in use.
+NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
 # MXNet's engine already runs independent launches in parallel; OpenMP threads beside it spin.
 export OMP_NUM_THREADS ?= 1
@@ -23,17 +25,17 @@ help:
 	@echo "make bench  samples/s: imperative, hybridized, dynamic"
 	@echo "make clean  remove the environment and everything built"
 
-demo: $(STAMP)
+demo: $(NATIVE)
 	$(BIN)/python experiments/tree_lstm_relatedness.py demo
 
-test: $(STAMP)
+test: $(NATIVE)
 	$(BIN)/python -m pytest
 
-lint: $(STAMP)
+lint: $(NATIVE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
+bench: $(NATIVE)
 	$(BIN)/python experiments/tree_lstm_relatedness.py benchmark
 
 define STOP
@@ -62,6 +64,10 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
+$(NATIVE): $(STAMP) gluon_dynbatch/_native.c
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info gluon_dynbatch/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,7 +45,8 @@ class TypeTable:
     def __init__(self) -> None:
         self._ids: Dict[ArrayType, int] = {}
         self._types: List[ArrayType] = []
-        self._views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
+        #: What `view` has returned.
+        self.views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, type_id: int) -> ArrayType:
@@ -71,7 +72,7 @@ class TypeTable:
         IndexError
             There is no row `start`.
         """
-        found = self._views.get((type_id, start, stop))
+        found = self.views.get((type_id, start, stop))
         if found is None:
             kind = self._types[type_id]
             count, row = kind.shape[0], elements(kind.shape[1:])
@@ -84,10 +85,10 @@ class TypeTable:
                 shape = (last - first,) + kind.shape[1:]
                 if last <= first:
                     return None
-            if len(self._views) > MOST_VIEWS:
-                self._views.clear()
+            if len(self.views) > MOST_VIEWS:
+                self.views.clear()
             found = first * row, self.id_of(kind._replace(shape=shape))
-            self._views[type_id, start, stop] = found
+            self.views[type_id, start, stop] = found
         return found
 
     def of(self, value: NDArray) -> int:

@@ -236,8 +236,8 @@ def _append_call(contracted: Contracted, recording: Recording, nodes: Nodes, nod
     last = first + len(entry.in_types)
     contracted.append(
         entry,
-        recording.sources[first:last],
-        recording.offsets[first:last],
+        memoryview(recording.sources)[first:last],
+        memoryview(recording.offsets)[first:last],
         recording.node_value0[node],
         node,
     )

@@ -63,7 +63,7 @@ def compare_with_loop(
     for node, number in enumerate(recording.node_entry):
         entry = recording.entries[number]
         first = int(nodes.operand0[node])
-        read = recording.sources[first : first + len(entry.in_types)]
+        read = memoryview(recording.sources)[first : first + len(entry.in_types)]
         values = range(
             recording.node_value0[node], recording.node_value0[node] + len(entry.out_types)
         )

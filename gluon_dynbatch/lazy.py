@@ -115,7 +115,7 @@ class LazyNDArray(NDArray):
         type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
         return self._recording.lazy(self._value, self._offset + offset, type_id)
 
-    def __getitem__(self, key: Any) -> NDArray:
+    def _index(self, key: Any) -> NDArray:
         recording = self._recording
         if not recording.open:
             return self.real()[key]
@@ -129,8 +129,11 @@ class LazyNDArray(NDArray):
         if type(key) is tuple and key and all(type(k) in (int, slice) for k in key):
             return self._slice_axes(key)
         if isinstance(key, np.integer):
-            return self[int(key)]
+            return self._index(int(key))
         return self.real()[key]
+
+    # The native code puts a faster one here, which turns to `_index` where it does not know.
+    __getitem__ = _index
 
     def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
         """Index several axes at once, by one recorded ``slice`` and a view."""

@@ -28,7 +28,7 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .arrays import TYPES
+from .arrays import ROW, TYPES
 from .errors import (
     ArgumentError,
     ContextError,
@@ -38,7 +38,8 @@ from .errors import (
     user_message,
 )
 from .lazy import LazyNDArray
-from .where import call_line, user_line, where_of
+from .tape import NATIVE, Tape
+from .where import IS_USER_CODE, call_line, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -62,46 +63,29 @@ class ThreadState(threading.local):
 STATE = ThreadState()
 
 
-class Recording:
-    """Everything that one flush will run, as flat arrays."""
+class Recording(Tape):
+    """Everything that one flush will run."""
 
     __slots__ = (
-        "open",
         "error",
-        "node_entry",
-        "node_value0",
-        "sources",
-        "offsets",
-        "wheres",
-        "value_type",
         "externals",
         "external_values",
         "_external_ids",
         "_views",
         "constants",
-        "lazies",
         "recorder",
         "seconds",
-        "entries",
         "__weakref__",
     )
 
+    def __new__(cls, recorder: Any) -> Recording:
+        """Make the flat arrays, which need no arguments."""
+        return super().__new__(cls)
+
     def __init__(self, recorder: Any):
+        super().__init__()
         self.recorder = recorder
-        self.open = True
         self.error: Optional[str] = None
-        #: Per node: id of its entry, and its first output value.
-        self.node_entry = array("i")
-        self.node_value0 = array("i")
-        #: Entries used, by id.
-        self.entries: Dict[int, Any] = {}
-        #: Per operand, nodes one after another: value and offset in elements.
-        self.sources = array("i")
-        self.offsets = array("q")
-        #: Per node: code object and instruction of the user's call.
-        self.wheres: List[Tuple[Any, int]] = []
-        #: Per value: type id.
-        self.value_type = array("i")
         #: Arrays from outside, and their values.
         self.externals: List[NDArray] = []
         self.external_values = array("i")
@@ -109,8 +93,6 @@ class Recording:
         self._views: Dict[int, NDArray] = {}
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
-        #: Weak references to all lazy arrays handed out.
-        self.lazies: List[Any] = []
         self.seconds = time.perf_counter()
 
     def lazy(self, value: int, offset: int, type_id: int) -> LazyNDArray:
@@ -193,15 +175,19 @@ class Recording:
         """Let go of everything that only a flush needs."""
         self.open = False
         self.externals = []
-        self.lazies = []
-        self.wheres = []
+        self.lazies.clear()
+        self.wheres.clear()
 
     def drop(self, reason: str) -> None:
         """Forget everything; arrays handed out say `reason` when they are used."""
         self.open = False
         self.error = reason
         self.externals = []
-        self.lazies = []
+        self.lazies.clear()
+
+
+if NATIVE is not None:
+    NATIVE.connect(LazyNDArray, NDArray, TYPES.views, ROW, IS_USER_CODE, IS_USER_CODE.known)
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
@@ -287,7 +273,14 @@ class Recorder:
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a block."""
-        return self.call(self._library.callee(block), args)
+        callee = block.__dict__.get("_dynbatch_callee")
+        if callee is None or not callee.is_current(block):
+            callee = self._library.callee(block)
+        if NATIVE is not None:
+            made = NATIVE.call(self.recording, self._entries, callee.token, self.mode, args)
+            if made is not NotImplemented:
+                return made
+        return self.call(callee, args)
 
     def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a callee with any structure of arguments."""
@@ -314,7 +307,7 @@ class Recorder:
             else:
                 self._scan(callee, arg, key, sources, offsets)
         outputs, entry = self._append(callee, tuple(key), sources, offsets, args)
-        return entry.rebuild(outputs)
+        return outputs[0] if entry.rebuild is None else entry.rebuild(outputs)
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""

@@ -7,7 +7,7 @@ tuples (named ones too), dictionaries keep their keys and their order.  Numbers,
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
 
 #: The description of an array in a spec.
 LEAF = "*"
@@ -138,10 +138,13 @@ def _rebuild(spec: Spec, rest: Any) -> Any:
     return next(rest)
 
 
-def rebuilder(spec: Spec) -> Callable[[List[Any]], Any]:
-    """Return a function of a list of arrays that does what ``unflatten(spec, ...)`` does."""
+def rebuilder(spec: Spec) -> Optional[Callable[[List[Any]], Any]]:
+    """Return a function of a list of arrays that does what ``unflatten(spec, ...)`` does.
+
+    None stands for the function that returns the only array.
+    """
     if spec == LEAF:
-        return lambda leaves: leaves[0]
+        return None
     if isinstance(spec, _List) and all(item == LEAF for item in spec.items):
         return lambda leaves: leaves
     if isinstance(spec, _Tuple) and all(item == LEAF for item in spec.items):

@@ -179,8 +179,10 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        #: Puts results into the structure that the callee returns.
+        #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
+        #: What recording a call needs, for the native code.
+        self.recorded = (number, tuple(self.out_types), self.rebuild)
         self._variants: Dict[FrozenSet[int], Variant] = {}
 
     def variant(self, shared: FrozenSet[int]) -> Variant:

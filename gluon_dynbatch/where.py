@@ -30,15 +30,15 @@ class _UserCode:
     def __init__(self) -> None:
         self._directories = _library_directories()
         #: By id, because hashing a code object reads all of it; held, so that ids stay unique.
-        self._known: Dict[int, Tuple[bool, Any]] = {}
+        self.known: Dict[int, Tuple[bool, Any]] = {}
 
     def __call__(self, code: Any) -> bool:
-        known = self._known.get(id(code))
+        known = self.known.get(id(code))
         if known is None:
             name = code.co_filename
             # Functions that MXNet generates have no file.
             user = not (name.startswith(self._directories) or name == "<string>")
-            known = self._known[id(code)] = (user, code)
+            known = self.known[id(code)] = (user, code)
         return known[0]
 
 

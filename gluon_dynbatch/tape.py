@@ -1,0 +1,59 @@
+"""The flat arrays of one recording, and the native code that appends to them if it was built.
+
+The native module (``_native.c``) does what runs once per call: looking up the entry, appending,
+making lazy arrays.  Without it, or with the environment variable ``GLUON_DYNBATCH_NATIVE=0``, the
+Python code beside it does the same, slower.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from array import array
+from typing import Any, Dict, List, Tuple
+
+
+class PythonTape:
+    """Flat arrays that grow by appending; positions are ids."""
+
+    __slots__ = (
+        "open",
+        "node_entry",
+        "node_value0",
+        "sources",
+        "offsets",
+        "value_type",
+        "entries",
+        "wheres",
+        "lazies",
+    )
+
+    def __init__(self) -> None:
+        #: Whether calls may still be recorded.
+        self.open = True
+        #: Per node: id of its entry, and its first output value.
+        self.node_entry = array("i")
+        self.node_value0 = array("i")
+        #: Per operand, nodes one after another: value and offset in elements.
+        self.sources = array("i")
+        self.offsets = array("q")
+        #: Per value: type id.
+        self.value_type = array("i")
+        #: Entries used, by id.
+        self.entries: Dict[int, Any] = {}
+        #: Per node: code object and instruction of the user's call.
+        self.wheres: List[Tuple[Any, int]] = []
+        #: Weak references to all lazy arrays handed out.
+        self.lazies: List[Any] = []
+
+
+NATIVE: Any = None
+"""The native module, or None."""
+
+if os.environ.get("GLUON_DYNBATCH_NATIVE", "1") != "0":
+    try:
+        NATIVE = importlib.import_module(f"{__package__}._native")
+    except ImportError:  # no C compiler when the package was installed
+        NATIVE = None
+
+Tape: Any = PythonTape if NATIVE is None else NATIVE.Tape

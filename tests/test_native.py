@@ -1,0 +1,126 @@
+"""The native code and the Python code beside it record the same."""
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch import record, tape
+from gluon_dynbatch.lazy import LazyNDArray
+from gluon_dynbatch.record import STATE
+from tests import strategies
+
+ROOT = Path(__file__).parents[1]
+needs_native = pytest.mark.skipif(tape.NATIVE is None, reason="the native code was not built")
+
+
+def recording_of(program):
+    """Return everything that a program records, as plain values."""
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        for sample in program.samples:
+            program.fn(sample)
+        made = STATE.recorder.recording
+        told = {
+            name: list(getattr(made, name))
+            for name in ("node_entry", "node_value0", "sources", "offsets", "value_type", "wheres")
+        }
+        told["entries"] = dict(made.entries)
+        told["lazies"] = len(made.lazies)
+    assert batch.report.nodes == len(told["node_entry"])
+    return told
+
+
+@needs_native
+@settings(max_examples=40)
+@given(strategies.PROGRAMS)
+def test_both_record_the_same(program):
+    recording_of(program)  # new entries are made in Python either way
+    native = recording_of(program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "NATIVE", None)
+        patch.setattr(LazyNDArray, "__getitem__", LazyNDArray._index)
+        python = recording_of(program)
+    # Samples are numbered by when they are met, lines by where: both are the same place here.
+    assert native == python
+
+
+@needs_native
+@pytest.mark.parametrize("width", [4, 8])
+def test_integers_behave_as_an_array(width):
+    made = tape.Tape()
+    vector = made.sources if width == 4 else made.offsets
+    assert len(vector) == 0 and bytes(vector) == b"" and not vector
+    for i in range(100):
+        vector.append(i)
+    vector.extend(memoryview(vector)[:3].tolist())
+    vector.extend((7, -1))
+    wanted = [*range(100), 0, 1, 2, 7, -1]
+    assert list(vector) == wanted and vector[4] == 4
+    assert memoryview(vector).itemsize == width
+    assert np.array(vector).tolist() == wanted
+    assert np.frombuffer(vector, dtype=f"i{width}").tolist() == wanted
+    with pytest.raises(IndexError):
+        vector[len(wanted)]
+    with pytest.raises(TypeError):
+        vector.append("1")
+
+
+@needs_native
+def test_integers_that_are_looked_into_do_not_move():
+    vector = tape.Tape().sources
+    vector.append(1)
+    view = memoryview(vector)
+    with pytest.raises(BufferError):
+        vector.extend(range(1000))
+    view.release()
+    vector.extend(range(1000))
+    assert len(vector) >= 1001
+
+
+@needs_native
+def test_call_checks_what_it_is_given():
+    with pytest.raises(TypeError):
+        tape.NATIVE.call(None, {}, 0, 0, ())
+    with pytest.raises(TypeError):
+        tape.NATIVE.call()
+
+
+def test_a_recording_is_freed_with_its_arrays():
+    net = gdb.convert(mx.gluon.nn.Dense(2, in_units=2))
+    net.initialize()
+    net.hybridize()
+    x = mx.nd.ones((4, 2))
+
+    def flush():
+        with gdb.batching(granularity="block", policy="depth"):
+            rows = net(x)
+            return [net(rows[i : i + 1]) for i in range(4)], [rows[1], rows[-1], rows[0:2]]
+
+    def count():
+        gc.collect()
+        return sum(isinstance(o, (LazyNDArray, record.Recording)) for o in gc.get_objects())
+
+    flush()
+    before = count()
+    held = [flush() for _ in range(3)]
+    assert count() > before
+    del held
+    assert count() == before
+
+
+def test_without_the_native_code():
+    """The same tests pass when Python does everything."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+         "tests/test_launches.py", "tests/test_tuning.py", "tests/test_structure.py"],
+        cwd=ROOT, env={**os.environ, "GLUON_DYNBATCH_NATIVE": "0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
