@@ -27,13 +27,15 @@ class Label(NamedTuple):
     colour: str
 
 
-def new_figure(width: float, height: float, title: str, subtitle: str = "") -> Figure:
-    """Start a picture, in inches, with a title above everything."""
+def new_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
+    """Start a picture, in inches, with title and subtitle above everything."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(f"{title}\n" if subtitle else title, fontsize=13, fontweight="bold")
-    if subtitle:
-        figure.text(0.5, 0.98 - 0.25 / height, subtitle, ha="center", va="top", fontsize=10,
-                    color="#444444")  # fmt: skip
+    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.62 / height))
+    for text, inches, style in (
+        (title, 0.12, {"fontsize": 13, "fontweight": "bold"}),
+        (subtitle, 0.38, {"fontsize": 10, "color": "#444444"}),
+    ):
+        figure.text(0.5, 1 - inches / height, text, ha="center", va="top", **style)
     return figure
 
 

@@ -137,6 +137,7 @@ def _mark_auto(axes: Any, x: float, p: curve.Point) -> None:
         f"auto: {p.granularity}\nby {p.policy}, {p.total.median:,.0f} ms",
         (x, p.total.median), (-14, 34), textcoords="offset points", ha="right", fontsize=9,
         arrowprops={"arrowstyle": "-", "color": BLACK, "linewidth": 0.8},
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
     )  # fmt: skip
 
 
@@ -182,15 +183,17 @@ def _draw_shares(axes: Any, own: Sequence[curve.Point]) -> None:
 
 def predictions(found: Sequence[Prediction], title: str) -> Figure:
     """Draw the curves that the cost model predicts beside the measured ones."""
-    panels = grouped(found, lambda p: (p.kind, p.batch_size))
-    kinds = list(dict.fromkeys(kind for kind, _ in panels))
-    columns = len(panels) // len(kinds)
+    panels = grouped(
+        sorted(found, key=lambda p: p.batch_size), lambda p: (p.batch_size, p.kind)
+    )  # fmt: skip
+    kinds = list(dict.fromkeys(kind for _, kind in panels))
+    rows = len(panels) // len(kinds)
     figure = new_figure(
-        6.0 * columns, 4.2 * len(kinds) + 0.6, f"Predicted and measured: {title}",
+        max(6.0 * len(kinds), 7), 4.0 * rows + 0.6, f"Predicted and measured: {title}",
         "a cost model fitted to other batch sizes; points: measured medians, dashed: predicted",
     )  # fmt: skip
-    grid = figure.subplots(len(kinds), columns, squeeze=False)
-    for axes, ((kind, size), group) in zip(grid.flat, panels.items()):
+    grid = figure.subplots(rows, len(kinds), squeeze=False)
+    for axes, ((size, kind), group) in zip(grid.flat, panels.items()):
         scale = BudgetAxis([p.budget for p in group])
         labels = []
         for granularity, own in grouped(group, lambda p: p.granularity).items():
