@@ -139,13 +139,11 @@ class DynamicHybridBlock(HybridBlock):
             return super().__call__(*args)
         if self._scope_defaults is not None:
             STATE.batch.use_defaults(self._scope_defaults)
-        if (
-            type(self).forward not in CELL_FORWARDS
-            or self._forward_hooks
-            or self._forward_pre_hooks
-        ):
+        if self._forward_hooks or self._forward_pre_hooks:
             return super().__call__(*args)
-        return recorder.call_block(self, args)
+        if type(self).forward in CELL_FORWARDS:
+            return recorder.call_block(self, args)
+        return self.forward(*args)
 
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this.

@@ -11,7 +11,7 @@ import numpy as np
 
 from .arrays import TYPES
 from .cut import cut_call
-from .graph import UnitGraph, ragged_range
+from .graph import FLOATS, UnitGraph, ragged_range
 from .record import Recording
 from .segment import Cut, Segment, SegmentTable
 
@@ -109,7 +109,8 @@ def find_weights(recording: Recording) -> np.ndarray:
     """Mark the values that are variables with a gradient of their own and several rows."""
     weights = np.zeros(len(recording.value_type), dtype=bool)
     for value, external in zip(recording.external_values, recording.externals):
-        if TYPES[recording.value_type[value]].shape[0] > 1 and external.grad is not None:
+        kind = TYPES[recording.value_type[value]]
+        if kind.shape[0] > 1 and kind.dtype in FLOATS and external.grad is not None:
             weights[value] = True
     return weights
 

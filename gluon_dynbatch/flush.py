@@ -19,8 +19,8 @@ from .errors import NotMergedError, Where, user_message
 from .execute import Execution
 from .expand import expand, find_weights, read_nodes
 from .gradient import GradientTape
-from .gradient_plan import FLOATS, GradientPlan, Head, plan_gradient
-from .graph import RECORDING
+from .gradient_plan import GradientPlan, Head, plan_gradient
+from .graph import FLOATS, RECORDING
 from .lazy import LazyNDArray
 from .plan import Plan, make_plan
 from .record import Recording

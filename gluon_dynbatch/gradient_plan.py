@@ -20,8 +20,6 @@ import numpy as np
 from .graph import RECORDING, Array, ragged_range
 from .plan import Arena, Fetches, Plan, Region, Scatter, Sum, Whole
 
-FLOATS = ("float16", "float32", "float64")
-
 #: Beyond this many readers of one row, rows are added up by index instead of level by level.
 MOST_LEVELS = 12
 

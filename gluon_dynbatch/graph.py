@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 #: Bits of the mode in which a call was made.
 RECORDING, TRAINING = 1, 2
 
+#: Element types that can have a gradient.
+FLOATS = ("float16", "float32", "float64")
+
 #: An array of integers or booleans.
 Array = NDArray[Any]
 

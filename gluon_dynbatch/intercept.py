@@ -2,7 +2,8 @@
 
 * ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
   Python operators and most methods of arrays;
-* ``HybridBlock._call_cached_op``: every call of a hybridized block;
+* ``HybridBlock.forward`` and ``_call_cached_op``: every call of a hybridized block; the former,
+  which looks at all arguments through the C library, is passed by;
 * ``NDArray.__setitem__``: calls that read the array run before it is written to;
 * ``NDArray.__getitem__``: a lazy array as an index has to be real, and who writes to a view writes
   to the array;
@@ -99,6 +100,7 @@ class Hooks:
             self._users += 1
             if self._users == 1:
                 self._replace(register, "_imperative_invoke", self._invoke_hook)
+                self._replace(HybridBlock, "forward", self._forward_hook)
                 self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
                 self._replace(NDArray, "__setitem__", self._write_hook)
                 self._replace(NDArray, "__getitem__", self._index_hook)
@@ -158,6 +160,16 @@ class Hooks:
         if info is None:
             info = self._operators[handle] = OperatorInfo(handle)
         return info
+
+    @staticmethod
+    def _forward_hook(original: Any) -> Any:
+        def forward(block: HybridBlock, x: Any, *args: Any) -> Any:
+            recorder = STATE.recorder
+            if recorder is None or not block._active or not isinstance(x, NDArray):
+                return original(block, x, *args)
+            return recorder.call_block(block, (x, *args))
+
+        return forward
 
     @staticmethod
     def _cached_op_hook(original: Any) -> Any:

@@ -109,7 +109,7 @@ class Recording(Tape):
         real = value.real() if type(value) is LazyNDArray else value
         known = self._external_ids.get(id(real))
         if known is None:
-            if real.stype != "default":
+            if type(real) is not NDArray and real.stype != "default":
                 raise ArgumentError(
                     user_message(
                         f"an array of storage type {real.stype!r} cannot be batched",

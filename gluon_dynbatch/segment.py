@@ -24,10 +24,9 @@ from mxnet.gluon import Parameter
 
 from . import rules
 from .arrays import elements
+from .graph import FLOATS
 from .template import Variant
 from .trace import VARIABLE, Ref, Shape
-
-FLOATS = ("float16", "float32", "float64")
 
 #: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
 HANDS_THROUGH = frozenset(
