@@ -314,6 +314,10 @@ lazy_make(Tape *tape, PyObject *value, PyObject *offset, PyObject *type)
         Py_DECREF(made);
         return NULL;
     }
+    /* Neither can be part of a cycle: what they refer to never refers back to them.  Thousands of
+       them per flush would make the collector look through the whole heap again and again. */
+    PyObject_GC_UnTrack(reference);
+    PyObject_GC_UnTrack(made);
     Py_DECREF(reference);
     return made;
 failed:
