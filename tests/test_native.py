@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import mxnet as mx
@@ -101,18 +102,24 @@ def test_a_recording_is_freed_with_its_arrays():
     def flush():
         with gdb.batching(granularity="block", policy="depth"):
             rows = net(x)
-            return [net(rows[i : i + 1]) for i in range(4)], [rows[1], rows[-1], rows[0:2]]
+            return [net(rows[i : i + 1]) for i in range(4)] + [rows[1], rows[-1], rows[0:2]]
 
-    def count():
+    def recordings():
         gc.collect()
-        return sum(isinstance(o, (LazyNDArray, record.Recording)) for o in gc.get_objects())
+        return sum(isinstance(o, record.Recording) for o in gc.get_objects())
 
     flush()
-    before = count()
+    before = recordings()
     held = [flush() for _ in range(3)]
-    assert count() > before
+    watched = [weakref.ref(array) for arrays in held for array in arrays]
+    with pytest.raises(KeyError), gdb.batching(granularity="block", policy="depth"):
+        held.append([net(x[0:1])])
+        watched.append(weakref.ref(held[-1][0]))
+        raise KeyError
+    assert all(reference() is not None for reference in watched)
     del held
-    assert count() == before
+    assert recordings() == before
+    assert all(reference() is None for reference in watched)
 
 
 def test_without_the_native_code():
