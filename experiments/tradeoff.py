@@ -264,7 +264,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--embedding-size", type=positive, metavar="N", help="default 300, sequences 100")
     add("--hidden", type=positive, metavar="N", help="default 150, sequences 128")
     add("--seed", type=at_least(int, 0), default=1)
-    add("--quick", action="store_true", help="few sizes and rounds: about two minutes")
+    add("--quick", action="store_true", help="few sizes and rounds: some minutes")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True

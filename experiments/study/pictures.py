@@ -116,7 +116,8 @@ def _draw_curves(axes: Any, points: Sequence[curve.Point]) -> None:
         axes.axvline(scale.place(ready[0]), color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
     for granularity, own in curve.lines_of(points, curve.CACHED).items():
         colour, y = GRANULARITY_COLOURS[granularity], own[0].total.median
-        axes.axhline(y, color=colour, linewidth=1, linestyle="--")
+        ends = [scale.place(0), scale.place(None)]
+        axes.plot(ends, [y, y], color=colour, linewidth=1, linestyle="--")
         labels.append(Label(scale.place(None), y, f"{granularity}, plan cached", colour))
     for p in points:
         if p.role == curve.AUTO:
@@ -256,8 +257,8 @@ def verdicts(found: Sequence[contest.Verdict], titles: Dict[str, str]) -> Figure
     figure = new_figure(
         11, 1.6 + 0.26 * sum(len(group) + 1.2 for group in panels.values()),
         "“auto” against the best fixed setting of each case",
-        "time of a minibatch, ratio; median and quartiles over rounds. Left of the line is within "
-        "the bar",
+        "ratio of the times of a minibatch, median and quartiles over rounds; blue is within the "
+        "bar, red is not",
     )  # fmt: skip
     axes = figure.subplots()
     y, ticks, names = 0.0, [], []
@@ -301,6 +302,8 @@ def verdicts(found: Sequence[contest.Verdict], titles: Dict[str, str]) -> Figure
 
 def _draw_ratio(axes: Any, y: float, ratio: Any, bar: float, marker: str) -> None:
     colour = BLUE if ratio.median <= bar else RED
+    if marker == "D":  # a bar of its own, not the line through all rows
+        axes.plot([bar, bar], [y - 0.35, y + 0.35], color=BLACK, linewidth=1)
     axes.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=2)
     axes.plot(ratio.median, y, marker, color=colour, markersize=7,
               fillstyle="full" if marker == "o" else "none")  # fmt: skip

@@ -233,7 +233,7 @@ def settle(
     limit : float
         Seconds after which this is given up.
     """
-    enough = max(4, 48 // batch_size)
+    enough = max(4, 96 // batch_size)
     started = time.perf_counter()
     quiet = flushes = 0
     for samples in workload.minibatches(batch_size, seed):
