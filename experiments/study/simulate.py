@@ -5,7 +5,7 @@ The simulation of Zha et al. 2019 (arXiv:1904.07421, section 4.1), on real recor
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Sequence
+from typing import Any, Callable, List, NamedTuple, Sequence, Set
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.analysis import analyze, lower_bound
@@ -32,7 +32,8 @@ class Simulated(NamedTuple):
         Finding the groups.
     analysis_ms : float
         All between recording and the first launch: finding the nodes, grouping them, placing
-        their values in memory.
+        their values in memory. Programs of whole samples (granularity "graph") have been composed
+        before; a sample of a new shape costs that as well.
     """
 
     workload: str
@@ -78,7 +79,8 @@ def simulate(
     settings : sequence of (str, str)
         Granularities and policies.
     minibatches : int
-        Per batch size, besides a first one that is not counted: it pays for compiling.
+        Per batch size.  Each first runs once per granularity without being counted: that pays for
+        tracing and compiling, in whatever order the policies come.
     seed : int
         What minibatches are drawn from.
     step : callable
@@ -86,12 +88,16 @@ def simulate(
     """
     rows = []
     for size in batch_sizes:
-        drawn = workload.minibatches(size, seed)
-        first, *others = [next(drawn) for _ in range(1 + minibatches)]
+        prepared: Set[str] = set()
+        source = workload.minibatches(size, seed)
+        drawn = [next(source) for _ in range(minibatches)]
         for granularity, policy in settings:
+            if granularity not in prepared:
+                prepared.add(granularity)
+                for samples in drawn:
+                    setting(granularity, "depth", None).run(workload, samples, "inference")
             contender = setting(granularity, policy, None)
-            contender.run(workload, first, "inference")
-            once = [_simulate(contender, workload, samples) for samples in others]
+            once = [_simulate(contender, workload, samples) for samples in drawn]
             medians = [middle(once, field) for field in _Once._fields]
             rows.append(
                 Simulated(workload.name, size, granularity, policy, *medians, minibatches)
