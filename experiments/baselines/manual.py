@@ -1,0 +1,251 @@
+"""The relatedness model batched by hand: what a careful engineer writes without the library.
+
+It is specific to this model and was chosen by measuring alternatives:
+
+- All leaves of a minibatch, half of its nodes, are one launch, and so are the input projections of
+  all other nodes and the forget gates of all leaves.  What is left is one launch of each kind per
+  level of inner nodes, counted from the root, so that children always come from the level before.
+- Sums over children are products with a sparse matrix of ones (csr), the only segment sum of MXNet
+  whose forward and backward pass are both fast.  One matrix is made per minibatch and sliced per
+  level, for making one waits for the engine.
+- Each gate has a product of its own with a slice of the weights: slicing weights once per minibatch
+  is cheaper than splitting columns of every result.
+- Cells are hybridized, and squash with ``Activation``, which oneDNN computes many times faster than
+  ``sigmoid`` and ``tanh``.
+- Levels read slices of what was computed for all of them at once.  On MXNet's tape, the gradient of
+  each slice would be padded to full size and added.  The tape is therefore cut there: the
+  slices are variables whose gradients are slices of one buffer, with which the tape of the early
+  part goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from relatedness.data import Sample
+from relatedness.model import RelatednessModel
+
+from .levels import Levels, divide
+
+NDArray = mx.nd.NDArray
+
+
+def _sigmoid(F: Any, x: Any) -> Any:
+    return F.Activation(x, act_type="sigmoid")
+
+
+def _tanh(F: Any, x: Any) -> Any:
+    return F.Activation(x, act_type="tanh")
+
+
+class _Cell(gluon.HybridBlock):
+    """A launch of the Tree-LSTM; the weights are arguments, as they come sliced by gate."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self.hybridize()
+
+    def _dense(self, F: Any, x: Any, weight: Any, *bias: Any) -> Any:
+        return F.FullyConnected(x, weight, *bias, num_hidden=self._size, no_bias=not bias)
+
+
+class _Inputs(_Cell):
+    """The products of word vectors with the weights of some gates: (n, input) to (n, H) each."""
+
+    def hybrid_forward(self, F: Any, x: Any, *parameters: Any) -> List[Any]:
+        weights, biases = parameters[::2], parameters[1::2]
+        return [self._dense(F, x, weight, bias) for weight, bias in zip(weights, biases)]
+
+
+class _Leaves(_Inputs):
+    """States h and c, (n, H) each, of nodes without children: of word vectors (n, input)."""
+
+    def hybrid_forward(self, F: Any, x: Any, *parameters: Any) -> Tuple[Any, Any]:
+        i, o, u = super().hybrid_forward(F, x, *parameters)
+        c = _sigmoid(F, i) * _tanh(F, u)
+        return _sigmoid(F, o) * _tanh(F, c), c
+
+
+class _Forget(_Cell):
+    """What the parents keep of c of each node, (n, H); `parents` is their rows in `gates`."""
+
+    def hybrid_forward(self, F: Any, h: Any, c: Any, gates: Any, parents: Any, weight: Any) -> Any:
+        return _sigmoid(F, F.take(gates, parents) + self._dense(F, h, weight)) * c
+
+
+class _Level(_Cell):
+    """States h and c, (n, H) each, of nodes from their gates and the sums over their children."""
+
+    def hybrid_forward(
+        self, F: Any, i: Any, o: Any, u: Any, h_sum: Any, kept: Any, *weights: Any
+    ) -> Tuple[Any, Any]:
+        i, o, u = (x + self._dense(F, h_sum, weight) for x, weight in zip((i, o, u), weights))
+        c = _sigmoid(F, i) * _tanh(F, u) + kept
+        return _sigmoid(F, o) * _tanh(F, c), c
+
+
+class _Edges(NamedTuple):
+    """Edges from children to parents: of one level, or of all leaves."""
+
+    parents: NDArray  # row of the parent of each child; (n,), int32
+    matrix: NDArray  # 1 where the row's child belongs to the column's parent; (n, parents), csr
+
+    def sum(self, x: NDArray) -> NDArray:
+        """Add up what belongs to children of one parent: (n, H) to (parents, H)."""
+        return mx.nd.sparse.dot(self.matrix, x, transpose_a=True, forward_stype="default")
+
+
+class _Plan(NamedTuple):
+    """A planned minibatch, uploaded."""
+
+    words: NDArray  # (nodes,), int32
+    starts: Tuple[int, ...]
+    levels: List[_Edges]  # from level d + 1 to level d
+    leaves: Optional[_Edges]  # from all leaves to all inner nodes; None without leaves
+
+
+class ManualBatching:
+    """Runs a model over minibatches.
+
+    Parameters
+    ----------
+    model : RelatednessModel
+        Initialized. Its parameters are used where they are.
+    """
+
+    def __init__(self, model: RelatednessModel) -> None:
+        self.model = model
+        self._cell = model.encoder.cell
+        self._size = self._cell.hf_weight.shape[0]
+        size = self._size
+        self._inputs, self._leaves = _Inputs(size), _Leaves(size)
+        self._forget, self._level = _Forget(size), _Level(size)
+
+    def score(self, samples: Sequence[Sample]) -> NDArray:
+        """Give the log-probabilities of the scores of all samples. Shape (N, CLASSES)."""
+        plan = _plan(samples)
+        early = self._early(plan)
+        hf_weight = self._cell.hf_weight.data(plan.words.context)
+        return self._late(plan, _by_level(plan, early), hf_weight)
+
+    def differentiate(
+        self, samples: Sequence[Sample], loss: Callable[[NDArray, NDArray], NDArray]
+    ) -> NDArray:
+        """Compute the loss of all samples, shape (N,), and the gradients of all parameters.
+
+        The parameters of the Tree-LSTM's cell must want a gradient, the others may.
+        """
+        plan = _plan(samples)
+        hf_weight = self._cell.hf_weight.data(plan.words.context)
+        with autograd.record():
+            early = self._early(plan)
+            # Used on both sides of the cut, so it is cut as well.
+            early.append(mx.nd.identity(hf_weight))
+        values = [array.detach() for array in early]
+        gradients = [mx.nd.empty(array.shape, array.context) for array in values]
+        # The forget gates of the deepest level have no readers, nor have the weights for them if
+        # it is the only level; their gradients are not written.
+        gradients[0][plan.starts[-2] :] = 0
+        gradients[-1][:] = 0
+        *parts, hf_weight = values
+        *slots, hf_slot = gradients
+        parts, slots = _by_level(plan, parts), _by_level(plan, slots)
+        autograd.mark_variables([hf_weight, *sum(parts, [])], [hf_slot, *sum(slots, [])])
+        with autograd.record():
+            targets = mx.nd.concat(*[sample.target for sample in samples], dim=0)
+            losses = loss(self._late(plan, parts, hf_weight), targets)
+        losses.backward()
+        autograd.backward(early, gradients)
+        return losses
+
+    def _early(self, plan: _Plan) -> List[NDArray]:
+        """Compute what needs no inner node.
+
+        Returns
+        -------
+        list of NDArray
+            For all inner nodes: projections of their words for the gates forget, input, output,
+            update; sums over the leaves below of h, and of what is kept of c. Shape (n, H) each.
+        """
+        cell, size, ctx = self._cell, self._size, plan.words.context
+        inner = plan.starts[-1]
+        weights = _rows(cell.i2h_weight.data(ctx), size)
+        biases = _rows(cell.i2h_bias.data(ctx), size)
+        parameters = [array for pair in zip(weights, biases) for array in pair]
+        gates = self._inputs(self.model.embedding(plan.words[:inner]), *parameters)
+        if plan.leaves is None:  # every sentence is a single word
+            return [*gates, mx.nd.zeros_like(gates[0]), mx.nd.zeros_like(gates[0])]
+        vectors = self.model.embedding(plan.words[inner:])
+        h, c = self._leaves(vectors, *parameters[2:])  # without forget gates
+        sums = self._sums(plan.leaves, h, c, gates[0], cell.hf_weight.data(ctx))
+        return [*gates, *sums]
+
+    def _late(self, plan: _Plan, parts: Sequence[Sequence[NDArray]], hf_weight: NDArray) -> NDArray:
+        """Compute the inner nodes, level by level, and the scores from the roots."""
+        weights = _rows(self._cell.h2h_weight.data(plan.words.context), self._size)
+        h = c = None
+        for level in reversed(range(len(parts))):
+            forget, *gates, h_sum, kept = parts[level]
+            if h is not None:
+                more_h, more_kept = self._sums(plan.levels[level], h, c, forget, hf_weight)
+                h_sum, kept = h_sum + more_h, kept + more_kept
+            h, c = self._level(*gates, h_sum, kept, *weights)
+        pairs = len(h) // 2
+        return self.model.similarity(h[:pairs], h[pairs:])
+
+    def _sums(
+        self, edges: _Edges, h: NDArray, c: NDArray, forget: NDArray, hf_weight: NDArray
+    ) -> Tuple[NDArray, NDArray]:
+        return edges.sum(h), edges.sum(self._forget(h, c, forget, edges.parents, hf_weight))
+
+
+def _plan(samples: Sequence[Sample]) -> _Plan:
+    """Plan a minibatch: first sentences of all pairs first, so that roots come in that order."""
+    ctx = samples[0].tokens_a.context
+    sentences = [s.tokens_a for s in samples] + [s.tokens_b for s in samples]
+    levels = divide([s.tree_a for s in samples] + [s.tree_b for s in samples])
+    words = mx.nd.concat(*sentences, dim=0).take(_upload(levels.words, ctx))
+    return _Plan(words, levels.starts, *_edges(levels, ctx))
+
+
+def _edges(levels: Levels, ctx: mx.Context) -> Tuple[List[_Edges], Optional[_Edges]]:
+    nodes, starts = len(levels.words), levels.starts
+    entries = mx.nd.ones(nodes, ctx=ctx)
+    ends = mx.nd.arange(nodes + 1, ctx=ctx, dtype="int64")
+    columns = _upload(levels.parents, ctx)
+    matrix = mx.nd.sparse.csr_matrix(
+        (entries, columns, ends), shape=(nodes, starts[-1]), ctx=ctx, dtype="float32"
+    )
+    # Parents are counted within their level, except those of leaves, which see all inner nodes.
+    places = levels.parents.copy()
+    for above, start, stop in zip(starts, starts[1:], starts[2:]):
+        places[start:stop] -= above
+    parents = _upload(places.astype(np.int32), ctx)
+    by_level = [
+        _Edges(parents[start:stop], mx.nd.slice(matrix, (start, above), (stop, start)))
+        for above, start, stop in zip(starts, starts[1:], starts[2:])
+    ]
+    inner = starts[-1]
+    if inner == nodes:
+        return by_level, None
+    return by_level, _Edges(parents[inner:], mx.nd.slice(matrix, (inner,), (nodes,)))
+
+
+def _upload(array: np.ndarray, ctx: mx.Context) -> NDArray:
+    return mx.nd.from_numpy(array).as_in_context(ctx)  # no copy and no waiting on a CPU
+
+
+def _by_level(plan: _Plan, arrays: Sequence[NDArray]) -> List[List[NDArray]]:
+    """Cut arrays with a row per inner node into levels; slices of what is on no tape are views."""
+    spans = list(zip(plan.starts, plan.starts[1:]))
+    return [[array[start:stop] for array in arrays] for start, stop in spans]
+
+
+def _rows(array: NDArray, size: int) -> List[NDArray]:
+    """Cut a parameter into the parts of its gates."""
+    return [array[start : start + size] for start in range(0, len(array), size)]

@@ -1,0 +1,258 @@
+"""The baselines compute what the loop over samples computes; else they would be no measure."""
+
+import ast
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import baselines
+from baselines.fold import DepthBatching, _Recorder
+from baselines.levels import divide
+from baselines.manual import ManualBatching
+from baselines.products import BareProducts
+from relatedness.data import CLASSES, Sample, build_vocab, encode, target_distribution
+from relatedness.grammar import make_corpus
+from relatedness.model import RelatednessModel
+from relatedness.running import MODES, Runner
+from relatedness.trees import Tree
+
+WORDS = 11
+BASELINES = {"manual": ManualBatching, "fold": DepthBatching}
+
+
+def sample(rng, heads_a, heads_b):
+    def words(heads):
+        return mx.nd.array(rng.randint(0, WORDS, len(heads)), dtype="int32")
+
+    score = rng.uniform(1, CLASSES)
+    target = mx.nd.array(target_distribution(score))
+    trees = [Tree.from_heads(heads) for heads in (heads_a, heads_b)]
+    return Sample(words(heads_a), trees[0], words(heads_b), trees[1], target, score, "")
+
+
+def random_heads(rng, most):
+    """Hang every word below an earlier one in a random order, so that roots stand anywhere."""
+    order = rng.permutation(rng.randint(1, most + 1))
+    heads = [-1] * len(order)
+    for place in range(1, len(order)):
+        heads[order[place]] = int(order[rng.randint(0, place)])
+    return heads
+
+
+def chain(length):
+    return list(range(-1, length - 1))
+
+
+def case(name):
+    rng = np.random.RandomState(7)
+    return {
+        "random trees": lambda: [
+            sample(rng, random_heads(rng, 12), random_heads(rng, 12)) for _ in range(9)
+        ],
+        "one pair": lambda: [sample(rng, [1, -1, 1], [-1, 0, 0, 2])],
+        "single words": lambda: [sample(rng, [-1], [-1]) for _ in range(3)],
+        "one pair of single words": lambda: [sample(rng, [-1], [-1])],
+        "single words among others": lambda: [
+            sample(rng, [-1], [1, 2, -1]), sample(rng, [-1, 0], [-1]), sample(rng, [-1], [-1]),
+        ],
+        "chains": lambda: [sample(rng, chain(40), chain(3)), sample(rng, chain(1), chain(25))],
+        "equal trees": lambda: [sample(rng, [2, 2, -1, 2], [2, 2, -1, 2]) for _ in range(5)],
+        "a wide tree": lambda: [sample(rng, [-1] + 30 * [0], [1, -1])],
+    }[name]()  # fmt: skip
+
+
+CASES = ("random trees", "one pair", "single words", "one pair of single words",
+         "single words among others", "chains", "equal trees", "a wide tree")  # fmt: skip
+
+
+def make_model(words=WORDS, hidden=6, ctx=None):
+    model = RelatednessModel(words, embedding_size=5, hidden_size=hidden, similarity_size=4)
+    model.initialize(mx.init.Uniform(0.7), ctx=ctx)
+    model.hybridize()
+    return model
+
+
+#: What stands in gradients before, so that what is not written shows.
+STALE = 9
+
+
+def trained(model):
+    return {n: p for n, p in model.collect_params().items() if p.grad_req != "null"}
+
+
+def spoil_gradients(model):
+    for parameter in trained(model).values():
+        parameter.grad()[:] = STALE
+
+
+def gradients(model):
+    return {n: p.grad().asnumpy().copy() for n, p in trained(model).items()}
+
+
+def loop(model, samples, loss):
+    """Score pair by pair, and differentiate: the oracle."""
+    model.hybridize(False)
+    scores = [model(*each[:4]) for each in samples]
+    spoil_gradients(model)
+    with autograd.record():
+        losses = [loss(model(*each[:4]), each.target) for each in samples]
+    autograd.backward(losses)
+    model.hybridize()
+    joined = [mx.nd.concat(*arrays, dim=0).asnumpy() for arrays in (scores, losses)]
+    return (*joined, gradients(model))
+
+
+def check(name, model, samples):
+    loss = gluon.loss.KLDivLoss(from_logits=True)
+    scores, losses, expected = loop(model, samples, loss)
+    spoil_gradients(model)
+    batching = BASELINES[name](model)
+    np.testing.assert_allclose(batching.score(samples).asnumpy(), scores, rtol=1e-5, atol=1e-6)
+    found = batching.differentiate(samples, loss).asnumpy()
+    np.testing.assert_allclose(found, losses, rtol=1e-5, atol=1e-6)
+    for parameter, gradient in gradients(model).items():
+        if (expected[parameter] == STALE).all():  # no sample uses it; zero is as good
+            assert (gradient == STALE).all() or (gradient == 0).all(), parameter
+        else:
+            np.testing.assert_allclose(
+                gradient, expected[parameter], rtol=1e-4, atol=1e-6, err_msg=parameter
+            )
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("trees", CASES)
+def test_baselines_equal_the_loop(name, trees):
+    check(name, make_model(), case(trees))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_equal_the_loop_on_the_built_in_corpus(name):
+    pairs = make_corpus().splits["train"][:40]
+    vocab = build_vocab(pairs)
+    check(name, make_model(len(vocab)), encode(pairs, vocab, mx.cpu()))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_frozen_embedding_stays_without_gradient(name):
+    model = make_model()
+    model.embedding.weight.grad_req = "null"
+    check(name, model, case("random trees"))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_gradients_add_up_if_parameters_ask_for_it(name):
+    samples, loss = case("random trees"), gluon.loss.KLDivLoss(from_logits=True)
+    model = make_model()
+    batching = BASELINES[name](model)
+    batching.differentiate(samples, loss)
+    once = gradients(model)
+    for parameter in model.collect_params().values():
+        parameter.grad_req = "add"
+        parameter.zero_grad()
+    for _ in range(2):
+        batching.differentiate(samples, loss)
+    for parameter, gradient in gradients(model).items():
+        np.testing.assert_allclose(gradient, 2 * once[parameter], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_of_a_runner_trains_and_predicts_alike(mode):
+    """Three steps and a prediction, the pairs dealt out among two contexts, against one."""
+    results = []
+    for contexts, kind in (([mx.cpu()], "imperative"), ([mx.cpu(0), mx.cpu(1)], mode)):
+        mx.random.seed(3)
+        model = make_model(ctx=contexts)
+        runner = Runner(model, kind, contexts=contexts)
+        trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
+        samples = case("random trees")
+        losses = [runner.step(samples, trainer).losses.asnumpy() for _ in range(3)]
+        results.append((losses, runner.predict(samples), runner.predict(samples[:1])))
+        assert (runner.report is not None) == (kind == "dynamic")
+    for expected, found in zip(*results):
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-5)
+
+
+def test_levels_put_children_one_level_below_or_among_the_leaves(seed):
+    rng = np.random.RandomState(seed)
+    for _ in range(20):
+        trees = [Tree.from_heads(random_heads(rng, 15)) for _ in range(rng.randint(1, 6))]
+        plan = divide(trees)
+        inner = plan.starts[-1]
+        assert sorted(plan.words) == list(range(sum(len(tree.heads) for tree in trees)))
+        level = np.searchsorted(plan.starts, np.arange(inner), side="right") - 1
+        where = np.argsort(plan.words)
+        roots, offset = [], 0
+        for tree in trees:
+            for word, head in enumerate(tree.heads):
+                number = where[offset + word]
+                assert (number >= inner) == (head >= 0 and not tree.children[word])
+                if head >= 0:
+                    assert plan.parents[number] == where[offset + head]
+                if head >= 0 and number < inner:
+                    assert level[number] == level[plan.parents[number]] + 1
+            roots.append(where[offset + tree.root])
+            offset += len(tree.heads)
+        assert roots == list(range(len(trees)))
+        assert plan.starts[1] == len(trees)
+
+
+def test_fold_launches_once_per_depth_and_number_of_children():
+    """A leaf has depth 1; calls in brackets are one launch.
+
+    the tree:    a(b, c(d)), three times, and a single word e
+    depth 1:     [b d b d b d e]
+    depth 2:     [c c c]           one child
+    depth 3:     [a a a]           two children
+    depth 4:     [head head]       of (tree, word) and of (tree, tree)
+    """
+    rng = np.random.RandomState(1)
+    heads = [-1, 0, 0, 2]
+    recorder = _Recorder(make_model())
+    for pair in (sample(rng, heads, [-1]), sample(rng, heads, heads)):
+        recorder.record(pair)
+    launches = {key: len(launch.calls) for key, launch in recorder._launches.items()}
+    assert launches == {(1, 0): 7, (2, 1): 3, (3, 2): 3, (4, "similarity"): 2}
+
+
+def test_manual_runs_more_pairs_of_one_depth_in_no_more_calls(monkeypatch):
+    counts = []
+    invoke = mx.nd.CachedOp.__call__
+
+    def counted(self, *arguments, **keywords):
+        counts[-1] += 1
+        return invoke(self, *arguments, **keywords)
+
+    batching = ManualBatching(make_model())
+    batching.score(case("one pair"))  # builds the graphs
+    monkeypatch.setattr(mx.nd.CachedOp, "__call__", counted)
+    rng = np.random.RandomState(2)
+    heads = [-1, 0, 0, 2]
+    for pairs in (1, 2, 50):
+        counts.append(0)
+        batching.score([sample(rng, heads, heads) for _ in range(pairs)])
+    # Two lookups, inputs, leaves and their forget gates; two levels, one with forget gates; head.
+    assert counts == [9, 9, 9]
+
+
+def test_products_have_the_rows_of_the_model():
+    rng = np.random.RandomState(1)
+    model = make_model(hidden=6)
+    products = BareProducts(model, [sample(rng, [-1, 0, 0, 2], [-1])])
+    shapes = [(rows.shape, weight.shape) for rows, weight in products._operands]
+    assert shapes == [
+        ((5, 5), (24, 5)), ((2, 6), (18, 6)), ((3, 6), (6, 6)),
+        ((1, 6), (4, 6)), ((1, 6), (4, 6)), ((1, 4), (CLASSES, 4)),
+    ]  # fmt: skip
+    products.run()
+    BareProducts(model, case("single words")).run()
+
+
+def test_baselines_do_not_use_the_library():
+    for path in Path(baselines.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in getattr(node, "names", ())]
+            names.append(getattr(node, "module", None) or "")
+            assert not any(str(name).startswith("gluon_dynbatch") for name in names), path
