@@ -1,0 +1,1 @@
+"""Parts of the program `benchmark.py`: contenders, fresh processes, bars, pictures."""

@@ -1,0 +1,100 @@
+"""What only a fresh process can tell: first minibatch, peak memory, calls into MXNet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import mxnet as mx
+
+from relatedness.benchmark import AFTER_SETTLING
+
+from .contenders import Pairs, make_contender
+
+#: What starts work in MXNet, by what the profiler calls it.
+CALLS = {
+    "operators": ("MXImperativeInvoke", "MXImperativeInvokeEx"),
+    "cached_graphs": ("MXInvokeCachedOp",),
+    "backward_passes": ("MXAutogradBackward", "MXAutogradBackwardEx"),
+}
+MARK = "fresh process: "
+
+
+class FreshError(RuntimeError):
+    """A process that ended without figures; the message has the last line of what it said."""
+
+
+def measure_in_process(program: Path, argv: Sequence[str], mode: str, kind: str) -> Dict[str, Any]:
+    """Start `program` anew with the same options to measure one mode in one kind of work."""
+    command = [sys.executable, str(program), *argv, "--fresh", mode, kind]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    for line in ended.stdout.splitlines():
+        if ended.returncode == 0 and line.startswith(MARK):
+            return json.loads(line[len(MARK) :])
+    said = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
+    raise FreshError(f"the process for {mode}, {kind} ended with {ended.returncode}: {said}")
+
+
+def report_own_figures(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> None:
+    """Be the process that `measure_in_process` starts."""
+    print(MARK + json.dumps(measure(args, pairs, mode, kind)), flush=True)
+
+
+def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dict[str, Any]:
+    """Run one mode for `args.fresh_seconds`, and up to `args.warmup` more until it has settled.
+
+    Memory is in MB, and None where the system does not tell.
+
+    Returns
+    -------
+    dict
+        ``first_seconds`` (the first minibatch, with tracing, compiling and planning), ``start_mb``
+        (memory before it), ``peak_mb``, ``minibatches`` (run until then), and ``calls`` into MXNet
+        for one minibatch more, by `CALLS`.
+    """
+    contender, samples = make_contender(args, pairs, mode)
+    samples, size = samples[: 8 * args.fresh_size], args.fresh_size
+    work = [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
+    mx.nd.waitall()
+    start = _memory("VmRSS")
+    first = contender.time(kind, work[:1]).seconds
+    enough = time.perf_counter() + args.fresh_seconds
+    count, quiet = 1, 0
+    while time.perf_counter() < enough or quiet < AFTER_SETTLING:
+        if time.perf_counter() > enough + args.warmup:
+            break
+        contender.time(kind, [work[count % len(work)]])
+        count += 1
+        quiet = quiet + 1 if contender.settled else 0
+    peak = _memory("VmHWM")
+    calls = _count_calls(lambda: contender.run(kind, work[:1]))
+    return {"first_seconds": first, "start_mb": start, "peak_mb": peak, "minibatches": count,
+            "settled": contender.settled, "calls": calls}  # fmt: skip
+
+
+def _memory(field: str) -> Optional[float]:
+    """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
+    try:
+        lines: List[str] = Path(f"/proc/{os.getpid()}/status").read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(found[0]) / 1024 if found else None
+
+
+def _count_calls(run: Callable[[], Any]) -> Dict[str, int]:
+    """Have MXNet's profiler count what starts work while `run` runs."""
+    mx.nd.waitall()
+    mx.profiler.set_config(profile_api=True, aggregate_stats=True, filename=os.devnull)
+    mx.profiler.set_state("run")
+    run()
+    mx.profiler.set_state("stop")
+    figures = json.loads(mx.profiler.dumps(reset=True, format="json"))["Time"]
+    counts = {name: row["Count"] for name, row in figures.get("MXNET_C_API", {}).items()}
+    return {kind: sum(counts.get(name, 0) for name in names) for kind, names in CALLS.items()}
