@@ -185,10 +185,12 @@ static PyTypeObject IntegersType = {
 typedef struct {
     PyObject_HEAD
     char open;
-    Integers *node_entry, *node_value0, *sources, *offsets, *value_type;
+    Integers *node_entry, *node_value0, *sources, *offsets, *value_type, *external_values;
     PyObject *entries; /* dict: id -> Entry */
     PyObject *wheres;  /* list of (code, instruction) */
     PyObject *lazies;  /* list of weak references */
+    PyObject *externals;    /* list of arrays */
+    PyObject *external_ids; /* dict: id of an array -> value */
 } Tape;
 
 static PyTypeObject TapeType;
@@ -201,6 +203,9 @@ tape_clear(Tape *self)
     Py_CLEAR(self->sources);
     Py_CLEAR(self->offsets);
     Py_CLEAR(self->value_type);
+    Py_CLEAR(self->external_values);
+    Py_CLEAR(self->externals);
+    Py_CLEAR(self->external_ids);
     Py_CLEAR(self->entries);
     Py_CLEAR(self->wheres);
     Py_CLEAR(self->lazies);
@@ -213,6 +218,8 @@ tape_traverse(Tape *self, visitproc visit, void *arg)
     Py_VISIT(self->entries);
     Py_VISIT(self->wheres);
     Py_VISIT(self->lazies);
+    Py_VISIT(self->externals);
+    Py_VISIT(self->external_ids);
     return 0;
 }
 
@@ -236,11 +243,15 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->sources = integers_make(4);
     self->offsets = integers_make(8);
     self->value_type = integers_make(4);
+    self->external_values = integers_make(4);
+    self->externals = PyList_New(0);
+    self->external_ids = PyDict_New();
     self->entries = PyDict_New();
     self->wheres = PyList_New(0);
     self->lazies = PyList_New(0);
     if (!self->node_entry || !self->node_value0 || !self->sources || !self->offsets ||
-        !self->value_type || !self->entries || !self->wheres || !self->lazies) {
+        !self->value_type || !self->external_values || !self->externals ||
+        !self->external_ids || !self->entries || !self->wheres || !self->lazies) {
         Py_DECREF(self);
         return NULL;
     }
@@ -257,6 +268,9 @@ static PyMemberDef tape_members[] = {
     {"entries", T_OBJECT_EX, offsetof(Tape, entries), READONLY, NULL},
     {"wheres", T_OBJECT_EX, offsetof(Tape, wheres), READONLY, NULL},
     {"lazies", T_OBJECT_EX, offsetof(Tape, lazies), READONLY, NULL},
+    {"external_values", T_OBJECT_EX, offsetof(Tape, external_values), READONLY, NULL},
+    {"externals", T_OBJECT_EX, offsetof(Tape, externals), 0, NULL},
+    {"external_ids", T_OBJECT_EX, offsetof(Tape, external_ids), READONLY, NULL},
     {NULL},
 };
 
@@ -282,8 +296,18 @@ static struct {
     PyObject *row;        /* stands for a stop if one row is meant */
     PyObject *user_code;  /* callable: is this code object the user's? */
     PyObject *user_known; /* dict: id of a code object -> (is the user's, code) */
+    PyObject *types;      /* dict: (element type, device, number, *shape) -> type id */
+    PyObject *type_of;    /* callable: type id of an array */
     Py_ssize_t recording, value, offset, type, real; /* slots of LazyNDArray, in bytes */
+    Py_ssize_t handle;                               /* slot of NDArray, in bytes */
 } py;
+
+/* MXNet's C functions that tell what an array is. */
+static struct {
+    int (*shape)(void *handle, int *dimensions, const int64_t **sizes);
+    int (*dtype)(void *handle, int *dtype);
+    int (*context)(void *handle, int *device, int *number);
+} mxnet;
 
 static PyObject *text_open, *text_close, *text_external, *text_index, *text_recorded, *no_arguments;
 
@@ -509,6 +533,95 @@ call_key(Call *call, PyObject *key)
     call->keys[call->key_count++] = key;
 }
 
+/* Key of an array's type; NULL, perhaps without an error, if MXNet does not tell. */
+static PyObject *
+array_key(PyObject *array)
+{
+    PyObject *holder = SLOT(array, py.handle);
+    Py_buffer view;
+    void *handle;
+    int dimensions, dtype, device, number;
+    const int64_t *sizes;
+    if (holder == NULL || PyObject_GetBuffer(holder, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    int is_pointer = view.len == sizeof(handle);
+    if (is_pointer)
+        memcpy(&handle, view.buf, sizeof(handle));
+    PyBuffer_Release(&view);
+    if (!is_pointer || mxnet.shape(handle, &dimensions, &sizes) != 0 || dimensions < 0 ||
+        mxnet.dtype(handle, &dtype) != 0 || mxnet.context(handle, &device, &number) != 0)
+        return NULL;
+    PyObject *key = PyTuple_New(dimensions + 3);
+    if (key == NULL)
+        return NULL;
+    PyTuple_SET_ITEM(key, 0, PyLong_FromLong(dtype));
+    PyTuple_SET_ITEM(key, 1, PyLong_FromLong(device));
+    PyTuple_SET_ITEM(key, 2, PyLong_FromLong(number));
+    for (int i = 0; i < dimensions; i++)
+        PyTuple_SET_ITEM(key, 3 + i, PyLong_FromLongLong(sizes[i]));
+    for (int i = 0; i < dimensions + 3; i++)
+        if (PyTuple_GET_ITEM(key, i) == NULL) {
+            Py_DECREF(key);
+            return NULL;
+        }
+    return key;
+}
+
+/* Type id of an array, a new reference. */
+static PyObject *
+array_type(PyObject *array)
+{
+    PyObject *key = array_key(array);
+    if (key == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
+        return PyObject_CallFunctionObjArgs(py.type_of, array, NULL);
+    }
+    PyObject *type = PyDict_GetItemWithError(py.types, key);
+    Py_XINCREF(type);
+    if (type == NULL && !PyErr_Occurred()) {
+        type = PyObject_CallFunctionObjArgs(py.type_of, array, NULL);
+        if (type != NULL && PyDict_SetItem(py.types, key, type) < 0)
+            Py_CLEAR(type);
+    }
+    Py_DECREF(key);
+    return type;
+}
+
+/* Value of an array from outside; -1 on error. */
+static long long
+tape_external(Tape *tape, PyObject *array)
+{
+    PyObject *id = PyLong_FromVoidPtr(array), *value = NULL, *type = NULL;
+    long long number = -1;
+    if (id == NULL)
+        return -1;
+    value = PyDict_GetItemWithError(tape->external_ids, id);
+    Py_XINCREF(value);
+    if (value == NULL && PyErr_Occurred())
+        goto end;
+    if (value == NULL && Py_TYPE(array) == py.array) {
+        type = array_type(array);
+        value = type ? PyLong_FromSsize_t(tape->value_type->count) : NULL;
+        if (value == NULL || integers_reserve(tape->value_type, 1) < 0 ||
+            integers_reserve(tape->external_values, 1) < 0 ||
+            PyList_Append(tape->externals, array) < 0 ||
+            PyDict_SetItem(tape->external_ids, id, value) < 0)
+            goto end;
+        integers_put(tape->external_values, tape->value_type->count);
+        integers_put(tape->value_type, PyLong_AsLongLong(type));
+    }
+    else if (value == NULL)
+        value = PyObject_CallMethodObjArgs((PyObject *)tape, text_external, array, NULL);
+    if (value != NULL)
+        number = PyLong_AsLongLong(value);
+end:
+    Py_DECREF(id);
+    Py_XDECREF(value);
+    Py_XDECREF(type);
+    return number;
+}
+
 /* Adds an array: 1 if done, 0 if it is something else, -1 on error. */
 static int
 call_array(Call *call, PyObject *array)
@@ -523,12 +636,7 @@ call_array(Call *call, PyObject *array)
     }
     if (!PyObject_TypeCheck(array, py.array))
         return 0;
-    PyObject *value =
-        PyObject_CallMethodObjArgs((PyObject *)call->tape, text_external, array, NULL);
-    if (value == NULL)
-        return -1;
-    long long number = PyLong_AsLongLong(value);
-    Py_DECREF(value);
+    long long number = tape_external(call->tape, array);
     if (number < 0 || number >= call->tape->value_type->count)
         return PyErr_Occurred() ? -1 : 0;
     PyObject *type = PyLong_FromLongLong(integers_get(call->tape->value_type, number));
@@ -696,17 +804,24 @@ slot_of(PyObject *type, const char *name)
     return at;
 }
 
-/* connect(lazy type, array type, views, row, is user code, known code): once per process. */
+/* connect(lazy type, array type, views, row, is user code, known code, types, type of an array,
+   addresses of MXNet's functions): once per process. */
 static PyObject *
 native_connect(PyObject *module, PyObject *args)
 {
-    PyObject *lazy, *array, *views, *row, *user_code, *user_known;
-    if (!PyArg_ParseTuple(args, "O!O!O!OOO!", &PyType_Type, &lazy, &PyType_Type, &array,
-                          &PyDict_Type, &views, &row, &user_code, &PyDict_Type, &user_known))
+    PyObject *lazy, *array, *views, *row, *user_code, *user_known, *types, *type_of;
+    unsigned long long shape, dtype, context;
+    if (!PyArg_ParseTuple(args, "O!O!O!OOO!O!O(KKK)", &PyType_Type, &lazy, &PyType_Type, &array,
+                          &PyDict_Type, &views, &row, &user_code, &PyDict_Type, &user_known,
+                          &PyDict_Type, &types, &type_of, &shape, &dtype, &context))
         return NULL;
+    mxnet.shape = (int (*)(void *, int *, const int64_t **))(uintptr_t)shape;
+    mxnet.dtype = (int (*)(void *, int *))(uintptr_t)dtype;
+    mxnet.context = (int (*)(void *, int *, int *))(uintptr_t)context;
     if ((py.recording = slot_of(lazy, "_recording")) < 0 ||
         (py.value = slot_of(lazy, "_value")) < 0 || (py.offset = slot_of(lazy, "_offset")) < 0 ||
-        (py.type = slot_of(lazy, "_type")) < 0 || (py.real = slot_of(lazy, "_real")) < 0)
+        (py.type = slot_of(lazy, "_type")) < 0 || (py.real = slot_of(lazy, "_real")) < 0 ||
+        (py.handle = slot_of(array, "handle")) < 0)
         return NULL;
     PyObject *index = PyDescr_NewMethod((PyTypeObject *)lazy, &index_method);
     if (index == NULL || PyObject_SetAttrString(lazy, "__getitem__", index) < 0) {
@@ -721,6 +836,10 @@ native_connect(PyObject *module, PyObject *args)
     Py_INCREF(row);
     Py_INCREF(user_code);
     Py_INCREF(user_known);
+    Py_INCREF(types);
+    Py_INCREF(type_of);
+    py.types = types;
+    py.type_of = type_of;
     py.lazy = (PyTypeObject *)lazy;
     py.array = (PyTypeObject *)array;
     py.views = views;

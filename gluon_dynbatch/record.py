@@ -10,10 +10,10 @@ A :class:`Recording` is what one flush works on.  It grows by appending integers
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 import weakref
-from array import array
 from typing import (
     Any,
     Dict,
@@ -25,6 +25,7 @@ from typing import (
 )
 
 import mxnet as mx
+from mxnet.base import _LIB
 from mxnet.ndarray import NDArray
 
 from . import structure
@@ -68,9 +69,6 @@ class Recording(Tape):
 
     __slots__ = (
         "error",
-        "externals",
-        "external_values",
-        "_external_ids",
         "_views",
         "constants",
         "recorder",
@@ -86,10 +84,6 @@ class Recording(Tape):
         super().__init__()
         self.recorder = recorder
         self.error: Optional[str] = None
-        #: Arrays from outside, and their values.
-        self.externals: List[NDArray] = []
-        self.external_values = array("i")
-        self._external_ids: Dict[int, int] = {}
         self._views: Dict[int, NDArray] = {}
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
@@ -103,11 +97,11 @@ class Recording(Tape):
 
     def external(self, value: NDArray) -> int:
         """Return the value id of an array that this recording does not compute."""
-        known = self._external_ids.get(id(value))
+        known = self.external_ids.get(id(value))
         if known is not None:
             return known
         real = value.real() if type(value) is LazyNDArray else value
-        known = self._external_ids.get(id(real))
+        known = self.external_ids.get(id(real))
         if known is None:
             if type(real) is not NDArray and real.stype != "default":
                 raise ArgumentError(
@@ -120,7 +114,7 @@ class Recording(Tape):
                 )
             known = len(self.value_type)
             self.value_type.append(TYPES.of(real))
-            self._external_ids[id(real)] = known
+            self.external_ids[id(real)] = known
             self.external_values.append(known)
             # Held until the flush, so that its id stays its own.
             self.externals.append(real)
@@ -129,7 +123,7 @@ class Recording(Tape):
     def reads(self, value: NDArray) -> bool:
         """Whether a recorded call has `value` as an argument."""
         real = value._real if type(value) is LazyNDArray else value
-        return id(real) in self._external_ids or id(real) in self._views
+        return id(real) in self.external_ids or id(real) in self._views
 
     def note_view(self, view: NDArray) -> None:
         """Remember that `view` looks into an array that a recorded call reads."""
@@ -156,7 +150,7 @@ class Recording(Tape):
         """Compute the value of `lazy`, which asks for it now."""
         if lazy._value in self.constants.values() and self.externals:
             # A copy: whoever asks may write into it.
-            lazy.become(self.externals[self.external_values.index(lazy._value)].copy())
+            lazy.become(self.externals[list(self.external_values).index(lazy._value)].copy())
             return
         if self.open:
             self.recorder.force(self)
@@ -187,7 +181,20 @@ class Recording(Tape):
 
 
 if NATIVE is not None:
-    NATIVE.connect(LazyNDArray, NDArray, TYPES.views, ROW, IS_USER_CODE, IS_USER_CODE.known)
+    NATIVE.connect(
+        LazyNDArray,
+        NDArray,
+        TYPES.views,
+        ROW,
+        IS_USER_CODE,
+        IS_USER_CODE.known,
+        {},
+        TYPES.of,
+        tuple(
+            ctypes.cast(getattr(_LIB, f"MXNDArrayGet{what}"), ctypes.c_void_p).value
+            for what in ("ShapeEx64", "DType", "Context")
+        ),
+    )
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:

@@ -26,6 +26,9 @@ class PythonTape:
         "entries",
         "wheres",
         "lazies",
+        "externals",
+        "external_values",
+        "external_ids",
     )
 
     def __init__(self) -> None:
@@ -45,6 +48,10 @@ class PythonTape:
         self.wheres: List[Tuple[Any, int]] = []
         #: Weak references to all lazy arrays handed out.
         self.lazies: List[Any] = []
+        #: Arrays from outside, their values, and these values by id of the array.
+        self.externals: List[Any] = []
+        self.external_values = array("i")
+        self.external_ids: Dict[int, int] = {}
 
 
 NATIVE: Any = None
