@@ -13,7 +13,7 @@ If more calls come than predicted, recording begins in mid-scope.
 from __future__ import annotations
 
 import time
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -29,8 +29,8 @@ PATIENCE = 4
 #: What "auto" lets a search cost when the user gives no budget, in visits per recorded call.  Not
 #: in milliseconds, which would be too few whenever the machine is busy.
 SEARCH_VISITS = 20
-#: Places remembered per thread.
-MOST_HABITS = 256
+#: Places remembered per thread, and workloads per place.
+MOST_HABITS, MOST_WORKLOADS = 256, 64
 
 
 class Workload(NamedTuple):
@@ -79,9 +79,10 @@ class Habit:
         #: Scopes since a choice was last open.
         self._quiet = 0
         self._trial: Optional[Trial] = None
-        #: The next minibatch is expected to be like this one, and has this choice.
+        #: The next minibatch is expected to be like this one.
         self._predicted: Optional[Workload] = None
-        self._candidates: Sequence[Setting] = ()
+        #: What there is to choose from, for workloads met here.
+        self._offers: Dict[Workload, Sequence[Setting]] = {}
         # Of the scope that is open now:
         self._started = 0.0
         self._timed = False
@@ -107,13 +108,21 @@ class Habit:
             self._runtime.controller.observe(trial.workload, trial.setting, seconds, trial.calls)
         self._workload = self._setting = None
         self._open, self._calls = False, 0
-        if self._predicted is None or AT_ONCE not in self._candidates:
+        workload = self._predicted
+        if workload is None or not self._runs_at_once(workload):
             return 0
-        setting, measured = self._runtime.controller.choose(self._predicted, self._candidates)
-        if setting is not AT_ONCE:
-            return 0
-        self._workload, self._setting, self._open = self._predicted, setting, measured
-        return int(2 * 4**self._predicted.size)
+        self._workload, self._setting = workload, AT_ONCE
+        while self._runs_at_once(workload._replace(size=workload.size + 1)):
+            workload = workload._replace(size=workload.size + 1)
+        return int(2 * 4**workload.size)
+
+    def _runs_at_once(self, workload: Workload) -> bool:
+        offer = self._offers.get(workload, ())
+        if AT_ONCE not in offer:
+            return False
+        setting, measured = self._runtime.controller.choose(workload, offer)
+        self._open |= measured
+        return bool(setting is AT_ONCE)
 
     def choose(self, recording: Any, options: Any, budget: Budget) -> Tuple[Setting, bool]:
         """Return the setting of this scope, and whether it is on trial.
@@ -138,7 +147,10 @@ class Habit:
             if setting is AT_ONCE or begun_at_once:
                 setting, measured = candidates[0], False
                 self._timed = False
-            self._predicted, self._candidates = workload, candidates
+            self._predicted = workload
+            if len(self._offers) > MOST_WORKLOADS:
+                self._offers.clear()
+            self._offers[workload] = candidates
             self._workload, self._setting, self._open = workload, setting, measured
         return self._setting, self._open
 
@@ -170,10 +182,10 @@ class Habit:
         if self._predicted is None or self._workload is None or self._setting is None:
             return ""
         calls = self._calls + at_once
-        size = size_of(calls)
-        if self._setting is AT_ONCE and size != self._predicted.size:
-            self._predicted = self._predicted._replace(size=size)
-        elif self._timed:
+        if self._setting is AT_ONCE:
+            # Whatever was predicted, this is what it was.
+            self._workload = self._predicted = self._predicted._replace(size=size_of(calls))
+        if self._timed:
             self._trial = Trial(self._workload, self._setting, calls, self._started)
         return str(self._runtime.controller.explain(self._workload))
 

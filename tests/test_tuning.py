@@ -20,10 +20,13 @@ class Chooser(Controller):
         super().__init__()
         self.offered = []
         self.observed = []
+        #: Workloads above this size are recorded.
+        self.largest = 99
 
     def choose(self, key, candidates):
         self.offered.append((key, tuple(candidates)))
-        return (AT_ONCE if AT_ONCE in candidates else candidates[0]), True
+        at_once = AT_ONCE in candidates and key.size <= self.largest
+        return (AT_ONCE if at_once else candidates[0]), True
 
     def observe(self, key, setting, seconds, units):
         self.observed.append((key, setting, seconds, units))
@@ -73,6 +76,7 @@ def test_the_first_scope_is_recorded_and_later_small_ones_run_at_once(chooser, n
 
 
 def test_recording_begins_when_more_calls_come_than_predicted(chooser, net):
+    chooser.largest = 1
     run(net, rows(2))
     samples = rows(60)
     batch, got = run(net, samples)
@@ -168,3 +172,30 @@ def test_sizes_are_powers_of_four():
     assert [size_of(n) for n in (0, 1, 3, 4, 15, 16, 63, 64, 255, 256)] == [
         0, 1, 1, 2, 2, 3, 3, 4, 4, 5,
     ]  # fmt: skip
+
+
+def test_what_ran_at_once_counts_for_the_size_it_had(chooser, net):
+    for count in (2, 5, 2, 2, 2):
+        run(net, rows(count))
+    workloads = [(key.size, setting) for key, setting, _, _ in chooser.observed]
+    assert workloads == [(size_of(5), AT_ONCE), (size_of(2), AT_ONCE)]
+
+
+def test_as_many_run_at_once_as_the_largest_size_that_does(chooser, net):
+    for count in (200, 60, 10, 2):
+        chooser.largest = 0
+        run(net, rows(count))
+    chooser.largest = 3
+    batch, _ = run(net, rows(200))
+    assert batch.report.at_once == 2 * 4**3
+    run(net, rows(2))
+    chooser.largest = 4
+    batch, _ = run(net, rows(200))
+    assert batch.report.at_once == 200
+
+
+def test_two_places_have_habits_of_their_own(chooser, net):
+    run(net, rows(4))
+    with gdb.batching() as batch:
+        net(rows(1)[0])
+    assert batch.report.at_once == 0 and batch.report.nodes == 1
