@@ -35,7 +35,8 @@ def draw_learning_curve(
     size = max((line["step"] for line in steps), default=1)
     where = [line["epoch"] - 1 + line["step"] / size for line in steps]
     losses.plot(where, [line["loss"] for line in steps], color=GREY, lw=0.7, label="minibatch")
-    _line(losses, epochs, [line["loss"] for line in history], "mean of epoch", ORANGE)
+    middles = [epoch - 0.5 for epoch in epochs]
+    _line(losses, middles, [line["loss"] for line in history], "mean of epoch", ORANGE)
     losses.legend(frameon=False)
     losses.set(title="Training loss", ylabel="KL divergence per pair (nats)")
 
@@ -49,7 +50,7 @@ def draw_learning_curve(
     _line(errors, epochs, held_out["mse"], "MSE", ORANGE)
     errors.set(title="Error on held-out pairs", ylabel="mean squared error (points²)")
     for axes in (losses, errors):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     for axes in (losses, correlations, errors):
         axes.set_xlabel("epoch")
         axes.set_xlim(0, max(epochs) + 0.5)
@@ -65,9 +66,9 @@ def _column(history: Sequence[Dict[str, Any]], name: str) -> List[float]:
 
 
 def _line(
-    axes: Axes, epochs: Sequence[int], values: Sequence[float], label: str, colour: str
+    axes: Axes, where: Sequence[float], values: Sequence[float], label: str, colour: str
 ) -> None:
-    axes.plot(epochs, values, color=colour, marker="o", ms=4, label=label)
+    axes.plot(where, values, color=colour, marker="o", ms=4, label=label)
 
 
 def _mark_best(axes: Axes, epochs: Sequence[int], values: Sequence[float]) -> None:

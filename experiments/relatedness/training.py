@@ -206,6 +206,9 @@ class Training:
                     log.sync()
                     self._keep(result)
         finally:
+            # A fork while a backward pass is pending, as by `subprocess`, would never return: MXNet
+            # waits for the pass, and the pass for Python.
+            mx.nd.waitall()
             self._draw()
 
     def _keep(self, result: EpochResult) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ BATCH = ["--batch-size", "2"]
 
 
 def start(*arguments, **environment):
+    mx.nd.waitall()  # of another test's; a fork that meets a pending backward pass never returns
     root = Path(program.__file__).parents[1]
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", program.__file__, *map(str, arguments)],
