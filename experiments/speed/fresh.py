@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -91,10 +92,12 @@ def _memory(field: str) -> Optional[float]:
 def _count_calls(run: Callable[[], Any]) -> Dict[str, int]:
     """Have MXNet's profiler count what starts work while `run` runs."""
     mx.nd.waitall()
-    mx.profiler.set_config(profile_api=True, aggregate_stats=True, filename=os.devnull)
-    mx.profiler.set_state("run")
-    run()
-    mx.profiler.set_state("stop")
-    figures = json.loads(mx.profiler.dumps(reset=True, format="json"))["Time"]
+    with tempfile.TemporaryDirectory() as folder:  # MXNet replaces the file, whatever it was
+        file = str(Path(folder) / "profile.json")
+        mx.profiler.set_config(profile_api=True, aggregate_stats=True, filename=file)
+        mx.profiler.set_state("run")
+        run()
+        mx.profiler.set_state("stop")
+        figures = json.loads(mx.profiler.dumps(reset=True, format="json"))["Time"]
     counts = {name: row["Count"] for name, row in figures.get("MXNET_C_API", {}).items()}
     return {kind: sum(counts.get(name, 0) for name in names) for kind, names in CALLS.items()}
