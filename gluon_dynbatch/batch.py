@@ -91,7 +91,8 @@ class Batch:
         self._recorder = Recorder(RUNTIME.library, self.flush)
         self._recorder.forced = self.report.forced
         self._habit = self._habit_here(self._frame)
-        self._at_once = self._habit.enter() if self._habit is not None else 0
+        if self._habit is not None:
+            self._at_once, self._recorder.hold = self._habit.enter()
         STATE.batch = self
         if not self._at_once:
             self._record()

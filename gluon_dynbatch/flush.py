@@ -216,9 +216,10 @@ class Flush:
         values = np.arange(len(recording.value_type))
         values[list(moved)] = list(moved.values())
         produced = nodes.producer[values]
-        modes = np.array(
-            [calls.entries[calls.node_entry[n]].mode if n >= 0 else 0 for n in produced.tolist()]
-        )
+        mode_of = np.zeros(max(calls.entries) + 1, dtype=np.int64)
+        for number, entry in calls.entries.items():
+            mode_of[number] = entry.mode
+        modes = np.where(produced >= 0, mode_of[nodes.entry[produced]], 0)
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         places = units.value_term[values]

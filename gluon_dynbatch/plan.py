@@ -317,12 +317,20 @@ class _Planner:
         self._external_arena = np.full(count, -1, dtype=np.int64)
         self._external_element = np.zeros(count, dtype=np.int64)
         groups: Dict[Any, List[int]] = {}
+        # Many have one and the same type, and comparing types takes longer than knowing them.
+        known: Dict[Tuple[int, int], List[int]] = {}
+        elements: Dict[int, int] = {}
         for external, unit in self._external_units().items():
             kind = self._types[external]
-            groups.setdefault((unit, kind.dtype, kind.context, kind.shape[1:]), []).append(external)
+            members = known.get((id(kind), unit))
+            if members is None:
+                key = (unit, kind.dtype, kind.context, kind.shape[1:])
+                members = known[id(kind), unit] = groups.setdefault(key, [])
+                elements[id(kind)] = kind.elements
+            members.append(external)
         fills = []
         for (unit, dtype, context, trailing), externals in groups.items():
-            sizes = np.array([self._types[e].elements for e in externals])
+            sizes = np.array([elements[id(self._types[e])] for e in externals])
             region = self.fetches.reserve(Arena(unit, dtype, context), int(sizes.sum()) // unit)
             self._external_arena[externals] = region.arena
             self._external_element[externals] = region.start * unit + np.cumsum(sizes) - sizes

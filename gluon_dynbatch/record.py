@@ -230,6 +230,8 @@ class Recorder:
         self.thread = threading.get_ident()
         self.recording = Recording(self)
         self.forced: Dict[Where, int] = {}
+        #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
+        self.hold = 0
 
     def fresh(self) -> Recording:
         """Start a new recording and return the one that ends."""
@@ -283,11 +285,19 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
+        if self.hold and len(self.recording.node_entry) >= self.hold:
+            self._run_part(callee)
         if NATIVE is not None:
             made = NATIVE.call(self.recording, self._entries, callee.token, self.mode, args)
             if made is not NotImplemented:
                 return made
         return self.call(callee, args)
+
+    def _run_part(self, callee: Any) -> None:
+        """Run what is recorded if this call is like the very first: a sample seems to begin."""
+        recording = self.recording
+        if recording.entries[recording.node_entry[0]].token == callee.token:
+            self._flush()
 
     def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a callee with any structure of arguments."""

@@ -5,9 +5,10 @@ launches, the backward pass, the optimizer.  So while the choice is open, every 
 wait for all work before it, and the time from one beginning to the next is what the first of the
 two took.  One setting serves for a whole scope, so that this time is its own.
 
-Small minibatches may be faster without any recording.  That has to be decided before the first
-call, when nothing is known of the minibatch: it is predicted to be like the last one at this place.
-If more calls come than predicted, recording begins in mid-scope.
+Small minibatches may be faster without any recording, and large ones in parts: MXNet runs the first
+part while Python records the second.  Both have to be decided before the first call, when nothing
+is known of the minibatch: it is predicted to be like the last one at this place.  If calls run at
+once and more come than predicted, recording begins in mid-scope.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .analysis import Budget, Setting
 
 #: Calls run at once, as outside of any scope.
 AT_ONCE = Setting("none", "none", Budget(visits=0))
+#: Parts to try, in calls.
+PARTS = (3072, 6144, 12288)
 #: Largest size (see `size_of`) of a minibatch whose calls may run at once: 255 calls of cells.
 MOST_AT_ONCE = 4
 #: Scopes after the last open choice in which the clock is still kept.
@@ -96,8 +99,16 @@ class Habit:
         """Whether no block was hybridized since, which may change what its calls ask for."""
         return bool(self._hybridized == self._runtime.hybridized)
 
-    def enter(self) -> int:
-        """Begin a scope; return how many calls of cells may run at once before recording begins."""
+    def enter(self) -> Tuple[int, int]:
+        """Begin a scope.
+
+        Returns
+        -------
+        at_once : int
+            How many calls of cells may run at once before recording begins.
+        hold : int
+            How many recorded calls make a part that may run; 0 if there are no parts.
+        """
         self._timed = self._quiet < PATIENCE
         if self._timed:
             mx.nd.waitall()
@@ -109,20 +120,24 @@ class Habit:
         self._workload = self._setting = None
         self._open, self._calls = False, 0
         workload = self._predicted
-        if workload is None or not self._runs_at_once(workload):
-            return 0
-        self._workload, self._setting = workload, AT_ONCE
-        while self._runs_at_once(workload._replace(size=workload.size + 1)):
+        setting = self._preferred(workload)
+        if setting is None or not _is_foresight(setting):
+            return 0, 0
+        self._workload, self._setting = workload, setting
+        if setting is not AT_ONCE:
+            return 0, setting.hold
+        while self._preferred(workload._replace(size=workload.size + 1)) is AT_ONCE:
             workload = workload._replace(size=workload.size + 1)
-        return int(2 * 4**workload.size)
+        return int(2 * 4**workload.size), 0
 
-    def _runs_at_once(self, workload: Workload) -> bool:
-        offer = self._offers.get(workload, ())
-        if AT_ONCE not in offer:
-            return False
+    def _preferred(self, workload: Optional[Workload]) -> Optional[Setting]:
+        """Return what a workload met before is to be run with."""
+        offer = self._offers.get(workload) if workload is not None else None
+        if offer is None:
+            return None
         setting, measured = self._runtime.controller.choose(workload, offer)
         self._open |= measured
-        return bool(setting is AT_ONCE)
+        return setting  # type: ignore[no-any-return]
 
     def choose(self, recording: Any, options: Any, budget: Budget) -> Tuple[Setting, bool]:
         """Return the setting of this scope, and whether it is on trial.
@@ -144,7 +159,7 @@ class Habit:
             workload = Workload(self._place, (called, options), size_of(calls))
             candidates = self._list_candidates(recording, workload, options, budget)
             setting, measured = self._runtime.controller.choose(workload, candidates)
-            if setting is AT_ONCE or begun_at_once:
+            if begun_at_once or _is_foresight(setting):
                 setting, measured = candidates[0], False
                 self._timed = False
             self._predicted = workload
@@ -172,8 +187,11 @@ class Habit:
             for g in granularities
             for p in policies
         ]
-        if options.leaves_all_open and workload.size <= MOST_AT_ONCE:
-            found.append(AT_ONCE)
+        if options.leaves_all_open:
+            most = 4**workload.size
+            found += [found[0]._replace(hold=n) for n in PARTS if most < 12 * n and 2 * n < most]
+            if workload.size <= MOST_AT_ONCE:
+                found.append(AT_ONCE)
         return found
 
     def leave(self, at_once: int) -> str:
@@ -182,12 +200,17 @@ class Habit:
         if self._predicted is None or self._workload is None or self._setting is None:
             return ""
         calls = self._calls + at_once
-        if self._setting is AT_ONCE:
+        if _is_foresight(self._setting):
             # Whatever was predicted, this is what it was.
             self._workload = self._predicted = self._predicted._replace(size=size_of(calls))
-        if self._timed:
+        if self._timed and self._setting in self._offers.get(self._workload, (self._setting,)):
             self._trial = Trial(self._workload, self._setting, calls, self._started)
         return str(self._runtime.controller.explain(self._workload))
+
+
+def _is_foresight(setting: Setting) -> bool:
+    """Whether a setting has to be chosen before the first call of a scope."""
+    return setting is AT_ONCE or setting.hold > 0
 
 
 def _count_calls(recording: Any) -> int:

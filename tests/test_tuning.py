@@ -199,3 +199,72 @@ def test_two_places_have_habits_of_their_own(chooser, net):
     with gdb.batching() as batch:
         net(rows(1)[0])
     assert batch.report.at_once == 0 and batch.report.nodes == 1
+
+
+# Parts
+
+
+@pytest.fixture
+def parts(chooser, monkeypatch):
+    """Prefer parts of four calls wherever they are on offer."""
+    monkeypatch.setattr(tuning, "PARTS", (4,))
+
+    def choose(key, candidates):
+        chooser.offered.append((key, tuple(candidates)))
+        return next((c for c in candidates if c.hold), candidates[0]), True
+
+    monkeypatch.setattr(chooser, "choose", choose)
+    return chooser
+
+
+def test_large_minibatches_run_in_parts(parts, net):
+    samples = rows(12)
+    batch, _ = run(net, samples)
+    assert [flush.nodes for flush in batch.report.flushes] == [12], "nothing is known of it yet"
+    batch, got = run(net, samples)
+    assert [flush.nodes for flush in batch.report.flushes] == [4, 4, 4]
+    assert batch.report.forced == {}
+    equal(got, [net(x) for x in samples])
+    run(net, samples)
+    assert [(setting.hold, calls) for _, setting, _, calls in parts.observed] == [(4, 12)]
+
+
+def test_parts_end_where_a_sample_begins(parts, net):
+    """A call like the very first one is taken for the begin of a sample."""
+    other = gdb.convert(gluon.nn.Dense(3, in_units=3))
+    other.initialize()
+    other.hybridize()
+
+    def chain(x):
+        return other(other(net(x)))
+
+    samples = rows(4)
+    for expected in ([12], [6, 6]):
+        batch, got = run(chain, samples)
+        assert [flush.nodes for flush in batch.report.flushes] == expected
+    equal(got, [chain(x) for x in samples])
+
+
+def test_gradients_through_parts(parts, net):
+    """Later samples read results of earlier ones, across the border between parts."""
+    weight, found = net.weight, []
+    samples = rows(12)
+
+    def chain():
+        state = samples[0]
+        for x in samples:
+            state = net(x + state)
+        return [state]
+
+    for scope in (False, True, True):
+        with autograd.record():
+            if scope:
+                with gdb.batching() as batch:
+                    outputs = chain()
+            else:
+                outputs = chain()
+        autograd.backward(outputs)
+        found.append(weight.grad().asnumpy())
+    assert len(batch.report.flushes) > 1
+    for got in found[1:]:
+        np.testing.assert_allclose(got, found[0], rtol=1e-4, atol=1e-5)

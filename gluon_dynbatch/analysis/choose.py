@@ -43,17 +43,22 @@ class Setting(NamedTuple):
         How far the analysis goes.
     budget : Budget
         What the analysis may cost.
+    hold : int
+        Calls after which a part of the minibatch is run, while the rest is being recorded; 0 holds
+        all of them back until the end.
     """
 
     granularity: str
     policy: str
     budget: Budget
+    hold: int = 0
 
     def __str__(self) -> str:
         """Write the setting in a few words."""
         if self.granularity == "none":
             return "calls at once"
-        return f"{self.granularity} by {self.policy} ({self.budget})"
+        parts = f", in parts of {self.hold} calls" if self.hold else ""
+        return f"{self.granularity} by {self.policy} ({self.budget}){parts}"
 
 
 class _Record:
