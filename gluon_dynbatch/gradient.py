@@ -21,6 +21,7 @@ import atexit
 import ctypes
 import functools
 import logging
+import os
 from typing import (
     Any,
     Callable,
@@ -223,6 +224,8 @@ class GradientTape:
 # At its end the process stops MXNet's threads for backward passes first and then waits for all
 # work, for ever if a backward pass is still to come.  This runs before that: it registers later.
 atexit.register(mx.nd.waitall)
+# Before a fork, MXNet joins the thread that runs backward passes, which may wait for this one.
+os.register_at_fork(before=mx.nd.waitall)
 
 
 def _refuse_second_order() -> None:

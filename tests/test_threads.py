@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, List
 
 import mxnet as mx
@@ -16,6 +19,8 @@ from mxnet.ndarray import register
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.record import STATE
+
+ROOT = Path(__file__).parents[1]
 
 THREADS = 4
 PATIENCE = 30
@@ -258,3 +263,31 @@ def test_gradients_in_threads():
         equal(*gradients)
 
     in_threads(work)
+
+
+FORKS = """
+import faulthandler, os
+import mxnet as mx
+import gluon_dynbatch as gdb
+faulthandler.dump_traceback_later(60, exit=True)
+net = gdb.convert(mx.gluon.nn.Dense(256, in_units=256))
+net.initialize()
+net.hybridize()
+data = [mx.nd.ones((32, 256)) for _ in range(100)]
+for _ in range(8):
+    with mx.autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        losses = [net(net(x)).sum() for x in data]
+    mx.autograd.backward(losses)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_forking_while_a_backward_pass_is_pending():
+    """In a process of its own, as what failed here was a deadlock."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
