@@ -22,7 +22,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  samples/s: imperative, hybridized, dynamic"
+	@echo "make bench  speed of every way to run the Tree-LSTM, with bars (some ten minutes)"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -36,7 +36,8 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/tree_lstm_relatedness.py benchmark
+	$(BIN)/python experiments/benchmark.py --batch-sizes 1,8,64,256 \
+	  --json runs/benchmark.json --picture runs/benchmark.png
 
 define STOP
 { echo "error: $(1)" >&2; exit 1; }
