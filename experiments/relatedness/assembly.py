@@ -32,8 +32,8 @@ from .training import seed_everything
 from .trees import Corpus, Pair
 
 #: What must stay as it was when a run is resumed, or it would be another run.
-SETTINGS = ("seed", "batch_size", "optimizer", "lr", "weight_decay", "hidden", "similarity_hidden",
-            "embedding_size", "freeze_embedding", "limit")  # fmt: skip
+SETTINGS = ("seed", "batch_size", "optimizer", "lr", "lr_decay", "weight_decay", "hidden",
+            "similarity_hidden", "embedding_size", "freeze_embedding", "limit")  # fmt: skip
 #: What a launcher of distributed training sets for every process.
 LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER",
             "DMLC_NUM_SERVER")  # fmt: skip

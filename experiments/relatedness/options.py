@@ -91,7 +91,9 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     training.add_argument("--optimizer", default="adagrad", metavar="NAME",
                           help="any of MXNet's optimizers (default adagrad)")
     training.add_argument("--lr", type=at_least(float, 0, exclusive=True), default=0.025,
-                          help="learning rate (default 0.025)")
+                          help="learning rate of the first epoch (default 0.025)")
+    training.add_argument("--lr-decay", type=at_least(float, 0, exclusive=True), default=0.9,
+                          help="each epoch has this times the rate of the one before (default 0.9)")
     # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history: for
     # the strength of an L2 term of 1e-4 in the gradient, as in the paper, it has to be larger.
     training.add_argument("--weight-decay", type=at_least(float, 0), default=0.04,

@@ -226,6 +226,8 @@ class Training:
     def _run_epoch(self, log: StepLog, interruption: Interruption) -> EpochResult:
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch)
+        decay = self.settings["lr_decay"] ** (epoch - 1)
+        self.trainer.set_learning_rate(self.settings["lr"] * decay)
         tally = _Tally()
         previous: Optional[Step] = None
         with tqdm(total=len(self.train.pairs), desc=f"epoch {epoch}", unit="sample", leave=False,

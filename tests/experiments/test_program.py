@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -360,3 +361,18 @@ def test_epochs_draw_from_seeds_of_their_own():
         training.seed_everything(seed, epoch)
         draws.append(np.random.rand())
     assert draws[0] == draws[3] and len(set(draws)) == 3
+
+
+def test_the_learning_rate_falls_from_epoch_to_epoch(tmp_path, monkeypatch):
+    """By the epoch's number alone, so that a resumed run goes on with the right one."""
+    rates = []
+    real = mx.gluon.Trainer.set_learning_rate
+
+    def noted(trainer, rate):
+        rates.append(rate)
+        real(trainer, rate)
+
+    monkeypatch.setattr(mx.gluon.Trainer, "set_learning_rate", noted)
+    train(tmp_path, "--lr-decay", 0.5, "--epochs", 2)
+    train(tmp_path, "--lr-decay", 0.5, "--epochs", 3, "--resume")
+    assert rates == [0.1, 0.05, 0.025]
