@@ -61,7 +61,9 @@ class Sample(NamedTuple):
     name: str
 
     def to(self, ctx: mx.Context) -> Sample:
-        """Move the arrays to a context; a sample that is there already is not copied."""
+        """Move the arrays, which are together, to a context; the sample itself if they are there."""
+        if self.target.context == ctx:
+            return self
         return self._replace(
             tokens_a=self.tokens_a.as_in_context(ctx),
             tokens_b=self.tokens_b.as_in_context(ctx),
