@@ -187,7 +187,7 @@ def make_parser() -> argparse.ArgumentParser:
     timed = (
         add("benchmark", run_benchmark, "time the modes side by side", batch_size=256),
         add("demo", run_demo, "train on the built-in corpus and compare speeds",
-            output=Path("runs/demo"), epochs=6, lr=0.05, weight_decay=1e-4),
+            output=Path("runs/demo"), epochs=6, lr_decay=1.0, weight_decay=1e-4),
     )
     # The controller behind "auto" times some twenty flushes before it settles.
     for verb, pairs, rounds, warmup in zip(timed, (256, 64), (5, 3), (12.0, 4.0)):

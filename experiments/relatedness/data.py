@@ -61,7 +61,7 @@ class Sample(NamedTuple):
     name: str
 
     def to(self, ctx: mx.Context) -> Sample:
-        """Move the arrays, which are together, to a context; the sample itself if they are there."""
+        """Move the arrays to a context; a sample that is there already is given as it is."""
         if self.target.context == ctx:
             return self
         return self._replace(

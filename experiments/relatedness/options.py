@@ -86,18 +86,18 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     training.add_argument("--batch-size", type=positive, default=25, metavar="N")
     training.add_argument("--num-workers", type=at_least(int, 0), default=0, metavar="N",
                           help="processes that encode minibatches ahead (default 0: none)")
-    training.add_argument("--epochs", type=positive, default=14, metavar="N",
-                          help="the best on the held-out pairs is kept (default 14)")
+    training.add_argument("--epochs", type=positive, default=12, metavar="N",
+                          help="the best on the held-out pairs is kept (default 12)")
     training.add_argument("--optimizer", default="adagrad", metavar="NAME",
                           help="any of MXNet's optimizers (default adagrad)")
-    training.add_argument("--lr", type=at_least(float, 0, exclusive=True), default=0.025,
-                          help="learning rate of the first epoch (default 0.025)")
-    training.add_argument("--lr-decay", type=at_least(float, 0, exclusive=True), default=0.9,
-                          help="each epoch has this times the rate of the one before (default 0.9)")
+    training.add_argument("--lr", type=at_least(float, 0, exclusive=True), default=0.05,
+                          help="learning rate of the first epoch (default 0.05)")
+    training.add_argument("--lr-decay", type=at_least(float, 0, exclusive=True), default=0.8,
+                          help="each epoch has this times the rate of the one before (default 0.8)")
     # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history: for
     # the strength of an L2 term of 1e-4 in the gradient, as in the paper, it has to be larger.
-    training.add_argument("--weight-decay", type=at_least(float, 0), default=0.04,
-                          help="of the weights, times the learning rate (default 0.04)")
+    training.add_argument("--weight-decay", type=at_least(float, 0), default=0.03,
+                          help="of the weights, times the learning rate (default 0.03)")
     training.add_argument("--seed", type=at_least(int, 0), default=1)
     training.add_argument("--ctx", type=contexts, default=[mx.cpu()], metavar="CTX",
                           help='"cpu" (default), "gpu(0)", or several with commas between')
