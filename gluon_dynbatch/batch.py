@@ -76,6 +76,8 @@ class Batch:
         self._habit: Optional[Habit] = None
         #: Calls that may still run at once before recording begins.
         self._at_once = 0
+        #: Whether MXNet's functions are replaced for this scope; not while calls run at once.
+        self._hooked = False
         self.report = Report()
         self.plan: Optional[Plan] = None
 
@@ -96,7 +98,6 @@ class Batch:
         STATE.batch = self
         if not self._at_once:
             self._record()
-        HOOKS.acquire()
         return self
 
     def _habit_here(self, frame: Any) -> Optional[Habit]:
@@ -118,6 +119,8 @@ class Batch:
     def _record(self) -> None:
         """Record calls from now on."""
         assert self._recorder is not None
+        HOOKS.acquire()
+        self._hooked = True
         self._recorder.mode = current_mode()
         STATE.recorder = self._recorder
 
@@ -195,7 +198,9 @@ class Batch:
             if STATE.batch is self:
                 STATE.batch = None
                 STATE.recorder = None
-            HOOKS.release()
+            if self._hooked:
+                HOOKS.release()
+            self._hooked = False
 
     def use_defaults(self, defaults: Dict[str, Any]) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""

@@ -14,7 +14,6 @@ from .arrays import TYPES
 from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
-from .intercept import count_call
 from .record import ARGUMENTS, FLATTENER, STATE, context_error
 from .trace import infer_shapes
 from .where import user_line
@@ -110,6 +109,8 @@ class DynamicHybridBlock(HybridBlock):
     """
 
     _scope_defaults: Optional[Dict[str, Any]] = None
+    #: Calls that run at once are counted for these blocks only: others say nothing of theirs.
+    _counts_calls = True
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
@@ -184,7 +185,8 @@ class DynamicHybridBlock(HybridBlock):
 
     def _run_cached_graph(self, args: Any) -> Any:
         """Run the cached graph for this structure of arguments, without recording the call."""
-        count_call()
+        if STATE.batch is not None:
+            STATE.batch.count_call()
         try:
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:

@@ -176,7 +176,6 @@ class Hooks:
         def call_cached_op(block: HybridBlock, *args: Any) -> Any:
             recorder = STATE.recorder
             if recorder is None:
-                count_call()
                 return original(block, *args)
             return recorder.call_block(block, args)
 
@@ -212,13 +211,6 @@ class Hooks:
             return bool(previous)
 
         return set_mode
-
-
-def count_call() -> None:
-    """Take note of a call that is not recorded; a scope may let some run at once."""
-    batch = STATE.batch
-    if batch is not None:
-        batch.count_call()
 
 
 def current_mode() -> int:

@@ -165,7 +165,7 @@ class Entry:
     ):
         self.id = number
         self.token = callee.token
-        self.is_operator = isinstance(callee, Operator)
+        self.is_counted = getattr(callee, "counted", False)
         self.name = callee.name
         self.mode = mode
         self.program = program

@@ -82,6 +82,8 @@ class BlockCallee:
         #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
+        #: Whether the block tells of calls that are not recorded.
+        self.counted = getattr(block, "_counts_calls", False)
         self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}

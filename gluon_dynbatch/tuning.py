@@ -86,6 +86,8 @@ class Habit:
         self._predicted: Optional[Workload] = None
         #: What there is to choose from, for workloads met here.
         self._offers: Dict[Workload, Sequence[Setting]] = {}
+        #: Up to which size it is settled that calls run at once, for each `Workload.what`.
+        self._small: Dict[Any, int] = {}
         # Of the scope that is open now:
         self._started = 0.0
         self._timed = False
@@ -132,11 +134,18 @@ class Habit:
 
     def _preferred(self, workload: Optional[Workload]) -> Optional[Setting]:
         """Return what a workload met before is to be run with."""
-        offer = self._offers.get(workload) if workload is not None else None
+        if workload is None:
+            return None
+        if workload.size <= self._small.get(workload.what, -1):
+            return AT_ONCE
+        offer = self._offers.get(workload)
         if offer is None:
             return None
         setting, measured = self._runtime.controller.choose(workload, offer)
         self._open |= measured
+        if setting is AT_ONCE and not measured:
+            # What is too small for recording makes everything smaller too small.
+            self._small[workload.what] = workload.size
         return setting  # type: ignore[no-any-return]
 
     def choose(self, recording: Any, options: Any, budget: Budget) -> Tuple[Setting, bool]:
@@ -158,15 +167,16 @@ class Habit:
             called = frozenset((e.token[:2], e.mode) for e in recording.entries.values())
             workload = Workload(self._place, (called, options), size_of(calls))
             candidates = self._list_candidates(recording, workload, options, budget)
-            setting, measured = self._runtime.controller.choose(workload, candidates)
-            if begun_at_once or _is_foresight(setting):
-                setting, measured = candidates[0], False
-                self._timed = False
             self._predicted = workload
             if len(self._offers) > MOST_WORKLOADS:
                 self._offers.clear()
+                self._small.clear()
             self._offers[workload] = candidates
-            self._workload, self._setting, self._open = workload, setting, measured
+            self._open = False
+            setting = self._preferred(workload)
+            if begun_at_once or setting is None or _is_foresight(setting):
+                setting, self._open, self._timed = candidates[0], False, False
+            self._workload, self._setting = workload, setting
         return self._setting, self._open
 
     def _list_candidates(
@@ -190,7 +200,8 @@ class Habit:
         if options.leaves_all_open:
             most = 4**workload.size
             found += [found[0]._replace(hold=n) for n in PARTS if most < 12 * n and 2 * n < most]
-            if workload.size <= MOST_AT_ONCE:
+            counted = any(e.is_counted for e in recording.entries.values())
+            if counted and workload.size <= MOST_AT_ONCE:
                 found.append(AT_ONCE)
         return found
 
@@ -200,11 +211,17 @@ class Habit:
         if self._predicted is None or self._workload is None or self._setting is None:
             return ""
         calls = self._calls + at_once
+        if not calls:
+            # Another model, which says nothing of its calls: next time, record and see.
+            self._predicted = None
+            return ""
         if _is_foresight(self._setting):
             # Whatever was predicted, this is what it was.
             self._workload = self._predicted = self._predicted._replace(size=size_of(calls))
         if self._timed and self._setting in self._offers.get(self._workload, (self._setting,)):
             self._trial = Trial(self._workload, self._setting, calls, self._started)
+        if self._setting is AT_ONCE and self._workload not in self._offers:
+            return "auto: calls at once, as settled for larger minibatches"
         return str(self._runtime.controller.explain(self._workload))
 
 
@@ -214,7 +231,7 @@ def _is_foresight(setting: Setting) -> bool:
 
 
 def _count_calls(recording: Any) -> int:
-    """Count the recorded calls of cells; of operators, if there are no others."""
+    """Count the recorded calls of blocks that tell of calls at once, too; without such, all."""
     entries = np.frombuffer(recording.node_entry, dtype=np.int32)
-    cells = [e.id for e in recording.entries.values() if not e.is_operator]
+    cells = [e.id for e in recording.entries.values() if e.is_counted]
     return int(np.isin(entries, cells).sum()) or len(entries)

@@ -268,3 +268,40 @@ def test_gradients_through_parts(parts, net):
     assert len(batch.report.flushes) > 1
     for got in found[1:]:
         np.testing.assert_allclose(got, found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_too_small_makes_everything_smaller_too_small(chooser, net, monkeypatch):
+    """Rare sizes need no trials of their own once a larger one has been settled."""
+    run(net, rows(20))
+    monkeypatch.setattr(chooser, "choose", lambda key, candidates: (AT_ONCE, False))
+    assert run(net, rows(20))[0].report.at_once == 20
+
+    def refuse(key, candidates):
+        raise AssertionError("nothing is left to choose")
+
+    monkeypatch.setattr(chooser, "choose", refuse)
+    for count in (2, 5, 20, 1):
+        assert run(net, rows(count))[0].report.at_once == count
+
+
+def test_nothing_is_replaced_in_mxnet_while_calls_run_at_once(chooser, net):
+    originals = (mx.nd.register._imperative_invoke, gluon.HybridBlock.forward)
+    run(net, rows(2))
+    with_hooks = []
+
+    def look(x):
+        with_hooks.append((mx.nd.register._imperative_invoke, gluon.HybridBlock.forward))
+        return net(x)
+
+    batch, _ = run(look, rows(2))
+    assert batch.report.at_once == 2 and with_hooks == [originals] * 2
+
+
+def test_a_model_that_tells_of_no_calls_is_always_recorded(chooser):
+    plain = gluon.nn.Dense(3, in_units=3)
+    plain.initialize()
+    plain.hybridize()
+    run(plain, rows(3))  # perhaps taken for the model that was last run at this place
+    for _ in range(3):
+        batch, _ = run(plain, rows(3))
+        assert batch.report.at_once == 0 and batch.report.nodes == 3
