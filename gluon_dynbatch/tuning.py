@@ -220,7 +220,7 @@ class Habit:
             self._workload = self._predicted = self._predicted._replace(size=size_of(calls))
         if self._timed and self._setting in self._offers.get(self._workload, (self._setting,)):
             self._trial = Trial(self._workload, self._setting, calls, self._started)
-        if self._setting is AT_ONCE and self._workload not in self._offers:
+        if self._workload.size < self._small.get(self._workload.what, 0):
             return "auto: calls at once, as settled for larger minibatches"
         return str(self._runtime.controller.explain(self._workload))
 
