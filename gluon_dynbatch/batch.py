@@ -191,6 +191,7 @@ class Batch:
         finally:
             if failed:
                 recorder.recording.drop(f"the scope ended with {kind.__name__}: {error}")
+            recorder.close()
             self._recorder = None
             self._frame = None
             self._habit = None

@@ -16,16 +16,21 @@ class PlanCache:
     Parameters
     ----------
     capacity : int, optional
-        Number of plans kept.
+        Bytes of all that is kept.
     """
 
-    def __init__(self, capacity: int = 64):
+    def __init__(self, capacity: int = 64 << 20):
         self._capacity = capacity
-        self._held: OrderedDict[Hashable, Any] = OrderedDict()
+        self._held: OrderedDict[Hashable, Tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
+        #: Bytes kept now.
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def get(
-        self, fingerprint: Hashable, make: Callable[[], Any], worth: Callable[[Any], bool]
+        self, fingerprint: Hashable, make: Callable[[], Any], weigh: Callable[[Any], int]
     ) -> Tuple[Any, bool]:
         """Return what belongs to `fingerprint` and whether it was there already.
 
@@ -35,23 +40,28 @@ class PlanCache:
             What the thing is made from.
         make : callable
             Makes it.
-        worth : callable
-            Whether to keep what was made.
+        weigh : callable
+            Bytes of what was made; 0 if it is not to be kept.  What is larger than the capacity is
+            not kept either.
         """
         with self._lock:
             if fingerprint in self._held:
                 self._held.move_to_end(fingerprint)
-                return self._held[fingerprint], True
+                return self._held[fingerprint][0], True
         made = make()
-        if not worth(made):
+        size = weigh(made)
+        if not 0 < size <= self._capacity:
             return made, False
         with self._lock:
-            self._held[fingerprint] = made
-            while len(self._held) > self._capacity:
-                self._held.popitem(last=False)
+            if fingerprint not in self._held:  # another thread may have been faster
+                self._held[fingerprint] = made, size
+                self.bytes += size
+            while self.bytes > self._capacity:
+                self.bytes -= self._held.popitem(last=False)[1][1]
         return made, False
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._held.clear()
+            self.bytes = 0

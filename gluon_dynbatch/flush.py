@@ -92,6 +92,13 @@ class Planned(NamedTuple):
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
     analysed: bool
 
+    @property
+    def bytes(self) -> int:
+        """About what the plan takes in memory, with one for the backward pass of the same size."""
+        units = self.plan.units
+        held = (*self.plan, *units, *units.graph, self.mode, self.term)
+        return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
+
 
 class Flush:
     """Computes one recording."""
@@ -194,7 +201,7 @@ class Flush:
         return self._runtime.plans.get(
             fingerprint,
             lambda: self._make_plan(setting, wanted, weights),
-            lambda planned: bool(planned.analysed),
+            lambda planned: planned.bytes if planned.analysed else 0,
         )
 
     def _make_plan(self, setting: Setting, wanted: List[int], weights: np.ndarray) -> Planned:

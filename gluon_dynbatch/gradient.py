@@ -303,6 +303,9 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     backward : callable
         ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
     """
+    # What ctypes makes of the two functions below is part of reference cycles.  Lest `backward`,
+    # with all the arrays it holds, lives until the collector comes, it is let go of by hand.
+    held = [backward]
 
     def run(heads: int, count: int, pointers: Any, requests: Any, training: int, state: Any) -> int:
         del training, state
@@ -311,7 +314,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         ]
         try:
             asked = [requests[i] for i in range(count)]
-            made = backward(arrays[:heads], [bool(request) for request in asked])
+            made = held[0](arrays[:heads], [bool(request) for request in asked])
             for target, gradient, request in zip(arrays[heads:], made, asked):
                 if request in (_WRITE, _WRITE_INPLACE):
                     gradient.copyto(target)
@@ -327,6 +330,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
 
     def delete(state: Any) -> int:
         del state
+        held.clear()
         _ALIVE.pop(key, None)
         return 1
 

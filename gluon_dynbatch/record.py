@@ -233,6 +233,10 @@ class Recorder:
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
 
+    def close(self) -> None:
+        """Let go of scope and recording, so that none of the three waits for the collector."""
+        self.recording = self._flush = None  # type: ignore[assignment]
+
     def fresh(self) -> Recording:
         """Start a new recording and return the one that ends."""
         ended, self.recording = self.recording, Recording(self)

@@ -6,7 +6,9 @@ turns so that a slow minute of the machine hurts all of them alike:
 
 1. once, and that measurement is dropped, for it pays for building symbols and operators;
 2. once more.  A candidate that has never come near the best median so far is out;
-3. a few more times, after which the smallest median decides, for good.
+3. a few more times;
+4. if several are close then, these some more times, as minibatches differ among themselves;
+5. the smallest median decides, for good.
 
 Nothing is explored afterwards: a user who has waited for the choice shall have all of it.  Should a
 caller offer measurements of other settings later, they are listed, and win if they stay better on
@@ -30,6 +32,12 @@ MARGIN = 0.9
 
 RECENT = 15
 """Measurements kept per candidate."""
+
+CLOSE = 1.5
+"""Candidates whose median is within this factor of the best are close."""
+
+EXTRA = 3
+"""Close candidates are measured so many times as often as others."""
 
 
 class Setting(NamedTuple):
@@ -146,11 +154,7 @@ class Controller:
             if len(candidates) == 1:
                 return candidates[0], False
             records = [workload.records.setdefault(s, _Record()) for s in candidates]
-            open_ones = [
-                (record.seen, place)
-                for place, record in enumerate(records)
-                if not record.hopeless and record.seen <= self._trials
-            ]
+            open_ones = self._open(records, workload.winner in candidates)
             if open_ones:
                 workload.winner = None
                 return candidates[min(open_ones)[1]], True
@@ -159,6 +163,18 @@ class Controller:
                 self._settle(workload, candidates[place])
             assert workload.winner is not None
             return workload.winner, False
+
+    def _open(self, records: Sequence[_Record], settled: bool) -> list[tuple[int, int]]:
+        """Return the candidates still to be measured, each as (times seen, place)."""
+        alive = [(r.seen, place) for place, r in enumerate(records) if not r.hopeless]
+        missing = [(seen, place) for seen, place in alive if seen <= self._trials]
+        if missing or settled:
+            return missing
+        limit = CLOSE * min(record.median for record in records)
+        close = [(seen, place) for seen, place in alive if records[place].median <= limit]
+        if len(close) < 2:
+            return []
+        return [(seen, place) for seen, place in close if seen <= EXTRA * self._trials]
 
     def observe(self, key: Hashable, setting: Setting, seconds: float, units: float) -> None:
         """Take note of how long a flush took.

@@ -70,16 +70,33 @@ def test_figures_are_per_unit_of_work():
     assert controller.choose("k", [GOOD, FAST]) == (GOOD, False)
 
 
+def test_close_candidates_are_measured_some_more():
+    """Three figures each mislead here: the fourth and later ones show who is faster."""
+    controller = Controller(trials=2)
+    early, late = {FAST: 1.1, GOOD: 1.0, SLOW: 2.0}, {FAST: 0.9, GOOD: 1.0, SLOW: 2.0}
+    run(controller, early, 9)
+    chosen = run(controller, late, 20)
+    measured = [setting for setting, measuring in chosen if measuring]
+    assert measured == [GOOD, FAST] * 4, "three times as often, and only those that are close"
+    assert {setting for setting, measuring in chosen if not measuring} == {FAST}
+
+
+def test_one_that_nobody_is_close_to_needs_no_more():
+    controller = Controller(trials=2)
+    chosen = run(controller, {FAST: 1.0, GOOD: 1.6, SLOW: 1.8}, 12)
+    assert [measuring for _, measuring in chosen] == [True] * 9 + [False] * 3
+
+
 def test_a_drift_of_the_machine_does_not_start_it_wavering():
     controller = Controller(trials=2)
-    run(controller, {FAST: 1.0, GOOD: 1.2, SLOW: 1.5}, 10)
-    later = run(controller, {FAST: 10.0, GOOD: 12.0, SLOW: 15.0}, 40)
+    run(controller, {FAST: 1.0, GOOD: 1.6, SLOW: 1.8}, 10)
+    later = run(controller, {FAST: 10.0, GOOD: 16.0, SLOW: 18.0}, 40)
     assert {setting for setting, _ in later} == {FAST}
 
 
 def test_fresh_figures_that_are_offered_can_overthrow_the_winner():
     controller = Controller(trials=2)
-    run(controller, {FAST: 1.0, GOOD: 1.2, SLOW: 1.5}, 10)
+    run(controller, {FAST: 1.0, GOOD: 1.6, SLOW: 1.8}, 10)
     controller.observe("k", GOOD, 80.0, 100)
     controller.observe("k", GOOD, 80.0, 100)
     assert controller.choose("k", [GOOD, FAST, SLOW])[0] == FAST, "its own figures are old"
@@ -90,7 +107,7 @@ def test_fresh_figures_that_are_offered_can_overthrow_the_winner():
 
 def test_a_challenger_must_be_clearly_better():
     controller = Controller(trials=1)
-    run(controller, {FAST: 1.0, GOOD: 1.2, SLOW: 1.5}, 10)
+    run(controller, {FAST: 1.0, GOOD: 1.6, SLOW: 1.8}, 10)
     for _ in range(5):
         controller.observe("k", GOOD, 95.0, 100)
     assert controller.choose("k", [GOOD, FAST, SLOW]) == (FAST, False)
@@ -99,7 +116,7 @@ def test_a_challenger_must_be_clearly_better():
 def test_figures_from_before_an_overthrow_are_not_fresh_after_it():
     """GOOD takes over, then the machine slows down for all: FAST's old figures must not win."""
     controller = Controller(trials=2)
-    run(controller, {FAST: 1.0, GOOD: 1.2, SLOW: 1.5}, 12)
+    run(controller, {FAST: 1.0, GOOD: 1.6, SLOW: 1.8}, 12)
     for seconds in (80.0, 80.0):
         controller.observe("k", GOOD, seconds, 100)
     assert run(controller, {GOOD: 5.0}, 4) == [(GOOD, False)] * 4
@@ -110,11 +127,11 @@ def test_figures_from_before_an_overthrow_are_not_fresh_after_it():
 
 def test_a_new_candidate_is_measured_before_the_choice_is_final_again():
     controller = Controller(trials=1)
-    run(controller, {GOOD: 2.0, SLOW: 3.0}, 6, candidates=(GOOD, SLOW))
+    run(controller, {GOOD: 2.0, SLOW: 3.5}, 6, candidates=(GOOD, SLOW))
     assert controller.explain("k").startswith("auto: settled on block by search")
     assert controller.choose("k", (GOOD, FAST, SLOW)) == (FAST, True)
     assert controller.explain("k").startswith("auto: still measuring")
-    chosen = run(controller, {GOOD: 2.0, SLOW: 3.0, FAST: 1.0}, 4)
+    chosen = run(controller, {GOOD: 2.0, SLOW: 3.5, FAST: 1.0}, 4)
     assert chosen == [(FAST, True), (FAST, True), (FAST, False), (FAST, False)]
 
 
