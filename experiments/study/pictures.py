@@ -231,7 +231,7 @@ def launch_times(
             group = [r for r in runs if r[1:3] == line[1:3]]
             rows = [r.rows for r in group]
             axes.plot(rows, [r.milliseconds for r in group], ".", color=colour, alpha=0.25,
-                      markersize=4)  # fmt: skip
+                      markersize=4, rasterized=True)  # fmt: skip
             ends = sorted({min(rows), *(2**i for i in range(20) if min(rows) < 2**i < max(rows)),
                            max(rows)})  # fmt: skip
             values = [(line.fixed + line.per_row * row) / 1e3 for row in ends]
