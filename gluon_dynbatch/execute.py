@@ -25,11 +25,9 @@ class Buffers:
         What each buffer holds.
     sizes : sequence of int
         Rows of each; row 0 is zero.
-    indices : numpy.ndarray of int32
-        All gather indices, uploaded once per context.
     """
 
-    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int], indices: np.ndarray):
+    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
         self.arrays = [
             mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
             for arena, rows in zip(arenas, sizes)
@@ -38,11 +36,13 @@ class Buffers:
             zero(array._slice(0, 1))
         self._units = [arena.unit for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
-        self._indices = {
-            context: upload(indices, context)
-            for context in dict.fromkeys(a.context for a in arenas)
-            if len(indices)
-        }
+        self._contexts = dict.fromkeys(a.context for a in arenas)
+        self._indices: Dict[Any, NDArray] = {}
+
+    def upload(self, indices: np.ndarray) -> None:
+        """Bring all gather indices, int32, to where the arenas are."""
+        if len(indices):
+            self._indices = {context: upload(indices, context) for context in self._contexts}
 
     def _view(self, arena: int, unit: int) -> NDArray:
         """Return the arena with rows of another length; a last, incomplete row is left out."""
@@ -173,7 +173,8 @@ class Execution:
         self.plan = plan
         self._where = where
         self.externals = externals
-        self.buffers = Buffers(plan.arenas, plan.sizes, plan.indices)
+        self.buffers = Buffers(plan.arenas, plan.sizes)
+        self.buffers.upload(plan.indices)
         self._dispatcher = dispatcher
         self._tape = tape
 

@@ -71,7 +71,7 @@ class GradientTape:
         self._gradient = gradient
         self._externals = externals
         self._wanted = frozenset(gradient.launches)
-        self._buffers = Buffers(gradient.arenas, gradient.sizes, gradient.indices)
+        self._buffers = Buffers(gradient.arenas, gradient.sizes)
         #: What stands for parameters and shared arrays, by id of the original.
         self._stand_ins: Dict[int, _StandIn] = {}
         self._accumulators: List[NDArray] = []
@@ -160,9 +160,11 @@ class GradientTape:
 
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
+        self._pulls = self._gradient.pulls()
+        self._buffers.upload(self._pulls.indices)
         self._filled: List[Tuple[int, int, int]] = []
         for number, fill in enumerate(self._plan.fills):
-            if self._gradient.fills[number] is not None:
+            if self._pulls.fills[number] is not None:
                 row = 0
                 unit = self._plan.arenas[fill.region.arena].unit
                 for external in fill.externals:
@@ -190,7 +192,7 @@ class GradientTape:
 
     def _backward_launch(self, number: int) -> None:
         heads, gradients = [], []
-        for result, pull in zip(self._results[number], self._gradient.pulls[number]):
+        for result, pull in zip(self._results[number], self._pulls.results[number]):
             if pull is not None:
                 heads.append(result)
                 gradients.append(self._pulled(pull, result.shape))
@@ -214,7 +216,7 @@ class GradientTape:
             if number not in fills:
                 region = self._plan.fills[number].region
                 unit = self._plan.arenas[region.arena].unit
-                fills[number] = self._pulled(self._gradient.fills[number], (region.rows, unit))
+                fills[number] = self._pulled(self._pulls.fills[number], (region.rows, unit))
             array = self._externals[external]
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from .graph import Array, ragged_range
+from .order import order_members
 
 
 class Arena(NamedTuple):
@@ -259,10 +260,7 @@ class _Planner:
     def __init__(self, units: Any, groups: Array, external_types: Sequence[Any]):
         self._units = units
         self._types = external_types
-        ends = np.append(units.input0[1:], len(units.term0) - 1)
-        extra = units.term0[ends] - units.term0[units.input0]
-        # Members with more summands first, so that each further summand is added to a prefix.
-        self._order = np.lexsort((np.arange(len(groups)), -extra, groups))
+        self._order = order_members(units, groups)
         self._launch_of = groups[self._order]
         count = int(groups.max()) + 1 if len(groups) else 0
         self._first = np.searchsorted(self._launch_of, np.arange(count + 1))
@@ -299,18 +297,27 @@ class _Planner:
         )
 
     def _external_units(self) -> Dict[int, int]:
-        """Return for each external that has to stand in an arena the row length it is read with."""
+        """Return for each external that has to stand in an arena the row length it is read with.
+
+        They are in the order in which they are read first.
+        """
         units = self._units
-        ports = [port for segment in units.segments for port in segment.inputs]
-        shared = np.array([port.shared for port in ports], dtype=bool)
-        first_port = np.cumsum([0] + [len(segment.inputs) for segment in units.segments])
-        counts = np.diff(np.append(units.input0, len(units.term0) - 1))
-        port = np.repeat(first_port[units.segment], counts) + ragged_range(counts)
-        port = np.repeat(port, np.diff(units.term0))
         outside = np.flatnonzero(units.term < 0)
-        outside = outside[~shared[port[outside]]]
-        externals, first = np.unique(-1 - units.term[outside], return_index=True)
-        return {e: ports[p].unit for e, p in zip(externals.tolist(), port[outside[first]].tolist())}
+        at = np.searchsorted(units.term0, outside, side="right") - 1
+        owner = np.searchsorted(units.input0, at, side="right") - 1
+        port = at - units.input0[owner]
+        first_port = np.cumsum([0] + [len(segment.inputs) for segment in units.segments])
+        ports = [port for segment in units.segments for port in segment.inputs]
+        number = first_port[units.segment[owner]] + port
+        own = ~np.array([port.shared for port in ports], dtype=bool)[number]
+        place = np.empty(len(self._order), dtype=np.int64)
+        place[self._order] = np.arange(len(self._order))
+        level = outside - units.term0[at]
+        launch = np.searchsorted(self._first, place[owner], side="right")
+        read = np.lexsort((place[owner], level, port, launch))
+        read = read[own[read]]
+        externals, first = np.unique(-1 - units.term[outside[read]], return_index=True)
+        return {int(externals[i]): ports[number[read[first[i]]]].unit for i in np.argsort(first)}
 
     def _place_externals(self) -> Tuple[Fill, ...]:
         count = len(self._types)
