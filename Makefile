@@ -65,7 +65,7 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
-$(NATIVE): $(STAMP) gluon_dynbatch/_native.c
+$(NATIVE): $(STAMP) gluon_dynbatch/_native.c gluon_dynbatch/_planning.c
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

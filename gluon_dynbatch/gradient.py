@@ -202,7 +202,7 @@ class GradientTape:
             autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
 
     def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
-        parts = [self._buffers.fetch(part) for part in pull.parts]
+        parts = self._buffers.fetch(pull.parts)
         parts = [part if part.shape == shape else part.reshape(shape) for part in parts]
         return parts[0] if len(parts) == 1 else mx.nd.add_n(*parts)
 

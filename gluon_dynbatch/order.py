@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .graph import Array, ragged_range
+from .native import PLANNING
 
 
 class _Reads(NamedTuple):
@@ -48,8 +49,12 @@ def order_members(units: Any, groups: Array) -> Array:
     numpy.ndarray of int64, shape (units,)
         The units.
     """
-    order = np.argsort(groups, kind="stable")
     count = len(groups)
+    if PLANNING is not None:
+        made = np.empty(count, dtype=np.int64)
+        PLANNING.order(groups, units.input0, units.term0, units.term, units.slot_unit, made)
+        return made
+    order: Array = np.argsort(groups, kind="stable")
     if count < 2:
         return order
     inputs = np.append(units.input0, len(units.term0) - 1)

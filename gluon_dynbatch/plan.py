@@ -7,11 +7,12 @@ arena is counted in elements, so that a value can be read with another shape tha
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from .graph import Array, ragged_range
+from .native import PLANNING
 from .order import order_members
 
 
@@ -280,7 +281,11 @@ class _Planner:
         at = units.term + len(self._external_element)
         self._element = source[at] + units.term_offset
         self._arena = arenas[at]
-        launches = tuple(self._launch(k, outputs[k]) for k in range(len(self._first) - 1))
+        resolved = self._resolve() if PLANNING is not None else []
+        launches = tuple(
+            self._launch(k, outputs[k], resolved[k] if resolved else None)
+            for k in range(len(self._first) - 1)
+        )
         return Plan(
             launches,
             fills,
@@ -365,27 +370,72 @@ class _Planner:
             placed.append(tuple(regions))
         return placed
 
-    def _launch(self, k: int, outputs: Tuple[Region, ...]) -> Launch:
+    def _resolve(self) -> List[List[Optional[List[Fetch]]]]:
+        """Name per launch and input its summands, where that is simple; see ``_planning.c``."""
+        units = self._units
+        ports = [port for segment in units.segments for port in segment.inputs]
+        counts = [len(segment.inputs) for segment in units.segments]
+        index = np.empty(len(units.term), dtype=np.int32)
+        found, indices = PLANNING.resolve(
+            self._order,
+            self._first,
+            units.segment,
+            units.graph.rows,
+            np.append(units.input0, len(units.term0) - 1),
+            units.term0,
+            self._element,
+            self._arena,
+            np.cumsum([0] + counts).astype(np.int32),
+            np.array([port.unit for port in ports], dtype=np.int32),
+            np.array([port.shared for port in ports], dtype=bool),
+            np.array([arena.unit for arena in self.fetches.arenas], dtype=np.int32),
+            index,
+        )
+        base = self.fetches.index(index[:indices])
+        return [
+            [
+                operand and [self._named(*summand, base, port.unit) for summand in operand]
+                for operand, port in zip(launch, self._segment(k).inputs)
+            ]
+            for k, launch in enumerate(found)
+        ]
+
+    def _named(
+        self, arena: int, first: int, indices: int, rows: int, base: int, unit: int
+    ) -> Fetch:
+        if indices < 0:
+            return Slice(arena, first, rows, unit)
+        return Gather(arena, unit, base + first, indices, rows, unit)
+
+    def _segment(self, k: int) -> Any:
+        return self._units.segments[self._units.segment[self._order[self._first[k]]]]
+
+    def _launch(
+        self, k: int, outputs: Tuple[Region, ...], resolved: Optional[List[Optional[List[Fetch]]]]
+    ) -> Launch:
+        low, high = self._first[k], self._first[k + 1]
+        segment = self._segment(k)
+        operands: List[Operand] = []
+        for p, port in enumerate(segment.inputs):
+            levels = None if resolved is None else resolved[p]
+            if levels is None:
+                operands.append(self._operand(k, p, port))
+            else:
+                operands.append(levels[0] if len(levels) == 1 else Sum(tuple(levels)))
+        total = int(self._row[high - 1] + self._rows[high - 1])
+        return Launch(segment, self._order[low:high], total, tuple(operands), outputs)
+
+    def _operand(self, k: int, p: int, port: Any) -> Operand:
         units = self._units
         low, high = self._first[k], self._first[k + 1]
-        members = self._order[low:high]
-        segment = units.segments[units.segment[members[0]]]
-        rows = self._rows[low:high]
-        inputs = units.input0[members]
-        operands = []
-        for p, port in enumerate(segment.inputs):
-            first = units.term0[inputs + p]
-            if port.shared:
-                operands.append(self._shared(int(first[0]), port))
-                continue
-            counts = units.term0[inputs + p + 1] - first
-            levels = int(counts.max())
-            if levels == 1:
-                operands.append(self._fetch(first, rows, port.unit))
-            else:
-                operands.append(self._sum(first, counts, rows, port.unit))
-        total = int(self._row[high - 1] + rows[-1])
-        return Launch(segment, members, total, tuple(operands), outputs)
+        inputs = units.input0[self._order[low:high]] + p
+        first = units.term0[inputs]
+        if port.shared:
+            return self._shared(int(first[0]), port)
+        counts = units.term0[inputs + 1] - first
+        if int(counts.max()) == 1:
+            return self._fetch(first, self._rows[low:high], port.unit)
+        return self._sum(first, counts, self._rows[low:high], port.unit)
 
     def _shared(self, term: int, port: Any) -> Operand:
         number = int(self._units.term[term])

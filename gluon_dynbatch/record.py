@@ -39,7 +39,8 @@ from .errors import (
     user_message,
 )
 from .lazy import LazyNDArray
-from .tape import NATIVE, Tape
+from .native import NATIVE
+from .tape import Tape
 from .where import IS_USER_CODE, call_line, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)

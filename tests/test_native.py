@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import record, tape
+from gluon_dynbatch import native, record, tape
 from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.record import STATE
 from tests import strategies
 
 ROOT = Path(__file__).parents[1]
-needs_native = pytest.mark.skipif(tape.NATIVE is None, reason="the native code was not built")
+needs_native = pytest.mark.skipif(native.NATIVE is None, reason="the native code was not built")
 
 
 def recording_of(program):
@@ -88,9 +88,9 @@ def test_integers_that_are_looked_into_do_not_move():
 @needs_native
 def test_call_checks_what_it_is_given():
     with pytest.raises(TypeError):
-        tape.NATIVE.call(None, {}, 0, 0, ())
+        native.NATIVE.call(None, {}, 0, 0, ())
     with pytest.raises(TypeError):
-        tape.NATIVE.call()
+        native.NATIVE.call()
 
 
 def test_a_recording_is_freed_with_its_arrays():
