@@ -14,11 +14,11 @@ from .errors import MismatchError, user_message
 from .execute import Execution
 from .expand import expand, read_nodes
 from .plan import make_plan
-from .wiring import ABSENT
 from .record import Recording
 from .segment import SegmentTable
 from .trace import VARIABLE
 from .where import where_of
+from .wiring import ABSENT
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}

@@ -88,7 +88,12 @@ class Buffers:
             high, last = low + 1, first + indices
             while high < len(gathers):
                 after = gathers[high]
-                if (after.arena, after.grain, after.unit, after.first) != (arena, grain, unit, last):
+                if (after.arena, after.grain, after.unit, after.first) != (
+                    arena,
+                    grain,
+                    unit,
+                    last,
+                ):
                     break
                 high, last = high + 1, last + after.indices
             index = part(self._indices[self.arrays[arena].context], first, last)

@@ -138,8 +138,7 @@ class Survey(NamedTuple):
         found = frozenset(
             i
             for i, kind in enumerate(entry.in_types)
-            if kind.shape[0] > 1
-            and ((several and self.same[first + i]) or self.weight[first + i])
+            if kind.shape[0] > 1 and ((several and self.same[first + i]) or self.weight[first + i])
         )
         return found if len(found) < arguments else frozenset()
 

@@ -47,10 +47,11 @@ from mxnet.ndarray import NDArray
 
 from .dispatch import ONE_AT_A_TIME
 from .errors import GradientError, user_message
-from .execute import Buffers, zero
+from .execute import Buffers, part, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
+from .segment import ParameterRows
 from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -74,6 +75,8 @@ class GradientTape:
         self._buffers = Buffers(gradient.arenas, gradient.sizes)
         #: What stands for parameters and shared arrays, by id of the original.
         self._stand_ins: Dict[int, _StandIn] = {}
+        #: Some rows of stand-ins: by id of the original, whether copied, and which rows.
+        self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
         self._accumulators: List[NDArray] = []
         self._results: Dict[int, List[NDArray]] = {}
         #: Inputs of the node in MXNet's tape.
@@ -138,10 +141,25 @@ class GradientTape:
             arguments[k].copyto(segment.parameters[number].data(segment.context))
 
     def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
+        if isinstance(parameter, ParameterRows):
+            return self._rows(parameter, context, argument in executable.read_back)
         data = parameter.data(context)
         if argument in executable.mutated:
             return data.copy()
         return self._variable(data, parameter.grad_req != "null", argument in executable.read_back)
+
+    def _rows(self, rows: ParameterRows, context: Any, read_back: bool) -> NDArray:
+        data = rows.parameter.data(context)
+        self._variable(data, rows.grad_req != "null", read_back)
+        whole = self._stand_ins[id(data)]
+        key = (id(data), whole.copied, rows.start, rows.stop)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = part(whole.array, rows.start, rows.stop)
+            if whole.accumulator is not None:
+                gradient = part(whole.accumulator, rows.start, rows.stop)
+                autograd.mark_variables([found], [gradient], "add")
+        return found
 
     def _variable(self, array: NDArray, trained: bool, read_back: bool) -> NDArray:
         """Return a stand-in for an array from outside; if it is trained, gradients add up."""

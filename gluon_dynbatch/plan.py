@@ -394,18 +394,11 @@ class _Planner:
         base = self.fetches.index(index[:indices])
         return [
             [
-                operand and [self._named(*summand, base, port.unit) for summand in operand]
+                operand and [_named(summand, base, port.unit) for summand in operand]
                 for operand, port in zip(launch, self._segment(k).inputs)
             ]
             for k, launch in enumerate(found)
         ]
-
-    def _named(
-        self, arena: int, first: int, indices: int, rows: int, base: int, unit: int
-    ) -> Fetch:
-        if indices < 0:
-            return Slice(arena, first, rows, unit)
-        return Gather(arena, unit, base + first, indices, rows, unit)
 
     def _segment(self, k: int) -> Any:
         return self._units.segments[self._units.segment[self._order[self._first[k]]]]
@@ -473,3 +466,11 @@ class _Planner:
         places = np.empty(len(elements), dtype=np.int64)
         places[np.concatenate(order)] = np.arange(len(elements))
         return Mixed(tuple(parts), self.fetches.index(places), len(elements), unit)
+
+
+def _named(summand: Tuple[int, int, int, int], base: int, unit: int) -> Fetch:
+    """Read a summand as ``resolve`` of ``_planning.c`` tells it."""
+    arena, first, indices, rows = summand
+    if indices < 0:
+        return Slice(arena, first, rows, unit)
+    return Gather(arena, unit, base + first, indices, rows, unit)

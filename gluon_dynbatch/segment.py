@@ -18,9 +18,11 @@ from typing import (
     Sequence,
     Set,
     Tuple,
+    Union,
 )
 
 from mxnet.gluon import Parameter
+from mxnet.ndarray import NDArray
 
 from . import rules
 from .arrays import elements
@@ -52,6 +54,23 @@ class Port(NamedTuple):
     differentiable: bool = True
 
 
+class ParameterRows(NamedTuple):
+    """Consecutive rows of a parameter, as an argument of an operator."""
+
+    parameter: Parameter
+    start: int
+    stop: int
+
+    @property
+    def grad_req(self) -> str:
+        """What happens to gradients of the parameter."""
+        return self.parameter.grad_req  # type: ignore[no-any-return]
+
+    def data(self, context: Any) -> NDArray:
+        """Return the rows, in place."""
+        return self.parameter.data(context)._slice(self.start, self.stop)
+
+
 class Segment:
     """A piece of a program in its batching layout; equal pieces are one object."""
 
@@ -78,7 +97,7 @@ class Segment:
         self.heads = normal.heads
         #: Per variable node of the symbol: ("in", input) or ("param", parameter).
         self.arguments: Tuple[Tuple[str, int], ...] = tuple(normal.arguments)
-        self.parameters: Tuple[Parameter, ...] = tuple(normal.parameters)
+        self.parameters: Tuple[Union[Parameter, ParameterRows], ...] = tuple(normal.parameters)
         self.mode = variant.entry.mode
         self.context = variant.entry.context
         #: Why calls of this segment run alone; empty if they merge.
@@ -145,7 +164,8 @@ class NormalForm:
         self.ports: List[Port] = []
         self.sources: List[Tuple[Source, ...]] = []
         self.outputs: List[Port] = []
-        self.parameters: List[Parameter] = []
+        self.parameters: List[Union[Parameter, ParameterRows]] = []
+        self._split_products = _split_products(variant, members) if layout == "rows" else {}
 
     def key(self, variant: Variant, layout: str) -> Any:
         """Return what equal segments have in common."""
@@ -165,7 +185,10 @@ class NormalForm:
             tuple(self.arguments),
             tuple(self.ports),
             tuple(self.outputs),
-            tuple(map(id, self.parameters)),
+            tuple(
+                (id(p.parameter), *p[1:]) if isinstance(p, ParameterRows) else id(p)
+                for p in self.parameters
+            ),
             layout,
             entry.mode,
             entry.context,
@@ -222,6 +245,13 @@ class NormalForm:
                 self._done[ref] = self._input(ref)
             elif node.op == VARIABLE:
                 self._done[ref] = self._parameter(row)
+            elif row in self._split_products:
+                product = self._split_products[row]
+                data = self._program.rows[product].inputs[0]
+                if data not in self._done:
+                    stack.append(data)
+                    continue
+                self._done[ref] = self._product_part(product, ref)
             else:
                 missing = [r for r in node.inputs if r not in self._done]
                 if missing:
@@ -279,6 +309,18 @@ class NormalForm:
         self.parameters.append(self._program.parameters[row])
         return self._variable("param", len(self.parameters) - 1)
 
+    def _product_part(self, product: int, ref: Ref) -> Ref:
+        """Emit one part of a product that is split: the product with some rows of its weight."""
+        row = self._program.rows[product]
+        size = self._variant.entry.shapes[ref][-1]
+        inputs = [self._done[row.inputs[0]]]
+        for argument, _ in row.inputs[1:]:
+            whole = self._program.parameters[argument]
+            self.parameters.append(ParameterRows(whole, size * ref[1], size * (ref[1] + 1)))
+            inputs.append(self._variable("param", len(self.parameters) - 1))
+        attrs = {**rules.public_attrs(row.attrs), "num_hidden": str(size)}
+        return (self._node(row.op, attrs, inputs), 0)
+
     def _node(
         self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None
     ) -> int:
@@ -332,3 +374,38 @@ class NormalForm:
             inputs = [refs[k] if s == rules.INPUT else (numbers[s], k) for s, k in part.inputs]
             numbers.append(self._node(part.op, part.attrs, inputs))
         return [(numbers[s], k) for s, k in replaced.outputs]
+
+
+def _split_products(variant: Variant, members: Set[int]) -> Dict[int, int]:
+    """Find products with parameters of which nothing but equal parts of the columns is used.
+
+    Each part is then a product with some rows of the weight: nothing is split, what is not used is
+    not computed, and each result is written where it belongs.
+
+    Returns
+    -------
+    dict
+        Program row of the product, by that of the split.
+    """
+    program, found = variant.entry.program, {}
+    for number in members:
+        split = program.rows[number]
+        if split.op != "SliceChannel" or not variant.batched[number]:
+            continue
+        product, _ = split.inputs[0]
+        row, shape = program.rows[product], variant.entry.shapes[split.inputs[0]]
+        axis, parts = int(split.attrs.get("axis", "1")), int(split.attrs["num_outputs"])
+        if (
+            row.op == "FullyConnected"
+            and product in members
+            and variant.batched[product]
+            and all(argument in program.parameters for argument, _ in row.inputs[1:])
+            and len(shape) == 2
+            and axis in (1, -1)
+            and shape[1] // parts > 0
+            and split.attrs.get("squeeze_axis", "False") in ("False", "0")
+            and [r for r, _ in program.heads].count(product) == 0
+            and sum(r == product for other in program.rows for r, _ in other.inputs) == 1
+        ):
+            found[number] = product
+    return found

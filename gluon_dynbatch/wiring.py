@@ -6,7 +6,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
 import numpy as np
 
-from .graph import Array, UnitGraph, ragged_range
+from .graph import Array, UnitGraph
 from .native import PLANNING
 from .record import Recording
 from .segment import Cut, Segment
@@ -112,7 +112,7 @@ def wire(recording: Recording, kinds: Dict[int, Kind]) -> Units:
 
 
 def _signatures(segments: List[Segment], wires: _Wires) -> Array:
-    """Number what may share a launch: the segment, and the identity of every array it shares."""
+    """Give the units of a segment one number per distinct set of arrays that they share."""
     within = np.zeros(len(wires.segment), dtype=np.int64)
     distinct = np.ones(len(segments) + 1, dtype=np.int64)
     for number, segment in enumerate(segments):

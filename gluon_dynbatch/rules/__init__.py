@@ -13,7 +13,7 @@ from __future__ import annotations
 from . import elementwise, index, linear, reduce, shape
 from .kernels import faster
 from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
-from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
+from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
 from .table import REFUSED, TABLE, rows, stack
 
 FAMILIES = (elementwise, index, linear, reduce, shape)
@@ -36,6 +36,7 @@ __all__ = [
     "is_random",
     "mutates",
     "nondifferentiable_inputs",
+    "public_attrs",
     "rows",
     "stack",
 ]
