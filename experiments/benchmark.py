@@ -168,41 +168,76 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     data.add_argument("--data", type=Path, metavar="DIR", help="without it, the built-in corpus")
     data.add_argument("--layout", choices=("auto", *LAYOUTS))
     data.add_argument("--embedding", type=Path, metavar="FILE", help="word vectors, GloVe text")
-    data.add_argument("--freeze-embedding", action="store_true",
-                      help="do not train the word vectors (default: a dense gradient of the whole "
-                      "table per sample would slow the loops over samples beyond measure)")
+    data.add_argument(
+        "--freeze-embedding",
+        action="store_true",
+        help="do not train the word vectors (default: a dense gradient of the whole "
+        "table per sample would slow the loops over samples beyond measure)",
+    )
     data.add_argument("--no-freeze-embedding", action="store_false", dest="freeze_embedding")
     data.add_argument("--embedding-size", type=positive, metavar="N", help="default 300")
     data.add_argument("--hidden", type=positive, metavar="N", help="default 150")
-    data.add_argument("--pairs", type=positive, dest="limit", metavar="N",
-                      help="draw minibatches from the first N training pairs (default: all)")
+    data.add_argument(
+        "--pairs",
+        type=positive,
+        dest="limit",
+        metavar="N",
+        help="draw minibatches from the first N training pairs (default: all)",
+    )
     data.add_argument("--seed", type=at_least(int, 0))
     batching = parser.add_argument_group("gluon_dynbatch")
     for option in ("--analysis-budget", "--granularity", "--policy"):
         batching.add_argument(option, help="default auto")
     timing = parser.add_argument_group("timing")
-    timing.add_argument("--batch-sizes", type=batch_sizes, metavar="N,N,...",
-                        help="default 1,2,4,...,1024")
+    timing.add_argument(
+        "--batch-sizes", type=batch_sizes, metavar="N,N,...", help="default 1,2,4,...,1024"
+    )
     timing.add_argument("--rounds", type=positive, metavar="N", help="default 5")
-    timing.add_argument("--seconds", type=seconds, metavar="S",
-                        help="about how long each is timed in a round, at least one minibatch "
-                        "(default 0.4)")
-    timing.add_argument("--warmup", type=seconds, metavar="S",
-                        help="how long each may run untimed to settle (default 60)")
-    timing.add_argument("--loop-pairs", type=positive, metavar="N",
-                        help="minibatches of the loops over samples are cut to N pairs, as their "
-                        "time per pair does not depend on it (default 32)")
-    timing.add_argument("--fresh-size", type=positive, metavar="N",
-                        help="minibatches in the fresh processes that measure memory (default 256)")
-    timing.add_argument("--fresh-seconds", type=seconds, metavar="S",
-                        help="how long each of these runs at least (default 6)")
-    timing.add_argument("--quick", action="store_true",
-                        help="two minutes: three batch sizes, short rounds, memory of two modes")
+    timing.add_argument(
+        "--seconds",
+        type=seconds,
+        metavar="S",
+        help="about how long each is timed in a round, at least one minibatch (default 0.4)",
+    )
+    timing.add_argument(
+        "--warmup",
+        type=seconds,
+        metavar="S",
+        help="how long each may run untimed to settle (default 60)",
+    )
+    timing.add_argument(
+        "--loop-pairs",
+        type=positive,
+        metavar="N",
+        help="minibatches of the loops over samples are cut to N pairs, as their "
+        "time per pair does not depend on it (default 32)",
+    )
+    timing.add_argument(
+        "--fresh-size",
+        type=positive,
+        metavar="N",
+        help="minibatches in the fresh processes that measure memory (default 256)",
+    )
+    timing.add_argument(
+        "--fresh-seconds",
+        type=seconds,
+        metavar="S",
+        help="how long each of these runs at least (default 6)",
+    )
+    timing.add_argument(
+        "--quick",
+        action="store_true",
+        help="two minutes: three batch sizes, short rounds, memory of two modes",
+    )
     files = parser.add_argument_group("files")
     files.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     files.add_argument("--picture", type=Path, metavar="FILE", help="draw PNG and SVG there")
-    files.add_argument("--read", type=Path, metavar="FILE",
-                       help="measure nothing; show and draw what --json wrote earlier")
+    files.add_argument(
+        "--read",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing; show and draw what --json wrote earlier",
+    )
     parser.add_argument("--fresh", nargs=2, help=argparse.SUPPRESS)
     program = Parser()
     add_options(program)
