@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from tqdm import tqdm
 
-import gluon_dynbatch as gdb
+from command import run_program
 from relatedness import benchmark
 from relatedness.assembly import UsageError, read_pairs
 from relatedness.data import LAYOUTS, DataError
@@ -270,22 +270,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the program; errors that the user can mend are one line, without a trace."""
+    """Run the program."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        run(parse(argv), argv)
-    except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (UsageError, DataError, FreshError, gdb.BudgetError, gdb.OptionError) as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _complain(message: str) -> int:
-    print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
-    return 2
+    args = parse(argv)
+    return run_program(lambda: run(args, argv), UsageError, DataError, FreshError)
 
 
 if __name__ == "__main__":

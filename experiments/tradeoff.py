@@ -17,6 +17,7 @@ import mxnet as mx
 import numpy as np
 from tqdm import tqdm
 
+from command import run_program
 from relatedness.data import DataError
 from relatedness.options import at_least
 from study import contest, cost, curve, launches, pictures, simulate
@@ -301,17 +302,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the program; errors that the user can mend are one line, without a trace."""
+    """Run the program."""
     args = make_parser().parse_args(argv)
-    try:
+
+    def run() -> None:
         args.output.mkdir(parents=True, exist_ok=True)
         args.run(args)
-    except (DataError, WorkloadError, ResultsError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return run_program(run, DataError, WorkloadError, ResultsError)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, ContextManager, Dict, List, Optional, Sequence, TextIO, 
 import numpy as np
 
 import gluon_dynbatch as gdb
+from command import run_program
 from relatedness import benchmark
 from relatedness.assembly import (
     UsageError,
@@ -230,29 +230,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the program; errors that the user can mend are one line, without a trace."""
+    """Run the program."""
     args = make_parser().parse_args(argv)
+    return run_program(lambda: _run(args), UsageError, DataError, CheckpointError, DivergedError)
+
+
+def _run(args: argparse.Namespace) -> None:
     try:
         args.run(args)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except multiprocessing.TimeoutError:
-        return _complain("a worker process sends no minibatches; try a smaller --num-workers")
-    except (UsageError, DataError, CheckpointError, DivergedError) as error:
-        return _complain(str(error))
-    except (gdb.BudgetError, gdb.OptionError) as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _complain(message: str) -> int:
-    print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
-    return 2
+        reason = "a worker process sends no minibatches; try a smaller --num-workers"
+        raise UsageError(reason) from None
 
 
 if __name__ == "__main__":

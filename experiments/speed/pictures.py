@@ -8,40 +8,25 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from relatedness.benchmark import KINDS
-from study.axes import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Label,
-    count_axis,
-    label_ends,
-    limits,
-    log_axis,
-    new_figure,
-    tidy,
-)
+from study import axes as look
 
 from .contenders import CACHED, PRODUCTS
 
 STYLES = {
-    "imperative": (GREY, "-", "imperative, pair by pair"),
-    "hybridized": (PURPLE, "-", "hybridized, pair by pair"),
-    "fold": (GREEN, "-", "by depth, concat and split"),
-    "manual": (ORANGE, "-", "batched by hand"),
-    "dynamic": (BLUE, "-", "gluon_dynbatch"),
-    CACHED: (SKY, "--", "gluon_dynbatch, plan cached"),
-    PRODUCTS: (BLACK, ":", "matrix products alone"),
+    "imperative": (look.GREY, "-", "imperative, pair by pair"),
+    "hybridized": (look.PURPLE, "-", "hybridized, pair by pair"),
+    "fold": (look.GREEN, "-", "by depth, concat and split"),
+    "manual": (look.ORANGE, "-", "batched by hand"),
+    "dynamic": (look.BLUE, "-", "gluon_dynbatch"),
+    CACHED: (look.SKY, "--", "gluon_dynbatch, plan cached"),
+    PRODUCTS: (look.BLACK, ":", "matrix products alone"),
 }
 
 
 def speed(results: Dict[str, Dict[str, Any]], subtitle: str) -> Figure:
     """Draw medians and quartiles of all rounds; `results` is by batch size."""
-    figure = new_figure(14, 6, "Child-sum Tree-LSTM on sentence pairs: speed and batch size",
-                        subtitle)  # fmt: skip
+    title = "Child-sum Tree-LSTM on sentence pairs: speed and batch size"
+    figure = look.new_figure(14, 6, title, subtitle)
     sizes = sorted(int(size) for size in results)
     columns = figure.subplots(1, len(KINDS))
     for axes, kind in zip(columns, KINDS):
@@ -58,14 +43,9 @@ def _draw_kind(axes: Any, kind: str, sizes: List[int], results: Dict[str, Dict[s
     for name in rates[0]:
         colour, line, text = STYLES[name]
         low, median, high = np.array([np.percentile(r[name], (25, 50, 75)) for r in rates]).T
-        width = 2.6 if colour == BLUE else 1.6
+        width = 2.6 if colour == look.BLUE else 1.6
         axes.plot(sizes, median, line, color=colour, linewidth=width, marker=".", zorder=3)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
-        labels.append(Label(sizes[-1], median[-1], f"{text}  {median[-1]:,.0f}", colour))
+        labels.append(look.Label(sizes[-1], median[-1], f"{text}  {median[-1]:,.0f}", colour))
         seen += [low.min(), high.max()]
-    axes.set_yscale("log")
-    log_axis(axes.yaxis)
-    axes.set_ylim(*limits(seen))
-    count_axis(axes, sizes)
-    tidy(axes)
-    label_ends(axes, labels)
+    look.finish_counts(axes, sizes, seen, labels)
