@@ -1,8 +1,8 @@
-"""Speed against batch size, as one picture that can be read without a text."""
+"""Speed against batch size, and the bars, as pictures that can be read without a text."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from relatedness.benchmark import KINDS
 from study import axes as look
 
+from .bars import Bar
 from .contenders import CACHED, PRODUCTS
 
 STYLES = {
@@ -49,3 +50,31 @@ def _draw_kind(axes: Any, kind: str, sizes: List[int], results: Dict[str, Dict[s
         labels.append(look.Label(sizes[-1], median[-1], f"{text}  {median[-1]:,.0f}", colour))
         seen += [low.min(), high.max()]
     look.finish_counts(axes, sizes, seen, labels)
+
+
+def bars(held: Dict[str, Sequence[Bar]], subtitle: str) -> Figure:
+    """Draw how far each figure is from its bar, for each number of threads."""
+    first = next(iter(held.values()))
+    height = 2 + 0.3 * len(first)
+    figure = look.new_figure(11, height, "What was reached, against the bars", subtitle)
+    axes = figure.subplots()
+    rows = range(len(first), 0, -1)
+    for (threads, own), colour in zip(held.items(), (look.BLUE, look.ORANGE, look.GREEN)):
+        known = [(bar, row) for bar, row in zip(own, rows) if bar.figure is not None]
+        label = f"OMP_NUM_THREADS={threads}"
+        axes.plot([_goodness(bar) for bar, _ in known], [row for _, row in known], "o",
+                  color=colour, label=label)  # fmt: skip
+    axes.axvline(1, color=look.BLACK, linewidth=1)
+    axes.set_yticks(rows, [f"{bar.what}, {bar.kind}  ({bar.wanted})" for bar in first])
+    axes.set_ylim(0, len(first) + 1)
+    axes.set_xscale("log")
+    look.log_axis(axes.xaxis)
+    axes.set_xlabel("times as good as the bar asks for (log scale; the bar is at 1)")
+    axes.legend(loc="lower right", fontsize=9)
+    look.tidy(axes)
+    return figure
+
+
+def _goodness(bar: Bar) -> float:
+    figure = max(float(bar.figure or 0), 1e-3)  # noise may take a small time below zero
+    return bar.bound / figure if bar.is_most else figure / bar.bound
