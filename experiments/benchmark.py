@@ -65,6 +65,7 @@ def measure_here(
 ) -> None:
     """Measure everything in this process, and what has to be fresh in others."""
     batching_options(args)  # a wrong one is an error before anything is measured
+    ragged.check_data(args)
     pairs = read_pairs(args, ("train",))
     if max(args.batch_sizes) > len(pairs["train"]):
         raise UsageError(
@@ -72,8 +73,8 @@ def measure_here(
             f"and there are {len(pairs['train'])} pairs"
         )
     run.update(environment=benchmark.environment(), fresh={}, batch_sizes={}, workloads={})
-    _measure_fresh(args, argv, run)
     run["recording"] = recording.measure(args, pairs)
+    _measure_fresh(args, argv, run)
     contenders, samples = make_contenders(args, pairs)
     for size in args.batch_sizes:
         result = benchmark.compare(

@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import random
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -107,14 +107,15 @@ class Samples(Way):
         super().__init__(label, words, self._train, most)
         self.workload = workload
         self._options = options
-        self._choice = ""
+        #: Of the last minibatch; None unless it is dynamic.
+        self.report: Optional[gdb.Report] = None
         for block in (workload.model, workload.loss_block):
             block.hybridize(label != "imperative")
 
     @property
     def settled(self) -> bool:
         """Whether "auto" has chosen for the last minibatch; True without "auto"."""
-        return "still measuring" not in self._choice
+        return self.report is None or "still measuring" not in self.report.choice
 
     def _train(self, batch: Sequence[int]) -> mx.nd.NDArray:
         samples = [self.workload.samples[i] for i in batch]
@@ -124,7 +125,7 @@ class Samples(Way):
             losses = [self.workload.loss(sample) for sample in samples]
         autograd.backward(losses)
         if dynamic:
-            self._choice = scope.report.choice
+            self.report = scope.report
         joined = mx.nd.concat(*losses, dim=0)
         self.workload.trainer.step(len(samples))
         return joined
@@ -174,6 +175,19 @@ def make_contest(name: str, args: argparse.Namespace) -> Contest:
         ways.append(padded(workload))
         return Contest(workload, ways, bucketed(workload.samples, size, args.seed))
     return Contest(workload, ways, draw(range(len(workload.samples)), size, args.seed))
+
+
+def check_data(args: argparse.Namespace) -> None:
+    """Read the files that workloads need, so that a wrong one is an error before the rest runs.
+
+    Raises
+    ------
+    DataError
+    """
+    if "sequences" in args.workloads and args.wikiner is not None:
+        sequences.read_wikiner(args.wikiner, args.limit)
+    if "sst" in args.workloads and args.sst is not None:
+        sentiment.read_treebank(args.sst, args.limit)
 
 
 def measure(name: str, args: argparse.Namespace) -> Dict[str, Any]:
