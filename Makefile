@@ -22,7 +22,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  speed of every way to run the Tree-LSTM, with bars (some ten minutes)"
+	@echo "make bench  speed, memory and costs against the bars, one and two threads (twenty minutes)"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -36,8 +36,8 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/benchmark.py --batch-sizes 1,8,64,256 \
-	  --json runs/benchmark.json --picture runs/benchmark.png
+	$(BIN)/python experiments/benchmark.py --threads 1,2 --batch-sizes 1,8,64,256,1024 \
+	  --warmup 20 --json runs/benchmark.json --picture runs/benchmark.png
 
 define STOP
 { echo "error: $(1)" >&2; exit 1; }
