@@ -22,7 +22,14 @@ from .interpreter import Array, Case, R, call_operator, call_symbol, case, is_fl
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
 
 #: MXNet leaves these gradients unwritten or refuses to compute them.
-UNWRITTEN = {"BatchNorm", "Embedding", "SequenceLast", "SequenceMask", "SequenceReverse"}
+UNWRITTEN = {
+    "BatchNorm",
+    "CTCLoss",
+    "Embedding",
+    "SequenceLast",
+    "SequenceMask",
+    "SequenceReverse",
+}
 
 
 def canonical_name(op: str) -> str:
@@ -109,9 +116,9 @@ def plain(op: str, **attrs: str) -> rules.Site:
 
 def test_unknown_operators_are_named() -> None:
     for ask in (rules.rows, rules.stack):
-        answer = ask(plain("khatri_rao"))
+        answer = ask(plain("my_operator"))
         assert isinstance(answer, rules.Refusal)
-        assert "no batching rule for operator khatri_rao" in answer.reason
+        assert "no batching rule for operator my_operator" in answer.reason
 
 
 @pytest.mark.parametrize("op", sorted(rules.REFUSED))
@@ -241,10 +248,10 @@ RANDOM = [c for c in EVERY if c.random and c.stack]
 def test_samples_have_draws_of_their_own(c: Case) -> None:
     """Equal samples, merged, draw differently, and the operator is known to be random."""
     assert rules.is_random(c.op)
-    pattern = "B" * len(c.inputs)
+    pattern = c.stack.split()[0]
     rng, samples = np.random.default_rng(0), 40
     arrays = [a.draw(rng, 2) for a in c.inputs]
-    merged = [mx.nd.stack(*[a] * samples) for a in arrays]
+    merged = [mx.nd.stack(*[a] * samples) if p == "B" else a for p, a in zip(pattern, arrays)]
     site = site_of(c, pattern)
     answer = rules.stack(site)
     assert isinstance(answer, rules.Rewrite)
