@@ -19,6 +19,10 @@ class Apart(NamedTuple):
     reason: str
     operators: FrozenSet[str]
 
+    def names(self, op: str) -> bool:
+        """Say whether an operator is one of these."""
+        return any(fnmatchcase(op, pattern) for pattern in self.operators)
+
 
 NEVER: Tuple[Apart, ...] = (
     Apart(
@@ -142,7 +146,11 @@ NEVER: Tuple[Apart, ...] = (
 """Operators that users call and that never merge."""
 
 INTERNAL: Tuple[Apart, ...] = (
-    Apart("gradients", "it is the backward pass of another operator", words("*backward*")),
+    Apart(
+        "gradients",
+        "it is the backward pass of another operator",
+        words("_backward_* _contrib_backward_* _broadcast_backward _split_v2_backward"),
+    ),
     Apart(
         "optimizer steps",
         "it is a step of an optimizer, or a check of gradients before one; Trainer calls it",
@@ -208,8 +216,4 @@ def internal(op: str) -> Optional[Apart]:
     -------
     Apart or None
     """
-    for part in INTERNAL:
-        if any(fnmatchcase(op, pattern) for pattern in part.operators):
-            return part
-    return None
-
+    return next((part for part in INTERNAL if part.names(op)), None)
