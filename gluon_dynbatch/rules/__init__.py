@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from . import elementwise, index, linear, reduce, sequence, shape, vision
 from .apart import INTERNAL, NEVER, REFUSED, internal
+from .families import MERGED, Family, reference, spelling, summary
 from .kernels import faster
 from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
@@ -24,8 +25,10 @@ __all__ = [
     "CREATION",
     "UNREAD_IN_BACKWARD",
     "FAMILIES",
+    "Family",
     "INPUT",
     "INTERNAL",
+    "MERGED",
     "NEVER",
     "REFUSED",
     "TABLE",
@@ -40,6 +43,9 @@ __all__ = [
     "is_random",
     "mutates",
     "nondifferentiable_inputs",
+    "reference",
     "rows",
+    "spelling",
     "stack",
+    "summary",
 ]

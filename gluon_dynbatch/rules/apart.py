@@ -26,14 +26,6 @@ class Apart(NamedTuple):
 
 NEVER: Tuple[Apart, ...] = (
     Apart(
-        "output layers",
-        "its gradient ignores the head gradient, so unused samples would get one too",
-        words(
-            "SoftmaxOutput SVMOutput LinearRegressionOutput LogisticRegressionOutput "
-            "MAERegressionOutput"
-        ),
-    ),
-    Apart(
         "custom operators",
         "what the code of a custom operator does with axis 0 is not known",
         words("Custom _CustomFunction"),
@@ -44,14 +36,17 @@ NEVER: Tuple[Apart, ...] = (
         words("_foreach _while_loop _cond"),
     ),
     Apart(
+        "output layers",
+        "its gradient ignores the head gradient, so unused samples would get one too",
+        words(
+            "SoftmaxOutput SVMOutput LinearRegressionOutput LogisticRegressionOutput "
+            "MAERegressionOutput"
+        ),
+    ),
+    Apart(
         "statistics of the minibatch",
         "it keeps moving statistics of the minibatch, which merging would change",
         words("IdentityAttachKLSparseReg _contrib_SyncBatchNorm BatchNorm_v1"),
-    ),
-    Apart(
-        "sums over the minibatch",
-        "it sums over axis 0; use gluon.loss.SoftmaxCrossEntropyLoss",
-        words("softmax_cross_entropy"),
     ),
     Apart(
         "random arrays of a given shape",
@@ -78,14 +73,19 @@ NEVER: Tuple[Apart, ...] = (
         words("shape_array size_array"),
     ),
     Apart(
-        "anchor boxes",
-        "it reads nothing of its input but the shape; call it once for all samples",
-        words("_contrib_MultiBoxPrior"),
-    ),
-    Apart(
         "shapes that depend on values",
         "the shape of its output depends on values",
         words("_contrib_boolean_mask"),
+    ),
+    Apart(
+        "sums over the minibatch",
+        "it sums over axis 0; use gluon.loss.SoftmaxCrossEntropyLoss",
+        words("softmax_cross_entropy"),
+    ),
+    Apart(
+        "anchor boxes",
+        "it reads nothing of its input but the shape; call it once for all samples",
+        words("_contrib_MultiBoxPrior"),
     ),
     Apart(
         "proposals of regions",
@@ -143,7 +143,7 @@ NEVER: Tuple[Apart, ...] = (
         ),
     ),
 )
-"""Operators that users call and that never merge."""
+"""Operators that users call and that never merge, the more common ones first."""
 
 INTERNAL: Tuple[Apart, ...] = (
     Apart(
@@ -188,7 +188,9 @@ INTERNAL: Tuple[Apart, ...] = (
             "fill_element_0index"
         ),
     ),
-    Apart("image files", "it reads or prepares an image in NumPy's layout", words("_cv* _imdecode")),
+    Apart(
+        "image files", "it reads or prepares an image in NumPy's layout", words("_cv* _imdecode")
+    ),
     Apart(
         "the engine's own",
         "MXNet's engine uses it to copy, to add gradients and to call back",

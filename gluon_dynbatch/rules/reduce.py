@@ -185,7 +185,7 @@ def _batch_norm_axis(site: Site) -> int:
 def _normalised(site: Site, build: Builder, axis: int) -> Tuple[Ref, ...]:
     """Normalise, and rectify if the operator does both.
 
-    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads outside training.
+    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
     """
     attrs: Dict[str, object] = {**public_attrs(site.attrs), "axis": axis}
     result = build.add("BatchNorm", *build.refs, **attrs)

@@ -20,9 +20,15 @@ from .site import (
     refuse_unless,
     size_of,
     slots,
+    words,
 )
 from .table import rows_rule, stack_rule
 
+OPERATORS = words(
+    "Reshape reshape_like Flatten expand_dims squeeze transpose SwapAxis Concat stack SliceChannel "
+    "_split_v2 slice slice_axis slice_like tile repeat reverse broadcast_to broadcast_axis "
+    "broadcast_like diag _contrib_arange_like _contrib_index_array"
+)
 MAX_SLICE_DIMS = 5
 MAX_TRANSPOSE_DIMS = 6
 _PROBES = (10007, 10009)

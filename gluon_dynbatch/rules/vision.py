@@ -14,6 +14,7 @@ IMAGES = words("_image_crop _image_resize _image_normalize _image_to_tensor")
 BOXES = words("_contrib_box_nms _contrib_bipartite_matching")
 REGIONS = words("ROIPooling _contrib_ROIAlign")
 
+
 @rows_rule(*IMAGES)
 def _images(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(len(site.inputs[0]) == 4, f"Axis 0 of this {site.op} belongs to one image.")

@@ -52,7 +52,8 @@ def boxes(a: int, b: int, c: int) -> Iterator[Case]:
     merged = " ".join(f"{p}SS" for p in four.split())
     yield case("_contrib_box_encode", Array((R, c), "bit"), Array((R, c), "index", b),
                Array((R, c, 4), "corners"), Array((R, b, 4), "corners"), Array((4,)),
-               Array((4,), "positive"), rows="BBBBSS", ones=merged, stack=merged, **still)  # fmt: skip
+               Array((4,), "positive"), rows="BBBBSS", ones=merged,
+               stack=merged, **still)  # fmt: skip
     odds, shifts = Array((R, 3, c), "probability"), Array((R, 4 * c))
     pair = {"rows": "BBS", "ones": "BSS SBS", "stack": "BBS BSS SBS", **still}
     yield case("_contrib_MultiBoxDetection", odds, shifts, anchors, **pair)
