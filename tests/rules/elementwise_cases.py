@@ -160,7 +160,7 @@ def densities(a: int, b: int) -> Iterator[Case]:
         yield case(name("uniform"), sample, Array((R, a), "length", 1), q, is_log=log, **three)
         yield case(name("gamma"), Array((R, a, b), "positive"), q, q, is_log=log, **three)
         yield case(name("negative_binomial"), count, Array((R, a), "length", 3),
-                   Array((R, a), "probability"), is_log=log, **three)  # fmt: skip
+                   Array((R, a), "fraction"), is_log=log, **three)  # fmt: skip
         yield case(name("generalized_negative_binomial"), count, q, q, is_log=log, **three)
         yield case(name("exponential"), Array((R, a, b), "positive"), q, is_log=log, **pair)
         yield case(name("poisson"), count, q, is_log=log, **pair)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -42,6 +42,8 @@ class Array:
             values = rng.uniform(1.2, 2.0, size=shape)
         elif self.kind == "unit":
             values = rng.uniform(-0.9, 0.9, size=shape)
+        elif self.kind == "fraction":
+            values = rng.uniform(0.1, 0.9, size=shape)
         elif self.kind == "probability":
             values = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
         elif self.kind == "distinct":
@@ -329,3 +331,20 @@ def check_equal_rows(c: Case, pattern: str, rng: np.random.Generator) -> None:
         assert pattern not in c.rows.split() + c.ones.split()
         if isinstance(answer, rules.Rewrite):
             loop.check(answer)
+
+
+def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
+    """Check both layouts; the stack layout has to merge if `always`."""
+    rng = np.random.default_rng(0)
+    for letters in [pattern] if pattern else c.patterns():
+        stacked = Loop(c, letters, True, [2, 2], rng)
+        answer = rules.stack(stacked.sites()[0])
+        assert isinstance(answer, rules.Rewrite) or not always, (c, letters, answer)
+        if isinstance(answer, rules.Rewrite):
+            stacked.check(answer)
+        if c.has_rows(letters) and not c.shares_rows(letters):
+            rows = Loop(c, letters, False, [2, 1, 3], rng)
+            answers = [rules.rows(site) for site in rows.sites()]
+            if any(isinstance(answer, rules.Rewrite) for answer in answers):
+                assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
+                rows.check(answers[0])
