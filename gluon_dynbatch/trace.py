@@ -279,6 +279,16 @@ def infer(
                 "check the shapes of this call",
             )
         ) from None
+    for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
+        if 0 in shape:
+            raise ShapeError(
+                user_message(
+                    f"an array of shape {shape} is empty",
+                    where,
+                    callee.name,
+                    "leave empty arrays out, or compute with them outside of the scope",
+                )
+            )
     for parameter in program.parameters.values():
         if parameter._data is None:
             raise UninitializedError(
