@@ -263,7 +263,7 @@ class NormalForm:
     def _differentiable(self, ref: Ref, dtype: str) -> bool:
         if dtype not in FLOATS:
             return False
-        for i in self._members:
+        for i in self._members & self._variant.entry.carrying:
             node = self._program.rows[i]
             fixed = rules.nondifferentiable_inputs(node.op)
             if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):

@@ -150,6 +150,21 @@ class Variant:
         return not self.reason
 
 
+def _carrying(program: Program) -> FrozenSet[int]:
+    """Return the rows from which a gradient can come: those that reach a result.
+
+    A path ends where words are embedded: MXNet refuses to be asked for the gradient of what they
+    come from, however far back it is.
+    """
+    found = {row for row, _ in program.heads}
+    for i in reversed(range(len(program.rows))):
+        if i in found:
+            row = program.rows[i]
+            inputs = row.inputs[1:] if row.op == "Embedding" else row.inputs
+            found.update(r for r, _ in inputs)
+    return frozenset(found)
+
+
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode."""
 
@@ -179,6 +194,7 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
+        self.carrying = _carrying(program)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.

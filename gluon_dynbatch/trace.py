@@ -126,7 +126,9 @@ def _read_symbol(
     for node in graph["nodes"]:
         extra = {k: v for k, v in node.items() if k not in ("op", "name", "attrs", "inputs")}
         inputs = tuple((row, out) for row, out, _ in node["inputs"])
-        rows.append(Row(node["op"], node["name"], node.get("attrs", {}), inputs, extra))
+        # Launches add up dense gradients, whatever an operator would make by itself.
+        attrs = {k: v for k, v in node.get("attrs", {}).items() if k != "sparse_grad"}
+        rows.append(Row(node["op"], node["name"], attrs, inputs, extra))
     heads = tuple((row, out) for row, out, _ in json.loads(symbol.tojson())["heads"])
     variables = {row.name: i for i, row in enumerate(rows) if row.op == VARIABLE}
     held = {i: parameters[name] for name, i in variables.items() if name in parameters}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
 from tests.models.common import LENGTHS, WIDTH, check, ragged, ready
 from tests.test_launches import inputs
 
@@ -61,6 +65,44 @@ def test_embedding():
     ]
     batch = check(net, samples, net)
     assert batch.report.launches == 2, "one launch for each dtype of indices"
+
+
+@pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
+def test_words_that_are_reshaped_before_they_are_embedded(converted):
+    """Nothing on the way to an index gets a gradient, and MXNet fails if it is asked for one."""
+    net = nn.HybridSequential()
+    net.add(nn.HybridLambda(lambda F, x: F.reshape(x * 1, (-1, 2))), nn.Embedding(9, WIDTH))
+    ready(net, converted)
+    samples = [mx.nd.array(np.arange(2 * n) % 9) for n in LENGTHS]
+    check(net, samples, net)
+
+
+def train_sparse(scope):
+    """Take three steps with a table whose gradient has the rows that were read."""
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(9, WIDTH, sparse_grad=True), nn.Dense(3, in_units=WIDTH, flatten=False))
+    ready(net)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    rows = []
+    for step in range(3):
+        samples = [mx.nd.array(np.arange(n + step)) for n in (2, 3, 2)]
+        with autograd.record(), scope:
+            outputs = [net(x) for x in samples]
+        autograd.backward(outputs)
+        gradient = net[0].weight.list_grad()[0]
+        assert gradient.stype == "row_sparse"
+        rows.append(gradient.indices.asnumpy().tolist())
+        trainer.step(3)
+    return rows, [p.data().asnumpy() for p in net.collect_params().values()]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_sparse_gradients_of_an_embedding(granularity):
+    rows, wanted = train_sparse(nullcontext())
+    rows_too, got = train_sparse(gdb.batching(granularity=granularity))
+    assert rows == rows_too == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    for a, b in zip(wanted, got):
+        np.testing.assert_allclose(b, a, 1e-5, 1e-6)
 
 
 def test_dropout_in_prediction_is_the_identity():
