@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from .analysis import Budget, Controller, Setting, analyze, split_by_rows
+from .analysis import Budget, Controller, Setting, analyze, singles_in_order, split_by_rows
 from .arrays import TYPES
 from .cache import PlanCache
 from .contract import Composer
@@ -217,6 +217,7 @@ class Flush:
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
+        groups = singles_in_order(groups)
         plan = make_plan(
             units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
         )

@@ -263,12 +263,22 @@ class NormalForm:
     def _differentiable(self, ref: Ref, dtype: str) -> bool:
         if dtype not in FLOATS:
             return False
-        for i in self._members & self._variant.entry.carrying:
+        for i in self._with_shared() & self._variant.entry.carrying:
             node = self._program.rows[i]
             fixed = rules.nondifferentiable_inputs(node.op)
             if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):
                 return True
         return False
+
+    def _with_shared(self) -> Set[int]:
+        """Return the members and the operators on shared arrays that they need."""
+        found, stack = set(self._members), list(self._members)
+        while stack:
+            for r, _ in self._program.rows[stack.pop()].inputs:
+                if r not in found and not self._variant.batched[r]:
+                    found.add(r)
+                    stack.append(r)
+        return found
 
     def _variable(self, kind: str, number: int) -> Ref:
         self.arguments.append((kind, number))

@@ -366,3 +366,22 @@ def _arange_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(integer(site, "axis", None) is not None, "This arange_like counts all elements.")
     row = build.add("expand_dims", *build.call(*build.refs, axis=axis + 1), axis=0)
     return (build.add("broadcast_like", row, build.like, lhs_axes=(0,), rhs_axes=(0,)),)
+
+
+@rows_rule("_contrib_index_array")
+def _index_array(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axes = _indexed(site)
+    _off_rows(site, *axes)
+    return build.call(*build.refs)
+
+
+@stack_rule("_contrib_index_array")
+def _index_array_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    return build.call(*build.refs, axes=tuple(axis + 1 for axis in _indexed(site)))
+
+
+def _indexed(site: Site) -> Tuple[int, ...]:
+    ndim = len(site.inputs[0])
+    return tuple(positive_axis(site, axis, ndim) for axis in integers(site, "axes")) or tuple(
+        range(ndim)
+    )

@@ -7,10 +7,26 @@ from typing import List, Tuple
 
 import numpy as np
 
-from . import elementwise_cases, index_cases, linear_cases, reduce_cases, shape_cases
+from . import (
+    elementwise_cases,
+    index_cases,
+    linear_cases,
+    reduce_cases,
+    sequence_cases,
+    shape_cases,
+    vision_cases,
+)
 from .interpreter import Case
 
-FAMILIES = (elementwise_cases, index_cases, linear_cases, reduce_cases, shape_cases)
+FAMILIES = (
+    elementwise_cases,
+    index_cases,
+    linear_cases,
+    reduce_cases,
+    sequence_cases,
+    shape_cases,
+    vision_cases,
+)
 SEEDS = (0, 1, 2)
 
 

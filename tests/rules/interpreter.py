@@ -53,6 +53,17 @@ class Array:
             values = np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
         elif self.kind == "bit":
             values = rng.integers(0, 2, size=shape)
+        elif self.kind == "small":
+            values = rng.uniform(-0.5, 0.5, size=shape)
+        elif self.kind == "corners":
+            least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
+            values = np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
+        elif self.kind in ("region", "region or none"):
+            # Number of an image, -1 for none; left, top, right, bottom.
+            values = rng.integers(0 if self.kind == "region" else -1, self.bound, size=shape)
+            values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
+        elif self.kind == "full":
+            values = np.full(shape, self.bound)
         elif self.kind in ("length", "length32"):
             values = rng.integers(1, self.bound + 1, size=shape)
         else:
