@@ -261,9 +261,9 @@ class NormalForm:
         return self._reshape(made, port.shape if self._layout == "alone" else (-1,) + port.shape)
 
     def _differentiable(self, ref: Ref, dtype: str) -> bool:
-        if dtype not in FLOATS:
+        if dtype not in FLOATS or ref in self._variant.entry.embedded:
             return False
-        for i in self._with_shared() & self._variant.entry.carrying:
+        for i in self._with_shared():
             node = self._program.rows[i]
             fixed = rules.nondifferentiable_inputs(node.op)
             if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):

@@ -25,6 +25,7 @@ from typing import (
     Dict,
     FrozenSet,
     List,
+    Set,
     Tuple,
 )
 
@@ -39,7 +40,7 @@ from .errors import (
 )
 from .graph import TRAINING
 from .intercept import Operator
-from .trace import VARIABLE, BlockCallee, Program, infer, infer_shapes, trace_operator
+from .trace import VARIABLE, BlockCallee, Program, Ref, infer, infer_shapes, trace_operator
 
 
 class Variant:
@@ -150,18 +151,24 @@ class Variant:
         return not self.reason
 
 
-def _carrying(program: Program) -> FrozenSet[int]:
-    """Return the rows from which a gradient can come: those that reach a result.
+def _embedded(program: Program) -> FrozenSet[Ref]:
+    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
 
-    A path ends where words are embedded: MXNet refuses to be asked for the gradient of what they
-    come from, however far back it is.
+    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
     """
-    found = {row for row, _ in program.heads}
+    found: Set[Ref] = set()
+    rows: Set[int] = set()
     for i in reversed(range(len(program.rows))):
-        if i in found:
-            row = program.rows[i]
-            inputs = row.inputs[1:] if row.op == "Embedding" else row.inputs
-            found.update(r for r, _ in inputs)
+        row = program.rows[i]
+        fixed = rules.nondifferentiable_inputs(row.op)
+        if row.op == "Embedding":
+            refs = [row.inputs[0]]
+        elif i in rows:
+            refs = [ref for k, ref in enumerate(row.inputs) if k not in fixed]
+        else:
+            continue
+        found.update(refs)
+        rows.update(r for r, _ in refs)
     return frozenset(found)
 
 
@@ -194,7 +201,7 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        self.carrying = _carrying(program)
+        self.embedded = _embedded(program)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
