@@ -84,6 +84,9 @@ class BlockCallee:
         self.token = ("block", next(_TOKENS))
         #: Whether the block tells of calls that are not recorded.
         self.counted = getattr(block, "_counts_calls", False)
+        parameters = block.collect_params().values()
+        #: When predicting and when training: whether every call draws parameters of its own.
+        self.draws = tuple(any(_draws(p, mode) for p in parameters) for mode in (False, True))
         self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}
@@ -111,6 +114,13 @@ class BlockCallee:
             with _TRACING:
                 found = self.programs[spec] = trace_block(self.block, spec, len(types), where)
         return found
+
+
+def _draws(parameter: Parameter, training: bool) -> bool:
+    """Whether a parameter has another value at every call, as GluonNLP's that are dropped have."""
+    if type(parameter).data is Parameter.data:
+        return False
+    return training or getattr(parameter, "_mode", "always") != "training"
 
 
 _TOKENS = itertools.count()
