@@ -9,11 +9,12 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
+from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.batch import GRANULARITIES
-from tests.models.common import WIDTH, ragged, ready
+from gluon_dynbatch.testing import check_against_loop
+from tests.models.common import WIDTH, arrays, check, ragged, ready
 
 
 def batch_norm():
@@ -82,3 +83,29 @@ def test_running_statistics_are_there_after_backward():
     mx.nd.waitall()
     np.testing.assert_array_equal(first, net[1].running_mean.data().asnumpy())
     assert np.abs(first).max() > 0
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_batch_norm_in_training_against_the_loop(granularity):
+    """Values and all gradients, of images and of rows."""
+    for shape in ((WIDTH,), (2, 3, 3)):
+        net = ready(nn.BatchNorm(in_channels=shape[0]))
+        options = {"granularity": granularity, "analysis_budget": None}
+        samples = arrays(*[(n, *shape) for n in (2, 3, 2)])
+        parameters = net.collect_params().values()
+        batch = check_against_loop(net, samples, parameters, **options)
+        (alone,) = batch.report.alone
+        assert alone.name == net.name and alone.calls == len(samples)
+
+
+def test_synchronised_batch_norm_runs_alone():
+    net = ready(contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1))
+    samples = ragged(lengths=(2, 3, 2))
+    (alone,) = check(net, samples, net).report.alone
+    assert "_contrib_SyncBatchNorm can't be merged" in alone.reason
+    assert alone.calls == len(samples)
+
+
+def test_global_statistics_merge_in_training():
+    net = ready(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
+    check(net, ragged(), net, launches=1)
