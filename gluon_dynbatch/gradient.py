@@ -169,7 +169,7 @@ class GradientTape:
             accumulator = None if stand_in is None else stand_in.accumulator
             if trained and stand_in is None:
                 accumulator = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
-                self.inputs.append(array)
+                self.inputs.append(_with_dense_gradient(array))
                 self._accumulators.append(accumulator)
             if accumulator is not None:
                 autograd.mark_variables([made], [accumulator], "add")
@@ -239,6 +239,17 @@ class GradientTape:
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
         return found
+
+
+def _with_dense_gradient(array: NDArray) -> NDArray:
+    """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
+    if array.grad is None or array.grad.stype == "default":
+        return array
+    previous = autograd.set_recording(True)
+    try:
+        return array.reshape(array.shape)
+    finally:
+        autograd.set_recording(previous)
 
 
 # At its end the process stops MXNet's threads for backward passes first and then waits for all

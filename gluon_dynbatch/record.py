@@ -26,6 +26,7 @@ from typing import (
 
 import mxnet as mx
 from mxnet.base import _LIB
+from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from . import structure
@@ -38,6 +39,7 @@ from .errors import (
     Where,
     user_message,
 )
+from .graph import TRAINING
 from .lazy import LazyNDArray
 from .native import NATIVE
 from .tape import Tape
@@ -290,6 +292,8 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
+        if callee.draws[bool(self.mode & TRAINING)]:
+            return self._enter(block, args)
         if self.hold and len(self.recording.node_entry) >= self.hold:
             self._run_part(callee)
         if NATIVE is not None:
@@ -297,6 +301,23 @@ class Recorder:
             if made is not NotImplemented:
                 return made
         return self.call(callee, args)
+
+    def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
+        """Run a block as Python, so that what its parameters draw belongs to this call alone."""
+        context = FLATTENER.flatten(args)[0][0].context
+        with context:
+            try:
+                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
+            except DeferredInitializationError:
+                STATE.recorder = None
+                try:
+                    block._deferred_infer_shape(*args)
+                finally:
+                    STATE.recorder = self
+                for parameter in block.params.values():
+                    parameter._finish_deferred_init()
+                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
+            return block.hybrid_forward(mx.nd, *args, **drawn)
 
     def _run_part(self, callee: Any) -> None:
         """Run what is recorded if this call is like the very first: a sample seems to begin."""

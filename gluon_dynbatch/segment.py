@@ -291,7 +291,7 @@ class NormalForm:
         return self._reshape(made, port.shape if self._layout == "alone" else (-1,) + port.shape)
 
     def _differentiable(self, ref: Ref, dtype: str) -> bool:
-        if dtype not in FLOATS:
+        if dtype not in FLOATS or ref in self._variant.entry.embedded:
             return False
         for i in self._with_shared():
             node = self._program.rows[i]

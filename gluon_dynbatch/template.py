@@ -25,6 +25,7 @@ from typing import (
     Dict,
     FrozenSet,
     List,
+    Set,
     Tuple,
 )
 
@@ -39,7 +40,7 @@ from .errors import (
 )
 from .graph import TRAINING
 from .intercept import Operator
-from .trace import VARIABLE, BlockCallee, Program, infer, infer_shapes, trace_operator
+from .trace import VARIABLE, BlockCallee, Program, Ref, infer, infer_shapes, trace_operator
 
 
 class Variant:
@@ -150,6 +151,27 @@ class Variant:
         return not self.reason
 
 
+def _embedded(program: Program) -> FrozenSet[Ref]:
+    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
+
+    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
+    """
+    found: Set[Ref] = set()
+    rows: Set[int] = set()
+    for i in reversed(range(len(program.rows))):
+        row = program.rows[i]
+        fixed = rules.nondifferentiable_inputs(row.op)
+        if row.op == "Embedding":
+            refs = [row.inputs[0]]
+        elif i in rows:
+            refs = [ref for k, ref in enumerate(row.inputs) if k not in fixed]
+        else:
+            continue
+        found.update(refs)
+        rows.update(r for r, _ in refs)
+    return frozenset(found)
+
+
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode."""
 
@@ -179,6 +201,7 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
+        self.embedded = _embedded(program)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
