@@ -96,17 +96,20 @@ def expand(
         variant = entry.variant(shared)
         if shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
             # Better a copy per sample than each sample alone.
-            shared, variant = frozenset(), entry.variant(frozenset())
+            variant = entry.variant(frozenset())
         places = late.get(survey.callee[number], frozenset())
         arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
         cut = cut_call(variant, granularity, arguments, table)
-        rows = entry.in_types[_first_own(entry, shared)].shape[0] if variant.layout == "rows" else 1
-        kinds[number] = Kind(entry, cut, rows, shared)
+        kinds[number] = Kind(entry, cut, _rows(variant), variant.joined)
     return wire(recording, kinds)
 
 
-def _first_own(entry: Any, shared: FrozenSet[int]) -> int:
-    return next(i for i in range(len(entry.in_types)) if i not in shared)
+def _rows(variant: Any) -> int:
+    """Return how many rows a call adds to its launch."""
+    if variant.layout == "rows":
+        types = enumerate(variant.entry.in_types)
+        return next(t.shape[0] for i, t in types if i not in variant.shared)
+    return sum(variant.joined) or 1
 
 
 class Survey(NamedTuple):

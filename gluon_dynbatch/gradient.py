@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import itertools
 import logging
 import os
 from typing import (
@@ -314,12 +315,54 @@ _BACKWARD = ctypes.CFUNCTYPE(
 
 _DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
-#: Callbacks that MXNet may still call, by number.  C code holds only their addresses.
-_ALIVE: Dict[int, Any] = {}
-
 _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
 Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]
+
+
+class _Recorded(NamedTuple):
+    """What MXNet holds only an address of."""
+
+    backward: Backward
+    arrays: Tuple[Any, ...]
+
+
+#: Functions that MXNet may still call, by number.
+_ALIVE: Dict[int, _Recorded] = {}
+_NUMBERS = itertools.count(1)
+
+
+def _run_backward(
+    heads: int, count: int, pointers: Any, requests: Any, training: int, number: int
+) -> int:
+    del training
+    arrays = [
+        NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
+    ]
+    try:
+        asked = [requests[i] for i in range(count)]
+        made = _ALIVE[number].backward(arrays[:heads], [bool(request) for request in asked])
+        for target, gradient, request in zip(arrays[heads:], made, asked):
+            if request in (_WRITE, _WRITE_INPLACE):
+                gradient.copyto(target)
+            elif request == _ADD:
+                mx.nd.elemwise_add(target, gradient, out=target)
+    except Exception:
+        # This is a thread of MXNet's: the exception cannot travel on from here.
+        LOGGER.exception("the backward pass of a batching scope failed")
+        return 0
+    return 1
+
+
+def _delete(number: int) -> int:
+    _ALIVE.pop(number, None)
+    return 1
+
+
+_FUNCTIONS = (_BACKWARD(_run_backward), _DELETE(_delete))
+for _function in _FUNCTIONS:
+    # MXNet may let go of arrays when the interpreter has cleared this module already.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
 
 
 def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
@@ -334,47 +377,16 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     backward : callable
         ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
     """
-    # What ctypes makes of the two functions below is part of reference cycles.  Lest `backward`,
-    # with all the arrays it holds, lives until the collector comes, it is let go of by hand.
-    held = [backward]
-
-    def run(heads: int, count: int, pointers: Any, requests: Any, training: int, state: Any) -> int:
-        del training, state
-        arrays = [
-            NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
-        ]
-        try:
-            asked = [requests[i] for i in range(count)]
-            made = held[0](arrays[:heads], [bool(request) for request in asked])
-            for target, gradient, request in zip(arrays[heads:], made, asked):
-                if request in (_WRITE, _WRITE_INPLACE):
-                    gradient.copyto(target)
-                elif request == _ADD:
-                    mx.nd.elemwise_add(target, gradient, out=target)
-        except Exception:
-            # This is a thread of MXNet's: the exception cannot travel on from here.
-            LOGGER.exception("the backward pass of a batching scope failed")
-            return 0
-        return 1
-
-    key = id(run)
-
-    def delete(state: Any) -> int:
-        del state
-        held.clear()
-        _ALIVE.pop(key, None)
-        return 1
-
-    callbacks = [
-        ctypes.cast(f, ctypes.CFUNCTYPE(ctypes.c_int)) for f in (_BACKWARD(run), _DELETE(delete))
-    ]
-    functions = c_array(ctypes.CFUNCTYPE(ctypes.c_int), callbacks)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int)
+    number = next(_NUMBERS)
+    functions = c_array(kind, [ctypes.cast(function, kind) for function in _FUNCTIONS])
+    numbers = c_array(ctypes.c_void_p, [number, number])
     listed = MXCallbackList(
         ctypes.c_int(2),
-        ctypes.cast(functions, ctypes.POINTER(ctypes.CFUNCTYPE(ctypes.c_int))),
-        ctypes.cast(c_array(ctypes.c_void_p, [None, None]), ctypes.POINTER(ctypes.c_void_p)),
+        ctypes.cast(functions, ctypes.POINTER(kind)),
+        ctypes.cast(numbers, ctypes.POINTER(ctypes.c_void_p)),
     )
-    _ALIVE[key] = (run, delete, callbacks, functions, listed)
+    _ALIVE[number] = _Recorded(backward, (functions, numbers, listed))
     previous = autograd.set_recording(True)
     try:
         check_call(

@@ -96,9 +96,12 @@ class _Operand(NamedTuple):
     """An operand through which a gradient can flow."""
 
     port: int
-    #: Terms it is made of, and for each the member that reads it.
+    #: Terms it is made of, and for each the member that reads it, the rows it has, and those of
+    #: the member that it follows.
     terms: Array
     members: Array
+    rows: Array
+    behind: Array
     #: Launches that make them.
     makers: Tuple[int, ...]
 
@@ -173,7 +176,14 @@ class _Backward:
         terms = np.repeat(first, counts) + ragged_range(counts)
         made = units.term[terms]
         makers = np.unique(self._maker[made[made >= 0]])
-        return _Operand(p, terms, np.repeat(np.arange(len(inputs)), counts), tuple(makers.tolist()))
+        members = np.repeat(np.arange(len(inputs)), counts)
+        rows = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
+        rows, behind = rows[members], np.zeros(len(terms), dtype=np.int64)
+        if launch.segment.inputs[p].joined:
+            rows = units.joined_rows(launch.units)
+            before = np.cumsum(rows) - rows
+            behind = before - before[np.cumsum(counts) - counts][members]
+        return _Operand(p, terms, members, rows, behind, tuple(makers.tolist()))
 
     def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
         """Return the launches that a gradient reaches from the heads, in forward order."""
@@ -223,8 +233,8 @@ class _Backward:
             start = (region.start + np.cumsum(members) - members) * port.unit
             self._add_terms(
                 operand.terms,
-                start[operand.members],
-                members[operand.members] * port.unit,
+                start[operand.members] + operand.behind * port.unit,
+                operand.rows * port.unit,
                 region.arena,
             )
         return tuple(placed)

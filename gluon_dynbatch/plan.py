@@ -426,6 +426,9 @@ class _Planner:
         if port.shared:
             return self._shared(int(first[0]), port)
         counts = units.term0[inputs + 1] - first
+        if port.joined:
+            terms = np.repeat(first, counts) + ragged_range(counts)
+            return self._fetch(terms, units.joined_rows(self._order[low:high]), port.unit)
         if int(counts.max()) == 1:
             return self._fetch(first, self._rows[low:high], port.unit)
         return self._sum(first, counts, self._rows[low:high], port.unit)

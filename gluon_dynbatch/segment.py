@@ -52,6 +52,8 @@ class Port(NamedTuple):
     shared: bool = False
     #: Inputs only: whether a gradient can flow into it.
     differentiable: bool = True
+    #: Inputs only: its sources are not summed but stand one after another.
+    joined: bool = False
 
 
 class ParameterRows(NamedTuple):
@@ -110,7 +112,7 @@ class SegmentUse(NamedTuple):
     """A segment in its place within a call."""
 
     segment: Segment
-    #: Per input its sources; several are summed.
+    #: Per input its sources; several are summed or joined.
     sources: Tuple[Tuple[Source, ...], ...]
 
 
@@ -193,6 +195,16 @@ class NormalForm:
             entry.mode,
             entry.context,
         )
+
+    def join(self) -> None:
+        """Put all arguments end to end: the segment of a call in layout "join"."""
+        out = self._variant.entry.out_array_types[0]
+        size = elements(out.shape) // sum(self._variant.joined)
+        port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS)
+        self.ports.append(port._replace(joined=True))
+        self.sources.append(tuple(("in", i, 0) for i in range(len(self._variant.joined))))
+        self.outputs.append(port._replace(differentiable=True))
+        self.heads.append((self._node("_copy", {}, [self._variable("in", 0)]), 0))
 
     def result(self, ref: Ref) -> None:
         """Make a value of the program a result of the segment."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -20,17 +20,18 @@ class Kind(NamedTuple):
 
     entry: Any
     cut: Cut
-    #: Rows of each call, in layout "rows".
+    #: Rows that each call adds to its launch.
     rows: int
-    #: Arguments that are one array for all calls.
-    shared: FrozenSet[int]
+    #: Rows of each argument, if the call joins them.
+    joined: Tuple[int, ...]
 
 
 class Units(NamedTuple):
     """The units of a flush: places, segments and operands.
 
     A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
-    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.
+    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.  The terms of a
+    port that joins stand one after another instead.
     """
 
     graph: UnitGraph
@@ -51,10 +52,16 @@ class Units(NamedTuple):
     #: Per node its entry, and names of entries.
     entry: np.ndarray
     names: Dict[int, str]
+    #: Of entries that join their arguments: the rows of each.
+    joined: Dict[int, Tuple[int, ...]]
 
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""
         return self.names[int(self.entry[self.node[unit]])]
+
+    def joined_rows(self, units: Array) -> Array:
+        """Return the rows of every term of units that join their terms."""
+        return np.concatenate([self.joined[e] for e in self.entry[self.node[units]].tolist()])
 
 
 class _Wires(NamedTuple):
@@ -108,6 +115,7 @@ def wire(recording: Recording, kinds: Dict[int, Kind]) -> Units:
         wires.value_term,
         np.array(recording.node_entry, dtype=np.int32),
         {number: kind.entry.name for number, kind in kinds.items()},
+        {number: kind.joined for number, kind in kinds.items() if kind.joined},
     )
 
 
@@ -209,7 +217,7 @@ def _code(cut: Cut, numbers: Dict[Segment, int]) -> List[int]:
     """Write a cut as integers: see ``wire`` in ``_planning.c``."""
     code = [len(cut.uses), len(cut.heads)]
     for segment, sources in cut.uses:
-        counts_rows = int(segment.layout == "rows")
+        counts_rows = int(segment.layout in ("rows", "join"))
         code += [numbers[segment], counts_rows, len(segment.outputs), len(sources)]
         for terms in sources:
             code.append(len(terms))
@@ -272,7 +280,8 @@ class _Wiring:
         for position, (segment, sources) in enumerate(kind.cut.uses):
             made.segment[units + position] = self._numbers[segment]
             made.node[units + position] = nodes
-            made.rows[units + position] = kind.rows if segment.layout == "rows" else 1
+            counts_rows = segment.layout in ("rows", "join")
+            made.rows[units + position] = kind.rows if counts_rows else 1
             made.slot0[units + position] = slots + slot_first[position]
             made.input0[units + position] = inputs + read
             for out in range(len(segment.outputs)):
