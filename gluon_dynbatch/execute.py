@@ -30,10 +30,7 @@ class Buffers:
     """
 
     def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int], indices: np.ndarray):
-        self.arrays = [
-            mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
-            for arena, rows in zip(arenas, sizes)
-        ]
+        self.arrays = [allocate(arena, rows) for arena, rows in zip(arenas, sizes)]
         for array in self.arrays:
             zero(array._slice(0, 1))
         self._units = [arena.unit for arena in arenas]
@@ -114,6 +111,20 @@ class Buffers:
             prefix = total if level.rows == first.rows else total._slice(0, level.rows)
             mx.nd.elemwise_add(prefix, self.fetch(level), out=prefix)
         return total
+
+
+def allocate(arena: Arena, rows: int) -> NDArray:
+    """Return memory for an arena, or say what needs how much."""
+    try:
+        return mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
+    except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
+        raise LaunchError(
+            user_message(
+                f"no memory for {rows} rows of {arena.unit} {arena.dtype} on {arena.context}: "
+                f"{error}",
+                advice="record less in one scope, for instance smaller minibatches",
+            )
+        ) from error
 
 
 def upload(index: np.ndarray, context: mx.Context) -> NDArray:
@@ -213,14 +224,16 @@ class Execution:
         results = [self.buffers.region(r) for r in launch.outputs]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(number, executable, operands, results)
-            return
-        parameters = segment.parameters
-        arguments = [
-            operands[i] if kind == "in" else parameters[i].data(segment.context)
-            for kind, i in executable.arguments
-        ]
-        with ONE_AT_A_TIME:
-            executable.run(*arguments, out=results)
+        else:
+            parameters = segment.parameters
+            arguments = [
+                operands[i] if kind == "in" else parameters[i].data(segment.context)
+                for kind, i in executable.arguments
+            ]
+            with ONE_AT_A_TIME:
+                executable.run(*arguments, out=results)
+        if executable.fallible:
+            results[0].wait_to_read()
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.units, int(launch.units[0])
