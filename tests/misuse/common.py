@@ -31,13 +31,13 @@ def equal(got: Any, wanted: Any) -> None:
         np.testing.assert_allclose(a, b, 1e-5, 1e-6)
 
 
-def output_of(program: str, given: str = "", seconds: int = 60) -> str:
+def output_of(program: str, given: str = "", **environment: str) -> str:
     """Run a program in a process of its own; one that fails or hangs fails the test."""
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        timeout=seconds,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+        timeout=60,
         input=given,
         text=True,
         stdout=subprocess.PIPE,
