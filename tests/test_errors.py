@@ -31,9 +31,10 @@ def test_each_is_ours_and_a_builtin_and_says_cause_and_way_out(cls):
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_the_page_has_cause_way_out_and_example(cls):
     page = PAGE.read_text(encoding="utf-8")
-    assert f"| [`{cls.__name__}`](#{cls.__name__.lower()}) | `{cls.__bases__[1].__name__}` |" in page
-    section = page.split(f"\n## {cls.__name__}\n")[1].split("\n## ")[0]
-    for part in ("Cause: ", "Way out: ", "```python\n", f"```text\n{cls.__name__}: "):
+    name, builtin = cls.__name__, cls.__bases__[1].__name__
+    assert f"| [`{name}`](#{name.lower()}) | `{builtin}` |" in page
+    section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    for part in ("Cause: ", "Way out: ", "```python\n", f"```text\n{name}: "):
         assert part in section
 
 
