@@ -327,3 +327,15 @@ def test_child_that_is_forked_in_a_scope_and_goes_on(net):
     assert os.read(read, 5) == b"right"
     os.close(read), os.close(write)
     np.testing.assert_allclose(y.asnumpy(), wanted, 1e-5)
+
+
+def test_process_that_ends_with_a_compiled_custom_operator():
+    """At its end MXNet calls Python once more, to let go of the operator."""
+    output_of(
+        """
+        import pytest
+        file = "tests/misuse/test_wrong_use.py"
+        raise SystemExit(pytest.main([file, "-k", "without_strict", "-p", "no:cacheprovider"]))
+        """,
+        GLUON_DYNBATCH_NATIVE="0",
+    )
