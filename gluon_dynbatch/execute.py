@@ -29,10 +29,7 @@ class Buffers:
     """
 
     def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
-        self.arrays = [
-            mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
-            for arena, rows in zip(arenas, sizes)
-        ]
+        self.arrays = [allocate(arena, rows) for arena, rows in zip(arenas, sizes)]
         for array in self.arrays:
             zero(array._slice(0, 1))
         self._units = [arena.unit for arena in arenas]
@@ -167,6 +164,20 @@ def part(array: NDArray, start: int, stop: int) -> NDArray:
     return NDArray(handle)
 
 
+def allocate(arena: Arena, rows: int) -> NDArray:
+    """Return memory for an arena, or say what needs how much."""
+    try:
+        return mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
+    except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
+        raise LaunchError(
+            user_message(
+                f"no memory for {rows} rows of {arena.unit} {arena.dtype} on {arena.context}: "
+                f"{error}",
+                advice="record less in one scope, for instance smaller minibatches",
+            )
+        ) from error
+
+
 def upload(index: np.ndarray, context: mx.Context) -> NDArray:
     """Return an index vector as an array, without waiting for the engine as ``nd.array`` does."""
     return mx.nd.from_numpy(index, zero_copy=True).as_in_context(context)
@@ -266,13 +277,15 @@ class Execution:
         results = [self.buffers.region(r) for r in launch.outputs]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(number, executable, operands, results)
-            return
-        arguments = [
-            operands[i] if kind == "in" else self._parameter(segment, i)
-            for kind, i in executable.arguments
-        ]
-        with ONE_AT_A_TIME:
-            executable.run(*arguments, out=results)
+        else:
+            arguments = [
+                operands[i] if kind == "in" else self._parameter(segment, i)
+                for kind, i in executable.arguments
+            ]
+            with ONE_AT_A_TIME:
+                executable.run(*arguments, out=results)
+        if executable.fallible:
+            results[0].wait_to_read()
 
     def _parameter(self, segment: Any, number: int) -> NDArray:
         key = (id(segment.parameters[number]), segment.context)

@@ -347,8 +347,8 @@ def _run_backward(
                 gradient.copyto(target)
             elif request == _ADD:
                 mx.nd.elemwise_add(target, gradient, out=target)
-    except Exception:
-        # This is a thread of MXNet's: the exception cannot travel on from here.
+    except BaseException:
+        # This is mostly a thread of MXNet's: the exception cannot travel on from here.
         LOGGER.exception("the backward pass of a batching scope failed")
         return 0
     return 1

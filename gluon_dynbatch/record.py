@@ -21,6 +21,7 @@ from typing import (
     List,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
@@ -30,7 +31,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .arrays import ROW, TYPES
+from .arrays import ROW, TYPES, memory_of
 from .errors import (
     ArgumentError,
     ContextError,
@@ -72,7 +73,8 @@ class Recording(Tape):
 
     __slots__ = (
         "error",
-        "_views",
+        "_memory",
+        "_seen",
         "constants",
         "recorder",
         "seconds",
@@ -87,7 +89,9 @@ class Recording(Tape):
         super().__init__()
         self.recorder = recorder
         self.error: Optional[str] = None
-        self._views: Dict[int, NDArray] = {}
+        #: Memory of the first externals, as many as were seen when a write was last looked at.
+        self._memory: Set[int] = set()
+        self._seen = 0
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
         self.seconds = time.perf_counter()
@@ -123,15 +127,16 @@ class Recording(Tape):
             self.externals.append(real)
         return known
 
-    def reads(self, value: NDArray) -> bool:
-        """Whether a recorded call has `value` as an argument."""
-        real = value._real if type(value) is LazyNDArray else value
-        return id(real) in self.external_ids or id(real) in self._views
-
-    def note_view(self, view: NDArray) -> None:
-        """Remember that `view` looks into an array that a recorded call reads."""
-        # Held until the flush, so that its id stays its own.
-        self._views[id(view)] = view
+    def reads(self, memory: Set[int]) -> bool:
+        """Whether a recorded call reads an array or a parameter that lies in `memory`."""
+        self._memory.update(map(memory_of, self.externals[self._seen :]))
+        self._seen = len(self.externals)
+        return not memory.isdisjoint(self._memory) or any(
+            memory_of(data) in memory
+            for entry in self.entries.values()
+            for parameter in entry.program.parameters.values()
+            for data in parameter.list_data()
+        )
 
     def node(
         self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]
@@ -262,16 +267,14 @@ class Recorder:
 
     def before_write(self, arrays: Sequence[NDArray]) -> None:
         """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
-        recording = self.recording
-        if not recording.node_entry:
-            return
-        parameters = {
-            id(data)
-            for entry in recording.entries.values()
-            for parameter in entry.program.parameters.values()
-            for data in parameter.list_data()
-        }
-        if any(recording.reads(a) or id(a) in parameters for a in arrays):
+        if self.recording.node_entry:
+            real = [a._real if type(a) is LazyNDArray else a for a in arrays]
+            if self.recording.reads({memory_of(a) for a in real if a is not None}):
+                self.run_pending()
+
+    def run_pending(self) -> None:
+        """Compute what is pending, as the next thing may write to any array that it reads."""
+        if self.recording.node_entry:
             where = user_line()
             self.forced[where] = self.forced.get(where, 0) + 1
             self._flush()

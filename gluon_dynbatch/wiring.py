@@ -30,8 +30,8 @@ class Units(NamedTuple):
     """The units of a flush: places, segments and operands.
 
     A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
-    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.  The terms of a
-    port that joins stand one after another instead.
+    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.  The terms
+    of a port that joins stand one after another instead.
     """
 
     graph: UnitGraph
