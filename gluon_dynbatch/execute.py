@@ -117,9 +117,10 @@ class Buffers:
         if type(wanted) is Sum:
             return self._sum(wanted, copies)
         if type(wanted) is Mixed:
-            parts = mx.nd.concat(*[self._assemble(p, copies) for p in wanted.parts], dim=0)
-            index = self._indices[parts.context]
-            return mx.nd.take(parts, part(index, wanted.first, wanted.first + wanted.rows))
+            parts = [self._assemble(p, copies) for p in wanted.parts]
+            rows = parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)
+            index = self._indices[rows.context]
+            return mx.nd.take(rows, part(index, wanted.first, wanted.first + wanted.rows))
         if type(wanted) is Scatter:
             return self._scatter(wanted, copies)
         assert type(wanted) is Shared, wanted
@@ -149,7 +150,7 @@ def _gathers(wanted: Any) -> Sequence[Gather]:
     if type(wanted) is Sum:
         return [gather for level in wanted.levels for gather in _gathers(level)]
     if type(wanted) is Mixed:
-        return [one for one in wanted.parts if type(one) is Gather]
+        return [gather for one in wanted.parts for gather in _gathers(one)]
     return _gathers(wanted.source) if type(wanted) is Scatter else ()
 
 

@@ -20,7 +20,7 @@ from typing import (
 import numpy as np
 
 from .graph import RECORDING, Array, ragged_range
-from .plan import Arena, Fetches, Plan, Region, Scatter, Sum, Whole
+from .plan import Arena, Fetches, Mixed, Plan, Region, Scatter, Slice, Sum, Whole
 
 #: Beyond this many readers of one row, rows are added up by index instead of level by level.
 MOST_LEVELS = 12
@@ -96,6 +96,8 @@ class _Operand(NamedTuple):
     """An operand through which a gradient can flow."""
 
     port: int
+    #: Rows of each member.
+    members_rows: Array
     #: Terms it is made of, and for each the member that reads it, the rows it has, and those of
     #: the member that it follows.
     terms: Array
@@ -125,10 +127,12 @@ class _Backward:
         operands = self._flowing_operands()
         live = self._live(operands)
         heads = self._place_heads()
-        regions = {number: self._place_operands(number, operands[number]) for number in live}
+        regions = self._place_operands(
+            [(number, operand) for number in live for operand in operands[number]]
+        )
         return GradientPlan(
             tuple(live),
-            regions,
+            {number: tuple(regions[number]) for number in live},
             heads,
             tuple(self._fetches.arenas),
             tuple(self._fetches.sizes),
@@ -177,13 +181,13 @@ class _Backward:
         made = units.term[terms]
         makers = np.unique(self._maker[made[made >= 0]])
         members = np.repeat(np.arange(len(inputs)), counts)
-        rows = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
-        rows, behind = rows[members], np.zeros(len(terms), dtype=np.int64)
+        own = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
+        rows, behind = own[members], np.zeros(len(terms), dtype=np.int64)
         if launch.segment.inputs[p].joined:
             rows = units.joined_rows(launch.units)
             before = np.cumsum(rows) - rows
             behind = before - before[np.cumsum(counts) - counts][members]
-        return _Operand(p, terms, members, rows, behind, tuple(makers.tolist()))
+        return _Operand(p, own, terms, members, rows, behind, tuple(makers.tolist()))
 
     def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
         """Return the launches that a gradient reaches from the heads, in forward order."""
@@ -217,19 +221,24 @@ class _Backward:
         self._pairs.setdefault((arena, gradient), []).append((source, target, length))
 
     def _place_operands(
-        self, number: int, operands: List[_Operand]
-    ) -> Tuple[Optional[Region], ...]:
-        launch = self._plan.launches[number]
-        segment = launch.segment
-        rows = self._plan.units.graph.rows[launch.units]
-        placed: List[Optional[Region]] = [None] * len(segment.inputs)
-        for operand in operands:
-            port = segment.inputs[operand.port]
-            members = np.ones(1, dtype=np.int64) if port.shared else rows
+        self, operands: List[Tuple[int, _Operand]]
+    ) -> Dict[int, List[Optional[Region]]]:
+        """Give every operand of every launch rows for its gradient.
+
+        What is read in place, side by side, gets gradients side by side, so that these are pulled
+        in place as well.
+        """
+        placed: Dict[int, List[Optional[Region]]] = {}
+        for number, launch in enumerate(self._plan.launches):
+            placed[number] = [None] * len(launch.operands)
+        for number, operand in sorted(operands, key=self._rank):
+            launch = self._plan.launches[number]
+            port = launch.segment.inputs[operand.port]
+            members = operand.members_rows
             region = self._fetches.reserve(
-                Arena(port.unit, port.dtype, segment.context), int(members.sum())
+                Arena(port.unit, port.dtype, launch.segment.context), int(members.sum())
             )
-            placed[operand.port] = region
+            placed[number][operand.port] = region
             start = (region.start + np.cumsum(members) - members) * port.unit
             self._add_terms(
                 operand.terms,
@@ -237,7 +246,14 @@ class _Backward:
                 operand.rows * port.unit,
                 region.arena,
             )
-        return tuple(placed)
+        return placed
+
+    def _rank(self, numbered: Tuple[int, _Operand]) -> Tuple[int, int, int]:
+        number, operand = numbered
+        read = self._plan.launches[number].operands[operand.port]
+        if type(read) is Slice:
+            return 0, read.arena, read.element
+        return 1, number, operand.port
 
     def _add_terms(self, terms: Array, target: Array, length: Array, gradient: int) -> None:
         arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
@@ -284,11 +300,19 @@ class _Backward:
             source = self._fetches.fetch(gradient, target * grain, grain)
             return Scatter(source, self._fetches.index(local), rows)
         nth = np.arange(len(local)) - np.repeat(np.cumsum(counts) - counts, counts)
-        levels = []
+        place, levels = np.arange(rows), []
+        sparse = most > 1 and most * rows > 2 * len(local)
+        if sparse:
+            # Rows with more readers first, so that each further level is added to a prefix.
+            place[np.argsort(-counts, kind="stable")] = np.arange(rows)
         for level in range(most):
             at = nth == level
             # Rows without so many readers add the zero row.
-            elements = np.zeros(rows, dtype=np.int64)
-            elements[local[at]] = target[at] * grain
+            count = int(at.sum()) if sparse and level else rows
+            elements = np.zeros(count, dtype=np.int64)
+            elements[place[local[at]]] = target[at] * grain
             levels.append(self._fetches.fetch(gradient, elements, grain))
-        return levels[0] if most == 1 else Sum(tuple(levels))
+        if most == 1:
+            return levels[0]
+        total = Sum(tuple(levels))
+        return Mixed((total,), self._fetches.index(place), rows, grain) if sparse else total

@@ -69,9 +69,9 @@ class Gather(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """Rows out of several arenas, brought into order by index."""
+    """Rows out of several arenas, or of a sum, brought into order by index."""
 
-    parts: Tuple[Union[Slice, Gather], ...]
+    parts: Tuple[Any, ...]
     first: int
     rows: int
     unit: int
