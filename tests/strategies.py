@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.analysis import check_groups, lower_bound
+from gluon_dynbatch.graph import check_graph
+from gluon_dynbatch.plan_check import check_plan
 
 #: Features of every vector, and words of the vocabulary.
 WIDTH, WORDS = 3, 7
@@ -416,6 +419,23 @@ def sequence_batches(
     ]
     block = cells(dtype)
     return Program(lambda sequence: run_sequence(block, sequence), samples, block)
+
+
+def check_invariants(batch: gdb.Batch) -> int:
+    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
+    if batch.plan is None:
+        assert batch.report.launches == 0
+        return 0
+    graph = batch.plan.units.graph
+    check_graph(graph)
+    groups = np.full(graph.size, -1, np.int32)
+    for number, launch in enumerate(batch.plan.launches):
+        groups[launch.units] = number
+    check_groups(graph, groups)
+    check_plan(batch.plan)
+    launches = len(batch.plan.launches)
+    assert lower_bound(graph) <= launches <= graph.size
+    return launches
 
 
 #: Any of the three kinds.
