@@ -166,11 +166,11 @@ def joined(losses: List[Any], form: str) -> List[Any]:
     return [mx.nd.add_n(*alike)]
 
 
-def run(case: Case, batch: Any = None) -> Dict[str, np.ndarray]:
+def run(case: Case, batch: Any = None, start: float = START) -> Dict[str, np.ndarray]:
     """Run the program once, as a loop or in a scope; return results and gradients by name."""
     setting, variables = case.setting, case.variables
     for array in variables.values():
-        array.grad[:] = START if setting.grad_req == "add" else 0
+        array.grad[:] = start if setting.grad_req == "add" else 0
     losses = []
     with entered(setting.mode):
         with nullcontext() if batch is None else batch:
@@ -241,13 +241,19 @@ def loops_only(case: Case) -> None:
 
 
 def check_loop(case: Case, wanted: Dict[str, np.ndarray]) -> None:
-    """Raise if MXNet's hybridized loop is not what its imperative one is."""
+    """Raise if MXNet's loop does not add up, or its hybridized one is not as its imperative one."""
     try:
         told = difference(wanted, run(case))
     except Exception as error:
         raise ExcusedError(f"MXNet's hybridized loop fails: {error}") from error
     if told:
         raise ExcusedError("MXNet's hybridized loop differs from its imperative one")
+    if case.setting.grad_req == "add":
+        case.net.hybridize(False)
+        from_zero = run(case, start=0)
+        added = {n: a + START if "gradient" in n else a for n, a in from_zero.items()}
+        if difference(wanted, added):
+            raise ExcusedError("MXNet's loop does not add gradients up")
 
 
 def compare(case: Case, times: int = 1) -> List[gdb.Batch]:
