@@ -51,6 +51,7 @@ from .execute import Buffers, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
+from .profiling import PROFILER
 from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -185,7 +186,10 @@ class GradientTape:
                 target = target.reshape((-1,) + arrays[0].shape[1:])
             mx.nd.concat(*arrays, dim=0, out=target)
         for number in reversed(self._gradient.launches):
-            self._backward_launch(number)
+            if PROFILER.running:
+                self._backward_shown(number)
+            else:
+                self._backward_launch(number)
         return self._input_gradients(wanted)
 
     def _backward_launch(self, number: int) -> None:
@@ -198,6 +202,14 @@ class GradientTape:
         # The graph of a launch lives as long as this tape: the user may go backward twice.
         with ONE_AT_A_TIME:
             autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
+
+    def _backward_shown(self, number: int) -> None:
+        launch = self._plan.launches[number]
+        name = self._plan.units.name(int(launch.units[0]))
+        regions = [region for region in self._gradient.regions[number] if region is not None]
+        written = [self._buffers.region(region) for region in regions]
+        with PROFILER.shown(f"{name} backward", len(launch.units), written):
+            self._backward_launch(number)
 
     def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
         parts = [self._buffers.fetch(part) for part in pull.parts]
