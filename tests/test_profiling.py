@@ -37,6 +37,9 @@ profiler.dump()
 """
 
 
+INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
+
+
 def block(prefix: str) -> Any:
     made = gdb.convert(nn.Dense(3, in_units=4, prefix=prefix))
     made.initialize()
@@ -47,7 +50,7 @@ def block(prefix: str) -> Any:
 def run(net: Any) -> None:
     """Two launches forward and two backward."""
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
-        outputs = [mx.nd.relu(net(mx.nd.ones((1, 4)) * i)) for i in range(5)]
+        outputs = [mx.nd.relu(net(x)) for x in INPUTS]
     autograd.backward(outputs)
     mx.nd.waitall()
 
