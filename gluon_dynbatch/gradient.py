@@ -99,10 +99,11 @@ class GradientTape:
                 buffers.append(
                     rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape)
                 )
-            elif type(launch.operands[p]) is Whole and segment.inputs[p].differentiable:
-                operands[p] = self._variable(
-                    self._externals[launch.operands[p].external], True, True
-                )
+            elif type(launch.operands[p]) is Whole:
+                # Detached, the user's array gets no gradient behind the back of this tape.
+                array = operands[p]
+                trained = segment.inputs[p].differentiable
+                operands[p] = self._variable(array, True, True) if trained else array.detach()
         if variables:
             autograd.mark_variables(variables, buffers, "write")
         arguments = [

@@ -1,0 +1,69 @@
+"""What random programs have found, each as small as it became."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
+
+ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
+
+
+class AmpCast(gdb.DynamicHybridBlock):
+    """MXNet leaves amp_cast out of symbols that it saves, unless it is told not to."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.dense = nn.Dense(1, in_units=2)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.dense(F.amp_cast(x, dtype="float32"))
+
+
+@ALL
+def test_amp_cast_in_a_cell(granularity: str) -> None:
+    net = AmpCast()
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.array([[1, k]], dtype="float16") for k in range(3)]
+    batch = gdb.testing.check_against_loop(
+        net, samples, net.collect_params().values(), granularity=granularity
+    )
+    assert batch.report.launches == 1
+
+
+class Unread(gdb.DynamicHybridBlock):
+    """The result that nobody reads needs an index; MXNet cannot add to an index's gradient."""
+
+    def hybrid_forward(self, F: Any, x: Any, table: Any, index: Any) -> Any:
+        return F.take(table, index, axis=-1, mode="wrap"), F.dot(x, table)
+
+
+@ALL
+@pytest.mark.parametrize("calls", [1, 2])
+def test_an_index_with_a_gradient(calls: int, granularity: str) -> None:
+    """The backward pass asked MXNet for it, which failed in a thread that nobody waited for."""
+    net = Unread()
+    net.hybridize()
+    table, index = mx.nd.ones((2, 4)), mx.nd.array([0, 1])
+    found: List[List[np.ndarray]] = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
+        for array in (table, index):
+            array.attach_grad("add")
+            array.grad[:] = 0.25
+        with autograd.record(), scope:
+            results = [net(mx.nd.ones((1, 2)), table, index)[1] for _ in range(calls)]
+        autograd.backward(results)
+        found.append([table.grad.asnumpy(), index.grad.asnumpy()])
+    np.testing.assert_allclose(found[0][0], 0.25 + calls)
+    for wanted, got in zip(*found):
+        np.testing.assert_array_equal(wanted, got)
