@@ -66,11 +66,14 @@ def draw(
     return made
 
 
-def build(make: Callable[[], Any], dtype: str) -> Any:
-    """Return an initialised network."""
+def build(make: Callable[[], Any], dtype: str, grad_req: str = "write") -> Any:
+    """Return an initialised network; `grad_req` is asked of all gradients that are wanted."""
     mx.random.seed(5)
     net = make()
     net.initialize(mx.init.Uniform(0.8))
+    for parameter in net.collect_params().values():
+        if parameter.grad_req != "null":
+            parameter.grad_req = grad_req
     if dtype != "float32":
         net.cast(dtype)
     return net

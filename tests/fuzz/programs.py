@@ -297,7 +297,7 @@ class Author:
                 f'options = {{"analysis_budget": {budget}, {text}}}',
                 f"setting = Setting({self.mode!r}, {choose.pick(forms)!r}, {choose.flag()}, "
                 f"{self.grad_req!r}, options)",
-                f"net = build(Net, {self.dtype!r})",
+                f"net = build(Net, {self.dtype!r}, {self.grad_req!r})",
                 'case = Case(lambda s: s["run"](net, s), samples, shared, net, setting)',
             ]
         )

@@ -67,3 +67,21 @@ def test_an_index_with_a_gradient(calls: int, granularity: str) -> None:
     np.testing.assert_allclose(found[0][0], 0.25 + calls)
     for wanted, got in zip(*found):
         np.testing.assert_array_equal(wanted, got)
+
+
+class Blocked(gdb.DynamicHybridBlock):
+    """One of the results does not depend on any variable."""
+
+    def hybrid_forward(self, F: Any, x: Any, y: Any) -> Any:
+        return F.BlockGrad(y), x
+
+
+@ALL
+def test_a_result_without_a_gradient_beside_one_with(granularity: str) -> None:
+    """MXNet refused to differentiate the former, and with it the whole launch."""
+    net = Blocked()
+    net.hybridize()
+    samples = [[mx.nd.ones((1, 3)) * k, mx.nd.ones((1, 2))] for k in range(3)]
+    for sample in samples:
+        sample[0].attach_grad()
+    gdb.testing.check_against_loop(lambda s: net(*s), samples, granularity=granularity)

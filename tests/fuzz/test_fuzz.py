@@ -1,0 +1,106 @@
+"""A short run of the fuzzer, and that it finds, shrinks and prints what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from gluon_dynbatch import rules
+
+from . import operators
+from .shrink import HANGS, ending, shrink
+from .worker import Session
+
+ROOT = Path(__file__).parent.parent.parent
+#: MXNet 1.9.1 asks SciPy and NumPy for names that have since changed.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def session(folder: Path, seconds: float = 1e6) -> Session:
+    return Session(folder, time.time() + seconds)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_random_whole_programs(seed: int, tmp_path: Path) -> None:
+    run = session(tmp_path, 8)
+    run.run(seed, 25)
+    assert run.failure is None, "\n".join(run.failure[::-1])
+    assert sum(run.excused.values()) < run.summary()["programs"] / 2
+
+
+def break_rule(monkeypatch: Any, op: str, **attrs: str) -> None:
+    """Make what a rule answers wrong."""
+    for layout in ("rows", "stack"):
+        right = getattr(rules, layout)
+
+        def wrong(site: Any, right: Any = right) -> Any:
+            answer = right(site)
+            if isinstance(answer, rules.Refusal):
+                return answer
+            steps = tuple(
+                step._replace(attrs={**step.attrs, **attrs}) if step.op == op else step
+                for step in answer.steps
+            )
+            return (
+                answer._replace(steps=steps)
+                if hasattr(answer, "_replace")
+                else dataclasses.replace(answer, steps=steps)
+            )
+
+        monkeypatch.setattr(rules, layout, wrong)
+
+
+def test_a_wrong_rule_is_found_and_printed_as_a_program(monkeypatch: Any, tmp_path: Path) -> None:
+    """The printed program runs by itself; without the fault, which is not in it, it passes."""
+    break_rule(monkeypatch, "slice_axis", begin="0", end="1")
+    run = session(tmp_path)
+    for seed in range(20):
+        if run.failure is None:
+            run.run(seed, 25)
+    assert run.failure is not None, "a wrong rule was not found"
+    script, message = run.failure
+    assert "slice_axis" in script and message
+    assert ending(script, 60) == 0
+
+
+def test_operators_are_those_of_the_table() -> None:
+    made, left = set(operators.generated()), operators.not_generated()
+    assert made | set(left) == set(rules.TABLE) and not made & set(left)
+    assert set(operators.LEFT_OUT) <= set(rules.TABLE)
+    assert len(made) > 0.95 * len(rules.TABLE), left
+
+
+def test_how_scripts_end() -> None:
+    assert ending("print(1)") == 0
+    assert ending("raise SystemExit(3)") == 3
+    assert ending("import os; os.abort()") not in (0, 1, HANGS)
+    assert ending("import time; time.sleep(60)", 1) is HANGS
+
+
+def test_shrinking_leaves_what_fails() -> None:
+    asked: List[int] = []
+
+    def same(lines: List[str]) -> bool:
+        asked.append(len(lines))
+        return "3" in lines and "17" in lines
+
+    assert shrink([str(k) for k in range(40)], same) == ["3", "17"]
+    assert len(asked) < 120
+    assert shrink(["a", "b"], lambda lines: False) == ["a", "b"]
+
+
+def test_the_command_prints_what_it_covered(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--minutes", "0.1"]
+    command += ["--seed", "5", "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    told = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line[:1].strip())
+    assert told["first"] == "seed  5" and told["failures"] == "0"
+    assert int(told["programs"].split(",")[0]) > 0
+    assert f"of the {len(rules.TABLE)} with a rule" in told["operators"]
