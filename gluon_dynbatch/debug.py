@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Set
+from typing import Any, Dict, Set, Tuple
 
 import numpy as np
 
@@ -60,6 +60,7 @@ def compare_with_loop(
     )
     loop.run()
     random: Set[int] = set()
+    tolerances = _tolerances(recording)
     for node, number in enumerate(recording.node_entry):
         entry = recording.entries[number]
         first = int(nodes.operand0[node])
@@ -75,7 +76,7 @@ def compare_with_loop(
                 continue
             wanted = _values(loop, int(units.value_term[value]), kind)
             got = _values(execution, int(terms[value]), kind)
-            relative, absolute = TOLERANCES.get(kind.dtype, (0, 0))
+            relative, absolute = tolerances.get(kind.dtype, (0, 0))
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
                     user_message(
@@ -86,6 +87,13 @@ def compare_with_loop(
                         "please report this with the program; analysis_budget=0 avoids batching",
                     )
                 )
+
+
+def _tolerances(recording: Recording) -> Dict[str, Tuple[float, float]]:
+    """Return the tolerance of the coarsest type for all: a cast to a finer one adds nothing."""
+    found = {TYPES[kind].dtype for kind in recording.value_type}
+    coarsest = max((TOLERANCES[dtype] for dtype in found & TOLERANCES.keys()), default=(0, 0))
+    return dict.fromkeys(TOLERANCES, coarsest)
 
 
 def _draws(entry: Any) -> bool:

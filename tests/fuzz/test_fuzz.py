@@ -26,14 +26,6 @@ def session(folder: Path, seconds: float = 1e6) -> Session:
     return Session(folder, time.time() + seconds)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_random_whole_programs(seed: int, tmp_path: Path) -> None:
-    run = session(tmp_path, 8)
-    run.run(seed, 25)
-    assert run.failure is None, "\n".join(run.failure[::-1])
-    assert sum(run.excused.values()) < run.summary()["programs"] / 2
-
-
 def break_rule(monkeypatch: Any, op: str, **attrs: str) -> None:
     """Make what a rule answers wrong."""
     for layout in ("rows", "stack"):
@@ -95,12 +87,13 @@ def test_shrinking_leaves_what_fails() -> None:
     assert shrink(["a", "b"], lambda lines: False) == ["a", "b"]
 
 
-def test_the_command_prints_what_it_covered(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--minutes", "0.1"]
+def test_random_whole_programs(tmp_path: Path) -> None:
+    """As ``make fuzz`` does, in other processes: MXNet itself crashes on some programs."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz", "--minutes", "0.3"]
     command += ["--seed", "5", "--folder", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     told = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line[:1].strip())
     assert told["first"] == "seed  5" and told["failures"] == "0"
-    assert int(told["programs"].split(",")[0]) > 0
+    assert int(told["programs"].split(",")[0]) > 10
     assert f"of the {len(rules.TABLE)} with a rule" in told["operators"]

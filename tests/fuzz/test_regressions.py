@@ -85,3 +85,20 @@ def test_a_result_without_a_gradient_beside_one_with(granularity: str) -> None:
     for sample in samples:
         sample[0].attach_grad()
     gdb.testing.check_against_loop(lambda s: net(*s), samples, granularity=granularity)
+
+
+class Widened(gdb.DynamicHybridBlock):
+    """A sum in single precision, cast to double."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.cast(F.tanh(F.exp(x)), dtype="float64")
+
+
+def test_debug_expects_no_more_of_a_cast_than_of_what_was_cast() -> None:
+    """It took the last bit of a number in single precision for a wrong value."""
+    net = Widened()
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(1 + k, 40)) for k in range(8)]
+    with gdb.batching(debug=True, granularity="block"):
+        results = [net(x) for x in samples]
+    assert {y.dtype for y in results} == {np.float64}

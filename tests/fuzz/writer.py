@@ -220,7 +220,8 @@ class Body:
     def call(self, case: Case) -> bool:
         """Append the call of a case."""
         inputs = [self.need(a.shape, a.kind, a.bound) for a in case.inputs]
-        expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(case.attrs)})"
+        attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
+        expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(attrs)})"
         if case.random:
             # What is drawn differs each time; what is left is its shape, and what it may break.
             return self.add(expression) and self._silence()
