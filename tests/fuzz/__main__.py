@@ -23,7 +23,7 @@ from .worker import CURRENT, SUMMARY
 from gluon_dynbatch import rules  # isort: skip
 
 #: Rounds of one worker process, and seconds after which one of its programs counts as hanging.
-ROUNDS, STALLED = 10, 90.0
+ROUNDS, STALLED = 10, 300.0
 ERRORS = "errors.txt"
 
 
@@ -49,7 +49,10 @@ class Findings:
         """Report a program that crashed or stalled its process, unless the loop does so too."""
         what = "hangs" if stalled else "crashes"
         code = ending(script)
-        if code == 0:
+        if code == 0 and stalled:
+            # The machine may have been busy with other things.
+            self.excused["stalled once, but not by itself"] += 1
+        elif code == 0:
             self.report(seed, script, f"a process that ran others before it {what}: {told}")
         elif ending(script.replace(CALL, LOOPS)) == code:
             self.excused[f"the loop itself {what}"] += 1
