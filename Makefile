@@ -26,7 +26,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  speed of every way to run the Tree-LSTM, with bars (some ten minutes)"
+	@echo "make bench  speed, memory and costs against the bars, one and two threads (twenty minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make clean  remove the environment and everything built"
 
@@ -41,8 +41,8 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/benchmark.py --batch-sizes 1,8,64,256 \
-	  --json runs/benchmark.json --picture runs/benchmark.png
+	$(BIN)/python experiments/benchmark.py --threads 1,2 --batch-sizes 1,8,64,256,1024 \
+	  --warmup 20 --json runs/benchmark.json --picture runs/benchmark.png
 
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
@@ -73,7 +73,7 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
-$(NATIVE): $(STAMP) gluon_dynbatch/_native.c
+$(NATIVE): $(STAMP) gluon_dynbatch/_native.c gluon_dynbatch/_planning.c
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

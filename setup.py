@@ -35,9 +35,10 @@ setup(
     author="gluon_dynbatch authors",
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
-    # Optional: without a C compiler the package is installed without it, and records in Python.
+    # Optional: without a C compiler the package is installed without them; Python does the same.
     ext_modules=[
-        Extension("gluon_dynbatch._native", ["gluon_dynbatch/_native.c"], optional=True),
+        Extension(f"gluon_dynbatch.{name}", [f"gluon_dynbatch/{name}.c"], optional=True)
+        for name in ("_native", "_planning")
     ],
     python_requires=">=3.8,<3.12",
     install_requires=[

@@ -17,6 +17,7 @@ import mxnet as mx
 import numpy as np
 from tqdm import tqdm
 
+from command import run_program
 from relatedness.data import DataError
 from relatedness.options import at_least
 from study import contest, cost, curve, launches, pictures, simulate
@@ -244,20 +245,44 @@ def make_parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     positive = at_least(int, 1)
     add = shared.add_argument
-    add("--output", type=Path, default=Path("runs/tradeoff"), metavar="DIR",
-        help="where JSON, tables and pictures go (default %(default)s)")
+    add(
+        "--output",
+        type=Path,
+        default=Path("runs/tradeoff"),
+        metavar="DIR",
+        help="where JSON, tables and pictures go (default %(default)s)",
+    )
     add("--data", type=Path, metavar="DIR", help="SICK, in a layout that training reads")
     add("--wikiner", type=Path, metavar="DIR", help="folder with WikiNER's train.txt")
-    add("--workloads", type=_listed(_one_of(WORKLOADS)), metavar="NAMES",
+    add(
+        "--workloads",
+        type=_listed(_one_of(WORKLOADS)),
+        metavar="NAMES",
         help=f"comma-separated: {', '.join(WORKLOADS)} (default: all that there is data for; "
-             "sequences for auto only)")
+        "sequences for auto only)",
+    )
     add("--batch-sizes", type=_listed(positive), metavar="NUMBERS", help="comma-separated")
-    add("--kinds", type=_listed(_one_of(KINDS)), default=list(KINDS), metavar="KINDS",
-        help="comma-separated: inference, training (default both)")
-    add("--granularities", type=_listed(_one_of(GRANULARITIES)), default=["operator", "block"],
-        metavar="NAMES", help="curves to draw, comma-separated (default operator,block)")
-    add("--points", type=at_least(int, 2), default=9, metavar="N",
-        help="budgets of a curve between none and no limit (default 9)")
+    add(
+        "--kinds",
+        type=_listed(_one_of(KINDS)),
+        default=list(KINDS),
+        metavar="KINDS",
+        help="comma-separated: inference, training (default both)",
+    )
+    add(
+        "--granularities",
+        type=_listed(_one_of(GRANULARITIES)),
+        default=["operator", "block"],
+        metavar="NAMES",
+        help="curves to draw, comma-separated (default operator,block)",
+    )
+    add(
+        "--points",
+        type=at_least(int, 2),
+        default=9,
+        metavar="N",
+        help="budgets of a curve between none and no limit (default 9)",
+    )
     add("--rounds", type=positive, metavar="N", help="timed minibatches per setting")
     add("--minibatches", type=positive, default=3, metavar="N", help="for simulate (default 3)")
     add("--limit", type=positive, metavar="N", help="first N samples of every workload")
@@ -277,17 +302,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the program; errors that the user can mend are one line, without a trace."""
+    """Run the program."""
     args = make_parser().parse_args(argv)
-    try:
+
+    def run() -> None:
         args.output.mkdir(parents=True, exist_ok=True)
         args.run(args)
-    except (DataError, WorkloadError, ResultsError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return run_program(run, DataError, WorkloadError, ResultsError)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, ContextManager, Dict, List, Optional, Sequence, TextIO, 
 import numpy as np
 
 import gluon_dynbatch as gdb
+from command import run_program
 from relatedness import benchmark
 from relatedness.assembly import (
     UsageError,
@@ -68,8 +68,11 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
         parts.settings,
         checkpoint,
     )
-    print(f"seed {args.seed}: {len(part)} pairs to train on, {len(pairs['dev'])} held out, "
-          f"{len(parts.vocab)} words; {args.mode}, minibatches of {args.batch_size}", flush=True)
+    print(
+        f"seed {args.seed}: {len(part)} pairs to train on, {len(pairs['dev'])} held out, "
+        f"{len(parts.vocab)} words; {args.mode}, minibatches of {args.batch_size}",
+        flush=True,
+    )
     if run.epoch >= args.epochs:
         print(f"epoch {run.epoch} of {args.epochs} is done already", file=sys.stderr)
     try:
@@ -89,8 +92,11 @@ def _judge(args: argparse.Namespace, pairs: List[Pair]) -> Tuple[Metrics, np.nda
     parts = assemble(args, {"": pairs}, read_checkpoint(args.checkpoint))
     unknown, words = unknown_words(pairs, parts.vocab)
     if unknown:
-        print(f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; they "
-              "share its vector for unknown words", file=sys.stderr)
+        print(
+            f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; they "
+            "share its vector for unknown words",
+            file=sys.stderr,
+        )
     runner = Runner(parts.model, args.mode, batching_options(args), args.ctx)
     return evaluate(runner, make_loader(args, pairs, parts.vocab))
 
@@ -137,8 +143,10 @@ def run_benchmark(args: argparse.Namespace) -> Dict[str, Any]:
         contenders.append(benchmark.Contender(runner, trainer, start))
     samples = parts.samples("train")[: args.pairs]
     result = benchmark.compare(contenders, samples, args.batch_size, args.rounds, args.warmup)
-    print(f"{len(samples)} pairs in minibatches of {args.batch_size}, "
-          f"median of {args.rounds} interleaved rounds")
+    print(
+        f"{len(samples)} pairs in minibatches of {args.batch_size}, "
+        f"median of {args.rounds} interleaved rounds"
+    )
     print(benchmark.table(result))
     if args.json is not None:
         settings = {name: str(value) for name, value in vars(args).items() if name != "run"}
@@ -181,50 +189,58 @@ def make_parser() -> argparse.ArgumentParser:
     verb.add_argument("--split", choices=SPLITS, default="test")
     verb = add("predict", run_predict, "write id<TAB>score for every pair", batch_size=256)
     verb.add_argument("--split", choices=SPLITS, help="default test")
-    verb.add_argument("--input", type=Path, metavar="FILE",
-                      help='CoNLL-U with sentences two by two, "-" for standard input, in place of '
-                      "a split; a comment # pair_id = NAME names a pair")
+    verb.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help='CoNLL-U with sentences two by two, "-" for standard input, in place of '
+        "a split; a comment # pair_id = NAME names a pair",
+    )
     timed = (
         add("benchmark", run_benchmark, "time the modes side by side", batch_size=256),
-        add("demo", run_demo, "train on the built-in corpus and compare speeds",
-            output=Path("runs/demo"), epochs=6, lr_decay=1.0, weight_decay=1e-4),
+        add(
+            "demo",
+            run_demo,
+            "train on the built-in corpus and compare speeds",
+            output=Path("runs/demo"),
+            epochs=6,
+            lr_decay=1.0,
+            weight_decay=1e-4,
+        ),
     )
     # The controller behind "auto" times some twenty flushes before it settles.
     for verb, pairs, rounds, warmup in zip(timed, (256, 64), (5, 3), (12.0, 4.0)):
-        verb.add_argument("--pairs", type=at_least(int, 1), default=pairs, metavar="N",
-                          help=f"pairs to time (default {pairs})")
+        verb.add_argument(
+            "--pairs",
+            type=at_least(int, 1),
+            default=pairs,
+            metavar="N",
+            help=f"pairs to time (default {pairs})",
+        )
         verb.add_argument("--rounds", type=at_least(int, 1), default=rounds, metavar="N")
-        verb.add_argument("--warmup", type=at_least(float, 0), default=warmup,
-                          metavar="SECONDS", help="untimed running of each mode before the "
-                          f"first round (default {warmup:g})")
+        verb.add_argument(
+            "--warmup",
+            type=at_least(float, 0),
+            default=warmup,
+            metavar="SECONDS",
+            help=f"untimed running of each mode before the first round (default {warmup:g})",
+        )
         verb.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     return parser
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the program; errors that the user can mend are one line, without a trace."""
+    """Run the program."""
     args = make_parser().parse_args(argv)
+    return run_program(lambda: _run(args), UsageError, DataError, CheckpointError, DivergedError)
+
+
+def _run(args: argparse.Namespace) -> None:
     try:
         args.run(args)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except multiprocessing.TimeoutError:
-        return _complain("a worker process sends no minibatches; try a smaller --num-workers")
-    except (UsageError, DataError, CheckpointError, DivergedError) as error:
-        return _complain(str(error))
-    except (gdb.BudgetError, gdb.OptionError) as error:
-        return _complain(str(error))
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-def _complain(message: str) -> int:
-    print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
-    return 2
+        reason = "a worker process sends no minibatches; try a smaller --num-workers"
+        raise UsageError(reason) from None
 
 
 if __name__ == "__main__":

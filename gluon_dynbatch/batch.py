@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import inspect
 import logging
 import os
 import sys
 from typing import Any, Dict, Optional, Tuple
+
+import mxnet as mx
 
 from .analysis import POLICIES, parse_budget
 from .errors import BudgetError, OptionError, ScopeError, user_message
@@ -26,6 +30,14 @@ BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
 
 #: What this process has traced, compiled, planned and measured.
 RUNTIME = Runtime()
+
+
+@atexit.register
+def _forget() -> None:
+    """Let go of what was compiled while Python is whole: custom operators call it when they go."""
+    mx.nd.waitall()
+    vars(RUNTIME).update(vars(Runtime()))
+    gc.collect()
 
 
 def check_options(

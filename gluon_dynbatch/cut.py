@@ -45,13 +45,16 @@ def cut_call(variant: Variant, granularity: str, late: FrozenSet[int], table: Se
     table : SegmentTable
         Where equal segments meet.
     """
-    if granularity == "operator" and variant.layout == "alone":
+    if granularity != "alone" and variant.layout in ("alone", "join"):
         granularity = "block"
     key = (granularity, late if granularity == "operator" else None)
     cut = variant.cuts.get(key)
     if cut is None:
         if granularity == "operator":
             partition = _Cutter(variant, late).partition()
+        elif granularity == "block" and variant.layout == "join":
+            cut = variant.cuts[key] = _join(variant, table)
+            return cut
         else:
             partition = _whole(variant, granularity == "alone" or not variant.mergeable)
         cut = variant.cuts[key] = _emit(variant, partition, table)
@@ -70,6 +73,14 @@ def _whole(variant: Variant, alone: bool) -> _Partition:
     rows = variant.entry.program.rows
     everything = tuple(i for i, row in enumerate(rows) if row.op != VARIABLE)
     return _Partition((everything,), frozenset(), frozenset(everything) if alone else frozenset())
+
+
+def _join(variant: Variant, table: SegmentTable) -> Cut:
+    """Make arrays that stand side by side the result; who reads them sees to the order."""
+    normal = NormalForm(variant, set(), variant.layout, frozenset(), {})
+    normal.join()
+    segment = table.intern(normal, variant, variant.layout, "")
+    return Cut((SegmentUse(segment, tuple(normal.sources)),), ((0, 0),))
 
 
 class _Cutter:

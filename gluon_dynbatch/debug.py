@@ -12,12 +12,13 @@ from .arrays import TYPES
 from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
 from .execute import Execution
-from .expand import ABSENT, expand, read_nodes
+from .expand import expand, read_nodes
 from .plan import make_plan
 from .record import Recording
 from .segment import SegmentTable
 from .trace import VARIABLE
 from .where import where_of
+from .wiring import ABSENT
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -50,7 +51,7 @@ def compare_with_loop(
     """
     nodes = read_nodes(recording)
     weights = np.zeros(len(recording.value_type), dtype=bool)
-    units = expand(recording, nodes, "alone", weights, segments)
+    units = expand(recording, "alone", weights, segments)
     groups = analyze(units.graph, "depth", Budget(visits=0)).groups
     plan = make_plan(
         units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]

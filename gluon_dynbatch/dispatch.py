@@ -15,6 +15,12 @@ from .trace import load_symbol
 #: goes backward in a thread of its own while the user's may already go forward again.
 ONE_AT_A_TIME = threading.Lock()
 
+#: Operators that may fail on the values they get, which MXNet tells whoever reads a result first,
+#: and nobody else.
+FAIL_ON_VALUES = frozenset(["Custom"]) | {
+    f"_linalg_{name}" for name in ("gelqf", "gesvd", "inverse", "potrf", "potri", "syevd")
+}
+
 
 class Executable(NamedTuple):
     """A compiled segment."""
@@ -26,6 +32,8 @@ class Executable(NamedTuple):
     mutated: FrozenSet[int]
     #: Arguments whose values the backward pass may read.
     read_back: FrozenSet[int]
+    #: Whether running may fail, depending on values.
+    fallible: bool
 
 
 class Dispatcher:
@@ -52,8 +60,9 @@ class Dispatcher:
             auxiliary = set(symbol.list_auxiliary_states())
             mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
             read_back = frozenset(i for i, name in enumerate(order) if _is_read_back(segment, name))
+            fallible = any(node["op"] in FAIL_ON_VALUES for node in segment.nodes)
             segment.compiled = Executable(
-                mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back
+                mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back, fallible
             )
             self.built += 1
         return segment.compiled  # type: ignore[no-any-return]

@@ -119,15 +119,16 @@ class ContextError(DynBatchError, ValueError):
 class ScopeError(DynBatchError, RuntimeError):
     """A batching scope is used in a way that it cannot be.
 
-    Cause: a scope is entered twice, left out of order or used from another thread.
-    Way out: make a new scope for every ``with`` statement and for every thread.
+    Cause: a scope inside another asks for other options, a pending value is used by another thread,
+    or a suspended generator has left a scope open.
+    Way out: give options to the outer scope, and call ``flush()`` before values go elsewhere.
     """
 
 
 class StaleArrayError(DynBatchError, RuntimeError):
     """The value of a lazy array was asked for, but it was never computed.
 
-    Cause: an exception ended the scope that the array was recorded in.
+    Cause: an exception ended the scope, or the flush, that the array was recorded in.
     Way out: handle that exception first, then compute the array again in a new scope.
     """
 
@@ -168,9 +169,10 @@ class GradientError(DynBatchError, RuntimeError):
 class LaunchError(DynBatchError, RuntimeError):
     """A merged launch failed while it ran.
 
-    Cause: what MXNet reports below the message, most often memory; the line that recorded the first
-    member of the launch is named.
-    Way out: limit the width of launches with ``max_rows``, or run the line outside a scope.
+    Cause: what MXNet reports below the message: a changed model, a value that an operator refuses,
+    or memory; the line that recorded the first member of the launch is named.
+    Way out: ``analysis_budget=0`` finds the call; smaller minibatches or ``max_rows`` need less
+    memory.
     """
 
 

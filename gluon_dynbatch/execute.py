@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.base import MXNetError
+from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 
 from .dispatch import ONE_AT_A_TIME, Dispatcher
@@ -26,24 +27,21 @@ class Buffers:
         What each buffer holds.
     sizes : sequence of int
         Rows of each; row 0 is zero.
-    indices : numpy.ndarray of int32
-        All gather indices, uploaded once per context.
     """
 
-    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int], indices: np.ndarray):
-        self.arrays = [
-            mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
-            for arena, rows in zip(arenas, sizes)
-        ]
+    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
+        self.arrays = [allocate(arena, rows) for arena, rows in zip(arenas, sizes)]
         for array in self.arrays:
             zero(array._slice(0, 1))
         self._units = [arena.unit for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
-        self._indices = {
-            context: upload(indices, context)
-            for context in dict.fromkeys(a.context for a in arenas)
-            if len(indices)
-        }
+        self._contexts = dict.fromkeys(a.context for a in arenas)
+        self._indices: Dict[Any, NDArray] = {}
+
+    def upload(self, indices: np.ndarray) -> None:
+        """Bring all gather indices, int32, to where the arenas are."""
+        if len(indices):
+            self._indices = {context: upload(indices, context) for context in self._contexts}
 
     def _view(self, arena: int, unit: int) -> NDArray:
         """Return the arena with rows of another length; a last, incomplete row is left out."""
@@ -59,12 +57,12 @@ class Buffers:
 
     def region(self, region: Region) -> NDArray:
         """Return the rows of `region`, in place."""
-        return self.arrays[region.arena]._slice(region.start, region.start + region.rows)
+        return part(self.arrays[region.arena], region.start, region.start + region.rows)
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""
         count = int(np.prod(shape))
-        return self._view(arena, 1).reshape((-1,))._slice(element, element + count).reshape(shape)
+        return part(self._view(arena, 1).reshape((-1,)), element, element + count).reshape(shape)
 
     def rows(self, arena: int, elements: np.ndarray, unit: int) -> NDArray:
         """Return a copy of the rows of `unit` elements that start at `elements`."""
@@ -74,47 +72,111 @@ class Buffers:
         taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
         return taken.reshape((len(elements), unit))
 
-    def _index(self, context: Any, first: int, count: int) -> NDArray:
-        return self._indices[context]._slice(first, first + count)
+    def fetch(self, wanted: Sequence[Any]) -> List[NDArray]:
+        """Return the rows that operands name; slices in place, the rest copied."""
+        copies = self._copy([gather for one in wanted for gather in _gathers(one)])
+        return [self._assemble(one, copies) for one in wanted]
 
-    def fetch(self, wanted: Any) -> NDArray:
-        """Return the rows that an operand names; a slice is not copied."""
+    def _copy(self, gathers: List[Gather]) -> Dict[int, NDArray]:
+        """Copy rows, by position of their indices; rows of one arena in one go."""
+        copies: Dict[int, NDArray] = {}
+        low = 0
+        while low < len(gathers):
+            arena, grain, first, indices, _, unit = gathers[low]
+            high, last = low + 1, first + indices
+            while high < len(gathers):
+                after = gathers[high]
+                if (after.arena, after.grain, after.unit, after.first) != (
+                    arena,
+                    grain,
+                    unit,
+                    last,
+                ):
+                    break
+                high, last = high + 1, last + after.indices
+            index = part(self._indices[self.arrays[arena].context], first, last)
+            rows = mx.nd.take(self._view(arena, grain), index)
+            if grain != unit:
+                rows = rows.reshape((-1, unit))
+            start = 0
+            for gather in gathers[low:high]:
+                stop = start + gather.rows
+                copies[gather.first] = rows if high == low + 1 else part(rows, start, stop)
+                start = stop
+            low = high
+        return copies
+
+    def _assemble(self, wanted: Any, copies: Dict[int, NDArray]) -> NDArray:
         if type(wanted) is Slice:
             arena, element, rows, unit = wanted
             if element % unit:
                 return self.elements(arena, element, (rows, unit))
             start = element // unit
-            return self._view(arena, unit)._slice(start, start + rows)
+            return part(self._view(arena, unit), start, start + rows)
         if type(wanted) is Gather:
-            source = self._view(wanted.arena, wanted.grain)
-            index = self._index(self.arrays[wanted.arena].context, wanted.first, wanted.indices)
-            rows = mx.nd.take(source, index)
-            return rows if wanted.grain == wanted.unit else rows.reshape((wanted.rows, wanted.unit))
+            return copies[wanted.first]
         if type(wanted) is Sum:
-            return self._sum(wanted)
+            return self._sum(wanted, copies)
         if type(wanted) is Mixed:
-            parts = mx.nd.concat(*[self.fetch(part) for part in wanted.parts], dim=0)
-            return mx.nd.take(parts, self._index(parts.context, wanted.first, wanted.rows))
+            parts = mx.nd.concat(*[self._assemble(p, copies) for p in wanted.parts], dim=0)
+            index = self._indices[parts.context]
+            return mx.nd.take(parts, part(index, wanted.first, wanted.first + wanted.rows))
         if type(wanted) is Scatter:
-            return self._scatter(wanted)
+            return self._scatter(wanted, copies)
         assert type(wanted) is Shared, wanted
         return self.elements(wanted.arena, wanted.element, wanted.shape)
 
-    def _scatter(self, wanted: Scatter) -> NDArray:
-        rows = self.fetch(wanted.source)
-        index = self._index(rows.context, wanted.first, wanted.source.rows).reshape((1, -1))
+    def _scatter(self, wanted: Scatter, copies: Dict[int, NDArray]) -> NDArray:
+        rows = self._assemble(wanted.source, copies)
+        index = part(self._indices[rows.context], wanted.first, wanted.first + wanted.source.rows)
         shape = (wanted.rows, wanted.source.unit)
-        return mx.nd._internal._backward_gather_nd(rows, index, shape=shape)
+        return mx.nd._internal._backward_gather_nd(rows, index.reshape((1, -1)), shape=shape)
 
-    def _sum(self, wanted: Sum) -> NDArray:
+    def _sum(self, wanted: Sum, copies: Dict[int, NDArray]) -> NDArray:
         first, *others = wanted.levels
-        total = self.fetch(first)
+        total = self._assemble(first, copies)
         if type(first) is Slice:
             total = total.copy()
         for level in others:
-            prefix = total if level.rows == first.rows else total._slice(0, level.rows)
-            mx.nd.elemwise_add(prefix, self.fetch(level), out=prefix)
+            prefix = total if level.rows == first.rows else part(total, 0, level.rows)
+            mx.nd.elemwise_add(prefix, self._assemble(level, copies), out=prefix)
         return total
+
+
+def _gathers(wanted: Any) -> Sequence[Gather]:
+    """Return the rows that are to be copied for an operand."""
+    if type(wanted) is Gather:
+        return (wanted,)
+    if type(wanted) is Sum:
+        return [gather for level in wanted.levels for gather in _gathers(level)]
+    if type(wanted) is Mixed:
+        return [one for one in wanted.parts if type(one) is Gather]
+    return _gathers(wanted.source) if type(wanted) is Scatter else ()
+
+
+def part(array: NDArray, start: int, stop: int) -> NDArray:
+    """Return rows of an array in place: ``array[start:stop]`` without what makes that slow."""
+    handle = NDArrayHandle()
+    check_call(
+        _LIB.MXNDArraySlice(
+            array.handle, ctypes.c_uint32(start), ctypes.c_uint32(stop), ctypes.byref(handle)
+        )
+    )
+    return NDArray(handle)
+
+
+def allocate(arena: Arena, rows: int) -> NDArray:
+    """Return memory for an arena, or say what needs how much."""
+    try:
+        return mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
+    except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
+        raise LaunchError(
+            user_message(
+                f"no memory for {rows} rows of {arena.unit} {arena.dtype} on {arena.context}: "
+                f"{error}",
+                advice="record less in one scope, for instance smaller minibatches",
+            )
+        ) from error
 
 
 def upload(index: np.ndarray, context: mx.Context) -> NDArray:
@@ -174,9 +236,11 @@ class Execution:
         self.plan = plan
         self._where = where
         self.externals = externals
-        self.buffers = Buffers(plan.arenas, plan.sizes, plan.indices)
+        self.buffers = Buffers(plan.arenas, plan.sizes)
+        self.buffers.upload(plan.indices)
         self._dispatcher = dispatcher
         self._tape = tape
+        self._parameters: Dict[Any, NDArray] = {}
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
@@ -205,9 +269,9 @@ class Execution:
 
     def operands(self, launch: Launch) -> List[NDArray]:
         """Fetch the operands of a launch."""
+        own = iter(self.buffers.fetch([o for o in launch.operands if type(o) is not Whole]))
         return [
-            self.externals[o.external] if type(o) is Whole else self.buffers.fetch(o)
-            for o in launch.operands
+            self.externals[o.external] if type(o) is Whole else next(own) for o in launch.operands
         ]
 
     def _launch(self, number: int, launch: Launch) -> None:
@@ -217,14 +281,22 @@ class Execution:
         results = [self.buffers.region(r) for r in launch.outputs]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(number, executable, operands, results)
-            return
-        parameters = segment.parameters
-        arguments = [
-            operands[i] if kind == "in" else parameters[i].data(segment.context)
-            for kind, i in executable.arguments
-        ]
-        with ONE_AT_A_TIME:
-            executable.run(*arguments, out=results)
+        else:
+            arguments = [
+                operands[i] if kind == "in" else self._parameter(segment, i)
+                for kind, i in executable.arguments
+            ]
+            with ONE_AT_A_TIME:
+                executable.run(*arguments, out=results)
+        if executable.fallible:
+            results[0].wait_to_read()
+
+    def _parameter(self, segment: Any, number: int) -> NDArray:
+        key = (id(segment.parameters[number]), segment.context)
+        found = self._parameters.get(key)
+        if found is None:
+            found = self._parameters[key] = segment.parameters[number].data(segment.context)
+        return found
 
     def _launch_shown(self, number: int, launch: Launch) -> None:
         name = self.plan.units.name(int(launch.units[0]))

@@ -1,22 +1,24 @@
 """From recorded calls to units: what the analyzer groups, with every operand named.
 
-All of it is done for whole blocks of like calls at once, in NumPy; nothing here loops over nodes.
+How the calls of each entry are cut is decided here; `wiring.py` puts the pieces together.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple
 
 import numpy as np
 
 from .arrays import TYPES
 from .cut import cut_call
-from .graph import FLOATS, UnitGraph, ragged_range
+from .graph import FLOATS, Array, ragged_range
+from .native import PLANNING
 from .record import Recording
-from .segment import Cut, Segment, SegmentTable
+from .segment import SegmentTable
+from .wiring import Kind, Units, wire
 
-#: In the place of a term: the value has no place of its own.
-ABSENT = np.iinfo(np.int64).min
+#: The largest table of who delivers which argument that is made natively.
+MOST_EDGES = 2**22
 
 
 class Nodes(NamedTuple):
@@ -33,52 +35,18 @@ class Nodes(NamedTuple):
     producer: np.ndarray
 
 
-class Units(NamedTuple):
-    """The units of a flush: places, segments and operands.
-
-    A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
-    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.
-    """
-
-    graph: UnitGraph
-    segments: List[Segment]
-    #: Per unit: segment, recorded node, first slot, first input.
-    segment: np.ndarray
-    node: np.ndarray
-    slot0: np.ndarray
-    input0: np.ndarray
-    #: Per input, one more at the end: first term.
-    term0: np.ndarray
-    term: np.ndarray
-    term_offset: np.ndarray
-    #: Per slot: its unit.
-    slot_unit: np.ndarray
-    #: Per value: term that stands for it.
-    value_term: np.ndarray
-    #: Per node its entry, and names of entries.
-    entry: np.ndarray
-    names: Dict[int, str]
-
-    def name(self, unit: int) -> str:
-        """Return the name of what the call behind a unit called."""
-        return self.names[int(self.entry[self.node[unit]])]
-
-
 def read_nodes(recording: Recording) -> Nodes:
     """Turn a recording into arrays."""
     entry = np.array(recording.node_entry, dtype=np.int32)
     value0 = np.array(recording.node_value0, dtype=np.int64)
     counts = _table(recording, lambda e: len(e.in_types))[entry]
-    operand0 = (
-        np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(entry) else np.zeros(0, np.int64)
-    )
     producer = np.full(len(recording.value_type), -1, dtype=np.int64)
     outputs = _table(recording, lambda e: len(e.out_types))[entry]
     made = np.repeat(value0, outputs) + ragged_range(outputs)
     producer[made] = np.repeat(np.arange(len(entry)), outputs)
     return Nodes(
         entry,
-        operand0,
+        np.cumsum(counts) - counts,
         value0,
         np.array(recording.sources, dtype=np.int64),
         np.array(recording.offsets, dtype=np.int64),
@@ -86,23 +54,12 @@ def read_nodes(recording: Recording) -> Nodes:
     )
 
 
-def _table(recording: Recording, of: Any) -> np.ndarray:
+def _table(recording: Recording, of: Any, dtype: Any = np.int64) -> Array:
     """Return a figure of every entry, indexed by entry id."""
-    table = np.zeros(max(recording.entries, default=-1) + 1, dtype=np.int64)
+    table = np.zeros(max(recording.entries, default=-1) + 1, dtype=dtype)
     for number, entry in recording.entries.items():
         table[number] = of(entry)
     return table
-
-
-class _Block(NamedTuple):
-    """Calls that are cut alike, with their operands as a matrix (calls, arguments)."""
-
-    nodes: np.ndarray
-    values: np.ndarray
-    offsets: np.ndarray
-    cut: Cut
-    rows: int
-    shared: FrozenSet[int]
 
 
 def find_weights(recording: Recording) -> np.ndarray:
@@ -116,238 +73,177 @@ def find_weights(recording: Recording) -> np.ndarray:
 
 
 def expand(
-    recording: Recording, nodes: Nodes, granularity: str, weights: np.ndarray, table: SegmentTable
+    recording: Recording, granularity: str, weights: np.ndarray, table: SegmentTable
 ) -> Units:
-    """Cut every call and wire the pieces together."""
-    blocks = _cut_blocks(recording, nodes, granularity, weights, table)
-    return _Wiring(recording, nodes, blocks).units()
+    """Cut every call and wire the pieces together.
 
-
-def _cut_blocks(
-    recording: Recording, nodes: Nodes, granularity: str, weights: np.ndarray, table: SegmentTable
-) -> List[_Block]:
-    callees: Dict[Any, int] = {}
-    callee_of = {n: callees.setdefault(e.token, len(callees)) for n, e in recording.entries.items()}
-    late: Dict[int, FrozenSet[int]] = {}
-    if granularity == "operator":
-        late = _late_arguments(recording, nodes, callee_of, len(callees))
-    # Calls of one callee with different numbers of arrays share different ones.
-    kinds: Dict[Any, int] = {}
-    kind_of = {
-        n: kinds.setdefault((e.token, len(e.in_types)), len(kinds))
-        for n, e in recording.entries.items()
-    }
-    blocks = []
-    order = np.argsort(nodes.entry, kind="stable")
-    sorted_entries = nodes.entry[order]
-    kind_table = _table(recording, lambda e: kind_of[e.id])
-    shared_of = _shared_arguments(nodes, kind_table[nodes.entry], weights)
+    Parameters
+    ----------
+    recording : Recording
+        The calls.
+    granularity : str
+        ``"block"`` or ``"operator"``; ``"alone"`` keeps every call as it was written.
+    weights : numpy.ndarray of bool, shape (values,)
+        What `find_weights` returns.
+    table : SegmentTable
+        Where equal segments meet.
+    """
+    survey = _survey(recording, weights)
+    late = survey.late() if granularity == "operator" else {}
+    kinds = {}
     for number, entry in recording.entries.items():
-        low, high = np.searchsorted(sorted_entries, [number, number + 1])
-        if low == high:
-            continue
-        members = order[low:high]
-        at = nodes.operand0[members][:, None] + np.arange(len(entry.in_types))
-        shared = shared_of(kind_of[number], entry)
+        shared = survey.shared(entry)
         variant = entry.variant(shared)
         if shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
             # Better a copy per sample than each sample alone.
-            shared, variant = frozenset(), entry.variant(frozenset())
-        places = late.get(callee_of[number], frozenset())
+            variant = entry.variant(frozenset())
+        places = late.get(survey.callee[number], frozenset())
         arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
         cut = cut_call(variant, granularity, arguments, table)
-        rows = entry.in_types[_first_own(entry, shared)].shape[0] if variant.layout == "rows" else 1
-        blocks.append(_Block(members, nodes.source[at], nodes.offset[at], cut, rows, shared))
-    return blocks
+        kinds[number] = Kind(entry, cut, _rows(variant), variant.joined)
+    return wire(recording, kinds)
 
 
-def _first_own(entry: Any, shared: FrozenSet[int]) -> int:
-    return next(i for i in range(len(entry.in_types)) if i not in shared)
+def _rows(variant: Any) -> int:
+    """Return how many rows a call adds to its launch."""
+    if variant.layout == "rows":
+        types = enumerate(variant.entry.in_types)
+        return next(t.shape[0] for i, t in types if i not in variant.shared)
+    return sum(variant.joined) or 1
 
 
-def _shared_arguments(nodes: Nodes, kinds: np.ndarray, weights: np.ndarray) -> Any:
-    """Return a function (kind, entry) -> arguments that are one array for all calls.
+class Survey(NamedTuple):
+    """What was seen in one look at all calls.
 
-    An argument of several rows is shared if it is a variable with a gradient of its own (a weight),
-    or if every call of that kind gets the very same array.
+    Calls of one callee with the same number of arrays are a *family*.
     """
-    found: Dict[Tuple[int, int], FrozenSet[int]] = {}
 
-    def shared(kind: int, entry: Any) -> FrozenSet[int]:
-        arguments = len(entry.in_types)
-        key = (kind, entry.id)
-        if key not in found:
-            members = np.flatnonzero(kinds == kind)
-            at = nodes.operand0[members][:, None] + np.arange(arguments)
-            values, offsets = nodes.source[at], nodes.offset[at]
-            same = ((values == values[:1]) & (offsets == offsets[:1])).all(0) & (len(members) > 1)
-            weight = weights[values].all(0) & (offsets == 0).all(0)
-            several = np.array([t.shape[0] > 1 for t in entry.in_types], dtype=bool)
-            picked = frozenset(np.flatnonzero((same | weight) & several).tolist())
-            found[key] = picked if len(picked) < arguments else frozenset()
-        return found[key]
+    callee: Dict[int, int]
+    #: Family of each entry, and per family its calls and its first argument in what follows.
+    family: Dict[int, int]
+    count: Array
+    argument0: Array
+    #: Per argument: whether all calls get one array; whether all get a weight.
+    same: Array
+    weight: Array
+    #: Distinct (producing callee, consuming callee, place of the argument), one per row.
+    edges: Array
 
-    return shared
+    def shared(self, entry: Any) -> FrozenSet[int]:
+        """Return the arguments that are one array for all calls.
+
+        An argument of several rows is shared if it is a variable with a gradient of its own (a
+        weight), or if every call of the family gets the very same array.
+        """
+        family, arguments = self.family[entry.id], len(entry.in_types)
+        first = int(self.argument0[family])
+        several = self.count[family] > 1
+        found = frozenset(
+            i
+            for i, kind in enumerate(entry.in_types)
+            if kind.shape[0] > 1 and ((several and self.same[first + i]) or self.weight[first + i])
+        )
+        return found if len(found) < arguments else frozenset()
+
+    def late(self) -> Dict[int, FrozenSet[int]]:
+        """Find per callee the arguments that come out of a recursion it takes part in.
+
+        Arrays that are passed in one list are one argument here: that the second child of a node
+        is a leaf in all of a minibatch does not make it another kind of child.
+        """
+        count = max(self.callee.values(), default=-1) + 1
+        reach = np.zeros((count, count), dtype=bool)
+        reach[self.edges[:, 0], self.edges[:, 1]] = True
+        for middle in range(count):
+            reach |= reach[:, middle : middle + 1] & reach[middle : middle + 1, :]
+        found: Dict[int, FrozenSet[int]] = {}
+        for source, target, place in self.edges.tolist():
+            if reach[target, source]:
+                found[target] = found.get(target, frozenset()) | {place}
+        return found
 
 
-def _late_arguments(
-    recording: Recording, nodes: Nodes, callee_of: Dict[int, int], count: int
-) -> Dict[int, FrozenSet[int]]:
-    """Find per callee the arguments that come out of a recursion it takes part in.
+def _survey(recording: Recording, weights: Array) -> Survey:
+    callees: Dict[Any, int] = {}
+    families: Dict[Any, int] = {}
+    callee, family, widths = {}, {}, []
+    for number, entry in recording.entries.items():
+        callee[number] = callees.setdefault(entry.token, len(callees))
+        key = (entry.token, len(entry.in_types))
+        family[number] = families.setdefault(key, len(families))
+        if family[number] == len(widths):
+            widths.append(len(entry.in_types))
+    width = 1 + max((p for e in recording.entries.values() for p in e.places), default=0)
+    arguments = sum(widths)
+    survey = Survey(
+        callee,
+        family,
+        np.zeros(len(widths), dtype=np.int32),
+        np.cumsum([0] + widths)[:-1].astype(np.int32),
+        np.ones(arguments, dtype=bool),
+        np.ones(arguments, dtype=bool),
+        np.zeros((0, 3), dtype=np.int64),
+    )
+    edges = len(callees) ** 2 * width
+    if PLANNING is not None and edges <= MOST_EDGES:
+        table = np.zeros(edges, dtype=np.uint8)
+        _look_natively(recording, survey, weights, table)
+        found = table.reshape((len(callees), len(callees), width))
+        return survey._replace(edges=np.argwhere(found))
+    return _look(recording, survey, weights)
 
-    Arrays that are passed in one list are one argument here: that the second child of a node is a
-    leaf in all of a minibatch does not make it another kind of child.
-    """
-    callees = _table(recording, lambda e: callee_of[e.id])[nodes.entry]
-    arguments = _table(recording, lambda e: len(e.in_types))
-    entries = list(recording.entries.values())
-    first = np.zeros(len(arguments), dtype=np.int64)
-    first[[e.id for e in entries]] = np.cumsum([0] + [len(e.places) for e in entries])[:-1]
-    place_of = np.array([place for e in entries for place in e.places], dtype=np.int64)
-    counts = arguments[nodes.entry]
-    consumer = np.repeat(callees, counts)
-    place = place_of[np.repeat(first[nodes.entry], counts) + ragged_range(counts)]
+
+def _look_natively(recording: Recording, survey: Survey, weights: Array, table: Array) -> None:
+    """Do what `_look` does; see ``survey`` in ``_planning.c``."""
+    entries = recording.entries
+    places: List[int] = []
+    place0 = {}
+    for number, entry in entries.items():
+        place0[number] = len(places)
+        places += entry.places
+    PLANNING.survey(
+        recording.node_entry,
+        recording.node_value0,
+        recording.sources,
+        recording.offsets,
+        _table(recording, lambda e: survey.family[e.id], np.int32),
+        _table(recording, lambda e: survey.callee[e.id], np.int32),
+        _table(recording, lambda e: len(e.in_types), np.int32),
+        _table(recording, lambda e: len(e.out_types), np.int32),
+        _table(recording, lambda e: place0[e.id], np.int32),
+        np.array(places, dtype=np.int32),
+        survey.argument0,
+        weights,
+        survey.same,
+        survey.weight,
+        survey.count,
+        table,
+    )
+
+
+def _look(recording: Recording, survey: Survey, weights: Array) -> Survey:
+    nodes = read_nodes(recording)
+    entries = recording.entries
+    arity = _table(recording, lambda e: len(e.in_types))[nodes.entry]
+    family = _table(recording, lambda e: survey.family[e.id])[nodes.entry]
+    for number in range(len(survey.count)):
+        members = np.flatnonzero(family == number)
+        survey.count[number] = len(members)
+        if not len(members):
+            continue
+        arguments = int(arity[members[0]])
+        at = nodes.operand0[members][:, None] + np.arange(arguments)
+        values, offsets = nodes.source[at], nodes.offset[at]
+        first = int(survey.argument0[number])
+        same = ((values == values[:1]) & (offsets == offsets[:1])).all(0)
+        survey.same[first : first + arguments] = same
+        survey.weight[first : first + arguments] = weights[values].all(0) & (offsets == 0).all(0)
+    callee = _table(recording, lambda e: survey.callee[e.id])[nodes.entry]
+    places = np.array([place for e in entries.values() for place in e.places], dtype=np.int64)
+    place0 = np.zeros(max(entries, default=-1) + 1, dtype=np.int64)
+    place0[list(entries)] = np.cumsum([0] + [len(e.places) for e in entries.values()])[:-1]
+    place = places[np.repeat(place0[nodes.entry], arity) + ragged_range(arity)]
     producer = nodes.producer[nodes.source]
     inner = producer >= 0
-    width = int(place.max(initial=0)) + 1
-    made_by = callees[producer[inner]]
-    coded = np.unique((made_by * count + consumer[inner]) * width + place[inner])
-    edges = np.stack([coded // width // count, coded // width % count, coded % width])
-    reach = np.zeros((count, count), dtype=bool)
-    reach[edges[0], edges[1]] = True
-    for middle in range(count):
-        reach |= reach[:, middle : middle + 1] & reach[middle : middle + 1, :]
-    late: Dict[int, FrozenSet[int]] = {}
-    for source, target, argument in edges.T.tolist():
-        if reach[target, source]:
-            late[target] = late.get(target, frozenset()) | {argument}
-    return late
-
-
-class _Wiring:
-    """Numbers units, slots, inputs and terms, and fills in who reads what."""
-
-    def __init__(self, recording: Recording, nodes: Nodes, blocks: List[_Block]):
-        self._blocks = blocks
-        self._nodes = nodes
-        self._names = {number: entry.name for number, entry in recording.entries.items()}
-        self._values = len(recording.value_type)
-        self._external_values = np.array(recording.external_values, dtype=np.int64)
-        count = len(nodes.entry)
-        self._unit0 = self._starts(count, lambda cut: len(cut.uses))
-        self._slot0 = self._starts(count, lambda cut: sum(len(u.segment.outputs) for u in cut.uses))
-        self._input0 = self._starts(count, lambda cut: sum(len(u.sources) for u in cut.uses))
-        self._term0 = self._starts(
-            count, lambda cut: sum(len(s) for u in cut.uses for s in u.sources)
-        )
-
-    def _starts(self, nodes: int, size: Any) -> np.ndarray:
-        sizes = np.zeros(nodes + 1, dtype=np.int64)
-        for block in self._blocks:
-            sizes[block.nodes + 1] = size(block.cut)
-        return np.cumsum(sizes)
-
-    def units(self) -> Units:
-        """Wire everything."""
-        value_term = self._value_terms()
-        units, slots = int(self._unit0[-1]), int(self._slot0[-1])
-        inputs, terms = int(self._input0[-1]), int(self._term0[-1])
-        self._segment = np.zeros(units, np.int32)
-        self._node = np.zeros(units, np.int64)
-        self._rows = np.zeros(units, np.int64)
-        self._signature = np.zeros(units, np.int32)
-        self._unit_slot0 = np.zeros(units, np.int64)
-        self._unit_input0 = np.zeros(units + 1, np.int64)
-        self._unit_input0[-1] = inputs
-        self._input_term0 = np.zeros(inputs + 1, np.int64)
-        self._input_term0[-1] = terms
-        self._term = np.zeros(terms, np.int64)
-        self._offset = np.zeros(terms, np.int64)
-        self._slot_unit = np.zeros(slots, np.int64)
-        self._segments: Dict[Segment, int] = {}
-        self._signatures: Dict[Any, int] = {}
-        for block in self._blocks:
-            self._fill(block, value_term)
-        graph = self._graph()
-        return Units(
-            graph,
-            list(self._segments),
-            self._segment,
-            self._node,
-            self._unit_slot0,
-            self._unit_input0[:-1],
-            self._input_term0,
-            self._term,
-            self._offset,
-            self._slot_unit,
-            value_term,
-            self._nodes.entry,
-            self._names,
-        )
-
-    def _value_terms(self) -> np.ndarray:
-        term = np.full(self._values, ABSENT, dtype=np.int64)
-        term[self._external_values] = -1 - np.arange(len(self._external_values))
-        for block in self._blocks:
-            first = np.cumsum([0] + [len(u.segment.outputs) for u in block.cut.uses])
-            for out, (segment, slot) in enumerate(block.cut.heads):
-                term[self._nodes.value0[block.nodes] + out] = (
-                    self._slot0[block.nodes] + first[segment] + slot
-                )
-        return term
-
-    def _fill(self, block: _Block, value_term: np.ndarray) -> None:
-        nodes = block.nodes
-        slot_first = np.cumsum([0] + [len(u.segment.outputs) for u in block.cut.uses])
-        arguments = value_term[block.values]
-        inputs, terms = 0, 0
-        for position, use in enumerate(block.cut.uses):
-            units = self._unit0[nodes] + position
-            self._segment[units] = self._segments.setdefault(use.segment, len(self._segments))
-            self._node[units] = nodes
-            self._rows[units] = block.rows if use.segment.layout == "rows" else 1
-            self._unit_slot0[units] = self._slot0[nodes] + slot_first[position]
-            self._unit_input0[units] = self._input0[nodes] + inputs
-            for out in range(len(use.segment.outputs)):
-                self._slot_unit[self._slot0[nodes] + slot_first[position] + out] = units
-            for sources in use.sources:
-                self._input_term0[self._input0[nodes] + inputs] = self._term0[nodes] + terms
-                inputs += 1
-                for kind, a, b in sources:
-                    at = self._term0[nodes] + terms
-                    terms += 1
-                    if kind == "in":
-                        self._term[at] = arguments[:, a]
-                        self._offset[at] = block.offsets[:, a]
-                    else:
-                        self._term[at] = self._slot0[nodes] + slot_first[a] + b
-            self._sign(block, use, units, arguments)
-
-    def _sign(self, block: _Block, use: Any, units: np.ndarray, arguments: np.ndarray) -> None:
-        """Give the units their signatures: segment, and identity of every array they share."""
-        segment = self._segments[use.segment]
-        if use.segment.layout == "alone":
-            first = len(self._signatures)
-            for k in range(len(units)):
-                self._signatures[("alone", first + k)] = first + k
-            self._signature[units] = first + np.arange(len(units))
-            return
-        columns = [s[0][1] for s, port in zip(use.sources, use.segment.inputs) if port.shared]
-        if not columns:
-            key: Any = (segment,)
-            self._signature[units] = self._signatures.setdefault(key, len(self._signatures))
-            return
-        shared = np.concatenate([arguments[:, columns], block.offsets[:, columns]], axis=1)
-        distinct, inverse = np.unique(shared, axis=0, return_inverse=True)
-        ids = [
-            self._signatures.setdefault((segment, *row), len(self._signatures))
-            for row in distinct.tolist()
-        ]
-        self._signature[units] = np.array(ids, dtype=np.int32)[inverse.reshape(-1)]
-
-    def _graph(self) -> UnitGraph:
-        inner = self._term >= 0
-        before = np.concatenate([[0], np.cumsum(inner)])
-        firsts = self._input_term0[self._unit_input0]
-        preds = self._slot_unit[self._term[inner]].astype(np.int32)
-        return UnitGraph(self._signature, before[firsts].astype(np.int64), preds, self._rows)
+    found = np.stack([callee[producer], np.repeat(callee, arity), place], axis=1)[inner]
+    return survey._replace(edges=np.unique(found, axis=0))

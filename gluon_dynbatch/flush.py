@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from .analysis import Budget, Controller, Setting, analyze, split_by_rows
+from .analysis import Budget, Controller, Setting, analyze, singles_in_order, split_by_rows
 from .arrays import TYPES
 from .cache import PlanCache
 from .contract import Composer
@@ -17,7 +17,7 @@ from .debug import compare_with_loop
 from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
 from .execute import Execution
-from .expand import expand, find_weights, read_nodes
+from .expand import expand, find_weights
 from .gradient import GradientTape
 from .gradient_plan import GradientPlan, Head, plan_gradient
 from .graph import FLOATS, RECORDING
@@ -211,25 +211,23 @@ class Flush:
             calls = runtime.composer.contract(recording, wanted)
             granularity, origin, moved = "block", calls.origin, calls.moved
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
-        nodes = read_nodes(calls)
-        units = expand(calls, nodes, granularity, weights, runtime.segments)
+        units = expand(calls, granularity, weights, runtime.segments)
         analysis = analyze(units.graph, setting.policy, setting.budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
+        groups = singles_in_order(groups)
         plan = make_plan(
             units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
         )
         values = np.arange(len(recording.value_type))
         values[list(moved)] = list(moved.values())
-        produced = nodes.producer[values]
-        mode_of = np.zeros(max(calls.entries) + 1, dtype=np.int64)
-        for number, entry in calls.entries.items():
-            mode_of[number] = entry.mode
-        modes = np.where(produced >= 0, mode_of[nodes.entry[produced]], 0)
+        places = units.value_term[values]
+        mode_of = np.array([segment.mode for segment in units.segments])
+        made = units.segment[units.slot_unit[np.maximum(places, 0)]]
+        modes = np.where(places >= 0, mode_of[made], 0)
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
-        places = units.value_term[values]
         analysed = analysis.complete or analysis.visits >= units.graph.size
         return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin, analysed)
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import itertools
 import logging
 import os
 from typing import (
@@ -47,11 +48,12 @@ from mxnet.ndarray import NDArray
 
 from .dispatch import ONE_AT_A_TIME
 from .errors import GradientError, user_message
-from .execute import Buffers, zero
+from .execute import Buffers, part, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
 from .profiling import PROFILER
+from .segment import ParameterRows
 from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -72,9 +74,11 @@ class GradientTape:
         self._gradient = gradient
         self._externals = externals
         self._wanted = frozenset(gradient.launches)
-        self._buffers = Buffers(gradient.arenas, gradient.sizes, gradient.indices)
+        self._buffers = Buffers(gradient.arenas, gradient.sizes)
         #: What stands for parameters and shared arrays, by id of the original.
         self._stand_ins: Dict[int, _StandIn] = {}
+        #: Some rows of stand-ins: by id of the original, whether copied, and which rows.
+        self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
         self._accumulators: List[NDArray] = []
         self._results: Dict[int, List[NDArray]] = {}
         #: Inputs of the node in MXNet's tape.
@@ -140,10 +144,25 @@ class GradientTape:
             arguments[k].copyto(segment.parameters[number].data(segment.context))
 
     def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
+        if isinstance(parameter, ParameterRows):
+            return self._rows(parameter, context, argument in executable.read_back)
         data = parameter.data(context)
         if argument in executable.mutated:
             return data.copy()
         return self._variable(data, parameter.grad_req != "null", argument in executable.read_back)
+
+    def _rows(self, rows: ParameterRows, context: Any, read_back: bool) -> NDArray:
+        data = rows.parameter.data(context)
+        self._variable(data, rows.grad_req != "null", read_back)
+        whole = self._stand_ins[id(data)]
+        key = (id(data), whole.copied, rows.start, rows.stop)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = part(whole.array, rows.start, rows.stop)
+            if whole.accumulator is not None:
+                gradient = part(whole.accumulator, rows.start, rows.stop)
+                autograd.mark_variables([found], [gradient], "add")
+        return found
 
     def _variable(self, array: NDArray, trained: bool, read_back: bool) -> NDArray:
         """Return a stand-in for an array from outside; if it is trained, gradients add up."""
@@ -153,7 +172,7 @@ class GradientTape:
             accumulator = None if stand_in is None else stand_in.accumulator
             if trained and stand_in is None:
                 accumulator = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
-                self.inputs.append(array)
+                self.inputs.append(_with_dense_gradient(array))
                 self._accumulators.append(accumulator)
             if accumulator is not None:
                 autograd.mark_variables([made], [accumulator], "add")
@@ -162,9 +181,11 @@ class GradientTape:
 
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
+        self._pulls = self._gradient.pulls()
+        self._buffers.upload(self._pulls.indices)
         self._filled: List[Tuple[int, int, int]] = []
         for number, fill in enumerate(self._plan.fills):
-            if self._gradient.fills[number] is not None:
+            if self._pulls.fills[number] is not None:
                 row = 0
                 unit = self._plan.arenas[fill.region.arena].unit
                 for external in fill.externals:
@@ -195,7 +216,7 @@ class GradientTape:
 
     def _backward_launch(self, number: int) -> None:
         heads, gradients = [], []
-        for result, pull in zip(self._results[number], self._gradient.pulls[number]):
+        for result, pull in zip(self._results[number], self._pulls.results[number]):
             if pull is not None:
                 heads.append(result)
                 gradients.append(self._pulled(pull, result.shape))
@@ -213,7 +234,7 @@ class GradientTape:
             self._backward_launch(number)
 
     def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
-        parts = [self._buffers.fetch(part) for part in pull.parts]
+        parts = self._buffers.fetch(pull.parts)
         parts = [part if part.shape == shape else part.reshape(shape) for part in parts]
         return parts[0] if len(parts) == 1 else mx.nd.add_n(*parts)
 
@@ -227,11 +248,22 @@ class GradientTape:
             if number not in fills:
                 region = self._plan.fills[number].region
                 unit = self._plan.arenas[region.arena].unit
-                fills[number] = self._pulled(self._gradient.fills[number], (region.rows, unit))
+                fills[number] = self._pulled(self._pulls.fills[number], (region.rows, unit))
             array = self._externals[external]
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
         return found
+
+
+def _with_dense_gradient(array: NDArray) -> NDArray:
+    """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
+    if array.grad is None or array.grad.stype == "default":
+        return array
+    previous = autograd.set_recording(True)
+    try:
+        return array.reshape(array.shape)
+    finally:
+        autograd.set_recording(previous)
 
 
 # At its end the process stops MXNet's threads for backward passes first and then waits for all
@@ -296,12 +328,54 @@ _BACKWARD = ctypes.CFUNCTYPE(
 
 _DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
-#: Callbacks that MXNet may still call, by number.  C code holds only their addresses.
-_ALIVE: Dict[int, Any] = {}
-
 _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
 Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]
+
+
+class _Recorded(NamedTuple):
+    """What MXNet holds only an address of."""
+
+    backward: Backward
+    arrays: Tuple[Any, ...]
+
+
+#: Functions that MXNet may still call, by number.
+_ALIVE: Dict[int, _Recorded] = {}
+_NUMBERS = itertools.count(1)
+
+
+def _run_backward(
+    heads: int, count: int, pointers: Any, requests: Any, training: int, number: int
+) -> int:
+    del training
+    arrays = [
+        NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
+    ]
+    try:
+        asked = [requests[i] for i in range(count)]
+        made = _ALIVE[number].backward(arrays[:heads], [bool(request) for request in asked])
+        for target, gradient, request in zip(arrays[heads:], made, asked):
+            if request in (_WRITE, _WRITE_INPLACE):
+                gradient.copyto(target)
+            elif request == _ADD:
+                mx.nd.elemwise_add(target, gradient, out=target)
+    except BaseException:
+        # This is mostly a thread of MXNet's: the exception cannot travel on from here.
+        LOGGER.exception("the backward pass of a batching scope failed")
+        return 0
+    return 1
+
+
+def _delete(number: int) -> int:
+    _ALIVE.pop(number, None)
+    return 1
+
+
+_FUNCTIONS = (_BACKWARD(_run_backward), _DELETE(_delete))
+for _function in _FUNCTIONS:
+    # MXNet may let go of arrays when the interpreter has cleared this module already.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
 
 
 def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
@@ -316,47 +390,16 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     backward : callable
         ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
     """
-    # What ctypes makes of the two functions below is part of reference cycles.  Lest `backward`,
-    # with all the arrays it holds, lives until the collector comes, it is let go of by hand.
-    held = [backward]
-
-    def run(heads: int, count: int, pointers: Any, requests: Any, training: int, state: Any) -> int:
-        del training, state
-        arrays = [
-            NDArray(ctypes.cast(p, NDArrayHandle), writable=True) for p in pointers[: heads + count]
-        ]
-        try:
-            asked = [requests[i] for i in range(count)]
-            made = held[0](arrays[:heads], [bool(request) for request in asked])
-            for target, gradient, request in zip(arrays[heads:], made, asked):
-                if request in (_WRITE, _WRITE_INPLACE):
-                    gradient.copyto(target)
-                elif request == _ADD:
-                    mx.nd.elemwise_add(target, gradient, out=target)
-        except Exception:
-            # This is a thread of MXNet's: the exception cannot travel on from here.
-            LOGGER.exception("the backward pass of a batching scope failed")
-            return 0
-        return 1
-
-    key = id(run)
-
-    def delete(state: Any) -> int:
-        del state
-        held.clear()
-        _ALIVE.pop(key, None)
-        return 1
-
-    callbacks = [
-        ctypes.cast(f, ctypes.CFUNCTYPE(ctypes.c_int)) for f in (_BACKWARD(run), _DELETE(delete))
-    ]
-    functions = c_array(ctypes.CFUNCTYPE(ctypes.c_int), callbacks)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int)
+    number = next(_NUMBERS)
+    functions = c_array(kind, [ctypes.cast(function, kind) for function in _FUNCTIONS])
+    numbers = c_array(ctypes.c_void_p, [number, number])
     listed = MXCallbackList(
         ctypes.c_int(2),
-        ctypes.cast(functions, ctypes.POINTER(ctypes.CFUNCTYPE(ctypes.c_int))),
-        ctypes.cast(c_array(ctypes.c_void_p, [None, None]), ctypes.POINTER(ctypes.c_void_p)),
+        ctypes.cast(functions, ctypes.POINTER(kind)),
+        ctypes.cast(numbers, ctypes.POINTER(ctypes.c_void_p)),
     )
-    _ALIVE[key] = (run, delete, callbacks, functions, listed)
+    _ALIVE[number] = _Recorded(backward, (functions, numbers, listed))
     previous = autograd.set_recording(True)
     try:
         check_call(

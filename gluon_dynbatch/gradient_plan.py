@@ -5,8 +5,10 @@ Pure: integers only.  See `gradient.py` for how it runs, and why it is done like
 
 from __future__ import annotations
 
+import functools
 from typing import (
     Any,
+    Callable,
     Dict,
     List,
     NamedTuple,
@@ -47,25 +49,46 @@ class Pull(NamedTuple):
     parts: Tuple[Any, ...]
 
 
+class Pulls(NamedTuple):
+    """Where the gradients of results come from."""
+
+    #: Per launch: per result its pull, or None.
+    results: Dict[int, Tuple[Optional[Pull], ...]]
+    #: Per fill of the plan: pull of its rows, or None.
+    fills: Tuple[Optional[Pull], ...]
+    indices: Array
+
+
 class GradientPlan(NamedTuple):
-    """How a plan is run backward; inert data."""
+    """How a plan is run backward."""
 
     #: Launches to record, in forward order.
     launches: Tuple[int, ...]
     #: Per launch and operand: rows for its gradient, or None.
     regions: Dict[int, Tuple[Optional[Region], ...]]
-    #: Per launch: per result its pull, or None.
-    pulls: Dict[int, Tuple[Optional[Pull], ...]]
-    #: Per fill of the plan: pull of its rows, or None.
-    fills: Tuple[Optional[Pull], ...]
     heads: Tuple[HeadFill, ...]
     arenas: Tuple[Arena, ...]
     sizes: Tuple[int, ...]
-    indices: Array
+    #: Names the pulls, which nobody needs before the launches have been recorded.
+    pulls: Callable[[], Pulls]
 
 
 def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
-    """Plan the backward pass of `plan` for gradients that arrive at `heads`."""
+    """Plan the backward pass of `plan` for gradients that arrive at `heads`.
+
+    Parameters
+    ----------
+    plan : Plan
+        The launches forward.
+    heads : sequence of Head
+        Results that the user still holds.
+
+    Returns
+    -------
+    GradientPlan
+        The places of all gradients; its `pulls` are found on the first call, so that the engine
+        can run forward meanwhile.
+    """
     return _Backward(plan, heads).plan()
 
 
@@ -73,9 +96,12 @@ class _Operand(NamedTuple):
     """An operand through which a gradient can flow."""
 
     port: int
-    #: Terms it is made of, and for each the member that reads it.
+    #: Terms it is made of, and for each the member that reads it, the rows it has, and those of
+    #: the member that it follows.
     terms: Array
     members: Array
+    rows: Array
+    behind: Array
     #: Launches that make them.
     makers: Tuple[int, ...]
 
@@ -100,23 +126,26 @@ class _Backward:
         live = self._live(operands)
         heads = self._place_heads()
         regions = {number: self._place_operands(number, operands[number]) for number in live}
+        return GradientPlan(
+            tuple(live),
+            regions,
+            heads,
+            tuple(self._fetches.arenas),
+            tuple(self._fetches.sizes),
+            functools.lru_cache(maxsize=None)(functools.partial(self._pulls, live)),
+        )
+
+    def _pulls(self, live: List[int]) -> Pulls:
         self._rows = {key: self._sorted_rows(key) for key in self._pairs}
         launches = self._plan.launches
-        pulls = {
+        results = {
             number: tuple(self._pull(region) for region in launches[number].outputs)
             for number in live
         }
         fills = tuple(self._pull(fill.region) for fill in self._plan.fills)
-        return GradientPlan(
-            tuple(live),
-            regions,
-            pulls,
-            fills,
-            heads,
-            tuple(self._fetches.arenas),
-            tuple(self._fetches.sizes),
-            self._fetches.indices(),
-        )
+        self._pairs.clear()
+        self._rows.clear()
+        return Pulls(results, fills, self._fetches.indices())
 
     def _flowing_operands(self) -> Dict[int, List[_Operand]]:
         """Per recorded launch with anything to train behind it: operands that lead there."""
@@ -147,7 +176,14 @@ class _Backward:
         terms = np.repeat(first, counts) + ragged_range(counts)
         made = units.term[terms]
         makers = np.unique(self._maker[made[made >= 0]])
-        return _Operand(p, terms, np.repeat(np.arange(len(inputs)), counts), tuple(makers.tolist()))
+        members = np.repeat(np.arange(len(inputs)), counts)
+        rows = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
+        rows, behind = rows[members], np.zeros(len(terms), dtype=np.int64)
+        if launch.segment.inputs[p].joined:
+            rows = units.joined_rows(launch.units)
+            before = np.cumsum(rows) - rows
+            behind = before - before[np.cumsum(counts) - counts][members]
+        return _Operand(p, terms, members, rows, behind, tuple(makers.tolist()))
 
     def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
         """Return the launches that a gradient reaches from the heads, in forward order."""
@@ -197,8 +233,8 @@ class _Backward:
             start = (region.start + np.cumsum(members) - members) * port.unit
             self._add_terms(
                 operand.terms,
-                start[operand.members],
-                members[operand.members] * port.unit,
+                start[operand.members] + operand.behind * port.unit,
+                operand.rows * port.unit,
                 region.arena,
             )
         return tuple(placed)

@@ -4,9 +4,10 @@
   Python operators and most methods of arrays;
 * ``HybridBlock.forward`` and ``_call_cached_op``: every call of a hybridized block; the former,
   which looks at all arguments through the C library, is passed by;
-* ``NDArray.__setitem__``: calls that read the array run before it is written to;
-* ``NDArray.__getitem__``: a lazy array as an index has to be real, and who writes to a view writes
-  to the array;
+* ``NDArray.__setitem__``: calls that read the array, or a view of it, run before it is written to;
+* ``backward``, what a ``KVStore`` gives out and fresh values of parameters go to arrays that are
+  not named: everything pending runs before;
+* ``NDArray.__getitem__``: a lazy array as an index has to be real;
 * ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
   asking the C library each time.
 
@@ -18,14 +19,17 @@ the last scope closes they are gone.  Two more stay, as lazy arrays outlive thei
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
-from mxnet.gluon import HybridBlock
+from mxnet.gluon import HybridBlock, Parameter
+from mxnet.kvstore import KVStore
 from mxnet.ndarray import NDArray, register
 
+from . import rules
 from .graph import RECORDING, TRAINING
 from .lazy import LazyNDArray
 from .record import STATE
@@ -34,11 +38,23 @@ from .record import STATE
 #: code uses them, and there relies on the exact type.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
+#: What writes to arrays that its arguments do not name.
+WRITERS = (
+    (NDArray, "backward"),
+    (autograd, "backward"),
+    (KVStore, "pull"),
+    (KVStore, "row_sparse_pull"),
+    (KVStore, "pushpull"),
+    (KVStore, "broadcast"),
+    (Parameter, "initialize"),
+    (Parameter, "reset_ctx"),
+)
+
 
 class OperatorInfo:
     """Name of an operator, and the attribute that counts its inputs if it takes any number."""
 
-    __slots__ = ("name", "count_attribute", "creates")
+    __slots__ = ("name", "count_attribute", "creates", "mutates")
 
     def __init__(self, handle: int):
         text = [ctypes.c_char_p() for _ in range(4)]
@@ -59,6 +75,7 @@ class OperatorInfo:
         self.name = py_str(name.value)
         self.count_attribute = py_str(count.value) if count.value else ""
         self.creates = self.name in CONSTANTS
+        self.mutates = rules.mutates(self.name)
 
 
 class Operator:
@@ -104,6 +121,8 @@ class Hooks:
                 self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
                 self._replace(NDArray, "__setitem__", self._write_hook)
                 self._replace(NDArray, "__getitem__", self._index_hook)
+                for owner, name in WRITERS:
+                    self._replace(owner, name, self._writer_hook)
                 self._replace(autograd, "set_recording", self._mode_hook)
                 self._replace(autograd, "set_training", self._mode_hook)
 
@@ -132,8 +151,11 @@ class Hooks:
             output_is_list: bool,
         ) -> Any:
             recorder = STATE.recorder
-            if recorder is not None and out is not None:
-                recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
+            if recorder is not None:
+                if out is not None:
+                    recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
+                elif self._info(handle).mutates:
+                    recorder.before_write(arrays)
             if recorder is None or out is not None or is_np_op:
                 return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
             if arrays:
@@ -192,13 +214,20 @@ class Hooks:
         return write
 
     @staticmethod
+    def _writer_hook(original: Any) -> Any:
+        @functools.wraps(original)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            recorder = STATE.recorder
+            if recorder is not None:
+                recorder.run_pending()
+            return original(*args, **kwargs)
+
+        return write
+
+    @staticmethod
     def _index_hook(original: Any) -> Any:
         def read(array: NDArray, key: Any) -> NDArray:
-            found = original(array, key.real() if type(key) is LazyNDArray else key)
-            recorder = STATE.recorder
-            if recorder is not None and recorder.recording.reads(array):
-                recorder.recording.note_view(found)
-            return found
+            return original(array, key.real() if type(key) is LazyNDArray else key)
 
         return read
 

@@ -7,11 +7,13 @@ arena is counted in elements, so that a value can be read with another shape tha
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from .graph import Array, ragged_range
+from .native import PLANNING
+from .order import order_members
 
 
 class Arena(NamedTuple):
@@ -259,10 +261,7 @@ class _Planner:
     def __init__(self, units: Any, groups: Array, external_types: Sequence[Any]):
         self._units = units
         self._types = external_types
-        ends = np.append(units.input0[1:], len(units.term0) - 1)
-        extra = units.term0[ends] - units.term0[units.input0]
-        # Members with more summands first, so that each further summand is added to a prefix.
-        self._order = np.lexsort((np.arange(len(groups)), -extra, groups))
+        self._order = order_members(units, groups)
         self._launch_of = groups[self._order]
         count = int(groups.max()) + 1 if len(groups) else 0
         self._first = np.searchsorted(self._launch_of, np.arange(count + 1))
@@ -282,7 +281,11 @@ class _Planner:
         at = units.term + len(self._external_element)
         self._element = source[at] + units.term_offset
         self._arena = arenas[at]
-        launches = tuple(self._launch(k, outputs[k]) for k in range(len(self._first) - 1))
+        resolved = self._resolve() if PLANNING is not None else []
+        launches = tuple(
+            self._launch(k, outputs[k], resolved[k] if resolved else None)
+            for k in range(len(self._first) - 1)
+        )
         return Plan(
             launches,
             fills,
@@ -299,18 +302,27 @@ class _Planner:
         )
 
     def _external_units(self) -> Dict[int, int]:
-        """Return for each external that has to stand in an arena the row length it is read with."""
+        """Return for each external that has to stand in an arena the row length it is read with.
+
+        They are in the order in which they are read first.
+        """
         units = self._units
-        ports = [port for segment in units.segments for port in segment.inputs]
-        shared = np.array([port.shared for port in ports], dtype=bool)
-        first_port = np.cumsum([0] + [len(segment.inputs) for segment in units.segments])
-        counts = np.diff(np.append(units.input0, len(units.term0) - 1))
-        port = np.repeat(first_port[units.segment], counts) + ragged_range(counts)
-        port = np.repeat(port, np.diff(units.term0))
         outside = np.flatnonzero(units.term < 0)
-        outside = outside[~shared[port[outside]]]
-        externals, first = np.unique(-1 - units.term[outside], return_index=True)
-        return {e: ports[p].unit for e, p in zip(externals.tolist(), port[outside[first]].tolist())}
+        at = np.searchsorted(units.term0, outside, side="right") - 1
+        owner = np.searchsorted(units.input0, at, side="right") - 1
+        port = at - units.input0[owner]
+        first_port = np.cumsum([0] + [len(segment.inputs) for segment in units.segments])
+        ports = [port for segment in units.segments for port in segment.inputs]
+        number = first_port[units.segment[owner]] + port
+        own = ~np.array([port.shared for port in ports], dtype=bool)[number]
+        place = np.empty(len(self._order), dtype=np.int64)
+        place[self._order] = np.arange(len(self._order))
+        level = outside - units.term0[at]
+        launch = np.searchsorted(self._first, place[owner], side="right")
+        read = np.lexsort((place[owner], level, port, launch))
+        read = read[own[read]]
+        externals, first = np.unique(-1 - units.term[outside[read]], return_index=True)
+        return {int(externals[i]): ports[number[read[first[i]]]].unit for i in np.argsort(first)}
 
     def _place_externals(self) -> Tuple[Fill, ...]:
         count = len(self._types)
@@ -358,27 +370,68 @@ class _Planner:
             placed.append(tuple(regions))
         return placed
 
-    def _launch(self, k: int, outputs: Tuple[Region, ...]) -> Launch:
+    def _resolve(self) -> List[List[Optional[List[Fetch]]]]:
+        """Name per launch and input its summands, where that is simple; see ``_planning.c``."""
+        units = self._units
+        ports = [port for segment in units.segments for port in segment.inputs]
+        counts = [len(segment.inputs) for segment in units.segments]
+        index = np.empty(len(units.term), dtype=np.int32)
+        found, indices = PLANNING.resolve(
+            self._order,
+            self._first,
+            units.segment,
+            units.graph.rows,
+            np.append(units.input0, len(units.term0) - 1),
+            units.term0,
+            self._element,
+            self._arena,
+            np.cumsum([0] + counts).astype(np.int32),
+            np.array([port.unit for port in ports], dtype=np.int32),
+            np.array([port.shared for port in ports], dtype=bool),
+            np.array([arena.unit for arena in self.fetches.arenas], dtype=np.int32),
+            index,
+        )
+        base = self.fetches.index(index[:indices])
+        return [
+            [
+                operand and [_named(summand, base, port.unit) for summand in operand]
+                for operand, port in zip(launch, self._segment(k).inputs)
+            ]
+            for k, launch in enumerate(found)
+        ]
+
+    def _segment(self, k: int) -> Any:
+        return self._units.segments[self._units.segment[self._order[self._first[k]]]]
+
+    def _launch(
+        self, k: int, outputs: Tuple[Region, ...], resolved: Optional[List[Optional[List[Fetch]]]]
+    ) -> Launch:
+        low, high = self._first[k], self._first[k + 1]
+        segment = self._segment(k)
+        operands: List[Operand] = []
+        for p, port in enumerate(segment.inputs):
+            levels = None if resolved is None else resolved[p]
+            if levels is None:
+                operands.append(self._operand(k, p, port))
+            else:
+                operands.append(levels[0] if len(levels) == 1 else Sum(tuple(levels)))
+        total = int(self._row[high - 1] + self._rows[high - 1])
+        return Launch(segment, self._order[low:high], total, tuple(operands), outputs)
+
+    def _operand(self, k: int, p: int, port: Any) -> Operand:
         units = self._units
         low, high = self._first[k], self._first[k + 1]
-        members = self._order[low:high]
-        segment = units.segments[units.segment[members[0]]]
-        rows = self._rows[low:high]
-        inputs = units.input0[members]
-        operands = []
-        for p, port in enumerate(segment.inputs):
-            first = units.term0[inputs + p]
-            if port.shared:
-                operands.append(self._shared(int(first[0]), port))
-                continue
-            counts = units.term0[inputs + p + 1] - first
-            levels = int(counts.max())
-            if levels == 1:
-                operands.append(self._fetch(first, rows, port.unit))
-            else:
-                operands.append(self._sum(first, counts, rows, port.unit))
-        total = int(self._row[high - 1] + rows[-1])
-        return Launch(segment, members, total, tuple(operands), outputs)
+        inputs = units.input0[self._order[low:high]] + p
+        first = units.term0[inputs]
+        if port.shared:
+            return self._shared(int(first[0]), port)
+        counts = units.term0[inputs + 1] - first
+        if port.joined:
+            terms = np.repeat(first, counts) + ragged_range(counts)
+            return self._fetch(terms, units.joined_rows(self._order[low:high]), port.unit)
+        if int(counts.max()) == 1:
+            return self._fetch(first, self._rows[low:high], port.unit)
+        return self._sum(first, counts, self._rows[low:high], port.unit)
 
     def _shared(self, term: int, port: Any) -> Operand:
         number = int(self._units.term[term])
@@ -416,3 +469,11 @@ class _Planner:
         places = np.empty(len(elements), dtype=np.int64)
         places[np.concatenate(order)] = np.arange(len(elements))
         return Mixed(tuple(parts), self.fetches.index(places), len(elements), unit)
+
+
+def _named(summand: Tuple[int, int, int, int], base: int, unit: int) -> Fetch:
+    """Read a summand as ``resolve`` of ``_planning.c`` tells it."""
+    arena, first, indices, rows = summand
+    if indices < 0:
+        return Slice(arena, first, rows, unit)
+    return Gather(arena, unit, base + first, indices, rows, unit)

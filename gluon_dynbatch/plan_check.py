@@ -86,6 +86,13 @@ def _rows_wanted(plan: Plan, launch: Launch, p: int, level: int) -> Tuple[Array,
     units = plan.units
     inputs = units.input0[launch.units] + p
     first = units.term0[inputs]
+    if launch.segment.inputs[p].joined:
+        counts = units.term0[inputs + 1] - first
+        at = np.repeat(first, counts) + ragged_range(counts)
+        rows = units.joined_rows(launch.units)
+        element = np.repeat(plan.term_element[at], rows)
+        element = element + ragged_range(rows) * launch.segment.inputs[p].unit
+        return np.repeat(plan.term_arena[at], rows), element, np.ones(len(element), dtype=bool)
     have = units.term0[inputs + 1] - first > level
     at = np.where(have, first + level, first)
     rows = units.graph.rows[launch.units]

@@ -21,15 +21,17 @@ from typing import (
     List,
     Optional,
     Sequence,
+    Set,
     Tuple,
 )
 
 import mxnet as mx
 from mxnet.base import _LIB
+from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .arrays import ROW, TYPES
+from .arrays import ROW, TYPES, memory_of
 from .errors import (
     ArgumentError,
     ContextError,
@@ -38,8 +40,10 @@ from .errors import (
     Where,
     user_message,
 )
+from .graph import TRAINING
 from .lazy import LazyNDArray
-from .tape import NATIVE, Tape
+from .native import NATIVE
+from .tape import Tape
 from .where import IS_USER_CODE, call_line, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
@@ -69,7 +73,8 @@ class Recording(Tape):
 
     __slots__ = (
         "error",
-        "_views",
+        "_memory",
+        "_seen",
         "constants",
         "recorder",
         "seconds",
@@ -84,7 +89,9 @@ class Recording(Tape):
         super().__init__()
         self.recorder = recorder
         self.error: Optional[str] = None
-        self._views: Dict[int, NDArray] = {}
+        #: Memory of the first externals, as many as were seen when a write was last looked at.
+        self._memory: Set[int] = set()
+        self._seen = 0
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
         self.seconds = time.perf_counter()
@@ -120,15 +127,16 @@ class Recording(Tape):
             self.externals.append(real)
         return known
 
-    def reads(self, value: NDArray) -> bool:
-        """Whether a recorded call has `value` as an argument."""
-        real = value._real if type(value) is LazyNDArray else value
-        return id(real) in self.external_ids or id(real) in self._views
-
-    def note_view(self, view: NDArray) -> None:
-        """Remember that `view` looks into an array that a recorded call reads."""
-        # Held until the flush, so that its id stays its own.
-        self._views[id(view)] = view
+    def reads(self, memory: Set[int]) -> bool:
+        """Whether a recorded call reads an array or a parameter that lies in `memory`."""
+        self._memory.update(map(memory_of, self.externals[self._seen :]))
+        self._seen = len(self.externals)
+        return not memory.isdisjoint(self._memory) or any(
+            memory_of(data) in memory
+            for entry in self.entries.values()
+            for parameter in entry.program.parameters.values()
+            for data in parameter.list_data()
+        )
 
     def node(
         self, entry: Any, sources: List[int], offsets: List[int], where: Tuple[Any, int]
@@ -259,16 +267,14 @@ class Recorder:
 
     def before_write(self, arrays: Sequence[NDArray]) -> None:
         """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
-        recording = self.recording
-        if not recording.node_entry:
-            return
-        parameters = {
-            id(data)
-            for entry in recording.entries.values()
-            for parameter in entry.program.parameters.values()
-            for data in parameter.list_data()
-        }
-        if any(recording.reads(a) or id(a) in parameters for a in arrays):
+        if self.recording.node_entry:
+            real = [a._real if type(a) is LazyNDArray else a for a in arrays]
+            if self.recording.reads({memory_of(a) for a in real if a is not None}):
+                self.run_pending()
+
+    def run_pending(self) -> None:
+        """Compute what is pending, as the next thing may write to any array that it reads."""
+        if self.recording.node_entry:
             where = user_line()
             self.forced[where] = self.forced.get(where, 0) + 1
             self._flush()
@@ -289,6 +295,8 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
+        if callee.draws[bool(self.mode & TRAINING)]:
+            return self._enter(block, args)
         if self.hold and len(self.recording.node_entry) >= self.hold:
             self._run_part(callee)
         if NATIVE is not None:
@@ -296,6 +304,23 @@ class Recorder:
             if made is not NotImplemented:
                 return made
         return self.call(callee, args)
+
+    def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
+        """Run a block as Python, so that what its parameters draw belongs to this call alone."""
+        context = FLATTENER.flatten(args)[0][0].context
+        with context:
+            try:
+                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
+            except DeferredInitializationError:
+                STATE.recorder = None
+                try:
+                    block._deferred_infer_shape(*args)
+                finally:
+                    STATE.recorder = self
+                for parameter in block.params.values():
+                    parameter._finish_deferred_init()
+                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
+            return block.hybrid_forward(mx.nd, *args, **drawn)
 
     def _run_part(self, callee: Any) -> None:
         """Run what is recorded if this call is like the very first: a sample seems to begin."""

@@ -18,9 +18,11 @@ from typing import (
     Sequence,
     Set,
     Tuple,
+    Union,
 )
 
 from mxnet.gluon import Parameter
+from mxnet.ndarray import NDArray
 
 from . import rules
 from .arrays import elements
@@ -50,6 +52,25 @@ class Port(NamedTuple):
     shared: bool = False
     #: Inputs only: whether a gradient can flow into it.
     differentiable: bool = True
+    #: Inputs only: its sources are not summed but stand one after another.
+    joined: bool = False
+
+
+class ParameterRows(NamedTuple):
+    """Consecutive rows of a parameter, as an argument of an operator."""
+
+    parameter: Parameter
+    start: int
+    stop: int
+
+    @property
+    def grad_req(self) -> str:
+        """What happens to gradients of the parameter."""
+        return self.parameter.grad_req  # type: ignore[no-any-return]
+
+    def data(self, context: Any) -> NDArray:
+        """Return the rows, in place."""
+        return self.parameter.data(context)._slice(self.start, self.stop)
 
 
 class Segment:
@@ -78,7 +99,7 @@ class Segment:
         self.heads = normal.heads
         #: Per variable node of the symbol: ("in", input) or ("param", parameter).
         self.arguments: Tuple[Tuple[str, int], ...] = tuple(normal.arguments)
-        self.parameters: Tuple[Parameter, ...] = tuple(normal.parameters)
+        self.parameters: Tuple[Union[Parameter, ParameterRows], ...] = tuple(normal.parameters)
         self.mode = variant.entry.mode
         self.context = variant.entry.context
         #: Why calls of this segment run alone; empty if they merge.
@@ -91,7 +112,7 @@ class SegmentUse(NamedTuple):
     """A segment in its place within a call."""
 
     segment: Segment
-    #: Per input its sources; several are summed.
+    #: Per input its sources; several are summed or joined.
     sources: Tuple[Tuple[Source, ...], ...]
 
 
@@ -145,7 +166,8 @@ class NormalForm:
         self.ports: List[Port] = []
         self.sources: List[Tuple[Source, ...]] = []
         self.outputs: List[Port] = []
-        self.parameters: List[Parameter] = []
+        self.parameters: List[Union[Parameter, ParameterRows]] = []
+        self._split_products = _split_products(variant, members) if layout == "rows" else {}
 
     def key(self, variant: Variant, layout: str) -> Any:
         """Return what equal segments have in common."""
@@ -165,11 +187,24 @@ class NormalForm:
             tuple(self.arguments),
             tuple(self.ports),
             tuple(self.outputs),
-            tuple(map(id, self.parameters)),
+            tuple(
+                (id(p.parameter), *p[1:]) if isinstance(p, ParameterRows) else id(p)
+                for p in self.parameters
+            ),
             layout,
             entry.mode,
             entry.context,
         )
+
+    def join(self) -> None:
+        """Put all arguments end to end: the segment of a call in layout "join"."""
+        out = self._variant.entry.out_array_types[0]
+        size = elements(out.shape) // sum(self._variant.joined)
+        port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS)
+        self.ports.append(port._replace(joined=True))
+        self.sources.append(tuple(("in", i, 0) for i in range(len(self._variant.joined))))
+        self.outputs.append(port._replace(differentiable=True))
+        self.heads.append((self._node("_copy", {}, [self._variable("in", 0)]), 0))
 
     def result(self, ref: Ref) -> None:
         """Make a value of the program a result of the segment."""
@@ -222,6 +257,13 @@ class NormalForm:
                 self._done[ref] = self._input(ref)
             elif node.op == VARIABLE:
                 self._done[ref] = self._parameter(row)
+            elif row in self._split_products:
+                product = self._split_products[row]
+                data = self._program.rows[product].inputs[0]
+                if data not in self._done:
+                    stack.append(data)
+                    continue
+                self._done[ref] = self._product_part(product, ref)
             else:
                 missing = [r for r in node.inputs if r not in self._done]
                 if missing:
@@ -261,14 +303,24 @@ class NormalForm:
         return self._reshape(made, port.shape if self._layout == "alone" else (-1,) + port.shape)
 
     def _differentiable(self, ref: Ref, dtype: str) -> bool:
-        if dtype not in FLOATS:
+        if dtype not in FLOATS or ref in self._variant.entry.embedded:
             return False
-        for i in self._members:
+        for i in self._with_shared():
             node = self._program.rows[i]
             fixed = rules.nondifferentiable_inputs(node.op)
             if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):
                 return True
         return False
+
+    def _with_shared(self) -> Set[int]:
+        """Return the members and the operators on shared arrays that they need."""
+        found, stack = set(self._members), list(self._members)
+        while stack:
+            for r, _ in self._program.rows[stack.pop()].inputs:
+                if r not in found and not self._variant.batched[r]:
+                    found.add(r)
+                    stack.append(r)
+        return found
 
     def _variable(self, kind: str, number: int) -> Ref:
         self.arguments.append((kind, number))
@@ -278,6 +330,18 @@ class NormalForm:
     def _parameter(self, row: int) -> Ref:
         self.parameters.append(self._program.parameters[row])
         return self._variable("param", len(self.parameters) - 1)
+
+    def _product_part(self, product: int, ref: Ref) -> Ref:
+        """Emit one part of a product that is split: the product with some rows of its weight."""
+        row = self._program.rows[product]
+        size = self._variant.entry.shapes[ref][-1]
+        inputs = [self._done[row.inputs[0]]]
+        for argument, _ in row.inputs[1:]:
+            whole = self._program.parameters[argument]
+            self.parameters.append(ParameterRows(whole, size * ref[1], size * (ref[1] + 1)))
+            inputs.append(self._variable("param", len(self.parameters) - 1))
+        attrs = {**rules.public_attrs(row.attrs), "num_hidden": str(size)}
+        return (self._node(row.op, attrs, inputs), 0)
 
     def _node(
         self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None
@@ -332,3 +396,38 @@ class NormalForm:
             inputs = [refs[k] if s == rules.INPUT else (numbers[s], k) for s, k in part.inputs]
             numbers.append(self._node(part.op, part.attrs, inputs))
         return [(numbers[s], k) for s, k in replaced.outputs]
+
+
+def _split_products(variant: Variant, members: Set[int]) -> Dict[int, int]:
+    """Find products with parameters of which nothing but equal parts of the columns is used.
+
+    Each part is then a product with some rows of the weight: nothing is split, what is not used is
+    not computed, and each result is written where it belongs.
+
+    Returns
+    -------
+    dict
+        Program row of the product, by that of the split.
+    """
+    program, found = variant.entry.program, {}
+    for number in members:
+        split = program.rows[number]
+        if split.op != "SliceChannel" or not variant.batched[number]:
+            continue
+        product, _ = split.inputs[0]
+        row, shape = program.rows[product], variant.entry.shapes[split.inputs[0]]
+        axis, parts = int(split.attrs.get("axis", "1")), int(split.attrs["num_outputs"])
+        if (
+            row.op == "FullyConnected"
+            and product in members
+            and variant.batched[product]
+            and all(argument in program.parameters for argument, _ in row.inputs[1:])
+            and len(shape) == 2
+            and axis in (1, -1)
+            and shape[1] // parts > 0
+            and split.attrs.get("squeeze_axis", "False") in ("False", "0")
+            and [r for r, _ in program.heads].count(product) == 0
+            and sum(r == product for other in program.rows for r, _ in other.inputs) == 1
+        ):
+            found[number] = product
+    return found

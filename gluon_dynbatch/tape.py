@@ -1,16 +1,11 @@
-"""The flat arrays of one recording, and the native code that appends to them if it was built.
-
-The native module (``_native.c``) does what runs once per call: looking up the entry, appending,
-making lazy arrays.  Without it, or with the environment variable ``GLUON_DYNBATCH_NATIVE=0``, the
-Python code beside it does the same, slower.
-"""
+"""The flat arrays of one recording, native if the native code was built (see `native.py`)."""
 
 from __future__ import annotations
 
-import importlib
-import os
 from array import array
 from typing import Any, Dict, List, Tuple
+
+from .native import NATIVE
 
 
 class PythonTape:
@@ -53,14 +48,5 @@ class PythonTape:
         self.external_values = array("i")
         self.external_ids: Dict[int, int] = {}
 
-
-NATIVE: Any = None
-"""The native module, or None."""
-
-if os.environ.get("GLUON_DYNBATCH_NATIVE", "1") != "0":
-    try:
-        NATIVE = importlib.import_module(f"{__package__}._native")
-    except ImportError:  # no C compiler when the package was installed
-        NATIVE = None
 
 Tape: Any = PythonTape if NATIVE is None else NATIVE.Tape

@@ -8,6 +8,9 @@ the calls of many samples share one run, given which arguments they share:
     arrays of the samples are concatenated along axis 0; their leading sizes may differ.
 ``stack``
     arrays get a new leading axis; shapes are equal.
+``join``
+    the call itself puts arrays end to end along axis 0; so does a launch, for all calls at once,
+    whatever the number of arrays.
 ``alone``
     no batching rule holds; every call runs by itself, and the reason is kept for the report.
 """
@@ -15,6 +18,7 @@ the calls of many samples share one run, given which arguments they share:
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import warnings
 import weakref
@@ -25,6 +29,7 @@ from typing import (
     Dict,
     FrozenSet,
     List,
+    Set,
     Tuple,
 )
 
@@ -39,7 +44,7 @@ from .errors import (
 )
 from .graph import TRAINING
 from .intercept import Operator
-from .trace import VARIABLE, BlockCallee, Program, infer, infer_shapes, trace_operator
+from .trace import VARIABLE, BlockCallee, Program, Ref, infer, infer_shapes, trace_operator
 
 
 class Variant:
@@ -50,6 +55,8 @@ class Variant:
         self.shared = shared
         self.layout = "alone"
         self.reason = ""
+        #: In layout "join", the rows of every argument.
+        self.joined: Tuple[int, ...] = ()
         #: Rows that depend on an array of the sample's own.
         self.batched: List[bool] = []
         #: Per batched operator row, its rewrite; a refusal in layout "stack" only.
@@ -72,7 +79,7 @@ class Variant:
             self.reason = "a result does not depend on any array of the sample's own"
         elif self._draws_once():
             self.reason = "a random operator is applied to shared arrays; each call draws its own"
-        elif not self._try_rows():
+        elif not (self._try_join() or self._try_rows()):
             self._try_stack()
 
     def _draws_once(self) -> bool:
@@ -97,6 +104,25 @@ class Variant:
     def _operator_rows(self) -> List[int]:
         rows = self.entry.program.rows
         return [i for i, row in enumerate(rows) if row.op != VARIABLE and self.batched[i]]
+
+    def _try_join(self) -> bool:
+        """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
+        program, types = self.entry.program, self.entry.in_types
+        made = [row for row in program.rows if row.op != VARIABLE]
+        arguments = tuple((row, 0) for row in program.arguments)
+        if len(made) != 1 or self.shared or made[0].inputs != arguments:
+            return False
+        op, shape = made[0].op, self.entry.out_array_types[0].shape
+        axis = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
+        if axis is None or int(made[0].attrs.get(*axis)) not in (0, -len(shape)):
+            return False
+        if 0 in shape or any(0 in t.shape for t in types):
+            return False
+        sizes = [t.shape[0] if op == "Concat" else 1 for t in types]
+        # Rows of one element would be copied one by one.
+        size = math.gcd(*sizes) if len(shape) == 1 else 1
+        self.layout, self.joined = "join", tuple(n // size for n in sizes)
+        return True
 
     def _try_rows(self) -> bool:
         entry = self.entry
@@ -150,6 +176,27 @@ class Variant:
         return not self.reason
 
 
+def _embedded(program: Program) -> FrozenSet[Ref]:
+    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
+
+    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
+    """
+    found: Set[Ref] = set()
+    rows: Set[int] = set()
+    for i in reversed(range(len(program.rows))):
+        row = program.rows[i]
+        fixed = rules.nondifferentiable_inputs(row.op)
+        if row.op == "Embedding":
+            refs = [row.inputs[0]]
+        elif i in rows:
+            refs = [ref for k, ref in enumerate(row.inputs) if k not in fixed]
+        else:
+            continue
+        found.update(refs)
+        rows.update(r for r, _ in refs)
+    return frozenset(found)
+
+
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode."""
 
@@ -179,6 +226,7 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
+        self.embedded = _embedded(program)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.

@@ -84,6 +84,9 @@ class BlockCallee:
         self.token = ("block", next(_TOKENS))
         #: Whether the block tells of calls that are not recorded.
         self.counted = getattr(block, "_counts_calls", False)
+        parameters = block.collect_params().values()
+        #: When predicting and when training: whether every call draws parameters of its own.
+        self.draws = tuple(any(_draws(p, mode) for p in parameters) for mode in (False, True))
         self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}
@@ -113,6 +116,13 @@ class BlockCallee:
         return found
 
 
+def _draws(parameter: Parameter, training: bool) -> bool:
+    """Whether a parameter has another value at every call, as GluonNLP's that are dropped have."""
+    if type(parameter).data is Parameter.data:
+        return False
+    return training or getattr(parameter, "_mode", "always") != "training"
+
+
 _TOKENS = itertools.count()
 _TRACING = threading.RLock()
 
@@ -126,7 +136,9 @@ def _read_symbol(
     for node in graph["nodes"]:
         extra = {k: v for k, v in node.items() if k not in ("op", "name", "attrs", "inputs")}
         inputs = tuple((row, out) for row, out, _ in node["inputs"])
-        rows.append(Row(node["op"], node["name"], node.get("attrs", {}), inputs, extra))
+        # Launches add up dense gradients, whatever an operator would make by itself.
+        attrs = {k: v for k, v in node.get("attrs", {}).items() if k != "sparse_grad"}
+        rows.append(Row(node["op"], node["name"], attrs, inputs, extra))
     # By default MXNet leaves amp_cast out of what it saves, and numbers of rows would differ.
     saved = json.loads(symbol.tojson(remove_amp_cast=False))
     heads = tuple((row, out) for row, out, _ in saved["heads"])
@@ -281,6 +293,16 @@ def infer(
                 "check the shapes of this call",
             )
         ) from None
+    for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
+        if 0 in shape:
+            raise ShapeError(
+                user_message(
+                    f"an array of shape {shape} is empty",
+                    where,
+                    callee.name,
+                    "leave empty arrays out, or compute with them outside of the scope",
+                )
+            )
     for parameter in program.parameters.values():
         if parameter._data is None:
             raise UninitializedError(

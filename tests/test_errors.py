@@ -1,11 +1,13 @@
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 
 from gluon_dynbatch import errors
 from gluon_dynbatch.errors import DynBatchError, OptionError, Where, user_message
 
+PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 CLASSES = [
     cls
     for _, cls in inspect.getmembers(errors, inspect.isclass)
@@ -24,6 +26,16 @@ def test_each_is_ours_and_a_builtin_and_says_cause_and_way_out(cls):
     assert "Cause:" in cls.__doc__ and "Way out:" in cls.__doc__
     again = pickle.loads(pickle.dumps(cls("text")))
     assert type(again) is cls and str(again) == "text"
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_the_page_has_cause_way_out_and_example(cls):
+    page = PAGE.read_text(encoding="utf-8")
+    name, builtin = cls.__name__, cls.__bases__[1].__name__
+    assert f"| [`{name}`](#{name.lower()}) | `{builtin}` |" in page
+    section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    for part in ("Cause: ", "Way out: ", "```python\n", f"```text\n{name}: "):
+        assert part in section
 
 
 def test_where_reads_as_editors_expect():

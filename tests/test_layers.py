@@ -15,6 +15,8 @@ PURE = (
     "errors",
     "structure",
     "graph",
+    "native",
+    "order",
     "analysis",
     "plan",
     "plan_check",

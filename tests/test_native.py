@@ -1,4 +1,4 @@
-"""The native code and the Python code beside it record the same."""
+"""The native code and the Python code beside it record, and plan, the same."""
 
 import gc
 import os
@@ -10,16 +10,22 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import record, tape
+from gluon_dynbatch import expand, native, order, plan, record, tape, wiring
+from gluon_dynbatch.analysis import depth
+from gluon_dynbatch.arrays import TYPES
 from gluon_dynbatch.lazy import LazyNDArray
+from gluon_dynbatch.plan_check import check_plan
 from gluon_dynbatch.record import STATE
+from gluon_dynbatch.segment import SegmentTable
 from tests import strategies
 
 ROOT = Path(__file__).parents[1]
-needs_native = pytest.mark.skipif(tape.NATIVE is None, reason="the native code was not built")
+needs_planning = pytest.mark.skipif(native.PLANNING is None, reason="native code was not built")
+needs_native = pytest.mark.skipif(native.NATIVE is None, reason="the native code was not built")
 
 
 def recording_of(program):
@@ -50,6 +56,44 @@ def test_both_record_the_same(program):
         python = recording_of(program)
     # Samples are numbered by when they are met, lines by where: both are the same place here.
     assert native == python
+
+
+def planned(program, granularity, table):
+    """Return units, groups and plan of what a program records."""
+    with gdb.batching(granularity="block", policy="depth"):
+        for sample in program.samples:
+            program.fn(sample)
+        made = STATE.recorder.recording
+        assume(made.node_entry)
+        units = expand.expand(made, granularity, expand.find_weights(made), table)
+        groups = depth.group_by_depth(units.graph)
+        types = [TYPES[made.value_type[value]] for value in made.external_values]
+        result = plan.make_plan(units, groups, types)
+    check_plan(result)
+    return units, groups, result
+
+
+@needs_planning
+@settings(max_examples=40)
+@given(strategies.PROGRAMS, st.sampled_from(["block", "operator"]))
+def test_both_plan_the_same(program, granularity):
+    table = SegmentTable()
+    native_units, native_groups, native_plan = planned(program, granularity, table)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (expand, wiring, order, depth, plan):
+            patch.setattr(module, "PLANNING", None)
+        units, groups, result = planned(program, granularity, table)
+    assert native_units.segments == units.segments
+    for name, native_array, array in [
+        *zip(units._fields, native_units, units),
+        *zip(units.graph._fields, native_units.graph, units.graph),
+    ]:
+        if isinstance(array, np.ndarray):
+            assert native_array.dtype == array.dtype and (native_array == array).all(), name
+    assert (native_groups == groups).all()
+    for native_launch, launch in zip(native_plan.launches, result.launches):
+        assert (native_launch.units == launch.units).all()
+    assert str(native_plan) == str(result)
 
 
 @needs_native
@@ -88,9 +132,9 @@ def test_integers_that_are_looked_into_do_not_move():
 @needs_native
 def test_call_checks_what_it_is_given():
     with pytest.raises(TypeError):
-        tape.NATIVE.call(None, {}, 0, 0, ())
+        native.NATIVE.call(None, {}, 0, 0, ())
     with pytest.raises(TypeError):
-        tape.NATIVE.call()
+        native.NATIVE.call()
 
 
 def test_a_recording_is_freed_with_its_arrays():

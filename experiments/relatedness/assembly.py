@@ -200,7 +200,8 @@ def make_trainer(
     )
 
 
-def make_loader(args: argparse.Namespace, pairs: Sequence[Pair], vocab: gluonnlp.Vocab,
-                shuffle: bool = False) -> Loader:
+def make_loader(
+    args: argparse.Namespace, pairs: Sequence[Pair], vocab: gluonnlp.Vocab, shuffle: bool = False
+) -> Loader:
     """Serve some pairs in minibatches, as the options ask for."""
     return Loader(pairs, vocab, args.batch_size, shuffle, args.num_workers)

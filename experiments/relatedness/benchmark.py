@@ -29,7 +29,8 @@ from .data import Sample
 from .model import RelatednessModel
 from .running import Runner
 
-__all__ = ["KINDS", "Contender", "Products", "Timing", "compare", "environment", "table"]
+__all__ = ["KINDS", "Contender", "Products", "Timing", "compare", "contest", "draw", "environment",
+           "table"]  # fmt: skip
 
 KINDS = ("inference", "training")
 Work = Sequence[Sequence[Sample]]
@@ -218,30 +219,48 @@ def compare(
         ``settled``.
     """
     size = min(batch_size, len(samples))
-    fresh = _minibatches(samples, size, seed)
+    count = len(samples) // size
+    return contest(contenders, draw(samples, size, seed), rounds, warmup, count, seconds)
+
+
+def contest(
+    contenders: Sequence[Entrant],
+    fresh: Iterator[List[Any]],
+    rounds: int,
+    warmup: float,
+    count: int,
+    seconds: Optional[float] = None,
+    kinds: Sequence[str] = KINDS,
+) -> Dict[str, Any]:
+    """Time contenders on minibatches that `fresh` draws; for the rest see `compare`.
+
+    Parameters
+    ----------
+    count : int
+        Minibatches of a round, if no `seconds` are given.
+    kinds : sequence of {"inference", "training"}
+    """
     counts, settled = {}, {}
-    for kind in KINDS:
+    for kind in kinds:
         for one in contenders:
             needed = _warm_up(one, kind, fresh, warmup)
-            count = len(samples) // size
             if seconds is not None:
                 count = max(1, min(MOST_MINIBATCHES, round(seconds / needed)))
             counts[kind, one.label] = count
             settled[kind, one.label] = one.settled
     timings: Dict[Tuple[str, str], List[Timing]] = {key: [] for key in counts}
     for _ in range(rounds):
-        for kind in KINDS:
+        for kind in kinds:
             most = max(counts[kind, one.label] for one in contenders)
             work = [next(fresh) for _ in range(most)]
             for one in contenders:
                 portion = one.portion(work, counts[kind, one.label])
                 timings[kind, one.label].append(one.time(kind, portion))
-    labels = [one.label for one in contenders]
-    return {**_summary(timings, labels), "minibatches_per_round": _by_kind(counts, labels),
-            "settled": _by_kind(settled, labels)}  # fmt: skip
+    return {**_summary(timings, contenders[0].label), "minibatches_per_round": _by_kind(counts),
+            "settled": _by_kind(settled)}  # fmt: skip
 
 
-def _minibatches(samples: Sequence[Sample], size: int, seed: int) -> Iterator[List[Sample]]:
+def draw(samples: Sequence[Any], size: int, seed: int) -> Iterator[List[Any]]:
     """Draw minibatches without end, epoch after epoch; none is likely to come again."""
     rng = np.random.RandomState(seed)
     while True:
@@ -263,15 +282,18 @@ def _warm_up(one: Entrant, kind: str, fresh: Iterator[List[Sample]], limit: floa
     return needed
 
 
-def _by_kind(values: Dict[Tuple[str, str], Any], labels: Sequence[str]) -> Dict[str, Any]:
-    return {kind: {label: values[kind, label] for label in labels} for kind in KINDS}
+def _by_kind(values: Dict[Tuple[str, str], Any]) -> Dict[str, Dict[str, Any]]:
+    found: Dict[str, Dict[str, Any]] = {}
+    for (kind, label), value in values.items():
+        found.setdefault(kind, {})[label] = value
+    return found
 
 
 def _summary(
-    timings: Dict[Tuple[str, str], List[Timing]], labels: Sequence[str]
+    timings: Dict[Tuple[str, str], List[Timing]], first: str
 ) -> Dict[str, Dict[str, Dict[str, Any]]]:
     def collect(figure: Any) -> Dict[str, Dict[str, Any]]:
-        return _by_kind({key: figure(rounds) for key, rounds in timings.items()}, labels)
+        return _by_kind({key: figure(rounds) for key, rounds in timings.items()})
 
     def share(rounds: List[Timing]) -> Optional[float]:
         known = [timing.analysis for timing in rounds if timing.analysis is not None]
@@ -282,11 +304,11 @@ def _summary(
         return float(np.mean(known)) if known else None
 
     rates = collect(lambda rounds: [timing.rate for timing in rounds])
-    median = {k: {m: float(np.median(v)) for m, v in rates[k].items()} for k in KINDS}
+    median = {k: {m: float(np.median(v)) for m, v in own.items()} for k, own in rates.items()}
     return {
         "samples_per_second": rates,
         "median": median,
-        "ratio": {k: {m: v / median[k][labels[0]] for m, v in median[k].items()} for k in KINDS},
+        "ratio": {k: {m: v / own[first] for m, v in own.items()} for k, own in median.items()},
         "samples_per_round": collect(lambda rounds: rounds[0].samples),
         "analysis_share": collect(share),
         "launches": collect(launches),
@@ -296,16 +318,16 @@ def _summary(
 def table(result: Dict[str, Any]) -> str:
     """Lay the medians out side by side, each with quartiles and its ratio to the first mode."""
     rows: List[Tuple[str, ...]] = []
-    for label in result["median"][KINDS[0]]:
+    for label in next(iter(result["median"].values())):
         cells = []
-        for kind in KINDS:
+        for kind in result["median"]:
             spread = Spread.of(result["samples_per_second"][kind][label])
             ratio = result["ratio"][kind][label]
             cells += [f"{spread.median:,.0f}", f"{spread.low:,.0f}-{spread.high:,.0f}",
                       f"{ratio:.1f}x"]  # fmt: skip
         rows.append((label, *cells))
     heads = ["mode"]
-    for kind in KINDS:
+    for kind in result["median"]:
         heads += [f"{kind}/s", "quartiles", "ratio"]
     cells = Table("", tuple(Column(head) for head in heads), rows).cells()
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]

@@ -21,9 +21,7 @@ NOISE = 0.12  # standard deviation of the score, in points of the scale 1 to 5
 class Word:
     """A node of a dependency tree under construction: children in word order, left and right."""
 
-    def __init__(
-        self, text: str, left: Sequence[Word] = (), right: Sequence[Word] = ()
-    ) -> None:
+    def __init__(self, text: str, left: Sequence[Word] = (), right: Sequence[Word] = ()) -> None:
         self.text = text
         self.left = list(left)
         self.right = list(right)
@@ -92,8 +90,10 @@ class Speaker:
         name, adjective = thing.garment or ("", "")
         single = thing.number == "one"
         noun = NOUNS[name]
-        garment = Word(self.rng.choice(noun.singular if single else noun.plural),
-                       [Word(word) for word in (["a"] if single else [])])
+        garment = Word(
+            self.rng.choice(noun.singular if single else noun.plural),
+            [Word(word) for word in (["a"] if single else [])],
+        )
         garment.left.append(Word(self.rng.choice(ADJECTIVES[adjective])))
         turn = self.rng.random()
         if turn < 0.4:

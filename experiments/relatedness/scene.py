@@ -119,9 +119,7 @@ def _change_verb(rng: random.Random, event: Event) -> Event:
     """Let the same agent do something else to the same patient."""
     kind = NOUNS[event.agent.noun].kind
     patient = NOUNS[event.patient.noun].kind if event.patient else ""
-    fits = [
-        name for name, verb in VERBS.items() if kind in verb.agents and patient in verb.objects
-    ]
+    fits = [name for name, verb in VERBS.items() if kind in verb.agents and patient in verb.objects]
     return event._replace(verb=rng.choice(fits))
 
 
@@ -147,8 +145,15 @@ def _unrelated(rng: random.Random, event: Event) -> Event:
 
 Edit = Callable[[random.Random, Event], Event]
 EDITS: Dict[Edit, float] = {
-    _say_again: 12, _change_detail: 12, _swap_roles: 10, _negate: 10, _change_verb: 12,
-    _change_agent: 7, _change_patient: 7, _change_two: 16, _unrelated: 14,
+    _say_again: 12,
+    _change_detail: 12,
+    _swap_roles: 10,
+    _negate: 10,
+    _change_verb: 12,
+    _change_agent: 7,
+    _change_patient: 7,
+    _change_two: 16,
+    _unrelated: 14,
 }
 
 

@@ -230,8 +230,13 @@ class Training:
         self.trainer.set_learning_rate(self.settings["lr"] * decay)
         tally = _Tally()
         previous: Optional[Step] = None
-        with tqdm(total=len(self.train.pairs), desc=f"epoch {epoch}", unit="sample", leave=False,
-                  disable=not sys.stderr.isatty()) as progress:
+        with tqdm(
+            total=len(self.train.pairs),
+            desc=f"epoch {epoch}",
+            unit="sample",
+            leave=False,
+            disable=not sys.stderr.isatty(),
+        ) as progress:
 
             def finish(number: int, step: Step) -> None:
                 losses = _finished(step, epoch)

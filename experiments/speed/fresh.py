@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import mxnet as mx
 
-from relatedness.benchmark import AFTER_SETTLING
+from relatedness.benchmark import draw
 
 from .contenders import Pairs, make_contender
 
@@ -48,35 +47,29 @@ def report_own_figures(args: argparse.Namespace, pairs: Pairs, mode: str, kind: 
 
 
 def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dict[str, Any]:
-    """Run one mode for `args.fresh_seconds`, and up to `args.warmup` more until it has settled.
+    """Run one mode, and nothing else, for `args.fresh_minibatches` new minibatches.
 
-    Memory is in MB, and None where the system does not tell.
+    Memory is that of the whole process in MB, and None where the system does not tell.
 
     Returns
     -------
     dict
         ``first_seconds`` (the first minibatch, with tracing, compiling and planning), ``start_mb``
-        (memory before it), ``peak_mb``, ``minibatches`` (run until then), and ``calls`` into MXNet
-        for one minibatch more, by `CALLS`.
+        (memory before it), ``peak_mb`` (the most until the last), ``minibatches``, ``settled``
+        (whether settings were chosen by then), and ``calls`` into MXNet for one minibatch more, by
+        `CALLS`.
     """
     contender, samples = make_contender(args, pairs, mode)
-    samples, size = samples[: 8 * args.fresh_size], args.fresh_size
-    work = [samples[i : i + size] for i in range(0, len(samples) - size + 1, size)]
+    fresh = draw(samples, min(args.fresh_size, len(samples)), args.seed)
     mx.nd.waitall()
     start = _memory("VmRSS")
-    first = contender.time(kind, work[:1]).seconds
-    enough = time.perf_counter() + args.fresh_seconds
-    count, quiet = 1, 0
-    while time.perf_counter() < enough or quiet < AFTER_SETTLING:
-        if time.perf_counter() > enough + args.warmup:
-            break
-        contender.time(kind, [work[count % len(work)]])
-        count += 1
-        quiet = quiet + 1 if contender.settled else 0
+    first = contender.time(kind, [next(fresh)]).seconds
+    contender.run(kind, [next(fresh) for _ in range(args.fresh_minibatches - 1)])
     peak = _memory("VmHWM")
-    calls = _count_calls(lambda: contender.run(kind, work[:1]))
-    return {"first_seconds": first, "start_mb": start, "peak_mb": peak, "minibatches": count,
-            "settled": contender.settled, "calls": calls}  # fmt: skip
+    settled = contender.settled
+    calls = _count_calls(lambda: contender.run(kind, [next(fresh)]))
+    return {"first_seconds": first, "start_mb": start, "peak_mb": peak,
+            "minibatches": args.fresh_minibatches, "settled": settled, "calls": calls}  # fmt: skip
 
 
 def _memory(field: str) -> Optional[float]:

@@ -1,47 +1,33 @@
-"""Speed against batch size, as one picture that can be read without a text."""
+"""Speed against batch size, and the bars, as pictures that can be read without a text."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from relatedness.benchmark import KINDS
-from study.axes import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    Label,
-    count_axis,
-    label_ends,
-    limits,
-    log_axis,
-    new_figure,
-    tidy,
-)
+from study import axes as look
 
+from .bars import Bar
 from .contenders import CACHED, PRODUCTS
 
 STYLES = {
-    "imperative": (GREY, "-", "imperative, pair by pair"),
-    "hybridized": (PURPLE, "-", "hybridized, pair by pair"),
-    "fold": (GREEN, "-", "by depth, concat and split"),
-    "manual": (ORANGE, "-", "batched by hand"),
-    "dynamic": (BLUE, "-", "gluon_dynbatch"),
-    CACHED: (SKY, "--", "gluon_dynbatch, plan cached"),
-    PRODUCTS: (BLACK, ":", "matrix products alone"),
+    "imperative": (look.GREY, "-", "imperative, pair by pair"),
+    "hybridized": (look.PURPLE, "-", "hybridized, pair by pair"),
+    "fold": (look.GREEN, "-", "by depth, concat and split"),
+    "manual": (look.ORANGE, "-", "batched by hand"),
+    "dynamic": (look.BLUE, "-", "gluon_dynbatch"),
+    CACHED: (look.SKY, "--", "gluon_dynbatch, plan cached"),
+    PRODUCTS: (look.BLACK, ":", "matrix products alone"),
 }
 
 
 def speed(results: Dict[str, Dict[str, Any]], subtitle: str) -> Figure:
     """Draw medians and quartiles of all rounds; `results` is by batch size."""
-    figure = new_figure(14, 6, "Child-sum Tree-LSTM on sentence pairs: speed and batch size",
-                        subtitle)  # fmt: skip
+    title = "Child-sum Tree-LSTM on sentence pairs: speed and batch size"
+    figure = look.new_figure(14, 6, title, subtitle)
     sizes = sorted(int(size) for size in results)
     columns = figure.subplots(1, len(KINDS))
     for axes, kind in zip(columns, KINDS):
@@ -58,14 +44,37 @@ def _draw_kind(axes: Any, kind: str, sizes: List[int], results: Dict[str, Dict[s
     for name in rates[0]:
         colour, line, text = STYLES[name]
         low, median, high = np.array([np.percentile(r[name], (25, 50, 75)) for r in rates]).T
-        width = 2.6 if colour == BLUE else 1.6
+        width = 2.6 if colour == look.BLUE else 1.6
         axes.plot(sizes, median, line, color=colour, linewidth=width, marker=".", zorder=3)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
-        labels.append(Label(sizes[-1], median[-1], f"{text}  {median[-1]:,.0f}", colour))
+        labels.append(look.Label(sizes[-1], median[-1], f"{text}  {median[-1]:,.0f}", colour))
         seen += [low.min(), high.max()]
-    axes.set_yscale("log")
-    log_axis(axes.yaxis)
-    axes.set_ylim(*limits(seen))
-    count_axis(axes, sizes)
-    tidy(axes)
-    label_ends(axes, labels)
+    look.finish_counts(axes, sizes, seen, labels)
+
+
+def bars(held: Dict[str, Sequence[Bar]], subtitle: str) -> Figure:
+    """Draw how far each figure is from its bar, for each number of threads."""
+    first = next(iter(held.values()))
+    height = 2 + 0.3 * len(first)
+    figure = look.new_figure(11, height, "What was reached, against the bars", subtitle)
+    axes = figure.subplots()
+    rows = range(len(first), 0, -1)
+    for (threads, own), colour in zip(held.items(), (look.BLUE, look.ORANGE, look.GREEN)):
+        known = [(bar, row) for bar, row in zip(own, rows) if bar.figure is not None]
+        label = f"OMP_NUM_THREADS={threads}"
+        axes.plot([_goodness(bar) for bar, _ in known], [row for _, row in known], "o",
+                  color=colour, label=label)  # fmt: skip
+    axes.axvline(1, color=look.BLACK, linewidth=1)
+    axes.set_yticks(rows, [f"{bar.what}, {bar.kind}  ({bar.wanted})" for bar in first])
+    axes.set_ylim(0, len(first) + 1)
+    axes.set_xscale("log")
+    look.log_axis(axes.xaxis)
+    axes.set_xlabel("times as good as the bar asks for (log scale; the bar is at 1)")
+    axes.legend(loc="lower right", fontsize=9)
+    look.tidy(axes)
+    return figure
+
+
+def _goodness(bar: Bar) -> float:
+    figure = max(float(bar.figure or 0), 1e-3)  # noise may take a small time below zero
+    return bar.bound / figure if bar.is_most else figure / bar.bound

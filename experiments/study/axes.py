@@ -128,6 +128,18 @@ def count_axis(axes: Any, sizes: Sequence[int]) -> None:
     axes.set_xlim(min(sizes) * 0.9, max(sizes) * 1.1)
 
 
+def finish_counts(
+    axes: Any, sizes: Sequence[int], values: Sequence[float], labels: Sequence[Label]
+) -> None:
+    """Finish what is drawn against batch sizes, both axes logarithmic, and label its lines."""
+    count_axis(axes, sizes)
+    axes.set_yscale("log")
+    axes.set_ylim(*limits(values))
+    log_axis(axes.yaxis)
+    tidy(axes)
+    label_ends(axes, labels)
+
+
 def log_axis(axis: Any) -> None:
     """Put ticks at 1, 2 and 5 of each decade, as plain numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -177,9 +177,7 @@ def _entries(
     return entries
 
 
-def _run_of(
-    workload: Workload, kind: str, case: _Case, entry: _Entry, timing: Timing
-) -> CurveRun:
+def _run_of(workload: Workload, kind: str, case: _Case, entry: _Entry, timing: Timing) -> CurveRun:
     options = entry.contender.options
     assert options is not None
     granularity, policy = options.get("granularity"), options.get("policy")

@@ -21,9 +21,8 @@ from .axes import (
     SKY,
     BudgetAxis,
     Label,
-    count_axis,
+    finish_counts,
     label_ends,
-    limits,
     log_axis,
     new_figure,
     tidy,
@@ -64,12 +63,7 @@ def simulation(rows: Sequence[Simulated], title: str) -> Figure:
             low.append(_line(below, sizes, [r.analysis_ms for r in group], policy, colour, style))
         above.set_title(f"granularity {granularity}", fontsize=11)
         for axes, texts, values in ((above, labels, counts), (below, low, times)):
-            count_axis(axes, sizes)
-            axes.set_yscale("log")
-            axes.set_ylim(*limits(values))
-            log_axis(axes.yaxis)
-            tidy(axes)
-            label_ends(axes, texts)
+            finish_counts(axes, sizes, values, texts)
         below.set_xlabel("samples in a minibatch")
     grid[0][0].set_ylabel("nodes, launches (log scale)")
     grid[1][0].set_ylabel("analysis of a minibatch, ms (log scale)")

@@ -99,9 +99,7 @@ def simulate(
             contender = setting(granularity, policy, None)
             once = [_simulate(contender, workload, samples) for samples in drawn]
             medians = [middle(once, field) for field in _Once._fields]
-            rows.append(
-                Simulated(workload.name, size, granularity, policy, *medians, minibatches)
-            )
+            rows.append(Simulated(workload.name, size, granularity, policy, *medians, minibatches))
             step(f"{workload.name}, {size}, {granularity} by {policy}")
     return rows
 

@@ -31,6 +31,8 @@ class Workload(NamedTuple):
     loss : callable
         Loss of one sample; a scalar or an array of one element.
     trainer : gluon.Trainer
+    model, loss_block : gluon.Block
+        What `score` and `loss` call.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Workload(NamedTuple):
     score: Callable[[Any], mx.nd.NDArray]
     loss: Callable[[Any], mx.nd.NDArray]
     trainer: gluon.Trainer
+    model: gluon.Block
+    loss_block: gluon.Block
 
     def minibatches(self, size: int, seed: int) -> Iterator[List[Any]]:
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.

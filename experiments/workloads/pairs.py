@@ -45,7 +45,7 @@ def relatedness(
 
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, "wd": 1e-4})
     samples = encode(pairs, vocab, mx.cpu())
-    return Workload(name, title, "pairs", samples, score, loss, trainer)
+    return Workload(name, title, "pairs", samples, score, loss, trainer, model, kl_divergence)
 
 
 def embedded(limit: Optional[int] = None, **sizes: int) -> Workload:

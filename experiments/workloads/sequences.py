@@ -149,4 +149,6 @@ def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes
     ]
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
     title = f"BiLSTM tagger, {source}"
-    return Workload("sequences", title, "sentences", samples, score, loss, trainer)
+    return Workload(
+        "sequences", title, "sentences", samples, score, loss, trainer, model, cross_entropy
+    )

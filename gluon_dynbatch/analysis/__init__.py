@@ -11,7 +11,7 @@ from gluon_dynbatch.analysis.bound import lower_bound
 from gluon_dynbatch.analysis.budget import DEFAULT_RATE, Budget, Meter, parse_budget
 from gluon_dynbatch.analysis.choose import Controller, Setting
 from gluon_dynbatch.analysis.depth import group_by_depth, unit_depth
-from gluon_dynbatch.analysis.groups import check_groups, split_by_rows
+from gluon_dynbatch.analysis.groups import check_groups, singles_in_order, split_by_rows
 from gluon_dynbatch.analysis.ladder import POLICIES, Analysis, analyze
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "group_by_depth",
     "lower_bound",
     "parse_budget",
+    "singles_in_order",
     "split_by_rows",
     "unit_depth",
 ]

@@ -33,8 +33,11 @@ MARGIN = 0.9
 RECENT = 15
 """Measurements kept per candidate."""
 
-CLOSE = 1.5
-"""Candidates whose median is within this factor of the best are close."""
+CLOSE = 1.15
+"""Candidates whose best measurement is within this factor of the best of all are close.
+
+Not the median: what else the machine does makes single measurements longer, never shorter.
+"""
 
 EXTRA = 3
 """Close candidates are measured so many times as often as others."""
@@ -170,8 +173,8 @@ class Controller:
         missing = [(seen, place) for seen, place in alive if seen <= self._trials]
         if missing or settled:
             return missing
-        limit = CLOSE * min(record.median for record in records)
-        close = [(seen, place) for seen, place in alive if records[place].median <= limit]
+        limit = CLOSE * min(record.best for record in records)
+        close = [(seen, place) for seen, place in alive if records[place].best <= limit]
         if len(close) < 2:
             return []
         return [(seen, place) for seen, place in close if seen <= EXTRA * self._trials]

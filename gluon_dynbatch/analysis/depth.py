@@ -24,6 +24,7 @@ import numpy as np
 
 from gluon_dynbatch.analysis.frontier import Array, Frontier, Ints
 from gluon_dynbatch.graph import UnitGraph
+from gluon_dynbatch.native import PLANNING
 
 PATIENCE = 64
 """Levels to walk before judging whether the graph is narrow."""
@@ -79,7 +80,8 @@ def group_by_depth(graph: UnitGraph, prefix: int | None = None) -> Ints:
     count = 0
     if prefix:
         part = cut(graph, prefix)
-        groups[:prefix] = group_by_level(unit_depth(part), part.signature)
+        if PLANNING is None or not PLANNING.by_depth(*part[:3], groups[:prefix]):
+            groups[:prefix] = group_by_level(unit_depth(part), part.signature)
         count = int(groups[:prefix].max()) + 1
     groups[prefix:] = np.arange(count, count + units - prefix)
     return groups

@@ -82,3 +82,29 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     result = np.empty(len(groups), np.int32)
     result[order] = np.cumsum(is_first) - 1
     return result
+
+
+def singles_in_order(groups: Ints) -> Ints:
+    """Put neighbouring groups of one unit each into recording order.
+
+    What cannot be merged may move statistics, one call after another as they were made.
+
+    Parameters
+    ----------
+    groups : numpy.ndarray of int32, shape (units,)
+        A valid grouping of units that are numbered topologically.
+
+    Returns
+    -------
+    numpy.ndarray of int32, shape (units,)
+        A valid grouping.
+    """
+    single = np.bincount(groups) == 1
+    if np.count_nonzero(single[1:] & single[:-1]) == 0:
+        return groups
+    unit = np.empty(len(single), np.int64)
+    unit[groups] = np.arange(len(groups))
+    run = np.cumsum(np.concatenate([[True], ~(single[1:] & single[:-1])]))
+    place = np.empty(len(single), np.int32)
+    place[np.lexsort((unit, run))] = np.arange(len(single))
+    return np.asarray(place[groups], np.int32)

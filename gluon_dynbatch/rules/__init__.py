@@ -10,20 +10,26 @@ write a small function under `rows_rule` or `stack_rule` in the file of its fami
 
 from __future__ import annotations
 
-from . import elementwise, index, linear, reduce, shape
+from . import elementwise, index, linear, reduce, sequence, shape, vision
+from .apart import INTERNAL, NEVER, REFUSED, internal
+from .families import MERGED, Family, reference, spelling, summary
 from .kernels import faster
 from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
-from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step
-from .table import REFUSED, TABLE, rows, stack
+from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
+from .table import TABLE, rows, stack
 
-FAMILIES = (elementwise, index, linear, reduce, shape)
+FAMILIES = (elementwise, index, linear, reduce, sequence, shape, vision)
 """The modules that fill `TABLE`."""
 
 __all__ = [
     "CREATION",
     "UNREAD_IN_BACKWARD",
     "FAMILIES",
+    "Family",
     "INPUT",
+    "INTERNAL",
+    "MERGED",
+    "NEVER",
     "REFUSED",
     "TABLE",
     "Ref",
@@ -33,9 +39,14 @@ __all__ = [
     "Site",
     "Step",
     "faster",
+    "internal",
     "is_random",
     "mutates",
     "nondifferentiable_inputs",
+    "public_attrs",
+    "reference",
     "rows",
+    "spelling",
     "stack",
+    "summary",
 ]

@@ -77,6 +77,10 @@ class Builder:
             )
         return self.add("broadcast_like", ref, self.like, lhs_axes=(0,), rhs_axes=(0,))
 
+    def folded(self, index: int) -> Ref:
+        """Return input `index`, of every sample, with the samples of a stack joined to axis 0."""
+        return self.reshape(self.spread(index), -1, *self.site.inputs[index][1:])
+
     def spread_all(self) -> Tuple[Ref, ...]:
         """Return all inputs, the shared ones repeated."""
         return tuple(self.spread(i) for i in range(len(self.site.inputs)))

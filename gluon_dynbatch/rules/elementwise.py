@@ -27,6 +27,7 @@ _DISTRIBUTIONS = words(
 )
 RANDOM_LIKE = frozenset(f"_random_{name}_like" for name in _DISTRIBUTIONS)
 SAMPLE = frozenset(f"_sample_{name}" for name in _DISTRIBUTIONS)
+DENSITY = frozenset(f"_random_pdf_{name}" for name in (*_DISTRIBUTIONS, "dirichlet"))
 _BROADCAST = words(
     "equal greater greater_equal hypot lesser lesser_equal logical_and logical_or logical_xor "
     "maximum minimum mod not_equal power"
@@ -233,3 +234,12 @@ def _multinomial_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if len(site.inputs[0]) > 1:
         raise UseRowsError("a distribution for each row")
     return build.restored(build.call(*build.refs))
+
+
+@rows_rule(*DENSITY)
+def _density(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(
+        site.op != "_random_pdf_dirichlet" or len(site.inputs[1]) > 1,
+        "Axis 0 of the parameter of this random_pdf_dirichlet is the distribution.",
+    )
+    return build.call(*build.spread_all())

@@ -1,14 +1,12 @@
-"""Operators that choose elements by number, and those that work on padded sequences."""
+"""Operators that choose elements by number."""
 
 from __future__ import annotations
 
 from typing import Tuple
 
 from .builder import Builder
-from .site import Ref, Site, UseRowsError, axis_of, flag, integer, refuse_unless, size_of
+from .site import Ref, Site, axis_of, refuse_unless, size_of
 from .table import rows_rule, stack_rule
-
-SEQUENCE = ("SequenceMask", "SequenceLast", "SequenceReverse")
 
 
 @rows_rule("Embedding")
@@ -110,48 +108,16 @@ def _gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.restored(build.call(build.refs[0], indices))
 
 
-def _time_axis(site: Site) -> int:
-    axis = integer(site, "axis", 0)
-    refuse_unless(axis in (0, 1), f"Operator {site.op} knows time axes 0 and 1.")
-    return int(axis or 0)
+@stack_rule("_ravel_multi_index")
+def _ravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    first = build.add("SwapAxis", build.refs[0], dim1=0, dim2=1)
+    return build.restored(build.call(build.reshape(first, site.inputs[0][0], -1)))
 
 
-# SequenceReverse knows no other time axis than 0.
-@rows_rule("SequenceMask", "SequenceLast")
-def _sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(_time_axis(site) == 1, f"Axis 0 of this {site.op} is time, not rows.")
-    if not flag(site, "use_sequence_length"):
-        result = _whole_sequence(site, build)
-        return (build.reshape(result, 0, *site.outputs[0][1:]),)
-    return build.call(*build.spread_all())
-
-
-def _whole_sequence(site: Site, build: Builder) -> Ref:
-    """Write an operator without lengths in simpler ones; merged, time is axis 1 in both layouts.
-
-    Differentiating ``SequenceLast`` without lengths corrupts the heap of MXNet 1.9.1.
-    """
-    if site.op == "SequenceLast":
-        return build.add("slice_axis", build.refs[0], axis=1, begin=-1, end=None)
-    if site.op == "SequenceReverse":
-        return build.add("reverse", build.refs[0], axis=(1,))
-    return build.add("_copy", build.refs[0])
-
-
-@stack_rule(*SEQUENCE)
-def _sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    if _time_axis(site) == 1:
-        raise UseRowsError("rows of sequences")
-    if not flag(site, "use_sequence_length"):
-        return build.restored((_whole_sequence(site, build),))
-    # (N, time, batch, ...) -> (time, N * batch, ...)
-    time, batch, *rest = site.inputs[0]
-    refs = build.spread_all()
-    data = build.add("SwapAxis", refs[0], dim1=0, dim2=1)
-    data = build.reshape(data, time, -1, *rest)
-    lengths = [build.reshape(ref, -1) for ref in refs[1:]]
-    (result,) = build.call(data, *lengths)
-    if site.op == "SequenceLast":
-        return build.restored((result,))
-    result = build.reshape(result, time, -1, batch, *rest)
-    return (build.add("SwapAxis", result, dim1=0, dim2=1),)
+@stack_rule("_unravel_index")
+def _unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # MXNet 1.9.1 writes beyond the end of what it allocates for more dimensions.
+    refuse_unless(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
+    (result,) = build.call(build.reshape(build.refs[0], -1))
+    apart = build.reshape(result, site.outputs[0][0], -1, *site.inputs[0])
+    return (build.add("SwapAxis", apart, dim1=0, dim2=1),)

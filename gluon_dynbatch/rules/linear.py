@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import FrozenSet, Mapping, NamedTuple, Tuple
 
 from .builder import Builder
 from .site import Ref, Shape, Site, flag, integer, refuse_unless, size_of, words
@@ -11,16 +11,24 @@ from .table import rows_rule, stack_rule
 # Data of shape (rows, ...) with shared parameters.
 DATA_FIRST = words(
     "Convolution Deconvolution Pooling LRN Pad depth_to_space space_to_depth im2col col2im "
-    "_contrib_AdaptiveAvgPooling2D _contrib_BilinearResize2D"
+    "_contrib_AdaptiveAvgPooling2D _contrib_BilinearResize2D Convolution_v1 Pooling_v1"
 )
 # All inputs of shape (rows, ...).
-PAIRED = words("batch_dot BilinearSampler SpatialTransformer GridGenerator")
+PAIRED = words("batch_dot BilinearSampler SpatialTransformer GridGenerator Correlation Crop")
+# Inputs of shape (rows, ...) beside some (by number) that have no rows: parameters, anchors, means.
+PARTLY_SHARED: Mapping[str, Tuple[int, ...]] = {
+    "_contrib_DeformableConvolution": (2, 3),
+    "_contrib_MultiBoxDetection": (2,),
+    "_contrib_MultiBoxTarget": (0,),
+    "_contrib_box_decode": (1,),
+    "_contrib_box_encode": (4, 5),
+}
 # Operators on the last two axes (the last one: `VECTOR_TO_MATRIX`), batched over all axes before.
 MATRIX = frozenset(
     f"_linalg_{name}"
     for name in words(
         "det inverse potrf potri slogdet sumlogdiag syrk trmm trsm gelqf extractdiag "
-        "extracttrian gemm gemm2"
+        "extracttrian gemm gemm2 syevd"
     )
 )
 VECTOR_TO_MATRIX = words("_linalg_makediag _linalg_maketrian")
@@ -42,6 +50,28 @@ def _paired(site: Site, build: Builder) -> Tuple[Ref, ...]:
         "GridGenerator has a batching rule for affine transforms only.",
     )
     return build.call(*build.spread_all())
+
+
+def _own_inputs(site: Site) -> FrozenSet[int]:
+    shared = PARTLY_SHARED[site.op]
+    refuse_unless(
+        not any(own for k, own in enumerate(site.batched) if k in shared),
+        f"Every sample has parameters or anchors of its own for this {site.op}.",
+    )
+    return frozenset(range(len(site.inputs))).difference(shared)
+
+
+@rows_rule(*PARTLY_SHARED)
+def _partly_shared(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    own = _own_inputs(site)
+    return build.call(*(build.spread(k) if k in own else ref for k, ref in enumerate(build.refs)))
+
+
+@stack_rule(*PARTLY_SHARED)
+def _partly_shared_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    own = _own_inputs(site)
+    refs = (build.folded(k) if k in own else ref for k, ref in enumerate(build.refs))
+    return build.restored(build.call(*refs))
 
 
 @rows_rule("UpSampling")

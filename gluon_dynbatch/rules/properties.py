@@ -21,16 +21,18 @@ _NO_GRADIENT: Mapping[str, Tuple[int, ...]] = {
         for op in words(
             "BlockGrad Embedding argmax argmax_channel argmin argsort ceil fix floor logical_not "
             "one_hot ones_like rint round shape_array sign size_array trunc where zeros_like "
-            "_contrib_arange_like"
+            "_contrib_arange_like _contrib_index_array _ravel_multi_index _unravel_index"
         )
     },
     **{
         op: (1,)
         for op in words(
             "SequenceLast SequenceMask SequenceReverse batch_take broadcast_like gather_nd "
-            "log_softmax pick reshape_like slice_like softmax softmin take"
+            "log_softmax pick reshape_like slice_like softmax softmin take ROIPooling "
+            "_contrib_ROIAlign"
         )
     },
+    "CTCLoss": (1, 2, 3),
     "BatchNorm": (3, 4),
 }
 UNREAD_IN_BACKWARD: Mapping[str, Tuple[int, ...]] = {"Embedding": (1,), "take": (0,)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Dict, Tuple
 
 from .builder import Builder
 from .elementwise import check_groups
@@ -15,6 +15,7 @@ from .site import (
     integer,
     integers,
     positive_axis,
+    public_attrs,
     refuse_unless,
     size_of,
     words,
@@ -106,25 +107,16 @@ def _sort_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.restored(outputs) if len(data) == 1 else outputs
 
 
-def _no_lengths(site: Site) -> None:
-    refuse_unless(
-        len(site.inputs) == 1 and not flag(site, "use_length"),
-        f"Operator {site.op} with lengths has no batching rule.",
-    )
-
-
 @rows_rule(*SOFTMAX)
 def _softmax(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _no_lengths(site)
     _along(site, axis_of(site, "axis", -1, len(site.inputs[0])))
-    return build.call(*build.refs)
+    return build.call(*build.spread_all())
 
 
 @stack_rule(*SOFTMAX)
 def _softmax_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _no_lengths(site)
     axis = axis_of(site, "axis", -1, len(site.inputs[0]))
-    return build.call(*build.refs, axis=axis + 1)
+    return build.call(*build.spread_all(), axis=axis + 1)
 
 
 @rows_rule("SoftmaxActivation")
@@ -190,16 +182,26 @@ def _batch_norm_axis(site: Site) -> int:
     return axis_of(site, "axis", 1, len(site.inputs[0]))
 
 
-@rows_rule("BatchNorm")
+def _normalised(site: Site, build: Builder, axis: int) -> Tuple[Ref, ...]:
+    """Normalise, and rectify if the operator does both.
+
+    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
+    """
+    attrs: Dict[str, object] = {**public_attrs(site.attrs), "axis": axis}
+    result = build.add("BatchNorm", *build.refs, **attrs)
+    return (result if site.op == "BatchNorm" else build.add("relu", result),)
+
+
+@rows_rule("BatchNorm", "_contrib_BatchNormWithReLU")
 def _batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _along(site, _batch_norm_axis(site))
-    return build.call(*build.refs)
-
-
-@stack_rule("BatchNorm")
-def _batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axis = _batch_norm_axis(site)
-    if axis != 0:
+    _along(site, axis)
+    return _normalised(site, build, axis)
+
+
+@stack_rule("BatchNorm", "_contrib_BatchNormWithReLU")
+def _batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    if _batch_norm_axis(site) != 0:
         # MXNet's fast kernels want the channels on axis 1, which folding keeps.
         raise UseRowsError("rows with channels")
-    return build.call(*build.refs, axis=1)
+    return _normalised(site, build, 1)

@@ -20,9 +20,15 @@ from .site import (
     refuse_unless,
     size_of,
     slots,
+    words,
 )
 from .table import rows_rule, stack_rule
 
+OPERATORS = words(
+    "Reshape reshape_like Flatten expand_dims squeeze transpose SwapAxis Concat stack SliceChannel "
+    "_split_v2 slice slice_axis slice_like tile repeat reverse broadcast_to broadcast_axis "
+    "broadcast_like diag _contrib_arange_like _contrib_index_array"
+)
 MAX_SLICE_DIMS = 5
 MAX_TRANSPOSE_DIMS = 6
 _PROBES = (10007, 10009)
@@ -366,3 +372,22 @@ def _arange_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(integer(site, "axis", None) is not None, "This arange_like counts all elements.")
     row = build.add("expand_dims", *build.call(*build.refs, axis=axis + 1), axis=0)
     return (build.add("broadcast_like", row, build.like, lhs_axes=(0,), rhs_axes=(0,)),)
+
+
+@rows_rule("_contrib_index_array")
+def _index_array(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axes = _indexed(site)
+    _off_rows(site, *axes)
+    return build.call(*build.refs)
+
+
+@stack_rule("_contrib_index_array")
+def _index_array_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    return build.call(*build.refs, axes=tuple(axis + 1 for axis in _indexed(site)))
+
+
+def _indexed(site: Site) -> Tuple[int, ...]:
+    ndim = len(site.inputs[0])
+    return tuple(positive_axis(site, axis, ndim) for axis in integers(site, "axes")) or tuple(
+        range(ndim)
+    )

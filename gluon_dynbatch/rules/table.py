@@ -11,8 +11,9 @@ their own (Bradbury et al., JAX: composable transformations of Python+NumPy prog
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
+from .apart import REFUSED, internal
 from .builder import Builder
 from .site import Answer, Ref, Refusal, RefuseError, Site, UseRowsError, refuse_unless
 
@@ -28,30 +29,6 @@ class Rule(NamedTuple):
 
 TABLE: Dict[str, Rule] = {}
 """Rules by canonical operator name.  Filled when the package is imported, read-only after that."""
-
-_RANDOM_STATE = "it keeps state or randomness that is tied to the whole array"
-_HEADLESS = "its gradient ignores the head gradient, so unused samples would get one too"
-REFUSED: Mapping[str, str] = {
-    "RNN": "its time axis comes first and its state is laid out per layer; use unfused cells",
-    "Custom": "what a custom operator does with axis 0 is not known",
-    "_CustomFunction": "what a custom function does with axis 0 is not known",
-    "SoftmaxOutput": _HEADLESS,
-    "SVMOutput": _HEADLESS,
-    "LinearRegressionOutput": _HEADLESS,
-    "LogisticRegressionOutput": _HEADLESS,
-    "MAERegressionOutput": _HEADLESS,
-    "IdentityAttachKLSparseReg": "it keeps a moving average over the minibatch",
-    "_contrib_SyncBatchNorm": "it keeps moving statistics of the minibatch",
-    "_contrib_boolean_mask": "the shape of its output depends on values",
-    "_shuffle": _RANDOM_STATE,
-    "_foreach": "control flow operators hold a subgraph that has no batching rule",
-    "_while_loop": "control flow operators hold a subgraph that has no batching rule",
-    "_cond": "control flow operators hold a subgraph that has no batching rule",
-    "shape_array": "its values depend on how many rows were merged",
-    "size_array": "its values depend on how many rows were merged",
-    "softmax_cross_entropy": "it sums over the minibatch",
-}
-"""Operators that can't be merged, with the reason to give."""
 
 
 def rows_rule(*ops: str) -> Callable[[Handler], Handler]:
@@ -130,6 +107,9 @@ def stack(site: Site) -> Answer:
 def _rule(site: Site) -> Rule:
     if site.op in REFUSED:
         raise RefuseError(f"Operator {site.op} can't be merged: {REFUSED[site.op]}.")
+    part = None if site.op in TABLE else internal(site.op)
+    if part is not None:
+        raise RefuseError(f"Operator {site.op} can't be merged: {part.reason}.")
     if site.op not in TABLE:
         raise RefuseError(
             f"There is no batching rule for operator {site.op}, so its calls run one by one."

@@ -14,6 +14,7 @@ from gluon_dynbatch.analysis import (
     group_by_agenda,
     group_by_depth,
     lower_bound,
+    singles_in_order,
     split_by_rows,
 )
 from gluon_dynbatch.errors import OptionError
@@ -169,3 +170,19 @@ def test_check_refuses(groups, reason):
     with pytest.raises(AssertionError, match=reason):
         check_groups(graph, groups)
     check_groups(graph, np.array([0, 1, 2, 3], np.int32))
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_groups_stay_together_when_singles_are_ordered(graph):
+    groups = group_by_depth(graph)
+    ordered = singles_in_order(groups)
+    check_groups(graph, ordered)
+    assert len(set(zip(groups.tolist(), ordered.tolist()))) == groups.max(initial=-1) + 1
+
+
+def test_neighbouring_singles_are_ordered_as_recorded():
+    groups = np.array([2, 0, 1, 3, 3, 5, 4], np.int32)
+    assert singles_in_order(groups).tolist() == [0, 1, 2, 3, 3, 4, 5]
+    paired = np.array([1, 1, 0], np.int32)
+    assert singles_in_order(paired) is paired

@@ -11,11 +11,12 @@ import benchmark as program
 from relatedness import benchmark
 from relatedness.benchmark import KINDS, Contender, Timing, compare
 from relatedness.grammar import make_corpus
-from speed import bars, contenders, fresh
+from speed import bars, contenders, fresh, options, recording
 
 TINY = ["--embedding-size", "5", "--hidden", "4", "--pairs", "12", "--rounds", "2",
         "--seconds", "0", "--warmup", "0", "--loop-pairs", "2", "--fresh-size", "3",
-        "--fresh-seconds", "0"]  # fmt: skip
+        "--fresh-minibatches", "2", "--recordings", "1", "--workload-size", "3",
+        "--workload-minibatches", "1"]  # fmt: skip
 LABELS = ["imperative", "hybridized", "fold", "manual", "dynamic", "dynamic, plan cached",
           "bare products"]  # fmt: skip
 CALLS = {"operators": 1, "cached_graphs": 2, "backward_passes": 3}
@@ -43,8 +44,12 @@ class Fake:
         return Timing(sum(map(len, work)), sum(map(len, work)) / self.speed)
 
 
+def parsed(*arguments):
+    return options.parse(arguments, "a test")
+
+
 def tiny_args(*more):
-    return program.parse([*TINY, *more])
+    return parsed(*TINY, *more)
 
 
 @pytest.fixture(scope="module")
@@ -165,27 +170,66 @@ def test_the_program_writes_every_figure_and_draws_them(tmp_path, monkeypatch, c
     argv = [*TINY, "--batch-sizes", "4,1", "--json", str(output), "--picture",
             str(tmp_path / "picture")]  # fmt: skip
     assert program.main(argv) == 0
-    assert asked == [(mode, kind) for kind in KINDS for mode in contenders.MODES]
+    assert asked == [(kind, mode)[::-1] for kind in KINDS for mode in ("manual", "dynamic")]
     printed = capsys.readouterr().out
-    assert "No bars: they are for minibatches of 256" in printed
     assert "Speed by batch size, training" in printed and "peak RSS" in printed
+    assert "us per cell call" in printed and "dynamic against" in printed
     content = json.loads(output.read_text())
-    assert list(content["batch_sizes"]) == ["1", "4"]
-    for result in content["batch_sizes"].values():
+    (threads, run), *others = content["runs"].items()
+    assert threads == options.own_threads() and not others
+    assert list(run["batch_sizes"]) == ["1", "4"]
+    for result in run["batch_sizes"].values():
         for kind in KINDS:
             assert list(result["samples_per_second"][kind]) == LABELS
             assert all(len(rates) == 2 for rates in result["samples_per_second"][kind].values())
-    environment = content["environment"]
-    assert environment["mxnet"] == "1.9.1"
-    assert {"OMP_NUM_THREADS", "MXNET_ENGINE_TYPE", "processor"} <= set(environment)
+    assert {"imperative", "dynamic", "padded, fused LSTM"} < set(
+        run["workloads"]["sequences"]["median"]["training"]
+    )
+    assert set(run["workloads"]["sst"]["median"]["training"]) == {
+        "imperative", "hybridized", "dynamic",
+    }  # fmt: skip
+    assert run["environment"]["mxnet"] == "1.9.1"
+    assert {"OMP_NUM_THREADS", "MXNET_ENGINE_TYPE", "processor"} <= set(run["environment"])
     assert content["settings"]["freeze_embedding"] is True
     assert "interleaved" in content["rules"]
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("picture", "picture-bars"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "gluon_dynbatch" in (tmp_path / "picture.svg").read_text()
+    assert "speed / manual" in (tmp_path / "picture-bars.svg").read_text()
 
-    assert program.main(["--read", str(output), "--picture", str(tmp_path / "again.png")]) == 0
-    assert printed.endswith(capsys.readouterr().out.replace("again", "picture").lstrip("\n"))
-    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "picture.png").read_bytes()
+    assert program.main(["--read", str(output), "--picture", str(tmp_path / "repeated.png")]) == 0
+    assert printed.endswith(capsys.readouterr().out.replace("repeated", "picture").lstrip("\n"))
+    assert (tmp_path / "repeated.png").read_bytes() == (tmp_path / "picture.png").read_bytes()
+
+
+def test_other_numbers_of_threads_are_measured_in_processes_of_their_own(tmp_path, capsys):
+    output = tmp_path / "b.json"
+    argv = [*TINY, "--batch-sizes", "1", "--rounds", "1", "--workloads", "none", "--fresh-modes",
+            "manual", "--threads", "3", "--json", str(output)]  # fmt: skip
+    assert program.main(argv) == 0
+    assert "reached, 3 threads" in capsys.readouterr().out
+    content = json.loads(output.read_text())
+    assert list(content["runs"]) == ["3"]
+    assert content["runs"]["3"]["environment"]["OMP_NUM_THREADS"] == "3"
+    assert "collect" not in content["settings"]
+
+
+def test_a_process_with_other_threads_that_fails_is_an_error(capfd):
+    assert program.main([*TINY, "--threads", "3", "--data", "nowhere"]) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert "nowhere" in said[0]
+    assert said[1:] == ["error: the process with 3 threads ended with 2"]
+
+
+def test_recording_is_timed_without_the_walk(monkeypatch):
+    pairs = {"train": make_corpus().splits["train"][:12]}
+    clock = iter([0.0, 9.0, 0.0, 9.0, 0.0, 5e-3, 0.0, 2e-3])  # of a first minibatch, and another
+    monkeypatch.setattr(recording.time, "thread_time", lambda: next(clock))
+    cost = recording.measure(tiny_args("--fresh-size", "12"), pairs)
+    cells = sum(len(tree.heads) for pair in pairs["train"] for tree in (pair.tree_a, pair.tree_b))
+    assert cost["calls"] == cells
+    assert cost["us_per_call"] == pytest.approx(3e3 / cells)
+    assert cost["own_us_per_call"] == pytest.approx(2e3 / cells)
 
 
 def test_a_fresh_process_tells_time_memory_and_calls():
@@ -205,21 +249,74 @@ def test_a_fresh_process_that_fails_is_an_error():
         )
 
 
-def test_bars_are_ratios_of_the_dynamic_mode():
+def made_up_run():
+    """Figures of a run in which every bar has its own."""
     rates = dict.fromkeys(LABELS, 10.0)
     rates.update({"imperative": 1.0, "dynamic": 40.0, "bare products": 100.0})
-    memory = {"manual": {"peak_mb": 100.0}, "dynamic": {"peak_mb": 130.0}}
-    held = bars.hold(dict.fromkeys(KINDS, rates), {"inference": memory})
+    single = {**rates, "dynamic": 8.0, "hybridized": 10.0}
+    share = {"inference": {"dynamic": 0.10, "dynamic, plan cached": 0.03}}
+    memory = {"manual": {"peak_mb": 100.0}, "dynamic": {"peak_mb": 130.0, "first_seconds": 0.5}}
+    by_size = {
+        "1": {"median": dict.fromkeys(KINDS, single)},
+        "256": {"median": dict.fromkeys(KINDS, rates), "analysis_share": share},
+        "1024": {"median": dict.fromkeys(KINDS, {**rates, "dynamic": 20.0})},
+    }
+    tagged = {"imperative": 1.0, "dynamic": 12.0, "padded, fused LSTM": 16.0}
+    return {
+        "batch_sizes": by_size,
+        "fresh": {"inference": memory},
+        "recording": {"us_per_call": 2.6},
+        "workloads": {"sequences": {"median": {"training": tagged}}},
+    }
+
+
+def test_bars_hold_every_figure():
+    held = bars.hold(made_up_run())
     found = {(bar.what, bar.kind): (bar.figure, bar.met) for bar in held}
-    assert len(found) == 12
-    assert found["speed / imperative", "training"] == (40, True)
-    assert found["speed / hybridized", "inference"] == (4, False)
-    assert found["time / bare products", "training"] == (2.5, True)
-    assert found["peak memory / manual", "inference"] == (1.3, False)
-    assert found["peak memory / manual", "training"] == (None, None)
-    words = {row[0]: row[-1] for row in bars.table(held).cells()}
-    assert words["speed / imperative"] == "yes" and words["speed / hybridized"] == "NO"
-    assert words["peak memory / manual"] == "not measured"
+    assert len(found) == len(held) == 26
+    rise = "time per pair / of any smaller size, 1 to 1024"
+    expected = {
+        ("speed / imperative", "training"): (40, True),
+        ("speed / hybridized", "inference"): (4, False),
+        ("time / bare products", "training"): (2.5, True),
+        ("peak memory of the process / manual", "inference"): (1.3, False),
+        ("peak memory of the process / manual", "training"): (None, None),
+        ("analysis / time", "inference"): (0.10, True),
+        ("analysis / time, plan cached", "inference"): (0.03, False),
+        ("recording, us per cell call", "both"): (2.6, False),
+        ("time / hybridized, single pairs", "training"): (1.25, False),
+        ("time / hybridized, at its worst size", "training"): (1.25, False),
+        (rise, "inference"): (2, False),  # of 1,024 pairs, against 256
+        ("first minibatch of a process, s", "inference"): (0.5, True),
+        ("first minibatch of a process, s", "training"): (None, None),
+        ("sequences: speed / imperative", "training"): (12, True),
+        ("sequences: speed / padded, fused LSTM", "training"): (0.75, False),
+        ("sst: speed / imperative", "training"): (None, None),
+    }
+    for key, (figure, met) in expected.items():
+        assert found[key] == (pytest.approx(figure), met), key
+
+
+def test_bars_without_figures_are_not_measured():
+    empty = {"batch_sizes": {}, "fresh": {}, "recording": {}, "workloads": {}}
+    held = bars.hold(empty)
+    assert {bar.figure for bar in held} == {bar.met for bar in held} == {None}
+    assert [bar.bound for bar in held] == [bar.bound for bar in bars.hold(made_up_run())]
+    assert {row[-1] for row in bars.table({"1": held}).rows} == {"not measured"}
+
+
+def test_bars_of_several_threads_stand_side_by_side():
+    held = bars.hold(made_up_run())
+    other = [bar._replace(figure=None) for bar in held]
+    cells = bars.table({"1": held, "2": other}).cells()
+    assert cells[0][2:] == ["bar", "reached, 1 thread", "met?", "reached, 2 threads"]
+    by_name = {tuple(row[:2]): row[2:] for row in cells[1:]}
+    assert by_name["speed / imperative", "training"] == [">= 40", "40.00", "yes", "–"]
+    assert by_name["analysis / time, plan cached", "inference"] == ["< 0.03", "0.03", "NO", "–"]
+    assert by_name["sst: speed / imperative", "training"] == [">= 25", "–", "not measured", "–"]
+    assert bars.from_json(json.loads(json.dumps(bars.to_json(held)))) == held
+    short, known = bars.missed(held)
+    assert (short, known) == ([bar.met for bar in held].count(False), 23)
 
 
 @pytest.mark.parametrize(
@@ -228,29 +325,46 @@ def test_bars_are_ratios_of_the_dynamic_mode():
         (["--batch-sizes", "13"], "minibatches of 13 are asked for, and there are 12 pairs"),
         (["--data", "nowhere"], "nowhere"),
         (["--embedding", "nowhere"], "nowhere"),
+        (["--wikiner", "nowhere"], "nowhere/train.txt"),
+        (["--sst", "nowhere"], "nowhere/train.txt"),
         (["--policy", "fastest"], "fastest"),
         (["--read", "nowhere"], "nowhere: No such file"),
         (["--read", program.__file__], "not a file that --json wrote"),
     ],
 )
 def test_mistakes_are_answered_by_one_line(monkeypatch, capsys, arguments, reason):
-    monkeypatch.setattr(program, "measure_in_process", lambda *arguments: FIGURES)
+    """All of them before anything is measured."""
+    monkeypatch.setattr(program, "measure_in_process", None)
     assert program.main([*TINY, "--batch-sizes", "1", *arguments]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ") and reason in message and message.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["0", "1,,2", "many", "-4", ""])
-def test_sizes_that_are_none_are_refused(capsys, text):
+@pytest.mark.parametrize("option", ["--batch-sizes", "--threads"])
+def test_sizes_that_are_none_are_refused(capsys, option, text):
     with pytest.raises(SystemExit) as caught:
-        program.parse(["--batch-sizes", text])
+        parsed(option, text)
     assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith("error: argument --batch-sizes: ")
+    assert capsys.readouterr().err.startswith(f"error: argument {option}: ")
+
+
+def test_workloads_that_are_none_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--workloads", "sst,trees")
+    assert "'trees' is none of sequences, sst" in capsys.readouterr().err
+    assert parsed("--workloads", "none").workloads == []
 
 
 def test_quick_yields_to_what_is_given():
-    args = program.parse(["--quick", "--rounds", "9"])
+    args = parsed("--quick", "--rounds", "9")
     assert (args.rounds, args.batch_sizes, args.fresh_modes) == (
-        9, [1, 16, 256], ("manual", "dynamic"),
+        9, [1, 16, 256], ["manual", "dynamic"],
     )  # fmt: skip
-    assert math.log2(program.parse([]).batch_sizes[-1]) == 10
+    assert math.log2(parsed().batch_sizes[-1]) == 10
+
+
+def test_sizes_of_all_models_are_only_those_that_are_given():
+    assert (parsed().sizes, parsed().hidden, parsed().embedding_size) == ({}, 150, 300)
+    args = parsed("--hidden", "7")
+    assert (args.sizes, args.hidden) == ({"hidden_size": 7}, 7)

@@ -148,6 +148,30 @@ def random(a: int, b: int) -> Iterator[Case]:
     yield case("_sample_multinomial", odds, get_prob=True, **drawn)
 
 
+def densities(a: int, b: int) -> Iterator[Case]:
+    sample, p, q = Array((R, a, b), "unit"), Array((R, a), "unit"), Array((R, a), "positive")
+    count = Array((R, a, b), "length", 4)
+    three = {"rows": "BBB", "ones": "BBS BSB BSS SBB SBS SSB"}
+    three["stack"] = f"{three['rows']} {three['ones']}"
+    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    for log in (False, True):
+        name = "_random_pdf_{}".format
+        yield case(name("normal"), sample, p, q, is_log=log, **three)
+        yield case(name("uniform"), sample, Array((R, a), "length", 1), q, is_log=log, **three)
+        yield case(name("gamma"), Array((R, a, b), "positive"), q, q, is_log=log, **three)
+        yield case(name("negative_binomial"), count, Array((R, a), "length", 3),
+                   Array((R, a), "fraction"), is_log=log, **three)  # fmt: skip
+        yield case(name("generalized_negative_binomial"), count, q, q, is_log=log, **three)
+        yield case(name("exponential"), Array((R, a, b), "positive"), q, is_log=log, **pair)
+        yield case(name("poisson"), count, q, is_log=log, **pair)
+        odds = Array((R, a, b), "probability")
+        yield case(name("dirichlet"), Array((R, a, 2, b), "probability"),
+                   Array((R, a, b), "positive"), is_log=log, **pair)  # fmt: skip
+        yield case(name("dirichlet"), odds, Array((R, b), "positive"), is_log=log, **pair)
+        yield case(name("dirichlet"), Array((a, b), "probability"), Array((b,), "positive"),
+                   is_log=log)  # fmt: skip
+
+
 def cases(a: int, b: int, c: int) -> Iterator[Case]:
-    for family in (unary, binary, several, leaky, random):
+    for family in (unary, binary, several, leaky, random, densities):
         yield from family(a, b)

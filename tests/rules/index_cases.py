@@ -1,4 +1,4 @@
-"""Cases of the operators that choose elements by number, and of padded sequences."""
+"""Cases of the operators that choose elements by number."""
 
 from __future__ import annotations
 
@@ -65,22 +65,13 @@ def picks(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("gather_nd", Array((a, b)), Array((2, 4), kind, least), stack=BOTH)
 
 
-def sequences(a: int, b: int, c: int) -> Iterator[Case]:
-    every = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
-    for op in ("SequenceMask", "SequenceLast", "SequenceReverse"):
-        value = {"value": 3} if op == "SequenceMask" else {}
-        for tail in ((), (c,), (2, c)):
-            lengths = {"use_sequence_length": True, **value}
-            yield case(op, Array((a, b, *tail)), Array((b,), "length", a), stack=BOTH, **lengths)
-            # MXNet corrupts its heap when it differentiates SequenceLast without lengths.
-            plain = {"gradient": op != "SequenceLast", **value}
-            yield case(op, Array((a, b, *tail)), stack="B", **plain)
-            if op != "SequenceReverse":
-                data, length = Array((R, a, *tail)), Array((R,), "length", a)
-                yield case(op, data, length, axis=1, **lengths, **every)
-                yield case(op, data, axis=1, rows="B", stack="B", **plain)
+def coordinates(a: int, b: int, c: int) -> Iterator[Case]:
+    size = {"shape": (7, 7), "stack": "B"}
+    for kind in ("index", "index32"):
+        yield case("_ravel_multi_index", Array((2, c), kind, 7), **size)
+        yield case("_unravel_index", Array((a,), kind, 49), **size)
 
 
 def cases(a: int, b: int, c: int) -> Iterator[Case]:
-    for family in (tables, picks, sequences):
+    for family in (tables, picks, coordinates):
         yield from family(a, b, c)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -42,6 +42,8 @@ class Array:
             values = rng.uniform(1.2, 2.0, size=shape)
         elif self.kind == "unit":
             values = rng.uniform(-0.9, 0.9, size=shape)
+        elif self.kind == "fraction":
+            values = rng.uniform(0.1, 0.9, size=shape)
         elif self.kind == "probability":
             values = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
         elif self.kind == "distinct":
@@ -53,6 +55,17 @@ class Array:
             values = np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
         elif self.kind == "bit":
             values = rng.integers(0, 2, size=shape)
+        elif self.kind == "small":
+            values = rng.uniform(-0.5, 0.5, size=shape)
+        elif self.kind == "corners":
+            least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
+            values = np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
+        elif self.kind in ("region", "region or none"):
+            # Number of an image, -1 for none; left, top, right, bottom.
+            values = rng.integers(0 if self.kind == "region" else -1, self.bound, size=shape)
+            values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
+        elif self.kind == "full":
+            values = np.full(shape, self.bound)
         elif self.kind in ("length", "length32"):
             values = rng.integers(1, self.bound + 1, size=shape)
         else:
@@ -318,3 +331,20 @@ def check_equal_rows(c: Case, pattern: str, rng: np.random.Generator) -> None:
         assert pattern not in c.rows.split() + c.ones.split()
         if isinstance(answer, rules.Rewrite):
             loop.check(answer)
+
+
+def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
+    """Check both layouts; the stack layout has to merge if `always`."""
+    rng = np.random.default_rng(0)
+    for letters in [pattern] if pattern else c.patterns():
+        stacked = Loop(c, letters, True, [2, 2], rng)
+        answer = rules.stack(stacked.sites()[0])
+        assert isinstance(answer, rules.Rewrite) or not always, (c, letters, answer)
+        if isinstance(answer, rules.Rewrite):
+            stacked.check(answer)
+        if c.has_rows(letters) and not c.shares_rows(letters):
+            rows = Loop(c, letters, False, [2, 1, 3], rng)
+            answers = [rules.rows(site) for site in rows.sites()]
+            if any(isinstance(answer, rules.Rewrite) for answer in answers):
+                assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
+                rows.check(answers[0])

@@ -78,6 +78,7 @@ def matrices(a: int, b: int, c: int) -> Iterator[Case]:
             "extractdiag",
             "extracttrian",
             "slogdet",
+            "syevd",
         ]:
             yield case(f"_linalg_{op}", square, rows=alone, stack="B")
         yield case("_linalg_potri", lower, rows=alone, stack="B")
@@ -123,7 +124,16 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_contrib_AdaptiveAvgPooling2D", data, output_size=(3, 2), **one)
     yield case("_contrib_BilinearResize2D", data, height=7, width=9, **one)
     yield case("UpSampling", data, scale=2, sample_type="nearest", num_args=1, **one)
+    yield case("Convolution_v1", data, Array((6, 4, 3, 3)), Array((6,)), **conv, **shared)
+    yield case("Pooling_v1", data, kernel=(2, 2), stride=(2, 1), pool_type="avg", **one)
+    offsets = Array((R, 18, 6, 5))
+    bent = {"rows": "BBSS", "ones": "BSSS SBSS", "stack": "BBSS BSSS SBSS", **conv}
+    yield case("_contrib_DeformableConvolution", data, offsets, Array((6, 4, 3, 3)), Array((6,)),
+               **bent)  # fmt: skip
     pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    yield case("Correlation", data, data, kernel_size=1, max_displacement=1, pad_size=1, **pair)
+    yield case("Crop", data, num_args=1, h_w=(2, 3), offset=(1, 2), **one)
+    yield case("Crop", data, Array((R, 1, 3, 2)), num_args=2, center_crop=True, **pair)
     yield case("UpSampling", data, data, scale=2, sample_type="nearest", num_args=2, **pair)
     yield case("UpSampling", data, Array((4, 1, 4, 4)), scale=2, sample_type="bilinear",
                num_filter=4, num_args=2, rows="BS", stack="BS")  # fmt: skip

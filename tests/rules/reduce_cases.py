@@ -53,7 +53,7 @@ def sorting(a: int, b: int, c: int) -> Iterator[Case]:
         for kind in ("value", "both", "mask", "indices"):
             given = {
                 "axis": axis,
-                "k": 1 if axis == 0 else 2,
+                "k": 1 if axis == 0 else min(2, a),
                 "ret_typ": kind,
                 "gradient": kind in ("value", "both"),
             }
@@ -72,7 +72,11 @@ def softmax(a: int, b: int, c: int) -> Iterator[Case]:
             yield case(op, cube, axis=axis, rows=rows, stack="B")
         yield case(op, cube, axis=1, temperature=2.0, rows="B", stack="B")
         yield case(op, vector, stack="B")
-    yield case("softmax", cube, Array((R, a), "length32", b), axis=2, use_length=True)
+    lengths = {"use_length": True, "stack": "BB BS SB"}
+    rowwise = {"rows": "BB", "ones": "BS SB", **lengths}
+    yield case("softmax", cube, Array((R, a), "length32", b), axis=-1, **rowwise)
+    yield case("softmax", cube, Array((R, b), "length32", a), axis=1, temperature=0.5, **rowwise)
+    yield case("softmax", Array((a, b)), Array((b,), "length32", a), axis=0, **lengths)
     yield case("SoftmaxActivation", x, rows="B", stack="B")
     yield case("SoftmaxActivation", cube, rows="B", stack="B")
     yield case("SoftmaxActivation", cube, mode="channel", rows="B", stack="B")
@@ -109,6 +113,9 @@ def norms(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("BatchNorm", Array((a, b)), gain, shift, *moving, axis=0, training=False,
                stack="BSSSS", **given)  # fmt: skip
     yield case("BatchNorm", image, *four, Array((4,)), Array((4,), "positive"), **predict)
+    rectified = (*four, Array((4,)), Array((4,), "positive"))
+    yield case("_contrib_BatchNormWithReLU", image, *rectified, gradient=False, **predict)
+    yield case("_contrib_BatchNormWithReLU", image, *rectified)
     yield case("BatchNorm", x, gain, shift, *moving, output_mean_var=True, training=False)
 
 

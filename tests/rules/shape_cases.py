@@ -147,6 +147,10 @@ def diagonals(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_contrib_arange_like", Array((R, a)), axis=1, stack="B", **still)
     yield case("_contrib_arange_like", Array((R, a)), axis=-1, start=2, step=3, stack="B", **still)
     yield case("_contrib_arange_like", Array((R, a)), **still)
+    for axes, rows in [((1,), "B"), ((2, 1), "B"), ((0,), ""), ((-1, -3), ""), ("None", "")]:
+        yield case(
+            "_contrib_index_array", Array((R, a, b)), axes=axes, rows=rows, stack="B", **still
+        )
 
 
 def cases(a: int, b: int, c: int) -> Iterator[Case]:

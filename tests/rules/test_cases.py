@@ -6,11 +6,12 @@ from typing import Tuple
 
 import numpy as np
 import pytest
+from mxnet.base import MXNetError
 
 from gluon_dynbatch import rules
 
-from .all_cases import CASES, EVERY, NAMES
-from .interpreter import Case, check_rows, check_stack
+from .all_cases import CASES, EVERY, NAMES, draw
+from .interpreter import Case, Loop, agree, check_rows, check_stack
 
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
@@ -26,6 +27,17 @@ def test_rows_equal_the_loop(variants: Tuple[Case, ...]) -> None:
 def test_stack_equals_the_loop(variants: Tuple[Case, ...]) -> None:
     for seed, c in enumerate(variants):
         check_stack(c, np.random.default_rng(seed), samples=(3, 1, 2)[seed])
+
+
+@pytest.mark.parametrize("c", draw(1, 1, 1), ids=NAMES)
+def test_extents_of_one(c: Case) -> None:
+    """Whatever merges equals the loop, unless MXNet refuses the call itself."""
+    for pattern in c.patterns():
+        try:
+            Loop(c, pattern, True, [2, 2], np.random.default_rng(0)).expected()
+        except MXNetError:
+            continue
+        agree(c, pattern, always=False)
 
 
 def test_seeds_draw_the_same_calls() -> None:

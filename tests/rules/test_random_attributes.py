@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxnet.base import MXNetError
 
-from gluon_dynbatch import rules
 from gluon_dynbatch.rules.shape import infer_reshape
 
-from .interpreter import Array, Case, Loop, R, case
+from .interpreter import Array, R, agree, case
 
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
@@ -23,23 +22,6 @@ quick = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 sizes = st.integers(1, 4)
-
-
-def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
-    """Check both layouts; the stack layout has to merge if `always`."""
-    rng = np.random.default_rng(0)
-    for letters in [pattern] if pattern else c.patterns():
-        stacked = Loop(c, letters, True, [2, 2], rng)
-        answer = rules.stack(stacked.sites()[0])
-        assert isinstance(answer, rules.Rewrite) or not always, (c, letters, answer)
-        if isinstance(answer, rules.Rewrite):
-            stacked.check(answer)
-        if c.has_rows(letters) and not c.shares_rows(letters):
-            rows = Loop(c, letters, False, [2, 1, 3], rng)
-            answers = [rules.rows(site) for site in rows.sites()]
-            if any(isinstance(answer, rules.Rewrite) for answer in answers):
-                assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
-                rows.check(answers[0])
 
 
 def infer(shape: Tuple[int, ...], codes: List[int], reverse: bool) -> Optional[Tuple[int, ...]]:

@@ -1,0 +1,47 @@
+"""Small arrays and comparisons for the tests beside this file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+
+#: A setting that does not change while a test runs.
+FIXED = {"granularity": "block", "policy": "depth"}
+
+
+def array(*shape: int, seed: int = 0) -> mx.nd.NDArray:
+    values = np.random.RandomState(sum(shape) + seed).uniform(-1, 1, shape)
+    return mx.nd.array(values, dtype="float32")
+
+
+def equal(got: Any, wanted: Any) -> None:
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        a, b = a.asnumpy(), b.asnumpy()
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
+def output_of(program: str, given: str = "", **environment: str) -> str:
+    """Run a program in a process of its own; one that fails or hangs fails the test."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+        timeout=60,
+        input=given,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    return ran.stdout

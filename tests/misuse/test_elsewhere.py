@@ -1,0 +1,341 @@
+"""Lazy arrays and scopes in other threads, other processes and the debugger."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import threading
+from typing import Any, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon.data import ArrayDataset, DataLoader
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.record import STATE
+from tests.misuse.common import FIXED, array, equal, output_of
+
+SAMPLES = [array(1, 4, seed=i) for i in range(6)]
+
+# Control flow on values
+
+
+def test_branches_on_values(net):
+    """Every read runs what is pending; of the samples before, nothing is lost."""
+
+    def run(x: mx.nd.NDArray) -> mx.nd.NDArray:
+        y = net(x)
+        while y.sum().asscalar() > 0:
+            y = y - 1
+        if float(y[0, 0].asscalar()) > -2 and bool(y[0, 1] < 5):
+            return y * 2
+        return mx.nd.concat(y, x, dim=1)[:, : int(3 + (y.max() < 0).asscalar())]
+
+    for x in SAMPLES:
+        x.attach_grad()
+    gdb.testing.check_against_loop(run, SAMPLES, net.collect_params().values(), **FIXED)
+
+
+def test_steps_with_a_read_in_between_are_batched_across_samples(net):
+    with gdb.batching(**FIXED) as batch:
+        scores = [net(x) for x in SAMPLES]
+        chosen = [int(s.argmax(axis=1).asscalar()) for s in scores]
+        results = [s[:, c] * 2 for s, c in zip(scores, chosen)]
+    assert [flush.nodes for flush in batch.report.flushes][0] >= 6
+    assert len(batch.report.flushes) <= 1 + len(SAMPLES) + 1
+    for x, got in zip(SAMPLES, results):
+        np.testing.assert_allclose(got.asnumpy(), net(x).asnumpy().max(axis=1) * 2, 1e-5)
+
+
+def test_printing_in_the_middle(net, capsys):
+    wanted = [net(x) for x in SAMPLES]
+    with gdb.batching(**FIXED) as batch:
+        got = []
+        for x in SAMPLES:
+            got.append(net(x))
+            print(got[-1], f"{got[-1]}", [got[-1]])
+    equal(got, wanted)
+    assert len(batch.report.flushes) == len(SAMPLES)
+    assert capsys.readouterr().out.count("LazyNDArray 1x3 @cpu(0)") == 3 * len(SAMPLES)
+
+
+DEBUGGED = """
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+
+    net = gdb.convert(mx.gluon.nn.Dense(2, in_units=3))
+    net.initialize("ones")
+    net.hybridize()
+
+    def run():
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            y = net(mx.nd.ones((1, 3)))
+            z = net(mx.nd.ones((1, 3)) * 2)
+            breakpoint()
+            w = net(mx.nd.ones((1, 3)) * 3)
+        print("values", [a.asnumpy().tolist() for a in (y, z, w)])
+        print("flushes", len(batch.report.flushes), "read at", list(batch.report.forced))
+
+    run()
+"""
+
+
+@pytest.mark.parametrize("command", ["pp y", "y.shape", "!y + 1"])
+def test_debugger(command):
+    """Looking at a lazy array shows its value; the program then goes on."""
+    out = output_of(DEBUGGED, f"w\n{command}\nn\nn\nc\n")
+    assert "values [[[3.0, 3.0]], [[6.0, 6.0]], [[9.0, 9.0]]]" in out
+    if command == "pp y":
+        assert "[[3. 3.]]\n<LazyNDArray 1x2 @cpu(0)>" in out
+    if command == "y.shape":
+        assert "(1, 2)" in out and "flushes 1" in out
+
+
+def test_debugger_that_is_quit_in_a_scope():
+    out = output_of(
+        "import bdb\ntry:\n"
+        + "".join(f"    {line}\n" for line in DEBUGGED.replace("\n    ", "\n").splitlines())
+        + "except bdb.BdbQuit:\n    pass\n"
+        + "print('after', net(mx.nd.ones((1, 3))).asnumpy(), gdb.map(net, [mx.nd.ones((1, 3))]))\n",
+        "q\n",
+    )
+    assert "after [[3. 3.]]" in out and "values" not in out
+
+
+# Kept, copied, sent
+
+
+def test_kept_across_scopes(net):
+    """Results of many scopes, used together in later ones, their gradients too."""
+    x = array(1, 4)
+    x.attach_grad()
+    kept: List[Any] = []
+    with autograd.record():
+        for i in range(4):
+            with gdb.batching(**FIXED):
+                before = kept[-1] if kept else net(x)
+                kept.append(net(mx.nd.concat(before, x[:, i : i + 1], dim=1)))
+        with gdb.batching(**FIXED):
+            total = mx.nd.add_n(*kept)
+    total.backward()
+    got, gradient = total.asnumpy(), x.grad.asnumpy()
+    with autograd.record():
+        before, kept = net(x), []
+        for i in range(4):
+            before = net(mx.nd.concat(before, x[:, i : i + 1], dim=1))
+            kept.append(before)
+        total = mx.nd.add_n(*kept)
+    total.backward()
+    np.testing.assert_allclose(got, total.asnumpy(), 1e-5)
+    np.testing.assert_allclose(gradient, x.grad.asnumpy(), 1e-4, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "send", [copy.copy, copy.deepcopy, lambda y: pickle.loads(pickle.dumps(y))]
+)
+def test_copies_in_mid_scope_are_arrays_of_their_own(net, send):
+    wanted = net(SAMPLES[0])
+    with gdb.batching(**FIXED):
+        y = net(SAMPLES[0])
+        sent = send(y)
+        sent[:] = 0
+        z = y * 2
+    equal([y, z, sent], [wanted, wanted * 2, wanted * 0])
+
+
+def test_parameters_and_optimizer_states_saved_in_mid_scope(net, tmp_path):
+    trainer = mx.gluon.Trainer(net.collect_params(), "adam")
+    with gdb.batching(**FIXED):
+        y = net(SAMPLES[0])
+        net.save_parameters(str(tmp_path / "net"))
+        trainer.save_states(str(tmp_path / "trainer"))
+        assert y.pending
+    other = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
+    other.load_parameters(str(tmp_path / "net"))
+    equal([y], [other(SAMPLES[0])])
+
+
+# Other threads
+
+
+def test_values_asked_for_by_many_threads_are_refused_or_right(net):
+    told: List[Any] = []
+
+    def ask(y: mx.nd.NDArray) -> None:
+        try:
+            told.append(y.asnumpy())
+        except gdb.ScopeError as error:
+            told.append(error)
+
+    def asked() -> List[Any]:
+        threads = [threading.Thread(target=ask, args=(y,)) for y in outputs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        result = told[:]
+        told.clear()
+        return result
+
+    wanted = net(SAMPLES[0]).asnumpy()
+    with gdb.batching(**FIXED) as batch:
+        outputs = [net(SAMPLES[0]) for _ in range(8)]
+        refused = asked()
+        assert len(refused) == 8 and all(isinstance(t, gdb.ScopeError) for t in refused)
+        assert all(y.pending for y in outputs)
+        batch.flush()
+        for value in asked():
+            np.testing.assert_allclose(value, wanted, 1e-5)
+    for value in asked():
+        np.testing.assert_allclose(value, wanted, 1e-5)
+
+
+def test_pending_values_in_the_scope_of_another_thread(net):
+    """As an argument there, too, a value that is pending here is refused."""
+    told: List[Any] = []
+
+    def use() -> None:
+        try:
+            with gdb.batching(**FIXED):
+                told.append(mx.nd.tanh(y))
+        except gdb.ScopeError as error:
+            told.append(error)
+
+    with gdb.batching(**FIXED):
+        y = net(SAMPLES[0])
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(20)
+    (error,) = told
+    assert isinstance(error, gdb.ScopeError) and f"{__file__}:" in str(error)
+    equal([y], [net(SAMPLES[0])])
+
+
+def test_eight_threads_serve_a_thousand_minibatches(net):
+    """One model, a scope per minibatch, settings chosen by "auto" as by hand."""
+    wanted = [net(x).asnumpy() for x in SAMPLES]
+    wrong: List[Any] = []
+    served: List[int] = []
+    numbers = iter(range(1000))
+    lock = threading.Lock()
+
+    def serve(options: Any) -> None:
+        try:
+            while True:
+                with lock:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                chosen = [(number * k) % 6 for k in range(1, 2 + number % 5)]
+                with gdb.batching(**options):
+                    got = [net(SAMPLES[k]) for k in chosen]
+                    if number % 7 == 0:
+                        got[0].asnumpy()
+                served.append(number)
+                for k, y in zip(chosen, got):
+                    if not np.allclose(y.asnumpy(), wanted[k], 1e-5, 1e-6):
+                        wrong.append((number, k))
+        except BaseException as error:
+            wrong.append(error)
+
+    every = [FIXED, {}, {"granularity": "operator"}, {"granularity": "graph"}]
+    threads = [threading.Thread(target=serve, args=(o,), daemon=True) for o in every * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
+    assert wrong == [] and sorted(served) == list(range(1000))
+
+
+# Other processes
+
+
+def test_loader_with_threads_in_an_open_scope(net):
+    data = ArrayDataset(np.arange(24, dtype="float32").reshape(6, 4))
+    loader = DataLoader(data, 2, num_workers=2, thread_pool=True)
+    wanted = [net(x) for x in DataLoader(data, 2)]
+    with gdb.batching(**FIXED) as batch:
+        got = [net(x.as_in_context(mx.cpu())) for x in loader]
+    assert len(batch.report.flushes) == 1
+    equal(got, wanted)
+
+
+def test_memory_shared_with_workers_is_a_device_of_its_own(net):
+    """Hybridized Gluon refuses it as well, in words of MXNet's."""
+    x = array(1, 4).as_in_context(mx.Context("cpu_shared"))
+    with pytest.raises(gdb.ContextError, match="as_in_context"), gdb.batching(**FIXED):
+        net(x)
+
+
+LOADING = """
+    import faulthandler
+    import numpy as np
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+    from mxnet.gluon.data import ArrayDataset, DataLoader, SimpleDataset
+
+    faulthandler.dump_traceback_later(50, exit=True)
+    net = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
+    net.initialize("ones")
+    net.hybridize()
+    numbers = np.arange(24, dtype="float32").reshape(6, 4)
+    with {mode}, gdb.batching(granularity="block", policy="depth") as batch:
+        before = [net(mx.nd.array(row[None])) for row in numbers]
+        {data}
+        # Workers are forked here, with work pending.
+        loaded = list(DataLoader(data, 2, num_workers=2))
+        after = [net(x.as_in_context(mx.cpu())) for x in loaded]
+    print([y.asnumpy()[0, 0] for y in before])
+    print([y.asnumpy()[:, 0].tolist() for y in after])
+    print("flushes", len(batch.report.flushes))
+"""
+
+
+@pytest.mark.parametrize("mode", ["mx.autograd.record()", "mx.autograd.pause()"])
+def test_loader_whose_workers_are_forked_in_an_open_scope(mode):
+    out = output_of(LOADING.format(mode=mode, data="data = ArrayDataset(numbers)"))
+    sums = np.arange(24).reshape(6, 4).sum(axis=1).astype(float).tolist()
+    assert str(sums) in out and str([sums[:2], sums[2:4], sums[4:]]) in out
+    assert "flushes 1" in out
+
+
+def test_lazy_arrays_sent_to_the_workers_of_a_loader():
+    """A worker that gets pending arrays computes them itself."""
+    data = "data = SimpleDataset([mx.nd.concat(y, y[:, :1], dim=1)[0] for y in before])"
+    out = output_of(LOADING.format(mode="mx.autograd.pause()", data=data))
+    sums = np.arange(24).reshape(6, 4).sum(axis=1).astype(float)
+    pairs = (4 * sums).reshape(3, 2).tolist()
+    assert str(sums.tolist()) in out and str(pairs) in out
+
+
+def test_child_that_is_forked_in_a_scope_and_goes_on(net):
+    """Both processes compute the values, each for itself."""
+    wanted = net(SAMPLES[0]).asnumpy()
+    read, write = os.pipe()
+    with gdb.batching(**FIXED):
+        y = net(SAMPLES[0])
+        child = os.fork()
+        if not child:
+            right = np.allclose(y.asnumpy(), wanted) and STATE.batch is not None
+            os.write(write, b"right" if right else b"wrong")
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 5) == b"right"
+    os.close(read), os.close(write)
+    np.testing.assert_allclose(y.asnumpy(), wanted, 1e-5)
+
+
+def test_process_that_ends_with_a_compiled_custom_operator():
+    """At its end MXNet calls Python once more, to let go of the operator."""
+    output_of(
+        """
+        import pytest
+        file = "tests/misuse/test_wrong_use.py"
+        raise SystemExit(pytest.main([file, "-k", "without_strict", "-p", "no:cacheprovider"]))
+        """,
+        GLUON_DYNBATCH_NATIVE="0",
+    )

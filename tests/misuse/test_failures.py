@@ -1,0 +1,266 @@
+"""Something fails, at whatever stage: nothing is left behind, and the next scope is right."""
+
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from traceback import format_exc
+from typing import Any, Callable, Dict, Iterator, List, Tuple, Type
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch import execute, flush, gradient
+from gluon_dynbatch.batch import RUNTIME
+from gluon_dynbatch.record import STATE
+from tests.misuse.common import FIXED, array, equal
+
+SAMPLES = [array(1, 4, seed=i) for i in range(5)]
+
+#: Where a failure is put in: an owner and the name of what it calls.
+STAGES: Dict[str, Tuple[Any, str]] = {
+    "tracing": (RUNTIME.library, "entry"),
+    "cutting": (flush, "expand"),
+    "analysis": (flush, "analyze"),
+    "planning": (flush, "make_plan"),
+    "planning the gradient": (flush, "plan_gradient"),
+    "memory": (execute.mx.nd, "empty"),
+    "uploading": (execute, "upload"),
+    "filling": (execute.Execution, "_fill"),
+    "operands": (execute.Execution, "operands"),
+    "compiling": (RUNTIME.dispatcher, "executable"),
+    "handing out": (flush, "_take_out"),
+    "connecting": (gradient, "record_function"),
+}
+FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
+
+
+def fails(kind: Type[BaseException], real: Any = None, after: int = 0) -> Callable[..., Any]:
+    """Return a function that raises, after it did `after` times what it should."""
+    calls: List[int] = []
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) > after:
+            raise kind("on purpose")
+        return real(*args, **kwargs)
+
+    return fail
+
+
+def alive() -> int:
+    """Count arrays."""
+    gc.collect()
+    return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
+
+
+def none_left(before: int) -> bool:
+    """Whether there are no more arrays than before; MXNet's threads may take a moment."""
+    for _ in range(40):
+        if alive() <= before:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def state_of(net: gdb.DynamicHybridBlock) -> List[np.ndarray]:
+    return [a.asnumpy() for p in net.collect_params().values() for a in (p.data(), p.grad())]
+
+
+@pytest.fixture
+def unharmed(net: gdb.DynamicHybridBlock) -> Iterator[gdb.DynamicHybridBlock]:
+    """Give a model with gradients, and look at everything that a failure could have harmed."""
+    for p in net.collect_params().values():
+        p.grad()[:] = 7
+    before, count = state_of(net), alive()
+    yield net
+    assert not autograd.is_recording() and not autograd.is_training()
+    assert STATE.batch is None and STATE.recorder is None
+    for a, b in zip(state_of(net), before):
+        np.testing.assert_array_equal(a, b)
+    assert none_left(count), "arrays are left"
+    works(net)
+
+
+def works(net: gdb.DynamicHybridBlock) -> None:
+    """Check that the next scope batches, with the loop's values and gradients."""
+    batch = gdb.testing.check_against_loop(net, SAMPLES, net.collect_params().values(), **FIXED)
+    assert (batch.report.nodes, batch.report.launches) == (5, 1)
+
+
+@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("stage", STAGES)
+def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
+    owner, name = STAGES[stage]
+    samples = [array(1, 4, seed=i) for i in range(5)]
+    for x in samples:
+        x.attach_grad()
+    with pytest.raises((kind, gdb.LaunchError)) as caught, monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails(kind))
+        with autograd.record(), gdb.batching(**FIXED):
+            # An operator that was not seen before has to be traced; two orders need a gather.
+            first = [mx.nd.arctan(unharmed(x) * float(len(stage))) for x in samples]
+            outputs = [a * b for a, b in zip(first, [first[i] for i in (2, 0, 2, 4, 1)])]
+    assert "on purpose" in str(caught.value)
+    if stage == "connecting":
+        assert all(not y.pending for y in outputs)
+    elif stage != "tracing":
+        with pytest.raises(gdb.StaleArrayError, match=type(caught.value).__name__):
+            outputs[0].asnumpy()
+    assert all((x.grad.asnumpy() == 0).all() for x in samples)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_failure_in_the_midst_of_the_launches(unharmed, monkeypatch, after):
+    """What ran before has written to arenas only."""
+    real = execute.Execution._launch
+    with pytest.raises(gdb.LaunchError, match="on purpose"), monkeypatch.context() as patch:
+        patch.setattr(execute.Execution, "_launch", fails(mx.MXNetError, real, after))
+        with autograd.record(), gdb.batching(**FIXED):
+            outputs = [unharmed(x) for x in SAMPLES]
+            for _ in range(4):
+                outputs = [mx.nd.tanh(y) for y in outputs]
+
+
+def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch):
+    """Values from before it stay, those it should have made are refused, and the scope goes on."""
+    wanted = [unharmed(x) for x in SAMPLES]
+    with gdb.batching(**FIXED) as batch:
+        before = unharmed(SAMPLES[0])
+        batch.flush()
+        lost = unharmed(SAMPLES[1])
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(flush, "make_plan", fails(MemoryError))
+            lost = mx.nd.arccosh(lost)
+            lost.asnumpy()
+        after = unharmed(SAMPLES[2])
+    equal([before, after], [wanted[0], wanted[2]])
+    with pytest.raises(gdb.StaleArrayError, match="MemoryError"):
+        lost.asnumpy()
+
+
+@pytest.mark.parametrize("stage", ["users", "tracing", "analysis", "memory"])
+def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
+    """Before anything has run, nothing has been drawn."""
+    mx.random.seed(3)
+    wanted = mx.nd.random.uniform(shape=(4,)).asnumpy()
+    mx.random.seed(3)
+    with pytest.raises((KeyError, gdb.LaunchError)), monkeypatch.context() as patch:
+        if stage != "users":
+            patch.setattr(*STAGES[stage], fails(KeyError))
+        with autograd.record(), gdb.batching(**FIXED):
+            for x in SAMPLES:
+                mx.nd.Dropout(mx.nd.arcsinh(unharmed(x)), p=0.5 + len(stage) / 100)
+            raise KeyError
+    np.testing.assert_array_equal(mx.nd.random.uniform(shape=(4,)).asnumpy(), wanted)
+
+
+# What MXNet tells later: it works in threads of its own
+
+
+def test_launch_that_fails_on_a_value(unharmed):
+    """Told by MXNet to whoever reads first, and to nobody else; all others would get garbage."""
+    good = mx.nd.array(np.eye(3)[None])
+    for recording in (False, True):
+        with autograd.record() if recording else autograd.pause():
+            with pytest.raises(gdb.LaunchError) as caught, gdb.batching(**FIXED):
+                doubled = [x * 2 for x in [mx.nd.zeros((1, 3, 3)) + x for x in (good, -good, good)]]
+                factors = [mx.nd.linalg.potrf(x) for x in doubled]
+        assert "positive definite" in str(caught.value) and __file__ in str(caught.value)
+        for factor in factors:
+            with pytest.raises(gdb.StaleArrayError, match="LaunchError"):
+                factor.asnumpy()
+    with gdb.batching(**FIXED):
+        doubled = [mx.nd.zeros((1, 3, 3)) + good for _ in range(3)]
+        factors = [mx.nd.linalg.potrf(x) for x in doubled]
+    equal(factors, [good] * 3)
+
+
+class Fragile(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        if in_data[0].asnumpy().sum() < 0:
+            raise KeyError("on purpose")
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+
+@mx.operator.register("dynbatch_test_fragile")
+class FragileProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Fragile()
+
+
+def test_custom_operator_that_fails(unharmed, capfd):
+    with pytest.raises(gdb.LaunchError, match="block: Custom") as caught, gdb.batching(**FIXED):
+        inputs = [mx.nd.ones((1, 3)) * i for i in (1, -1, 2)]
+        outputs = [mx.nd.Custom(x, op_type="dynbatch_test_fragile") for x in inputs]
+    assert __file__ in str(caught.value)
+    with pytest.raises(gdb.StaleArrayError):
+        outputs[0].asnumpy()
+    assert "on purpose" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("name", ["_backward_launch", "_pulled", "_input_gradients"])
+def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
+    """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
+    for p in net.collect_params().values():
+        p.grad()[:] = 7
+    mx.nd.waitall()
+    count = alive()
+    told: List[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(gradient.GradientTape, name, fails(kind))
+        patch.setattr(gradient.LOGGER, "exception", lambda text: told.append(format_exc()))
+        with autograd.record(), gdb.batching(**FIXED):
+            losses = [net(x).sum() for x in SAMPLES]
+        with pytest.raises(mx.MXNetError, match="CustomFunction"):
+            autograd.backward(losses)
+            mx.nd.waitall()
+    assert len(told) == 1 and f"{kind.__name__}: on purpose" in told[0]
+    del losses
+    for p in net.collect_params().values():
+        np.testing.assert_array_equal(p.grad().asnumpy(), 7)
+    mx.nd.waitall()
+    assert none_left(count), "arrays are left"
+    works(net)
+
+
+def test_failure_in_a_thread_leaves_others_alone(net, monkeypatch):
+    """A thread's own failing flush does not end the scope of another."""
+    results: List[Any] = []
+
+    def failing() -> None:
+        try:
+            with gdb.batching(**FIXED):
+                net(SAMPLES[0])
+                raise KeyError
+        except KeyError:
+            results.append(STATE.batch)
+
+    wanted = [net(x) for x in SAMPLES]
+    with gdb.batching(**FIXED) as batch:
+        first = [net(x) for x in SAMPLES[:3]]
+        thread = threading.Thread(target=failing)
+        thread.start()
+        thread.join(20)
+        got = first + [net(x) for x in SAMPLES[3:]]
+    assert results == [None] and batch.report.launches == 1
+    equal(got, wanted)
+
+
+def test_memory_that_does_not_suffice(unharmed):
+    class Wide(gdb.DynamicHybridBlock):
+        def hybrid_forward(self, F, x):
+            return F.broadcast_to(x, shape=(1 << 29, 4)) * 2
+
+    wide = Wide()
+    wide.hybridize()
+    for mode in (autograd.pause, autograd.record):
+        with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
+            with gdb.batching(**FIXED):
+                wide(SAMPLES[0])

@@ -1,0 +1,319 @@
+"""Very deep, very many, very few: programs at the ends of the scale."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from typing import Any, Callable, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from tests.misuse.common import FIXED, array, equal, output_of
+
+DEPTH = 10_000
+
+
+class Step(gdb.DynamicHybridBlock):
+    def hybrid_forward(self, F, state, x):
+        return F.tanh(state * 0.5 + x)
+
+
+class Recursion(gdb.DynamicHybridBlock):
+    """Goes down a chain by calling itself, as blocks for trees do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = Step()
+
+    def forward(self, x: mx.nd.NDArray, depth: int) -> mx.nd.NDArray:
+        return self.step(self(x, depth - 1), x) if depth else x
+
+
+def chain(values: np.ndarray, depth: int) -> np.ndarray:
+    state = values
+    for _ in range(depth):
+        state = np.tanh(state * np.float32(0.5) + values)
+    return state
+
+
+def with_deep_stack(work: Callable[[], Any], depth: int) -> Any:
+    """Call `work` in a thread whose stack holds this many calls of Python functions."""
+    results: List[Any] = []
+    limit, size = sys.getrecursionlimit(), threading.stack_size(256 << 20)
+    sys.setrecursionlimit(depth)
+    try:
+        thread = threading.Thread(target=lambda: results.append(work()))
+        thread.start()
+        thread.join()
+    finally:
+        sys.setrecursionlimit(limit)
+        threading.stack_size(size)
+    (result,) = results
+    return result
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"granularity": "operator", "policy": "agenda"},
+        {"granularity": "block", "policy": "search"},
+    ],
+    ids=lambda options: options["granularity"],
+)
+def test_recursion_deep_down(options):
+    """A level takes ``__call__``, ``forward`` and what Python puts between, as it does eagerly."""
+    net = Recursion()
+    net.hybridize()
+    samples = [array(1, 2), array(1, 2, seed=1)]
+    with_deep_stack(lambda: gdb.map(lambda x: net(x, 3), samples), 200)
+
+    def run() -> Any:
+        with gdb.batching(**options) as batch:
+            outputs = [net(x, DEPTH) for x in samples]
+        return outputs, batch.report
+
+    outputs, report = with_deep_stack(run, 3 * DEPTH + 200)
+    assert report.nodes == 2 * DEPTH
+    assert report.launches == DEPTH
+    for x, y in zip(samples, outputs):
+        np.testing.assert_allclose(y.asnumpy(), chain(x.asnumpy(), DEPTH), 1e-4, 1e-5)
+
+
+def test_too_deep_recursion_is_the_users_own():
+    net = Recursion()
+    net.hybridize()
+    with pytest.raises(RecursionError), gdb.batching(**FIXED):
+        net(array(1, 2), DEPTH)
+    with gdb.batching(**FIXED):
+        y = net(array(1, 2), 3)
+    np.testing.assert_allclose(y.asnumpy(), chain(array(1, 2).asnumpy(), 3), 1e-5)
+
+
+def test_whole_samples_of_great_depth():
+    """One launch of a composed program of three thousand calls."""
+    step = Step()
+    step.hybridize()
+
+    def run(x: mx.nd.NDArray) -> mx.nd.NDArray:
+        state = x
+        for _ in range(3000):
+            state = step(state, x)
+        return state
+
+    samples = [array(1, 2), array(1, 2, seed=1)]
+    with gdb.batching(granularity="graph") as batch:
+        outputs = [run(x) for x in samples]
+    assert (batch.report.nodes, batch.report.launches) == (6000, 1)
+    for x, y in zip(samples, outputs):
+        np.testing.assert_allclose(y.asnumpy(), chain(x.asnumpy(), 3000), 1e-4, 1e-5)
+
+
+def test_long_chain_backward():
+    """Gradients come back through ten thousand launches without recursion."""
+    step = Step()
+    step.hybridize()
+    samples = [array(1, 2), array(1, 2, seed=1)]
+    for x in samples:
+        x.attach_grad()
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        outputs = []
+        for x in samples:
+            state = x
+            for _ in range(DEPTH):
+                state = step(state, x)
+            outputs.append(state)
+    autograd.backward(outputs)
+    assert batch.report.launches == DEPTH
+    for x in samples:
+        values = x.asnumpy().astype("float64")
+        state, slope = values, np.ones_like(values)
+        for _ in range(DEPTH):
+            state = np.tanh(state * 0.5 + values)
+            slope = (1 - state**2) * (0.5 * slope + 1)
+        np.testing.assert_allclose(x.grad.asnumpy(), slope, 1e-3)
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+def test_two_hundred_thousand_calls(granularity):
+    step = Step()
+    step.hybridize()
+    samples = [array(1, 2, seed=i) for i in range(50)]
+    with gdb.batching(granularity=granularity, policy="depth") as batch:
+        outputs = []
+        for number in range(50_000):
+            x = state = samples[number % 50]
+            for _ in range(4):
+                state = step(state, x)
+            outputs.append(state)
+    assert batch.report.nodes == 200_000
+    assert batch.report.launches == (1 if granularity == "graph" else 4)
+    got = mx.nd.concat(*outputs[-50:], dim=0).asnumpy()
+    np.testing.assert_allclose(got, chain(np.concatenate([x.asnumpy() for x in samples]), 4), 1e-5)
+
+
+# Results nobody asks for
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+@pytest.mark.parametrize("recording", [False, True])
+def test_results_that_nobody_uses(net, granularity, recording):
+    def run(x: mx.nd.NDArray) -> Any:
+        net(x * 2)
+        y = net(x)
+        _ = y * 3
+        for _ in range(int(x.shape[0])):
+            mx.nd.exp(y)
+        return y
+
+    samples = [array(i, 4) for i in (1, 2, 1, 3)]
+    for x in samples:
+        x.attach_grad()
+    if recording:
+        gdb.testing.check_against_loop(
+            run, samples, net.collect_params().values(), granularity=granularity
+        )
+    equal(gdb.map(run, samples, granularity=granularity), [net(x) for x in samples])
+
+
+def test_no_result_is_used_at_all(net):
+    with gdb.batching(**FIXED) as batch:
+        for i in range(5):
+            net(array(1, 4, seed=i))
+    assert batch.report.nodes == 5
+    with autograd.record(), gdb.batching(**FIXED):
+        for i in range(5):
+            net(array(1, 4, seed=i))
+    equal(gdb.map(net, [array(1, 4)]), [net(array(1, 4))])
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_smallest_minibatches(net, granularity, count):
+    samples = [array(1, 4, seed=i) for i in range(count)]
+    for x in samples:
+        x.attach_grad()
+    for policy in ("depth", "agenda", "search"):
+        gdb.testing.check_against_loop(
+            lambda x: mx.nd.tanh(net(x)),
+            samples,
+            net.collect_params().values(),
+            granularity=granularity,
+            policy=policy,
+        )
+
+
+# Memory
+
+LEVEL = """
+    import os
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+
+    def resident():
+        mx.nd.waitall()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    class Scale(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get("weight", shape=(1, {wide}))
+
+        def hybrid_forward(self, F, x, weight):
+            return F.tanh(x * weight)
+
+    net = Scale()
+    net.initialize()
+    net.hybridize()
+    data = [mx.nd.random.normal(shape=(1, {wide})) for _ in range({count})]
+
+    def turns(number):
+        for turn in range(number):
+            with mx.autograd.record(), gdb.batching({options}):
+                losses = []
+                for x in data[turn % 3 :]:
+                    for _ in range(1 + turn % 4):
+                        x = net(x)
+                    losses.append(x.sum())
+            mx.autograd.backward(losses)
+            # Else memory holds whatever is queued.
+            net.weight.grad().wait_to_read()
+
+    turns(100)
+    before = resident()
+    turns(900)
+    print(resident() - before)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "granularity='operator', policy='depth'"])
+def test_flushes_leave_memory_level(options):
+    """A thousand flushes, of twelve kinds; less stays than the arrays of fifty of them."""
+    wide, count = 1024, 16
+    grown = int(output_of(LEVEL.format(wide=wide, count=count, options=options)).split()[-1])
+    # Per sample: on average 2.5 calls, each with a value, two gradients and a copy.
+    assert grown < 50 * (wide * count * 4 * 10)
+
+
+def test_flushes_leave_no_arrays(net):
+    samples = [array(1, 4, seed=i) for i in range(5)]
+
+    def turn() -> int:
+        with autograd.record(), gdb.batching(**FIXED):
+            losses = [net(x).sum() for x in samples]
+        autograd.backward(losses)
+        mx.nd.waitall()
+        del losses
+        gc.collect()
+        return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
+
+    turn()
+    counts = [turn() for _ in range(5)]
+    assert max(counts) == min(counts)
+
+
+PEAK = """
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+
+    def peak():
+        mx.nd.waitall()
+        with open("/proc/self/status") as file:
+            return 1024 * int(file.read().split("VmHWM:")[1].split()[0])
+
+    class Wide(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.up = mx.gluon.nn.Dense({wide}, in_units=4)
+            self.down = mx.gluon.nn.Dense(4, in_units={wide})
+
+        def hybrid_forward(self, F, x):
+            return self.down(F.exp(self.up(x)))
+
+    net = Wide()
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.ones((1, 4)) for _ in range({count})]
+    gdb.map(net, samples[:2], granularity="block", policy="depth")
+    before = peak()
+    gdb.map(net, samples, granularity="block", policy="depth", max_rows={rows})
+    print(peak() - before)
+"""
+
+
+def test_max_rows_bounds_the_peak():
+    """Within a launch every row takes `wide` numbers, which no arena holds."""
+    wide, count = 1 << 13, 4096
+    all_at_once = wide * count * 4
+    free, bound = (
+        int(output_of(PEAK.format(wide=wide, count=count, rows=rows)).split()[-1])
+        for rows in (None, 64)
+    )
+    assert free > all_at_once
+    # A few launches may run at the same time, each with an array or two of 64 rows.
+    assert bound < all_at_once / 4

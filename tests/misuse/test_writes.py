@@ -1,0 +1,288 @@
+"""Writes to what a pending call reads: the call uses the value that it was recorded with."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.lazy import LazyNDArray
+from tests.misuse.common import FIXED, array, equal
+
+Write = Callable[[], Any]
+
+
+def fill(target: mx.nd.NDArray, value: float = 9) -> None:
+    target[:] = value
+
+
+def check(net: gdb.DynamicHybridBlock, argument: mx.nd.NDArray, write: Write) -> None:
+    """Compare with the loop: a call, the write, and the same call again."""
+    with gdb.batching(**FIXED) as batch:
+        before, same = net(argument), net(argument)
+        wanted = eager(net, argument)
+        write()
+        after = net(argument)
+    equal([before, same, after], [wanted, wanted, eager(net, argument)])
+    assert not np.allclose(before.asnumpy(), after.asnumpy()), "the write changed nothing"
+    assert batch.report.forced, "the write was not noticed"
+
+
+def eager(net: gdb.DynamicHybridBlock, x: mx.nd.NDArray) -> mx.nd.NDArray:
+    """Return what the call gives now, without recording it."""
+    weight, bias = (p.data().asnumpy() for p in (net.weight, net.bias))
+    return mx.nd.array(x.asnumpy() @ weight.T + bias)
+
+
+# Arrays from outside
+
+#: From an array, what a call reads and how that is written to; views are made before the call.
+ARRAYS: Dict[str, Callable[[mx.nd.NDArray], Any]] = {
+    "itself": lambda x: (x, lambda: fill(x)),
+    "+=": lambda x: (x, lambda: x.__iadd__(1)),
+    "element": lambda x: (x, lambda: x.__setitem__((0, 1), 9)),
+    "out=": lambda x: (x, lambda: mx.nd.random.uniform(5, 6, x.shape, out=x)),
+    "copyto": lambda x: (x, lambda: mx.nd.ones(x.shape).copyto(x)),
+    "as numpy array": lambda x: (x, lambda: x.as_np_ndarray().__iadd__(1)),
+    "changed by an operator": lambda x: (x, lambda: mx.nd.reset_arrays(x, num_arrays=1)),
+    "rows": lambda x: (x, lambda: fill(x[0:1])),
+    "shape": lambda x: (x, lambda: fill(x.reshape((-1,)))),
+    "detached": lambda x: (x, lambda: fill(x.detach())),
+    "call reads rows": lambda x: (x[0:1], lambda: fill(x)),
+    "call reads a shape": lambda x: (x.reshape((4, 2)).reshape((2, 4)), lambda: fill(x)),
+    "call reads what is detached": lambda x: (x.detach(), lambda: fill(x)),
+    "two views": lambda x: (x[0:1], lambda: fill(x[0:2])),
+}  # fmt: skip
+
+#: The same with a view that exists before the call is recorded.
+OLD_VIEWS: Dict[str, Callable[[mx.nd.NDArray], mx.nd.NDArray]] = {
+    "rows": lambda x: x[0:1], "row": lambda x: x[0], "shape": lambda x: x.reshape((-1,)),
+    "view of a view": lambda x: x.reshape((-1,))[2:6].reshape((2, 2)),
+    "detached": lambda x: x.detach(), "as numpy array": lambda x: x.as_np_ndarray(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ARRAYS.values(), ids=ARRAYS)
+def test_array(net, case):
+    check(net, *case(array(2, 4)))
+
+
+@pytest.mark.parametrize("view", OLD_VIEWS.values(), ids=OLD_VIEWS)
+def test_array_by_a_view_from_before_the_call(net, view):
+    x = array(2, 4)
+    seen = view(x)
+    check(net, x, lambda: fill(seen))
+
+
+def test_result_of_an_earlier_flush_by_a_view(net):
+    """A lazy array that was computed is an array from outside for the calls after that."""
+    wide = gdb.convert(nn.Dense(4, in_units=4))
+    wide.initialize(mx.init.Uniform(1))
+    wide.hybridize()
+    with gdb.batching(**FIXED) as batch:
+        y = wide(array(2, 4))
+        view = y[0:1]
+        batch.flush()
+        assert type(y) is LazyNDArray and type(view) is LazyNDArray
+        z = net(y)
+        wanted = eager(net, y)
+        fill(view)
+        again = net(y)
+    equal([z, again], [wanted, eager(net, y)])
+
+
+def test_write_to_a_pending_result_changes_no_other(net):
+    x = array(2, 4)
+    with gdb.batching(**FIXED):
+        y = net(x)
+        double = y * 2
+        y[:] = 0
+        later = y + 1
+    wanted = eager(net, x)
+    equal([y, double, later], [wanted * 0, wanted * 2, wanted * 0 + 1])
+
+
+def test_array_that_no_call_reads_costs_no_flush(net):
+    x, other = array(2, 4), array(2, 4)
+    with gdb.batching(**FIXED) as batch:
+        y = net(x)
+        other[:] = 0
+        other += 1
+        other[0:1] = 2
+        assert batch.report.flushes == [] and y.pending
+
+
+def test_many_writes_cost_one_flush(net):
+    with gdb.batching(**FIXED) as batch:
+        arrays = [array(1, 4, seed=i) for i in range(5)]
+        outputs = [net(x) for x in arrays]
+        wanted = [eager(net, x) for x in arrays]
+        for x in arrays:
+            x[:] = 0
+    assert len(batch.report.flushes) == 1
+    equal(outputs, wanted)
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("way", ["written", "backward", "autograd.backward", "zero_grad"])
+def test_gradient_that_a_call_reads(net, way):
+    """Every access to ``x.grad`` makes an array anew, of the same memory."""
+    net.weight.grad()[:] = 1
+    x = net.weight.data()
+    with autograd.record():
+        loss = (x * x).sum()
+    writes = {
+        "written": lambda: fill(x.grad),
+        "backward": lambda: loss.backward(),
+        "autograd.backward": lambda: autograd.backward([loss]),
+        "zero_grad": net.collect_params().zero_grad,
+    }
+    check(net, net.weight.grad(), writes[way])
+
+
+# Parameters
+
+
+def own_weights(net: gdb.DynamicHybridBlock, tmp_path: Any) -> Any:
+    path = str(tmp_path / "net.params")
+    net.save_parameters(path)
+    net.weight.data()[:] *= 3
+    return lambda: net.load_parameters(path)
+
+
+PARAMETERS: Dict[str, Callable[[Any, Any], Write]] = {
+    "set_data": lambda net, _: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
+    "[:] =": lambda net, _: lambda: fill(net.weight.data()),
+    "+=": lambda net, _: lambda: net.weight.data().__iadd__(1),
+    "bias": lambda net, _: lambda: fill(net.bias.data()),
+    "view": lambda net, _: lambda: fill(net.weight.data()[1:2]),
+    "list_data": lambda net, _: lambda: fill(net.weight.list_data()[0]),
+    "initialize": lambda net, _: lambda: net.initialize(mx.init.One(), force_reinit=True),
+    "load_parameters": own_weights,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", PARAMETERS.values(), ids=PARAMETERS)
+def test_parameter(net, tmp_path, make):
+    check(net, array(1, 4), make(net, tmp_path))
+
+
+def test_parameter_by_a_view_from_before_the_call(net):
+    view = net.weight.data()[1:2]
+    check(net, array(1, 4), lambda: fill(view))
+
+
+def test_parameters_moved_to_another_device(net):
+    x = array(1, 4)
+    wanted = eager(net, x)
+    with gdb.batching(**FIXED):
+        y = net(x)
+        net.collect_params().reset_ctx(mx.cpu(1))
+    equal([y], [wanted])
+    assert net.weight.list_ctx() == [mx.cpu(1)]
+
+
+OPTIMIZERS = [
+    "adadelta", "adagrad", "adam", "adamax", "dcasgd", "ftml", "ftrl", "lamb", "lars", "nadam",
+    "nag", "rmsprop", "sgd", "sgld", "signum",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_trainer_step(net, optimizer):
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.5})
+    with autograd.record():
+        loss = net(array(1, 4)).sum()
+    loss.backward()
+    check(net, array(1, 4, seed=1), lambda: trainer.step(1))
+
+
+@pytest.mark.parametrize("update_on_kvstore", [False, True])
+def test_trainer_step_on_two_devices(update_on_kvstore):
+    """With several devices a ``KVStore`` writes the parameters."""
+    block = gdb.convert(nn.Dense(3, in_units=4))
+    devices = [mx.cpu(0), mx.cpu(1)]
+    block.initialize(mx.init.Uniform(1), ctx=devices)
+    block.hybridize()
+    trainer = gluon.Trainer(
+        block.collect_params(), "sgd", {"learning_rate": 0.5}, update_on_kvstore=update_on_kvstore
+    )
+    samples = [array(1, 4).as_in_context(device) for device in devices]
+    with autograd.record():
+        losses = [block(x).sum() for x in samples]
+    autograd.backward(losses)
+    wanted = [block(x) for x in samples]
+    with gdb.batching(**FIXED):
+        before = [block(x) for x in samples]
+        trainer.step(1)
+        after = [block(x) for x in samples]
+    equal(before, wanted)
+    equal(after, [block(x) for x in samples])
+    assert not np.allclose(before[0].asnumpy(), after[0].asnumpy())
+
+
+@pytest.mark.parametrize("way", ["pull", "pushpull", "broadcast"])
+def test_array_given_out_by_a_store(net, way):
+    store = mx.kv.create("local")
+    x, ones = array(1, 4), mx.nd.ones((1, 4))
+    if way != "broadcast":
+        store.init(3, ones)
+    writes = {
+        "pull": lambda: store.pull(3, out=x),
+        "pushpull": lambda: store.pushpull(3, ones, out=x),
+        "broadcast": lambda: store.broadcast(3, ones, out=x),
+    }
+    check(net, x, writes[way])
+
+
+def test_training_step_within_one_scope(net):
+    """Losses, backward and step for each sample in turn: slow in a scope, but the loop's result."""
+    wanted = gdb.convert(nn.Dense(3, in_units=4))
+    wanted.initialize()
+    wanted.weight.set_data(net.weight.data())
+    wanted.bias.set_data(net.bias.data())
+
+    def train(block: gdb.DynamicHybridBlock) -> None:
+        trainer = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.1})
+        for i in range(4):
+            with autograd.record():
+                loss = (block(array(1, 4, seed=i)) ** 2).sum()
+            loss.backward()
+            trainer.step(1)
+
+    train(wanted)
+    with gdb.batching(**FIXED):
+        train(net)
+    equal([net.weight.data(), net.bias.data()], [wanted.weight.data(), wanted.bias.data()])
+
+
+def test_value_asked_for_after_the_parameters_changed(net):
+    """The value is from the time of recording, in the scope as after it."""
+    x = array(1, 4)
+    wanted = eager(net, x)
+    with gdb.batching(**FIXED):
+        inside, after = net(x), net(x)
+        fill(net.weight.data(), 0)
+        equal([inside], [wanted])
+    fill(net.weight.data(), 5)
+    equal([inside, after], [wanted] * 2)
+
+
+def test_backward_reads_the_parameters_of_its_own_time(net):
+    """What a step writes between forward and backward does not reach the gradient."""
+    x = array(1, 4)
+    x.attach_grad()
+    old = net.weight.data().asnumpy()
+    with autograd.record(), gdb.batching(**FIXED):
+        losses = [(net(x) ** 2).sum() for _ in range(2)]
+    slope = 2 * eager(net, x).asnumpy() @ old
+    fill(net.weight.data(), 5)
+    autograd.backward(losses)
+    np.testing.assert_allclose(x.grad.asnumpy(), 2 * slope, 1e-4)

@@ -1,0 +1,230 @@
+"""Recurrent cells and layers of Gluon, and of its contrib, over sequences of different lengths."""
+
+from __future__ import annotations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import contrib, rnn
+
+import gluon_dynbatch as gdb
+from tests.models.common import LENGTHS, WIDTH, arrays, check, ragged, ready
+from tests.test_launches import widths
+
+PROJECTED = 5
+
+
+def lstm():
+    return rnn.LSTMCell(WIDTH, input_size=WIDTH)
+
+
+def gru():
+    return rnn.GRUCell(WIDTH, input_size=WIDTH)
+
+
+def stacked(kind, *parts):
+    cell = kind()
+    for part in parts:
+        cell.add(part)
+    return cell
+
+
+STEPPED = {
+    "RNNCell": lambda: rnn.RNNCell(WIDTH, activation="relu", input_size=WIDTH),
+    "LSTMCell": lstm,
+    "GRUCell": gru,
+    "SequentialRNNCell": lambda: stacked(rnn.SequentialRNNCell, lstm(), gru()),
+    "HybridSequentialRNNCell": lambda: stacked(rnn.HybridSequentialRNNCell, lstm(), gru()),
+    "DropoutCell": lambda: stacked(rnn.SequentialRNNCell, lstm(), rnn.DropoutCell(0.0), gru()),
+    "ResidualCell": lambda: rnn.ResidualCell(gru()),
+    "ZoneoutCell": lambda: rnn.ZoneoutCell(lstm(), 0.0, 0.0),
+    "VariationalDropoutCell": lambda: contrib.rnn.VariationalDropoutCell(lstm(), 0.0, 0.0, 0.0),
+    "LSTMPCell": lambda: contrib.rnn.LSTMPCell(PROJECTED, WIDTH, input_size=WIDTH),
+}
+UNROLLED = {
+    **STEPPED,
+    "BidirectionalCell": lambda: rnn.BidirectionalCell(lstm(), gru()),
+    "bidirectional layers": lambda: stacked(
+        rnn.SequentialRNNCell,
+        rnn.BidirectionalCell(lstm(), lstm()),
+        rnn.GRUCell(WIDTH, input_size=2 * WIDTH),
+    ),
+    "residual around both directions": lambda: rnn.ResidualCell(
+        rnn.BidirectionalCell(rnn.LSTMCell(2, input_size=WIDTH), rnn.LSTMCell(2, input_size=WIDTH))
+    ),
+}
+
+
+def step_by_step(cell):
+    def run(x):
+        cell.reset()
+        states = cell.begin_state(batch_size=1, func=mx.nd.zeros)
+        outputs = []
+        for i in range(len(x)):
+            out, states = cell(x[i : i + 1], states)
+            outputs.append(out)
+        return mx.nd.concat(*outputs, dim=0), states
+
+    return run
+
+
+def unrolled(cell, merge_outputs=True, with_length=False):
+    def run(x):
+        length = mx.nd.array([len(x)]) if with_length else None
+        return cell.unroll(
+            len(x),
+            x.reshape((1, -1, WIDTH)),
+            layout="NTC",
+            merge_outputs=merge_outputs,
+            valid_length=length,
+        )
+
+    return run
+
+
+def check_steps(fn, cell):
+    """Compare with the loop; each step that several samples take is taken together."""
+    batch = check(fn, ragged(), cell)
+    assert batch.report.alone == [] and batch.report.forced == {}
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        results = [fn(x) for x in ragged()]
+    in_company = sorted(LENGTHS)[-2]
+    assert sum(n > 1 for n in widths(batch)) >= in_company and len(results) == len(LENGTHS)
+    assert batch.report.launches < batch.report.nodes
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_cells_step_by_step(name):
+    """Ragged sequences, states from begin_state inside the scope."""
+    cell = ready(STEPPED[name]())
+    check_steps(step_by_step(cell), cell)
+
+
+@pytest.mark.parametrize("merge_outputs", [True, None], ids=["merged", "listed"])
+@pytest.mark.parametrize("name", UNROLLED)
+def test_cells_unrolled(name, merge_outputs):
+    cell = ready(UNROLLED[name]())
+    check_steps(unrolled(cell, merge_outputs), cell)
+
+
+# Gluon's own loop fails with a length for a bidirectional cell under another layer.
+@pytest.mark.parametrize("name", [n for n in UNROLLED if n != "bidirectional layers"])
+def test_cells_unrolled_to_a_length(name):
+    """A valid length masks the end and, of both directions, turns the sequence around."""
+    cell = ready(UNROLLED[name]())
+    batch = check(unrolled(cell, with_length=True), ragged(), cell)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+def test_every_cell_is_tested():
+    abstract = {"RecurrentCell", "HybridRecurrentCell", "ModifierCell"}
+    convolutional = {f"Conv{axes}D{kind}Cell" for axes in (1, 2, 3) for kind in GATED}
+    layers = {"RNN", "LSTM", "GRU"}
+    assert set(rnn.rnn_cell.__all__) - abstract == set(UNROLLED) & set(rnn.rnn_cell.__all__)
+    assert set(contrib.rnn.__all__) == (set(UNROLLED) | convolutional) & set(contrib.rnn.__all__)
+    assert set(rnn.rnn_layer.__all__) == layers
+
+
+# Convolutional cells and fused layers --------------------------------------------------------
+
+GATED = ("RNN", "LSTM", "GRU")
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kind", GATED)
+def test_convolutional_cells(kind, axes):
+    """States are images; sequences of 1, 3 and 2 of them take 3 steps."""
+    size = (4, 3, 5)[:axes]
+    cell = ready(
+        getattr(contrib.rnn, f"Conv{axes}D{kind}Cell")(
+            input_shape=(2, *size),
+            hidden_channels=3,
+            i2h_kernel=(3,) * axes,
+            h2h_kernel=(3,) * axes,
+            i2h_pad=(1,) * axes,
+        )
+    )
+    samples = arrays(*[(1, steps, 2, *size) for steps in (1, 3, 2)])
+
+    def fn(x):
+        outputs, states = cell.unroll(x.shape[1], x, layout="NTC", merge_outputs=False)
+        return outputs, states
+
+    batch = check(fn, samples, cell)
+    assert batch.report.alone == []
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        results = [fn(x) for x in samples]
+    assert sorted(widths(batch)) == [1, 2, 3] and len(results) == 3
+
+
+@pytest.mark.parametrize("layout", ["TNC", "NTC"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+@pytest.mark.parametrize("kind", GATED)
+def test_fused_layers(kind, bidirectional, layout):
+    """One launch for each of the four lengths; a layer's states come and go as well."""
+    layer = ready(
+        getattr(rnn, kind)(
+            3, num_layers=2, bidirectional=bidirectional, layout=layout, input_size=WIDTH
+        )
+    )
+    shape = (-1, 1, WIDTH) if layout == "TNC" else (1, -1, WIDTH)
+    check(lambda x: layer(x.reshape(shape)), ragged(), layer, launches=4)
+    check(lambda x: layer(x.reshape(shape), layer.begin_state(1)), ragged(), layer, launches=4)
+
+
+# What draws random numbers --------------------------------------------------------------------
+
+
+def first_layer_only(wrap, hybridize):
+    """A cell whose output is its input, if nothing is dropped, and which keeps no state."""
+    base = rnn.RNNCell(WIDTH, input_size=WIDTH, activation="relu")
+    cell = gdb.convert(wrap(base))
+    cell.initialize()
+    base.i2h_weight.set_data(mx.nd.eye(WIDTH))
+    base.h2h_weight.set_data(mx.nd.zeros((WIDTH, WIDTH)))
+    cell.hybridize(hybridize)
+    base.hybridize()
+    return cell
+
+
+def drawn(cell, run, samples):
+    with autograd.record(), gdb.batching() as batch:
+        outputs = [run(cell)(x)[0] for x in samples]
+    assert batch.report.launches < batch.report.nodes
+    return [y.reshape((-1, WIDTH)).asnumpy() for y in outputs]
+
+
+@pytest.mark.parametrize("run", [step_by_step, unrolled])
+def test_zoneout_keeps_what_was_there_before(run):
+    """The cell remembers its last output in an attribute, an array of the scope meanwhile."""
+    cell = first_layer_only(lambda base: rnn.ZoneoutCell(base, zoneout_outputs=0.5), False)
+    samples = [mx.nd.ones((1, WIDTH)) * mx.nd.arange(1, n + 1).reshape((-1, 1)) for n in LENGTHS]
+    outputs = drawn(cell, run, samples)
+    for x, y in zip(samples, outputs):
+        before = np.concatenate([np.zeros((1, WIDTH)), y[:-1]])
+        new = y == x.asnumpy()
+        assert (new | (y == before)).all()
+    kept = np.concatenate([y != x.asnumpy() for x, y in zip(samples, outputs)])
+    assert 0 < kept.mean() < 1 and len({row.tobytes() for row in kept}) > 1
+
+
+@pytest.mark.parametrize("run", [step_by_step, unrolled])
+def test_variational_dropout_draws_once_for_each_sequence(run):
+    cell = first_layer_only(
+        lambda base: contrib.rnn.VariationalDropoutCell(base, drop_inputs=0.5), False
+    )
+    samples = [mx.nd.ones((n, WIDTH)) for n in (2, 3, 4) * 8]
+    outputs = drawn(cell, run, samples)
+    masks = [y[0] for y in outputs]
+    for mask, y in zip(masks, outputs):
+        np.testing.assert_array_equal(y, np.broadcast_to(mask, y.shape))
+    assert set(np.unique(masks)) == {0, 2} and len({m.tobytes() for m in masks}) > 1
+
+
+def test_dropout_between_layers_draws_for_each_step():
+    cell = first_layer_only(
+        lambda base: stacked(rnn.HybridSequentialRNNCell, base, rnn.DropoutCell(0.5)), True
+    )
+    rows = np.concatenate(drawn(cell, step_by_step, [mx.nd.ones((n, WIDTH)) for n in (4, 4, 9)]))
+    assert set(np.unique(rows)) == {0, 2} and len({row.tobytes() for row in rows}) > 2

@@ -1,0 +1,311 @@
+"""Layers, cells, encoders and language models of GluonNLP 0.10 on sentences of different lengths.
+
+All are made with random values; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
+from tests.models.common import WIDTH, arrays, check, ragged, ready
+
+nlp = pytest.importorskip("gluonnlp")
+
+WORDS = 7
+SENTENCES = (3, 5, 3, 2, 5)
+SIZES = len(set(SENTENCES))
+#: What transformers have in common.
+SMALL = {"num_layers": 2, "units": WIDTH, "hidden_size": 6, "num_heads": 2, "dropout": 0.0}
+
+
+def sentences():
+    """Words by number, one sentence each."""
+    random = np.random.RandomState(3)
+    return [mx.nd.array(random.randint(0, WORDS, n)) for n in SENTENCES]
+
+
+def vectors():
+    """Sentences of vectors, (1, length, width)."""
+    return arrays(*[(1, n, WIDTH) for n in SENTENCES])
+
+
+LAYERS = {
+    "Highway": lambda: nlp.model.Highway(WIDTH, 2),
+    "L2Normalization": lambda: nlp.model.L2Normalization(),
+    "GELU": lambda: nlp.model.GELU(),
+    "PositionwiseFFN": lambda: nlp.model.PositionwiseFFN(units=WIDTH, hidden_size=6),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name):
+    net = ready(LAYERS[name]())
+    samples = ragged()
+    net(samples[0])
+    check(net, samples, net, launches=1)
+
+
+@pytest.mark.parametrize("highway", [None, 1])
+@pytest.mark.parametrize("output", [None, 3])
+def test_convolutional_encoder(highway, output):
+    encoder = ready(
+        nlp.model.ConvolutionalEncoder(
+            embed_size=WIDTH,
+            num_filters=(3, 2),
+            ngram_filter_sizes=(1, 2),
+            output_size=output,
+            num_highway=highway,
+        )
+    )
+    samples = [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)]
+    check(encoder, samples, encoder, launches=SIZES)
+    check(lambda x: encoder(x, mx.nd.ones((len(x), 1))), samples, encoder)
+
+
+def test_character_encoder():
+    """It reshapes words before it embeds their letters."""
+    encoder = ready(nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262))
+    samples = [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES]
+    check(encoder, samples, encoder, launches=SIZES)
+
+
+def multi_head():
+    base = nlp.model.DotProductAttentionCell(scaled=True)
+    return nlp.model.MultiHeadAttentionCell(base, WIDTH, WIDTH, WIDTH, num_heads=2)
+
+
+ATTENTION = {
+    "dot": lambda: nlp.model.DotProductAttentionCell(scaled=True),
+    "dot, normalised": lambda: nlp.model.DotProductAttentionCell(
+        units=WIDTH, scaled=False, normalized=True
+    ),
+    "Luong": lambda: nlp.model.DotProductAttentionCell(units=WIDTH, luong_style=True),
+    "MLP": lambda: nlp.model.MLPAttentionCell(units=3),
+    "MLP, normalised": lambda: nlp.model.MLPAttentionCell(units=3, normalized=True),
+    "multi-head": multi_head,
+}
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_cells(name, masked):
+    cell = ready(ATTENTION[name]())
+    samples = []
+    for queries, keys in ((1, 3), (2, 4), (1, 3), (1, 2)):
+        mask = mx.nd.array(np.tril(np.ones((1, queries, keys)))) if masked else None
+        samples.append((*arrays((1, queries, WIDTH), *[(1, keys, WIDTH)] * 2), mask))
+    cell(*samples[0])
+    check(lambda sample: cell(*sample), samples, cell, launches=3)
+
+
+@pytest.mark.parametrize("with_length", [False, True], ids=["whole", "length"])
+@pytest.mark.parametrize("attention", ["multi_head", "scaled_dot", "scaled_luong"])
+def test_transformer_encoder(attention, with_length):
+    encoder = ready(
+        nlp.model.TransformerEncoder(
+            attention_cell=attention, max_length=8, output_attention=True, **SMALL
+        )
+    )
+
+    def fn(x):
+        return encoder(x, None, mx.nd.array([x.shape[1]]) if with_length else None)
+
+    fn(vectors()[0])
+    check(fn, vectors(), encoder, launches=SIZES)
+
+
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_bert_encoder(all_layers):
+    encoder = ready(nlp.model.BERTEncoder(max_length=8, output_all_encodings=all_layers, **SMALL))
+    encoder(vectors()[0])
+    check(encoder, vectors(), encoder, launches=SIZES)
+
+
+def bert(kind=None, **options):
+    encoder = nlp.model.BERTEncoder(max_length=8, **SMALL)
+    kind = kind or nlp.model.BERTModel
+    return kind(encoder, vocab_size=WORDS, units=WIDTH, embed_size=WIDTH, **options)
+
+
+def classifier():
+    body = bert(token_type_vocab_size=2, use_decoder=False, use_classifier=False)
+    return nlp.model.BERTClassifier(body, num_classes=2, dropout=0.0)
+
+
+#: How to make a model, and what it takes for a sentence of a length.
+BERT = {
+    "BERTClassifier": (
+        classifier,
+        lambda x, n: (x, mx.nd.zeros((1, n)), mx.nd.array([n])),
+    ),
+    "DistilBERTModel": (
+        lambda: bert(nlp.model.DistilBERTModel),
+        lambda x, n: (x, mx.nd.array([n])),
+    ),
+    "BERTModel": (
+        lambda: bert(token_type_vocab_size=2),
+        lambda x, n: (x, mx.nd.zeros((1, n)), mx.nd.array([n]), mx.nd.array([[0, n - 1]])),
+    ),
+    "RoBERTaModel": (
+        lambda: bert(nlp.model.RoBERTaModel, use_decoder=True),
+        lambda x, n: (x, mx.nd.array([n]), mx.nd.array([[0, n - 1]])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BERT)
+def test_bert(name):
+    """The decoder of masked words asks for the size of the minibatch; the rest merges."""
+    make, arguments = BERT[name]
+    net = ready(make())
+
+    def fn(words):
+        return net(*arguments(words.reshape((1, -1)), len(words)))
+
+    fn(sentences()[0])
+    if name in ("BERTClassifier", "DistilBERTModel"):
+        check(fn, sentences(), net, launches=SIZES)
+        return
+    batch = check(fn, sentences(), net)
+    (alone,) = batch.report.alone
+    assert alone.calls == len(SENTENCES) and alone.name == net.name
+    assert "shape_array can't be merged" in alone.reason
+
+
+def test_translation_with_a_transformer():
+    """Encoder and decoder, plain blocks around cells."""
+    made = nlp.model.transformer.get_transformer_encoder_decoder(
+        max_src_length=8, max_tgt_length=8, **SMALL
+    )
+    vocabulary = nlp.Vocab(nlp.data.count_tokens(["a", "b", "c", "d"]))
+    translate = nlp.model.translation.NMTModel(
+        vocabulary, vocabulary, *made, embed_size=WIDTH, share_embed=True, tie_weights=True
+    )
+    net = ready(translate)
+    samples = [
+        (mx.nd.array(np.arange(n) % WORDS), mx.nd.array(np.arange(m) % WORDS))
+        for n, m in ((3, 2), (4, 3), (3, 2))
+    ]
+
+    def fn(sample):
+        source, target = sample
+        lengths = mx.nd.array([len(source)]), mx.nd.array([len(target)])
+        return net(source.reshape((1, -1)), target.reshape((1, -1)), *lengths)[0]
+
+    fn(samples[0])
+    batch = check(fn, samples, net)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+NOTHING = {"dropout": 0, "weight_drop": 0, "drop_h": 0, "drop_i": 0, "drop_e": 0}
+LANGUAGE_MODELS = {
+    "AWDRNN": lambda mode: nlp.model.AWDRNN(mode, WORDS, WIDTH, 5, 2, True, **NOTHING),
+    "StandardRNN": lambda mode: nlp.model.StandardRNN(mode, WORDS, WIDTH, WIDTH, 2, 0.0, True),
+    "train.StandardRNN": lambda mode: nlp.model.train.StandardRNN(
+        mode, WORDS, WIDTH, WIDTH, 2, dropout=0.0
+    ),
+}
+
+
+def reader(net):
+    def read(words):
+        return net(words.reshape((-1, 1)), net.begin_state(batch_size=1, func=mx.nd.zeros))
+
+    return read
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_language_models(name, mode):
+    net = ready(LANGUAGE_MODELS[name](mode))
+    reader(net)(sentences()[0])
+    check(reader(net), sentences(), net, launches=SIZES)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_dropping_of_a_language_model(granularity):
+    """Nothing is dropped in prediction; in training every sentence draws."""
+    rates = {"dropout": 0.4, "weight_drop": 0.5, "drop_h": 0.2, "drop_i": 0.5, "drop_e": 0.1}
+    net = ready(nlp.model.AWDRNN("lstm", WORDS, WIDTH, 5, 2, True, **rates))
+    wanted = [reader(net)(x)[0].asnumpy() for x in sentences()]
+    with gdb.batching(granularity=granularity) as batch:
+        got = [reader(net)(x)[0] for x in sentences()]
+    assert batch.report.launches < batch.report.nodes
+    for a, b in zip(wanted, got):
+        np.testing.assert_allclose(b.asnumpy(), a, 1e-4, 1e-5)
+    same = [sentences()[0]] * 6
+    with autograd.record(), gdb.batching(granularity=granularity):
+        got = [reader(net)(x)[0] for x in same]
+    autograd.backward(got)
+    assert len({y.asnumpy().tobytes() for y in got}) == len(same)
+
+
+def test_big_language_model():
+    """Cells step by step with projection and clipping."""
+    net = ready(nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0))
+    reader(net)(sentences()[0])
+    batch = check(reader(net), sentences(), net)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+def test_cell_with_projection_and_clipping():
+    cell = ready(
+        nlp.model.LSTMPCellWithClip(5, WIDTH, input_size=WIDTH, cell_clip=0.2, projection_clip=0.1)
+    )
+
+    def fn(x):
+        return cell.unroll(len(x), x.reshape((1, -1, WIDTH)), layout="NTC", merge_outputs=True)
+
+    batch = check(fn, ragged(), cell)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("mode", ["lstm", "lstmpc"])
+def test_bidirectional_language_model(mode, masked):
+    """Its loops are operators with a graph inside, which run one by one."""
+    options = {"proj_size": WIDTH, "cell_clip": 3, "proj_clip": 3} if mode == "lstmpc" else {}
+    net = ready(nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options))
+
+    def fn(x):
+        states = net.begin_state(mx.nd.zeros, batch_size=1)
+        return net(x.reshape((-1, 1, WIDTH)), states, mx.nd.ones((1, len(x))) if masked else None)
+
+    batch = check(fn, ragged(), net)
+    (alone,) = batch.report.alone
+    loops = 2 * 2
+    assert alone.name == net.name and alone.calls == loops * len(ragged())
+    assert alone.reason.startswith("Operator _foreach can't be merged")
+
+
+@pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
+def test_dropped_weights(converted):
+    """Every call draws a weight of its own, in the order of the calls: those of the loop."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(16), nn.Dense(3))
+    nlp.model.apply_weight_drop(net[1], "weight", 0.5)
+    ready(net, converted)
+    (x,) = arrays((1, WIDTH))
+    samples = [(number, x) for number in range(6)]
+
+    def fn(sample):
+        number, x = sample
+        if number == 0:
+            mx.random.seed(3)
+        return net(x)
+
+    with gdb.batching() as batch:
+        same = [fn(sample) for sample in samples]
+    assert batch.report.nodes == 6 and len({y.asnumpy().tobytes() for y in same}) == 1
+    net(x)  # Stock Gluon draws once more while it builds its graph.
+    check(fn, samples, net)
+    with autograd.record(), gdb.batching(granularity="block", policy="depth") as batch:
+        drawn = [fn(sample) for sample in samples]
+    assert len({y.asnumpy().tobytes() for y in drawn}) == len(samples)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes

@@ -1,0 +1,111 @@
+"""BatchNorm: merged in prediction; in training call by call, running statistics included."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import nullcontext
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import contrib, nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.testing import check_against_loop
+from tests.models.common import WIDTH, arrays, check, ragged, ready
+
+
+def batch_norm():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=WIDTH, flatten=False), nn.BatchNorm(in_channels=3))
+    return ready(net)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_batch_norm_in_prediction_merges(granularity):
+    net = batch_norm()
+    net[1].running_mean.set_data(mx.nd.array([0.1, -0.2, 0.3]))
+    xs = [x.detach() for x in ragged()]
+    wanted = [net(x).asnumpy() for x in xs]
+    with gdb.batching(granularity=granularity) as batch:
+        outputs = [net(x) for x in xs]
+    assert batch.report.alone == [] and batch.report.launches == 1
+    for a, b in zip(wanted, outputs):
+        np.testing.assert_allclose(b.asnumpy(), a, 1e-4, 1e-5)
+
+
+def train_batch_norm(scope):
+    """Go backward once; return the network, the results and the scope."""
+    net = batch_norm()
+    xs = [x.detach() for x in ragged(lengths=(2, 3, 2, 4))]
+    with autograd.record(), scope as batch:
+        outputs = [net(x) for x in xs]
+    autograd.backward(outputs, [y * 2 for y in outputs])
+    return net, outputs, batch
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_batch_norm_in_training_runs_alone_and_right(granularity):
+    """Its statistics are those of one sample's rows."""
+    found = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity, analysis_budget=None)):
+        net, outputs, batch = train_batch_norm(scope)
+        gradients = [net[0].weight.grad(), net[1].gamma.grad(), net[1].beta.grad()]
+        found.append([x.asnumpy() for x in outputs + gradients])
+    for wanted, got in zip(*found):
+        np.testing.assert_allclose(got, wanted, 1e-3, 1e-4)
+    assert sum(one.calls for one in batch.report.alone) == 4
+    assert all("BatchNorm" in one.reason for one in batch.report.alone)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_running_statistics_move_once_per_sample(granularity):
+    """Once for each, in whatever order the samples are launched."""
+    net, _, _ = train_batch_norm(gdb.batching(granularity=granularity, analysis_budget=None))
+    mx.nd.waitall()
+    moved = net[1].running_mean.data().asnumpy()
+    means = [net[0](x.detach()).mean(axis=0).asnumpy() for x in ragged(lengths=(2, 3, 2, 4))]
+    ends = []
+    for order in itertools.permutations(means):
+        value = np.zeros(3)
+        for mean in order:
+            value = 0.9 * value + 0.1 * mean
+        ends.append(np.allclose(moved, value, 1e-3, 1e-5))
+    assert any(ends)
+
+
+def test_running_statistics_are_there_after_backward():
+    """Who reads them, or predicts, finds them moved, as in the loop."""
+    net, *_ = train_batch_norm(gdb.batching())
+    first = net[1].running_mean.data().asnumpy()
+    mx.nd.waitall()
+    np.testing.assert_array_equal(first, net[1].running_mean.data().asnumpy())
+    assert np.abs(first).max() > 0
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_batch_norm_in_training_against_the_loop(granularity):
+    """Values and all gradients, of images and of rows."""
+    for shape in ((WIDTH,), (2, 3, 3)):
+        net = ready(nn.BatchNorm(in_channels=shape[0]))
+        options = {"granularity": granularity, "analysis_budget": None}
+        samples = arrays(*[(n, *shape) for n in (2, 3, 2)])
+        parameters = net.collect_params().values()
+        batch = check_against_loop(net, samples, parameters, **options)
+        (alone,) = batch.report.alone
+        assert alone.name == net.name and alone.calls == len(samples)
+
+
+def test_synchronised_batch_norm_runs_alone():
+    net = ready(contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1))
+    samples = ragged(lengths=(2, 3, 2))
+    (alone,) = check(net, samples, net).report.alone
+    assert "_contrib_SyncBatchNorm can't be merged" in alone.reason
+    assert alone.calls == len(samples)
+
+
+def test_global_statistics_merge_in_training():
+    net = ready(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
+    check(net, ragged(), net, launches=1)
