@@ -140,8 +140,10 @@ class GradientTape:
                     results, [mx.nd.zeros_like(r) for r in results], retain_graph=True
                 )
         for k in executable.mutated:
-            _, number = executable.arguments[k]
-            arguments[k].copyto(segment.parameters[number].data(segment.context))
+            kind, number = executable.arguments[k]
+            # What is no parameter is only read: operators that write to arrays run at once.
+            if kind == "param":
+                arguments[k].copyto(segment.parameters[number].data(segment.context))
 
     def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
         if isinstance(parameter, ParameterRows):

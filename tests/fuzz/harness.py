@@ -1,6 +1,7 @@
 """What every generated program ends with: run it as a loop and in a scope, and compare.
 
-A printed program contains this file, so that it runs wherever `gluon_dynbatch` is installed.
+A printed program contains this file and what it needs of the tests, so that it runs wherever
+`gluon_dynbatch` is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.structure import Flattener
+from tests.rules.interpreter import Array
 
 FLATTENER = Flattener(mx.nd.NDArray)
 TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
@@ -34,33 +36,9 @@ def draw(
     grad_req: str = "null",
 ) -> mx.nd.NDArray:
     """Return an array with values of a kind that some operator asks for."""
-    rng = np.random.RandomState(seed)
-    if kind == "normal":
-        values = rng.normal(size=shape)
-    elif kind == "positive":
-        values = rng.uniform(0.3, 2.0, size=shape)
-    elif kind == "above":
-        values = rng.uniform(1.2, 2.0, size=shape)
-    elif kind == "unit":
-        values = rng.uniform(-0.9, 0.9, size=shape)
-    elif kind == "probability":
-        values = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
-    elif kind == "distinct":
-        values = rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5
-    elif kind == "spd":
-        half = rng.normal(size=shape)
-        values = half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
-    elif kind == "triangle":
-        values = np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
-    elif kind == "bit":
-        values = rng.randint(0, 2, size=shape)
-    elif kind in ("length", "length32"):
-        values = rng.randint(1, bound + 1, size=shape)
-    else:
-        assert kind in ("index", "index32", "wild"), f"unknown kind of array: {kind}"
-        margin = 3 if kind == "wild" else 0
-        values = rng.randint(-margin, bound + margin, size=shape)
-    made = mx.nd.array(np.asarray(values), dtype="int32" if kind.endswith("32") else dtype)
+    made = Array(shape, kind, bound).draw(np.random.default_rng(seed), 0)
+    if not kind.endswith("32"):
+        made = made.astype(dtype)
     if grad_req != "null" and not kind.endswith("32"):
         made.attach_grad(grad_req)
     return made

@@ -14,14 +14,21 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.analysis import POLICIES
 from gluon_dynbatch.batch import GRANULARITIES
-from tests.rules.interpreter import R
+from tests.rules.interpreter import Array, R
 
 from . import harness
 from .recipes import LAYERS, add_call
 from .writer import Body, Chooser, Shape
 
+FUTURE = "from __future__ import annotations\n"
+#: What scripts hold the source of instead.
+BORROWED = "from tests.rules.interpreter import Array\n"
 IMPORTS = """\
+from dataclasses import dataclass
+from typing import Tuple
+
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 from mxnet.gluon import nn
 
@@ -67,10 +74,11 @@ class Program(NamedTuple):
     @property
     def script(self) -> str:
         """The program as a file that runs by itself."""
-        source = inspect.getsource(harness).replace("from __future__ import annotations\n", "")
-        return "\n".join(
-            ["from __future__ import annotations\n", IMPORTS, source, self.body, CALL]
-        )
+        arrays = inspect.getsource(Array)
+        if not arrays.startswith("@"):  # Python 3.8 leaves the decorator out.
+            arrays = "@dataclass(frozen=True)\n" + arrays
+        source = inspect.getsource(harness).replace(FUTURE, "").replace(BORROWED, "")
+        return "\n".join([FUTURE, IMPORTS, f"R = {R}", arrays, source, self.body, CALL])
 
     def run(self, times: int = 1) -> List[gdb.Batch]:
         """Run it here."""

@@ -102,3 +102,23 @@ def test_debug_expects_no_more_of_a_cast_than_of_what_was_cast() -> None:
     with gdb.batching(debug=True, granularity="block"):
         results = [net(x) for x in samples]
     assert {y.dtype for y in results} == {np.float64}
+
+
+@ALL
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_batch_norm_as_an_operator(train_mode: bool, granularity: str) -> None:
+    """Its moving statistics are arrays of the user's; they were taken for parameters."""
+    found = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
+        ones, zeros, mean, var = (mx.nd.ones(3) * k for k in (1, 0, 0.5, 2))
+        samples = [mx.nd.arange(6 * (k + 1)).reshape((-1, 3)) for k in range(3)]
+        for x in samples:
+            x.attach_grad()
+        with autograd.record(train_mode=train_mode), scope:
+            results = [mx.nd.BatchNorm(mx.nd.relu(x) * 2, ones, zeros, mean, var) for x in samples]
+            results = [mx.nd.BatchNorm(y * 1, ones, zeros, mean, var) for y in results]
+        autograd.backward(results, train_mode=train_mode)
+        arrays = [*results, mean, var, *(x.grad for x in samples)]
+        found.append([array.asnumpy() for array in arrays])
+    for wanted, got in zip(*found):
+        np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)

@@ -33,6 +33,8 @@ RANGES = {
     "positive": "F.exp(0.5 * F.tanh({}))",
     "above": "1.2 + F.sigmoid({})",
     "unit": "0.9 * F.tanh({})",
+    "small": "0.5 * F.tanh({})",
+    "fraction": "0.1 + 0.8 * F.sigmoid({})",
     "probability": "F.softmax({}, axis=-1)",
 }
 
