@@ -440,3 +440,39 @@ def check_invariants(batch: gdb.Batch) -> int:
 
 #: Any of the three kinds.
 PROGRAMS = st.one_of(dags(), tree_batches(), sequence_batches())
+
+
+def make_cells(**options: Any) -> Cells:
+    """Return new cells, the same ones each time."""
+    mx.random.seed(3)
+    net = Cells()
+    net.initialize(mx.init.Uniform(0.8))
+    net.hybridize(**options)
+    return net
+
+
+TREE_BATCH = [[1, [2, 3]], 4, [[5], 6, 0], [1, [2, 3]]]
+
+
+def tree_losses(net: Cells, trees: Any = TREE_BATCH) -> List[Any]:
+    return [(run_tree(net, tree)[0] ** 2).sum() for tree in trees]
+
+
+def gradients(net: Cells) -> Dict[str, np.ndarray]:
+    return {
+        name: p.grad().asnumpy().copy()
+        for name, p in net.collect_params().items()
+        if p.grad_req != "null"
+    }
+
+
+def assert_close(
+    wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], tolerance: float = 1e-4
+) -> None:
+    assert wanted.keys() == got.keys()
+    for name in wanted:
+        np.testing.assert_allclose(got[name], wanted[name], tolerance, 1e-5, err_msg=name)
+
+
+def zero_gradients(net: Cells) -> None:
+    net.collect_params().zero_grad()
