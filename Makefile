@@ -16,13 +16,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An environment entered by hand must not leak into ours.
 unexport PYTHONPATH PYTHONHOME
 
-.PHONY: help demo test lint bench clean
+# How long `make fuzz` runs, and where it begins; without a seed it takes a new one.
+FUZZ_MINUTES ?= 10
+FUZZ_SEED ?=
+
+.PHONY: help demo test lint bench fuzz clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
 	@echo "make bench  speed, memory and costs against the bars, one and two threads (twenty minutes)"
+	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -38,6 +43,9 @@ lint: $(NATIVE)
 bench: $(NATIVE)
 	$(BIN)/python experiments/benchmark.py --threads 1,2 --batch-sizes 1,8,64,256,1024 \
 	  --warmup 20 --json runs/benchmark.json --picture runs/benchmark.png
+
+fuzz: $(NATIVE)
+	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
 define STOP
 { echo "error: $(1)" >&2; exit 1; }

@@ -13,6 +13,7 @@ from typing import Any, Dict, Optional, Tuple
 import mxnet as mx
 
 from .analysis import POLICIES, parse_budget
+from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
 from .intercept import HOOKS, current_mode
@@ -104,6 +105,9 @@ class Batch:
         self._frame = sys._getframe(1)
         self._recorder = Recorder(RUNTIME.library, self.flush)
         self._recorder.forced = self.report.forced
+        self._recorder.immediate = self.report.immediate
+        self._recorder.strict = self._options.strict
+        self._recorder.watch = Watch() if self._options.debug else None
         self._habit = self._habit_here(self._frame)
         if self._habit is not None:
             self._at_once, self._recorder.hold = self._habit.enter()
@@ -240,6 +244,8 @@ class Batch:
         ended = recorder.fresh()
         STATE.recorder = None
         try:
+            if recorder.watch is not None:
+                recorder.watch.check()
             flush = Flush(RUNTIME, self._options_now(), ended, self._habit)
             flush.run()
             ended.close()

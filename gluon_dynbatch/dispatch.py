@@ -53,6 +53,10 @@ class Dispatcher:
             data = [i for i, (kind, _) in enumerate(arguments) if kind == "in"]
             rest = [i for i, (kind, _) in enumerate(arguments) if kind != "in"]
             flags: List[Tuple[str, Any]] = [("data_indices", data), ("param_indices", rest)]
+            if len(segment.heads) > 1:
+                # MXNet takes small graphs apart when it records them; a result that depends on no
+                # variable would then not be in a graph, and could not be differentiated.
+                flags.append(("inline_limit", 0))
             auxiliary = set(symbol.list_auxiliary_states())
             mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
             read_back = frozenset(i for i, name in enumerate(order) if _is_read_back(segment, name))

@@ -177,7 +177,7 @@ class LaunchError(DynBatchError, RuntimeError):
 
 
 class MismatchError(DynBatchError, AssertionError):
-    """With ``debug=True``, a merged result differs from the result sample by sample.
+    """With ``debug=True``, a merged result differs, or what a pending call reads has changed.
 
     Cause: a batching rule that is wrong for these attributes, or an operator that is not
     deterministic.

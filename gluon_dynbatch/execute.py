@@ -15,6 +15,7 @@ from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .errors import LaunchError, user_message
 from .graph import TRAINING
 from .plan import Arena, Gather, Launch, Mixed, Plan, Region, Scatter, Shared, Slice, Sum, Whole
+from .profiling import PROFILER
 
 
 class Buffers:
@@ -250,7 +251,10 @@ class Execution:
             for number, launch in enumerate(self.plan.launches):
                 mode.train(bool(launch.segment.mode & TRAINING))
                 try:
-                    self._launch(number, launch)
+                    if PROFILER.running:
+                        self._launch_shown(number, launch)
+                    else:
+                        self._launch(number, launch)
                 except MXNetError as error:
                     raise self._failed(launch, error) from error
         finally:
@@ -294,6 +298,12 @@ class Execution:
         if found is None:
             found = self._parameters[key] = segment.parameters[number].data(segment.context)
         return found
+
+    def _launch_shown(self, number: int, launch: Launch) -> None:
+        name = self.plan.units.name(int(launch.units[0]))
+        results = [self.buffers.region(r) for r in launch.outputs]
+        with PROFILER.shown(name, len(launch.units), results):
+            self._launch(number, launch)
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.units, int(launch.units[0])

@@ -52,6 +52,7 @@ from .execute import Buffers, part, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
+from .profiling import PROFILER
 from .segment import ParameterRows
 from .where import user_line
 
@@ -102,10 +103,11 @@ class GradientTape:
                 buffers.append(
                     rows if rows.shape == operands[p].shape else rows.reshape(operands[p].shape)
                 )
-            elif type(launch.operands[p]) is Whole and segment.inputs[p].differentiable:
-                operands[p] = self._variable(
-                    self._externals[launch.operands[p].external], True, True
-                )
+            elif type(launch.operands[p]) is Whole:
+                # Detached, the user's array gets no gradient behind the back of this tape.
+                array = operands[p]
+                trained = segment.inputs[p].differentiable
+                operands[p] = self._variable(array, True, True) if trained else array.detach()
         if variables:
             autograd.mark_variables(variables, buffers, "write")
         arguments = [
@@ -138,8 +140,10 @@ class GradientTape:
                     results, [mx.nd.zeros_like(r) for r in results], retain_graph=True
                 )
         for k in executable.mutated:
-            _, number = executable.arguments[k]
-            arguments[k].copyto(segment.parameters[number].data(segment.context))
+            kind, number = executable.arguments[k]
+            # What is no parameter is only read: operators that write to arrays run at once.
+            if kind == "param":
+                arguments[k].copyto(segment.parameters[number].data(segment.context))
 
     def _parameter(self, parameter: Any, context: Any, executable: Any, argument: int) -> NDArray:
         if isinstance(parameter, ParameterRows):
@@ -206,7 +210,10 @@ class GradientTape:
                 target = target.reshape((-1,) + arrays[0].shape[1:])
             mx.nd.concat(*arrays, dim=0, out=target)
         for number in reversed(self._gradient.launches):
-            self._backward_launch(number)
+            if PROFILER.running:
+                self._backward_shown(number)
+            else:
+                self._backward_launch(number)
         return self._input_gradients(wanted)
 
     def _backward_launch(self, number: int) -> None:
@@ -219,6 +226,14 @@ class GradientTape:
         # The graph of a launch lives as long as this tape: the user may go backward twice.
         with ONE_AT_A_TIME:
             autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
+
+    def _backward_shown(self, number: int) -> None:
+        launch = self._plan.launches[number]
+        name = self._plan.units.name(int(launch.units[0]))
+        regions = [region for region in self._gradient.regions[number] if region is not None]
+        written = [self._buffers.region(region) for region in regions]
+        with PROFILER.shown(f"{name} backward", len(launch.units), written):
+            self._backward_launch(number)
 
     def _pulled(self, pull: Pull, shape: Tuple[int, ...]) -> NDArray:
         parts = self._buffers.fetch(pull.parts)

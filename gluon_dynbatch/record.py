@@ -35,6 +35,7 @@ from .arrays import ROW, TYPES, memory_of
 from .errors import (
     ArgumentError,
     ContextError,
+    NotMergedError,
     ScopeError,
     StaleArrayError,
     Where,
@@ -43,6 +44,7 @@ from .errors import (
 from .graph import TRAINING
 from .lazy import LazyNDArray
 from .native import NATIVE
+from .report import Alone
 from .tape import Tape
 from .where import IS_USER_CODE, call_line, user_line, where_of
 
@@ -238,6 +240,12 @@ class Recorder:
         self.thread = threading.get_ident()
         self.recording = Recording(self)
         self.forced: Dict[Where, int] = {}
+        #: With ``strict=True``, operators that only run at once are refused.
+        self.strict = False
+        #: Calls of operators that only run at once, by name.
+        self.immediate: Dict[str, Alone] = {}
+        #: With ``debug=True``, sees to it that nobody writes into what recorded calls read.
+        self.watch: Any = None
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
 
@@ -302,6 +310,8 @@ class Recorder:
         if NATIVE is not None:
             made = NATIVE.call(self.recording, self._entries, callee.token, self.mode, args)
             if made is not NotImplemented:
+                if self.watch is not None:
+                    self.watch.note(self.recording)
                 return made
         return self.call(callee, args)
 
@@ -358,6 +368,10 @@ class Recorder:
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
         if not self._library.compiles(callee, len(arrays)):
+            self._run_at_once(callee, "MXNet cannot compile it")
+            return None
+        if self.mode & TRAINING and self._library.writes(callee, len(arrays)):
+            self._run_at_once(callee, "in training it writes to its arguments")
             return None
         key: List[Any] = [callee.token, self.mode]
         sources: List[int] = []
@@ -365,6 +379,22 @@ class Recorder:
         for array_ in arrays:
             self._scan(callee, array_, key, sources, offsets)
         return self._append(callee, tuple(key), sources, offsets, arrays)[0]
+
+    def _run_at_once(self, callee: Any, why: str) -> None:
+        """Take note of a call that runs at once; with ``strict=True`` it is an error."""
+        reason = f"Calls of operator {callee.name} run at once: {why}."
+        where = user_line()
+        if self.strict:
+            raise NotMergedError(
+                user_message(
+                    f"a call cannot be merged: {reason}",
+                    where,
+                    callee.name,
+                    "open the scope with strict=False to run it at once",
+                )
+            )
+        known = self.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
+        self.immediate[callee.name] = known._replace(calls=known.calls + 1)
 
     def _scan(
         self, callee: Any, value: Any, key: List[Any], sources: List[int], offsets: List[int]
@@ -397,7 +427,10 @@ class Recorder:
         where = call_line(3)
         if entry is None:
             entry = self._new_entry(key, callee, args, where)
-        return self.recording.node(entry, sources, offsets, where), entry
+        made = self.recording.node(entry, sources, offsets, where)
+        if self.watch is not None:
+            self.watch.note(self.recording)
+        return made, entry
 
     def _new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
         leaves, spec = FLATTENER.flatten(args if isinstance(args, tuple) else tuple(args))

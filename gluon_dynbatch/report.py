@@ -67,6 +67,8 @@ class Report:
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
         self.forced: Dict[Where, int] = {}
+        #: Calls of operators that can only run at once, by name.
+        self.immediate: Dict[str, Alone] = {}
         #: Calls of blocks that were not recorded but run at once, as "auto" had found that faster.
         self.at_once = 0
         #: What the controller behind "auto" knows of this workload.
@@ -95,7 +97,7 @@ class Report:
                 found[one.name, one.reason] = (
                     one if known is None else known._replace(calls=known.calls + one.calls)
                 )
-        return sorted(found.values(), key=lambda one: -one.calls)
+        return sorted([*found.values(), *self.immediate.values()], key=lambda one: -one.calls)
 
     @property
     def analysis_share(self) -> float:
@@ -111,8 +113,12 @@ class Report:
             fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
             flushes.append(fields)
         forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]
+        immediate = [
+            {**one._asdict(), "where": str(one.where)} for one in self.immediate.values()
+        ]
         content = {
             "flushes": flushes,
+            "immediate": immediate,
             "forced": forced,
             "at_once": self.at_once,
             "choice": self.choice,

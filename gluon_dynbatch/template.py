@@ -249,6 +249,7 @@ class Library:
         self._numbers = itertools.count()
         self._operators: Dict[Any, Program] = {}
         self._compiles: Dict[str, bool] = {}
+        self._writes: Dict[str, bool] = {}
         #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
         #: thread, whatever lock that holds: it only leaves a note.
         self._forgotten: Deque[Any] = deque()
@@ -317,6 +318,14 @@ class Library:
             except MXNetError as error:
                 known = "FGradient" not in str(error)
             self._compiles[operator.name] = known
+        return known
+
+    def writes(self, operator: Operator, arguments: int) -> bool:
+        """Whether an operator, called in training, writes to some of its arguments."""
+        known = self._writes.get(operator.name)
+        if known is None:
+            symbol = trace_operator(operator, arguments).symbol
+            known = self._writes[operator.name] = bool(symbol.list_auxiliary_states())
         return known
 
     def _program(

@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.analysis import check_groups, lower_bound
+from gluon_dynbatch.graph import check_graph
+from gluon_dynbatch.plan_check import check_plan
 
 #: Features of every vector, and words of the vocabulary.
 WIDTH, WORDS = 3, 7
@@ -418,5 +421,58 @@ def sequence_batches(
     return Program(lambda sequence: run_sequence(block, sequence), samples, block)
 
 
+def check_invariants(batch: gdb.Batch) -> int:
+    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
+    if batch.plan is None:
+        assert batch.report.launches == 0
+        return 0
+    graph = batch.plan.units.graph
+    check_graph(graph)
+    groups = np.full(graph.size, -1, np.int32)
+    for number, launch in enumerate(batch.plan.launches):
+        groups[launch.units] = number
+    check_groups(graph, groups)
+    check_plan(batch.plan)
+    launches = len(batch.plan.launches)
+    assert lower_bound(graph) <= launches <= graph.size
+    return launches
+
+
 #: Any of the three kinds.
 PROGRAMS = st.one_of(dags(), tree_batches(), sequence_batches())
+
+
+def make_cells(**options: Any) -> Cells:
+    """Return new cells, the same ones each time."""
+    mx.random.seed(3)
+    net = Cells()
+    net.initialize(mx.init.Uniform(0.8))
+    net.hybridize(**options)
+    return net
+
+
+TREE_BATCH = [[1, [2, 3]], 4, [[5], 6, 0], [1, [2, 3]]]
+
+
+def tree_losses(net: Cells, trees: Any = TREE_BATCH) -> List[Any]:
+    return [(run_tree(net, tree)[0] ** 2).sum() for tree in trees]
+
+
+def gradients(net: Cells) -> Dict[str, np.ndarray]:
+    return {
+        name: p.grad().asnumpy().copy()
+        for name, p in net.collect_params().items()
+        if p.grad_req != "null"
+    }
+
+
+def assert_close(
+    wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], tolerance: float = 1e-4
+) -> None:
+    assert wanted.keys() == got.keys()
+    for name in wanted:
+        np.testing.assert_allclose(got[name], wanted[name], tolerance, 1e-5, err_msg=name)
+
+
+def zero_gradients(net: Cells) -> None:
+    net.collect_params().zero_grad()

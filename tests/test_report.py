@@ -247,7 +247,7 @@ def test_json_round_trip(net):
         net(samples(1)[0]).asnumpy()
         mx.nd.Custom(net(samples(1)[0]), op_type="dynbatch_report_doubling")
     told = json.loads(batch.report.to_json())
-    assert set(told) == {"flushes", "forced", "at_once", "choice"}
+    assert set(told) == {"flushes", "immediate", "forced", "at_once", "choice"}
     assert told["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
     assert len(told["flushes"]) == len(batch.report.flushes) == 2
     for fields, flush in zip(told["flushes"], batch.report.flushes):
@@ -261,7 +261,7 @@ def test_json_round_trip(net):
 
 def test_json_of_nothing():
     told = json.loads(gdb.Report().to_json())
-    assert told == {"flushes": [], "forced": [], "at_once": 0, "choice": ""}
+    assert told == {"flushes": [], "immediate": [], "forced": [], "at_once": 0, "choice": ""}
 
 
 # Plans

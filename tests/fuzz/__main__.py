@@ -1,0 +1,142 @@
+"""``make fuzz``: random programs against the loop for a chosen time.
+
+Prints every failing program, shrunk, as a script that runs by itself, and what was covered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, Set
+
+from .operators import not_generated
+from .programs import CALL, LOOPS
+from .shrink import ending, shrink
+from .worker import CURRENT, SUMMARY
+
+from gluon_dynbatch import rules  # isort: skip
+
+#: Rounds of one worker process, and seconds after which one of its programs counts as hanging.
+ROUNDS, STALLED = 10, 300.0
+ERRORS = "errors.txt"
+
+
+class Findings:
+    """What all workers found so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.programs = 0
+        self.failures = 0
+        self.excused: Dict[str, int] = Counter()
+        self.operators: Set[str] = set()
+
+    def add(self, summary: Dict[str, Any], seed: int) -> None:
+        """Take over what a worker told."""
+        self.programs += summary["programs"]
+        self.excused.update(summary["excused"])
+        self.operators.update(summary["operators"])
+        if summary["failure"] is not None:
+            self.report(seed, *summary["failure"])
+
+    def crash(self, seed: int, script: str, stalled: bool, told: str) -> None:
+        """Report a program that crashed or stalled its process, unless the loop does so too."""
+        what = "hangs" if stalled else "crashes"
+        code = ending(script)
+        if code == 0 and stalled:
+            # The machine may have been busy with other things.
+            self.excused["stalled once, but not by itself"] += 1
+        elif code == 0:
+            self.report(seed, script, f"a process that ran others before it {what}: {told}")
+        elif ending(script.replace(CALL, LOOPS)) == code:
+            self.excused[f"the loop itself {what}"] += 1
+        else:
+            head, mark, body = script.partition("\nclass Cell0")
+            lines = shrink(
+                (mark + body).splitlines(), lambda some: ending("\n".join([head, *some])) == code
+            )
+            self.report(seed, "\n".join([head, *lines]), f"{what}: {told}")
+
+    def report(self, seed: int, script: str, message: str) -> None:
+        """Print a failing program and keep it as a file."""
+        self.failures += 1
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"seed_{seed}.py"
+        path.write_text(f"# {message.splitlines()[0]}\n{script}", encoding="utf-8")
+        rule = "-" * 100
+        print(f"{rule}\n{script}\n{rule}\nseed {seed}: {message}\nin {path}\n{rule}", flush=True)
+
+    def __str__(self) -> str:
+        known = len(rules.TABLE)
+        lines = [
+            f"programs    {self.programs}, of which "
+            f"{sum(self.excused.values())} prove nothing: {dict(self.excused)}",
+            f"operators   {len(self.operators)} of the {known} with a rule were recorded",
+            f"not tried   {', '.join(sorted(set(rules.TABLE) - self.operators)) or 'none'}",
+        ]
+        lines += [f"            {op} never: {why}" for op, why in not_generated().items()]
+        return "\n".join([*lines, f"failures    {self.failures}"])
+
+
+def run_worker(seed: int, until: float, findings: Findings) -> None:
+    """Run one worker and wait for it; it may crash or hang."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker"]
+        command += [str(seed), str(ROUNDS), str(until), name]
+        # To a file, as nobody reads a pipe before the end.
+        with open(folder / ERRORS, "w", encoding="utf-8") as errors:
+            worker = subprocess.Popen(command, stderr=errors)
+            stalled = not _waited(worker, folder / CURRENT)
+            if stalled:
+                worker.kill()
+            worker.wait()
+        told = (folder / ERRORS).read_text(encoding="utf-8")[-2000:]
+        if not (folder / SUMMARY).exists():
+            raise RuntimeError(f"the worker of seed {seed} failed:\n{told}")
+        findings.add(json.loads((folder / SUMMARY).read_text(encoding="utf-8")), seed)
+        if stalled or worker.returncode:
+            script = (folder / CURRENT).read_text(encoding="utf-8")
+            findings.crash(seed, script, stalled, told)
+
+
+def _waited(worker: Any, current: Path) -> bool:
+    """Wait for the end of a worker; False if it makes no progress."""
+    began = time.time()
+    while worker.poll() is None:
+        last = current.stat().st_mtime if current.exists() else began
+        if time.time() - max(began, last) > STALLED:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def main() -> int:
+    """Run workers until the time is over; return 1 if something failed."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=None, help="of the first programs")
+    parser.add_argument("--folder", type=Path, default=Path("runs/fuzz"), help="of what failed")
+    options = parser.parse_args()
+    began = time.time()
+    seed = int(began) % 1_000_000_000 if options.seed is None else options.seed
+    until = began + 60 * options.minutes
+    findings = Findings(options.folder)
+    print(f"first seed  {seed}", flush=True)
+    while time.time() < until:
+        run_worker(seed, until, findings)
+        seed += 1
+        if sys.stdout.isatty() or seed % 20 == 0:
+            print(f"{findings.programs} programs, {findings.failures} failures", flush=True)
+    print(findings)
+    return 1 if findings.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

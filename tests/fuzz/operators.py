@@ -1,0 +1,87 @@
+"""Which operators programs are made of: those of the rule table, as their cases call them."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+
+from gluon_dynbatch import rules
+from tests.rules.all_cases import FAMILIES
+from tests.rules.interpreter import Case
+
+#: Extents of the arrays of a case.
+Extents = Tuple[int, int, int]
+
+#: Operators of the rule table that no program calls, with the reason.
+LEFT_OUT: Dict[str, str] = {
+    "MakeLoss": "its gradient ignores the head gradient, so results that are not used count too",
+    "make_loss": "its gradient ignores the head gradient, so results that are not used count too",
+}
+
+_PREFIXES = ("_contrib_", "_linalg_", "_random_", "_image_", "_np_")
+
+
+def spelling(op: str) -> Optional[str]:
+    """Return how users write a canonical operator name after ``F.``; None if they cannot."""
+    if hasattr(mx.nd, op) and hasattr(mx.sym, op) and not op.startswith("_"):
+        return op
+    for prefix in _PREFIXES:
+        if op.startswith(prefix):
+            room, name = prefix.strip("_"), op[len(prefix) :]
+            if room != "np" and hasattr(getattr(mx.nd, room, None), name):
+                return f"{room}.{name}"
+            if room == "np" and hasattr(mx.nd, name) and hasattr(mx.sym, name):
+                return name
+    if hasattr(mx.nd._internal, op) and hasattr(mx.sym._internal, op):
+        return f"_internal.{op}"
+    return None
+
+
+@lru_cache(maxsize=None)
+def cases(extents: Extents) -> Dict[str, List[Case]]:
+    """Return the cases with given extents, by operator."""
+    found: Dict[str, List[Case]] = {}
+    for case in chain.from_iterable(family.cases(*extents) for family in FAMILIES):
+        if case.stack and case.op not in LEFT_OUT and not _cannot_be_compared(case):
+            found.setdefault(case.op, []).append(case)
+    return found
+
+
+def _cannot_be_compared(case: Case) -> bool:
+    """Whether a call moves running statistics, or MXNet computes it in single precision always."""
+    moves = case.op == "BatchNorm" and case.attrs.get("use_global_stats") != "True"
+    return moves or case.attrs.get("act_type") == "prelu"
+
+
+@lru_cache(maxsize=None)
+def generated() -> Tuple[str, ...]:
+    """Return the operators that programs call."""
+    return tuple(sorted(op for op in cases((2, 3, 4)) if spelling(op)))
+
+
+def not_generated() -> Dict[str, str]:
+    """Return the operators of the rule table that programs never call, with the reason."""
+    return {
+        op: LEFT_OUT.get(op) or ("no case in tests/rules" if spelling(op) else "not in F")
+        for op in sorted(set(rules.TABLE) - set(generated()))
+    }
+
+
+def arguments(attrs: Dict[str, str]) -> str:
+    """Write attributes as keyword arguments."""
+    return "".join(
+        f", {name}={_literal(text)!r}"
+        for name, text in attrs.items()
+        if name not in ("num_args", "__ctx_group__")
+    )
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text

@@ -1,0 +1,124 @@
+"""What random programs have found, each as small as it became."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
+
+ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
+
+
+class AmpCast(gdb.DynamicHybridBlock):
+    """MXNet leaves amp_cast out of symbols that it saves, unless it is told not to."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.dense = nn.Dense(1, in_units=2)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.dense(F.amp_cast(x, dtype="float32"))
+
+
+@ALL
+def test_amp_cast_in_a_cell(granularity: str) -> None:
+    net = AmpCast()
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.array([[1, k]], dtype="float16") for k in range(3)]
+    batch = gdb.testing.check_against_loop(
+        net, samples, net.collect_params().values(), granularity=granularity
+    )
+    assert batch.report.launches == 1
+
+
+class Unread(gdb.DynamicHybridBlock):
+    """The result that nobody reads needs an index; MXNet cannot add to an index's gradient."""
+
+    def hybrid_forward(self, F: Any, x: Any, table: Any, index: Any) -> Any:
+        return F.take(table, index, axis=-1, mode="wrap"), F.dot(x, table)
+
+
+@ALL
+@pytest.mark.parametrize("calls", [1, 2])
+def test_an_index_with_a_gradient(calls: int, granularity: str) -> None:
+    """The backward pass asked MXNet for it, which failed in a thread that nobody waited for."""
+    net = Unread()
+    net.hybridize()
+    table, index = mx.nd.ones((2, 4)), mx.nd.array([0, 1])
+    found: List[List[np.ndarray]] = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
+        for array in (table, index):
+            array.attach_grad("add")
+            array.grad[:] = 0.25
+        with autograd.record(), scope:
+            results = [net(mx.nd.ones((1, 2)), table, index)[1] for _ in range(calls)]
+        autograd.backward(results)
+        found.append([table.grad.asnumpy(), index.grad.asnumpy()])
+    np.testing.assert_allclose(found[0][0], 0.25 + calls)
+    for wanted, got in zip(*found):
+        np.testing.assert_array_equal(wanted, got)
+
+
+class Blocked(gdb.DynamicHybridBlock):
+    """One of the results does not depend on any variable."""
+
+    def hybrid_forward(self, F: Any, x: Any, y: Any) -> Any:
+        return F.BlockGrad(y), x
+
+
+@ALL
+def test_a_result_without_a_gradient_beside_one_with(granularity: str) -> None:
+    """MXNet refused to differentiate the former, and with it the whole launch."""
+    net = Blocked()
+    net.hybridize()
+    samples = [[mx.nd.ones((1, 3)) * k, mx.nd.ones((1, 2))] for k in range(3)]
+    for sample in samples:
+        sample[0].attach_grad()
+    gdb.testing.check_against_loop(lambda s: net(*s), samples, granularity=granularity)
+
+
+class Widened(gdb.DynamicHybridBlock):
+    """A sum in single precision, cast to double."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.cast(F.tanh(F.exp(x)), dtype="float64")
+
+
+def test_debug_expects_no_more_of_a_cast_than_of_what_was_cast() -> None:
+    """It took the last bit of a number in single precision for a wrong value."""
+    net = Widened()
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(1 + k, 40)) for k in range(8)]
+    with gdb.batching(debug=True, granularity="block"):
+        results = [net(x) for x in samples]
+    assert {y.dtype for y in results} == {np.float64}
+
+
+@ALL
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_batch_norm_as_an_operator(train_mode: bool, granularity: str) -> None:
+    """Its moving statistics are arrays of the user's; they were taken for parameters."""
+    found = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
+        ones, zeros, mean, var = (mx.nd.ones(3) * k for k in (1, 0, 0.5, 2))
+        samples = [mx.nd.arange(6 * (k + 1)).reshape((-1, 3)) for k in range(3)]
+        for x in samples:
+            x.attach_grad()
+        with autograd.record(train_mode=train_mode), scope:
+            results = [mx.nd.BatchNorm(mx.nd.relu(x) * 2, ones, zeros, mean, var) for x in samples]
+            results = [mx.nd.BatchNorm(y * 1, ones, zeros, mean, var) for y in results]
+        autograd.backward(results, train_mode=train_mode)
+        arrays = [*results, mean, var, *(x.grad for x in samples)]
+        found.append([array.asnumpy() for array in arrays])
+    for wanted, got in zip(*found):
+        np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)

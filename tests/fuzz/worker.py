@@ -1,0 +1,126 @@
+"""Runs one seed's programs in a process of its own: ``python -m tests.fuzz.worker``.
+
+A crash or a deadlock of MXNet ends this process only, and what it has learnt goes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, Optional, Set, Tuple
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from gluon_dynbatch import rules
+from gluon_dynbatch.batch import RUNTIME
+from tests.strategies import check_invariants
+
+from .harness import ExcusedError
+from .programs import Program, programs
+
+#: Files of a worker's folder: the program that runs now, and what is told at the end.
+CURRENT, SUMMARY = "current.py", "summary.json"
+#: Programs of one round.  Hypothesis varies what it has drawn; a new round begins afresh.
+ROUND = 20
+#: Programs after which the summary is written again.
+SAVED = 10
+
+
+class Session:
+    """What a run of many programs found.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the program that runs now is written, in case that it ends the process.
+    until : float
+        Time after which nothing more is begun, in seconds since the epoch.
+    """
+
+    def __init__(self, folder: Path, until: float):
+        self._folder = folder
+        self._until = until
+        self._seen: Set[int] = set()
+        self.excused: Dict[str, int] = Counter()
+        #: Text and message of the last program that failed, which is the smallest.
+        self.failure: Optional[Tuple[str, str]] = None
+
+    def check(self, program: Program) -> None:
+        """Run a program; raise if it fails."""
+        if time.time() > self._until and self.failure is None:
+            return
+        self._seen.add(hash(program.body))
+        if len(self._seen) % SAVED == 1:
+            self.save()
+        (self._folder / CURRENT).write_text(program.script, encoding="utf-8")
+        try:
+            for batch in program.run(times=2):
+                check_invariants(batch)
+        except ExcusedError as excuse:
+            self.excused[str(excuse).split(":")[0]] += 1
+        except Exception as error:
+            self.failure = program.script, f"{type(error).__name__}: {error}"
+            raise
+
+    def run(self, seed: int, count: int) -> None:
+        """Draw and check programs until one fails, which is shrunk."""
+
+        @hypothesis.seed(seed)
+        @settings(
+            max_examples=count,
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+        )
+        @given(programs())
+        def check(program: Program) -> None:
+            self.check(program)
+
+        try:
+            check()
+        except Exception:
+            if self.failure is None:
+                raise
+
+    def save(self) -> None:
+        """Write what is known, in case that the next program ends the process."""
+        (self._folder / SUMMARY).write_text(json.dumps(self.summary()), encoding="utf-8")
+
+    def summary(self) -> Dict[str, Any]:
+        """Return everything as it goes into JSON."""
+        recorded = {
+            row.op for entry in RUNTIME.library.entries.values() for row in entry.program.rows
+        }
+        return {
+            "programs": len(self._seen),
+            "excused": self.excused,
+            "operators": sorted(recorded & set(rules.TABLE)),
+            "failure": self.failure,
+        }
+
+
+def main() -> None:
+    """Parse the command line, run, write the summary."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("rounds", type=int)
+    parser.add_argument("until", type=float)
+    parser.add_argument("folder", type=Path)
+    given_ = parser.parse_args()
+    logging.getLogger("hypothesis").setLevel(logging.ERROR)
+    session = Session(given_.folder, given_.until)
+    for number in range(given_.rounds):
+        if session.failure is None:
+            session.run(given_.seed * given_.rounds + number, ROUND)
+    session.save()
+
+
+if __name__ == "__main__":
+    main()
