@@ -132,8 +132,11 @@ def main() -> int:
     while time.time() < until:
         run_worker(seed, until, findings)
         seed += 1
-        if sys.stdout.isatty() or seed % 20 == 0:
-            print(f"{findings.programs} programs, {findings.failures} failures", flush=True)
+        print(
+            f"{(time.time() - began) / 60:.0f} minutes, {findings.programs} programs, "
+            f"{len(findings.operators)} operators, {findings.failures} failures",
+            flush=True,
+        )
     print(findings)
     return 1 if findings.failures else 0
 
