@@ -51,9 +51,7 @@ class Input(NamedTuple):
     def text(self, seed: int, rows: int, dtype: str) -> str:
         """Write how the array is made."""
         shape = tuple(rows if n == R else n for n in self.template)
-        return (
-            f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}, {self.grad_req!r})"
-        )
+        return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}, {self.grad_req!r})"
 
 
 class Cell(NamedTuple):

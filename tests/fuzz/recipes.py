@@ -230,8 +230,10 @@ def add_call(body: Body, eager: bool) -> bool:
 
 
 LAYERS: Dict[str, Callable[[Any, Value], str]] = {
-    "dense": lambda c, v: f"nn.Dense({c.count(1, 4)}, in_units={v.shape[-1]}, flatten=False, "
-    f"activation={c.pick([None, 'tanh', 'relu'])!r}, use_bias={c.flag()})",
+    "dense": lambda c, v: (
+        f"nn.Dense({c.count(1, 4)}, in_units={v.shape[-1]}, flatten=False, "
+        f"activation={c.pick([None, 'tanh', 'relu'])!r}, use_bias={c.flag()})"
+    ),
     "norm": lambda c, v: f"nn.LayerNorm(in_channels={v.shape[-1]})",
     "drop": lambda c, v: "nn.Dropout(0)",
     "lambda": lambda c, v: "nn.HybridLambda('softsign')",

@@ -57,7 +57,8 @@ class Session:
         self._seen.add(hash(program.body))
         if len(self._seen) % SAVED == 1:
             self.save()
-        (self._folder / CURRENT).write_text(program.script, encoding="utf-8")
+        current = self._folder / CURRENT
+        current.write_text(program.script, encoding="utf-8")
         try:
             for batch in program.run(times=2):
                 check_invariants(batch)
@@ -66,6 +67,9 @@ class Session:
         except Exception as error:
             self.failure = program.script, f"{type(error).__name__}: {error}"
             raise
+        finally:
+            # What ends the process from here on is a line that is tried for another program.
+            current.unlink()
 
     def run(self, seed: int, count: int) -> None:
         """Draw and check programs until one fails, which is shrunk."""
