@@ -8,7 +8,7 @@ turns so that a slow minute of the machine hurts all of them alike:
 2. once more.  A candidate that has never come near the best median so far is out;
 3. a few more times;
 4. if several are close then, these some more times, as minibatches differ among themselves;
-5. the smallest median decides, for good.
+5. the smallest lower quartile decides, for good: other work of the machine only ever adds time.
 
 Nothing is explored afterwards: a user who has waited for the choice shall have all of it.  Should a
 caller offer measurements of other settings later, they are listed, and win if they stay better on
@@ -87,6 +87,11 @@ class _Record:
         """The median of what is kept; infinite without any."""
         return median(self.kept) if self.kept else math.inf
 
+    @property
+    def low(self) -> float:
+        """The lower quartile of what is kept, on which other work of the machine tells least."""
+        return sorted(self.kept)[len(self.kept) // 4] if self.kept else math.inf
+
 
 class _Workload:
     """All candidates of one key."""
@@ -162,7 +167,7 @@ class Controller:
                 workload.winner = None
                 return candidates[min(open_ones)[1]], True
             if workload.winner not in candidates:
-                place = min(range(len(records)), key=lambda place: records[place].median)
+                place = min(range(len(records)), key=lambda place: records[place].low)
                 self._settle(workload, candidates[place])
             assert workload.winner is not None
             return workload.winner, False
@@ -225,7 +230,7 @@ class Controller:
                 return "auto: nothing measured yet"
             winner = workload.winner
             head = "auto: still measuring" if winner is None else f"auto: settled on {winner}"
-            ranked = sorted(workload.records.items(), key=lambda item: item[1].median)
+            ranked = sorted(workload.records.items(), key=lambda item: item[1].low)
             return "\n".join([head] + [_line(setting, record) for setting, record in ranked])
 
     def _workload(self, key: Hashable) -> _Workload:
