@@ -33,13 +33,13 @@ MARGIN = 0.9
 RECENT = 15
 """Measurements kept per candidate."""
 
-CLOSE = 1.15
+CLOSE = 1.3
 """Candidates whose best measurement is within this factor of the best of all are close.
 
 Not the median: what else the machine does makes single measurements longer, never shorter.
 """
 
-EXTRA = 3
+EXTRA = 4
 """Close candidates are measured so many times as often as others."""
 
 
