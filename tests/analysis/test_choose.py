@@ -77,7 +77,7 @@ def test_close_candidates_are_measured_some_more():
     run(controller, early, 9)
     chosen = run(controller, late, 20)
     measured = [setting for setting, measuring in chosen if measuring]
-    assert measured == [GOOD, FAST] * 4, "three times as often, and only those that are close"
+    assert measured == [GOOD, FAST] * 6, "four times as often, and only those that are close"
     assert {setting for setting, measuring in chosen if not measuring} == {FAST}
 
 
