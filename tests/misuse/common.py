@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,18 @@ def output_of(program: str, given: str = "", **environment: str) -> str:
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
     return ran.stdout
+
+
+def alive() -> int:
+    """Count arrays."""
+    gc.collect()
+    return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
+
+
+def none_left(before: int) -> bool:
+    """Whether there are no more arrays than before; MXNet's threads may take a moment."""
+    for _ in range(40):
+        if alive() <= before:
+            return True
+        time.sleep(0.05)
+    return False

@@ -3,9 +3,7 @@
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
-import gc
 import threading
-import time
 from traceback import format_exc
 from typing import Any, Callable, Dict, Iterator, List, Tuple, Type
 
@@ -18,7 +16,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch import execute, flush, gradient
 from gluon_dynbatch.batch import RUNTIME
 from gluon_dynbatch.record import STATE
-from tests.misuse.common import FIXED, array, equal
+from tests.misuse.common import FIXED, alive, array, equal, none_left
 
 SAMPLES = [array(1, 4, seed=i) for i in range(5)]
 
@@ -51,21 +49,6 @@ def fails(kind: Type[BaseException], real: Any = None, after: int = 0) -> Callab
         return real(*args, **kwargs)
 
     return fail
-
-
-def alive() -> int:
-    """Count arrays."""
-    gc.collect()
-    return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
-
-
-def none_left(before: int) -> bool:
-    """Whether there are no more arrays than before; MXNet's threads may take a moment."""
-    for _ in range(40):
-        if alive() <= before:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def state_of(net: gdb.DynamicHybridBlock) -> List[np.ndarray]:
