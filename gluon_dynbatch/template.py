@@ -17,6 +17,7 @@ the calls of many samples share one run, given which arguments they share:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import threading
@@ -120,7 +121,7 @@ class Variant:
             return False
         sizes = [t.shape[0] if op == "Concat" else 1 for t in types]
         # Rows of one element would be copied one by one.
-        size = math.gcd(*sizes) if len(shape) == 1 else 1
+        size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
         self.layout, self.joined = "join", tuple(n // size for n in sizes)
         return True
 
