@@ -8,6 +8,7 @@
  *   survey     expand.py: which arguments all calls share, and who delivers which argument
  *   wire       wiring.py: numbers units, slots, inputs and terms
  *   by_depth   analysis/depth.py: groups units by depth
+ *   join       analysis/merge.py: joins groups that never had to be apart
  *   order      order.py: the order of units within their launches
  *   resolve    plan.py: where the operands of launches lie
  */
@@ -256,6 +257,137 @@ by_depth(PyObject *Py_UNUSED(module), PyObject *args)
     if (failed)
         return PyErr_NoMemory();
     return PyBool_FromLong(small);
+}
+
+/* ----------------------------------------------------------------------------------- join */
+
+/* Which group reaches which other: a row of bits per group. */
+typedef struct {
+    uint64_t *bits;
+    int32_t groups, words;
+} Reach;
+
+#define ROW(reach, group) ((reach)->bits + (int64_t)(group) * (reach)->words)
+#define REACHES(reach, from, to) (ROW(reach, from)[(to) >> 6] >> ((to) & 63) & 1)
+
+static void
+add_row(Reach *reach, int32_t to, const uint64_t *row)
+{
+    for (int32_t w = 0; w < reach->words; w++)
+        ROW(reach, to)[w] |= row[w];
+}
+
+/* Fills in who is reached through others; groups are numbered in an order of launches. */
+static void
+close_reach(Reach *reach)
+{
+    for (int32_t g = reach->groups - 1; g >= 0; g--)
+        for (int32_t after = g + 1; after < reach->groups; after++)
+            if (REACHES(reach, g, after))
+                add_row(reach, g, ROW(reach, after));
+}
+
+/* Lets group `keep` stand for both. */
+static void
+join_pair(Reach *reach, int32_t keep, int32_t drop)
+{
+    uint64_t bit = (uint64_t)1 << (drop & 63);
+    add_row(reach, keep, ROW(reach, drop));
+    memset(ROW(reach, drop), 0, reach->words * sizeof(uint64_t));
+    for (int32_t g = 0; g < reach->groups; g++)
+        if (REACHES(reach, g, keep) || REACHES(reach, g, drop)) {
+            add_row(reach, g, ROW(reach, keep));
+            ROW(reach, g)[keep >> 6] |= (uint64_t)1 << (keep & 63);
+            ROW(reach, g)[drop >> 6] &= ~bit;
+        }
+}
+
+/* Joins what can be joined of the `count` groups `members`, always the two closest together. */
+static void
+join_members(Reach *reach, int32_t *members, int32_t count, int32_t *stands_for)
+{
+    for (int32_t apart = 1; apart < count; apart++)
+        for (int32_t first = 0; first + apart < count; first++) {
+            int32_t keep = members[first], drop = members[first + apart];
+            if (REACHES(reach, keep, drop) || REACHES(reach, drop, keep))
+                continue;
+            join_pair(reach, keep, drop);
+            stands_for[drop] = keep;
+            count--;
+            memmove(members + first + apart, members + first + apart + 1,
+                    (count - first - apart) * sizeof(int32_t));
+            /* What was free before may be free no more, and what was farther apart is closer. */
+            apart = 0;
+            break;
+        }
+}
+
+/* Numbers the groups that are left by how many groups reach them. */
+static void
+renumber(Reach *reach, int32_t *stands_for, int32_t *before, int32_t *number)
+{
+    int32_t next = 0;
+    memset(before, 0, reach->groups * sizeof(int32_t));
+    for (int32_t g = 0; g < reach->groups; g++)
+        for (int32_t to = 0; to < reach->groups; to++)
+            before[to] += REACHES(reach, g, to);
+    for (int32_t reached = 0; reached < reach->groups; reached++)
+        for (int32_t g = 0; g < reach->groups; g++)
+            if (stands_for[g] == g && before[g] == reached)
+                number[g] = next++;
+}
+
+static PyObject *
+join(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[4];
+    Py_ssize_t sizes[4];
+    if (open_buffers(&buffers, args, "iliI", data, sizes) < 0)
+        return NULL;
+    const int32_t *signature = data[0], *preds = data[2];
+    const int64_t *offsets = data[1];
+    int32_t *groups = data[3], count = 0, signatures = 0;
+    for (Py_ssize_t u = 0; u < sizes[0]; u++) {
+        count = groups[u] >= count ? groups[u] + 1 : count;
+        signatures = signature[u] >= signatures ? signature[u] + 1 : signatures;
+    }
+    Reach reach = {NULL, count, count / 64 + 1};
+    reach.bits = PyMem_Calloc((int64_t)count * reach.words + 1, sizeof(uint64_t));
+    int32_t *of = PyMem_Malloc((5 * (int64_t)count + 1) * sizeof(int32_t));
+    if (reach.bits != NULL && of != NULL) {
+        int32_t *stands_for = of + count, *members = of + 2 * count;
+        for (Py_ssize_t u = 0; u < sizes[0]; u++) {
+            of[groups[u]] = signature[u];
+            for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
+                ROW(&reach, groups[preds[k]])[groups[u] >> 6] |= (uint64_t)1 << (groups[u] & 63);
+        }
+        close_reach(&reach);
+        for (int32_t g = 0; g < count; g++)
+            stands_for[g] = g;
+        for (int32_t chosen = 0; chosen < signatures; chosen++) {
+            int32_t found = 0;
+            for (int32_t g = 0; g < count; g++)
+                if (of[g] == chosen)
+                    members[found++] = g;
+            join_members(&reach, members, found, stands_for);
+        }
+        int32_t *before = of + 3 * count, *number = of + 4 * count;
+        renumber(&reach, stands_for, before, number);
+        for (Py_ssize_t u = 0; u < sizes[0]; u++) {
+            int32_t g = groups[u];
+            while (stands_for[g] != g)
+                g = stands_for[g];
+            groups[u] = number[g];
+        }
+    }
+    int failed = reach.bits == NULL || of == NULL;
+    PyMem_Free(reach.bits);
+    PyMem_Free(of);
+    release(&buffers);
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------------------------- order */
@@ -544,6 +676,7 @@ static PyMethodDef METHODS[] = {
     {"survey", survey, METH_VARARGS, NULL},
     {"wire", wire, METH_VARARGS, NULL},
     {"by_depth", by_depth, METH_VARARGS, NULL},
+    {"join", join, METH_VARARGS, NULL},
     {"order", order, METH_VARARGS, NULL},
     {"resolve", resolve, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -140,7 +140,7 @@ class Buffers:
             total = total.copy()
         for level in others:
             prefix = total if level.rows == first.rows else part(total, 0, level.rows)
-            mx.nd.elemwise_add(prefix, self._assemble(level, copies), out=prefix)
+            mx.nd.add_n(prefix, self._assemble(level, copies), out=prefix)
         return total
 
 

@@ -361,7 +361,7 @@ def _run_backward(
             if request in (_WRITE, _WRITE_INPLACE):
                 gradient.copyto(target)
             elif request == _ADD:
-                mx.nd.elemwise_add(target, gradient, out=target)
+                mx.nd.add_n(target, gradient, out=target)
     except BaseException:
         # This is mostly a thread of MXNet's: the exception cannot travel on from here.
         LOGGER.exception("the backward pass of a batching scope failed")

@@ -7,7 +7,8 @@
 The depth of a unit is the length of the longest path that leads to it, so a path always climbs:
 units of equal depth never depend on each other, and groups in order of depth can be launched in
 that order.  This is the batching of TensorFlow Fold (Looks et al. 2017, arXiv:1702.02181, section
-2), one linear pass over the graph.
+2), one linear pass over the graph.  The policy "depth" then joins what it has set apart for no
+reason (`merge.py`), such as what is done with results that are ready at different depths.
 
 Why a prefix is safe.  Recording order is topological, so no unit of the prefix of length ``p``
 depends on a unit behind it.  The prefix is thus a graph of its own in which every depth is what it

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import Callable, NamedTuple
 
+import numpy as np
+
 from gluon_dynbatch.analysis.budget import Budget, Meter
-from gluon_dynbatch.analysis.depth import group_by_depth, unit_depth
+from gluon_dynbatch.analysis.depth import group_by_depth
 from gluon_dynbatch.analysis.frontier import Ints
 from gluon_dynbatch.analysis.groups import one_by_one
+from gluon_dynbatch.analysis.merge import GROUPS, merge_cost, merge_groups
 from gluon_dynbatch.analysis.search import Search
 from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.graph import UnitGraph
@@ -56,7 +59,8 @@ def analyze(
 
     The policies are one ladder, of which each climbs a part.  First the longest prefix that the
     budget allows is grouped by depth; the units behind it follow one by one.  If that was the whole
-    graph, "agenda" and "search" go on as described in `search.py`.  The best grouping is kept, so
+    graph, groups that depth has set apart for no reason are joined (`merge.py`), with which "depth"
+    ends; "agenda" and "search" go on as described in `search.py`.  The best grouping is kept, so
     for a given policy more visits never give more launches.
 
     Parameters
@@ -89,13 +93,26 @@ def analyze(
     prefix = min(graph.size, meter.left_visits(rate))
     meter.spend(prefix)
     complete = prefix == graph.size
-    if not prefix:
-        groups = one_by_one(graph)
-    elif policy == "depth" or not complete:
-        groups = group_by_depth(graph, prefix)
-    else:
-        search = Search(graph, unit_depth(graph), meter, rate)
+    groups = group_by_depth(graph, prefix) if prefix else one_by_one(graph)
+    if complete and prefix:
+        groups, complete = _join(graph, groups, meter, rate)
+    if complete and prefix and policy != "depth":
+        search = Search(graph, groups, meter, rate)
         complete = search.climb(policy)
         groups = search.groups
     launches = int(groups.max(initial=-1)) + 1
     return Analysis(groups, launches, meter.visits, meter.milliseconds, policy, complete)
+
+
+def _join(
+    graph: UnitGraph, groups: Ints, meter: Meter, rate: float | None
+) -> tuple[Ints, bool]:
+    """Join groups as far as sensible; return whether the budget allowed it, too."""
+    launches = int(groups.max()) + 1
+    if launches > GROUPS or launches == np.count_nonzero(np.bincount(graph.signature)):
+        return groups, True
+    cost = merge_cost(graph, launches)
+    if meter.out_of_time() or cost > meter.left_visits(rate):
+        return groups, False
+    meter.spend(cost)
+    return merge_groups(graph, groups), True

@@ -4,6 +4,8 @@ The steps and their order depend on the graph alone, never on the budget.  A ste
 estimated cost in visits is left, and the first that is not ends the search.  A larger budget thus
 takes the same steps and then more of them, which is why it never ends with more launches.
 
+It begins with the groups by depth, joined where possible.
+
 1. DyNet's agenda (`agenda.AverageDepth`); the policy "agenda" ends here.
 2. The lower bound, if it is cheap for this graph; whenever the best grouping reaches it, all is
 done.
@@ -125,8 +127,8 @@ class Search:
     ----------
     graph : UnitGraph
         What to group.
-    depth : numpy.ndarray of int32, shape (units,)
-        What `unit_depth` returns for it.
+    groups : numpy.ndarray of int32, shape (units,)
+        A valid grouping to begin with.
     meter : Meter
         Charged for every step.
     rate : float, optional
@@ -135,7 +137,7 @@ class Search:
     Attributes
     ----------
     groups : numpy.ndarray of int32, shape (units,)
-        The best grouping so far; at first the one by depth.
+        The best grouping so far.
     launches : int
         Number of its groups.
     bound : int
@@ -143,16 +145,15 @@ class Search:
     """
 
     def __init__(
-        self, graph: UnitGraph, depth: Ints, meter: Meter, rate: float | None = None
+        self, graph: UnitGraph, groups: Ints, meter: Meter, rate: float | None = None
     ) -> None:
         self._forward = _View(graph)
-        self._forward.depth = depth
         self._backward = _BackwardView(graph)
         self._meter = meter
         self._rate = rate
-        self.groups = self._forward.level_groups()
+        self.groups = groups
         self.launches = int(self.groups.max(initial=-1)) + 1
-        self.bound = quick_bound(graph, depth)
+        self.bound = quick_bound(graph, self._forward.depth)
 
     def climb(self, policy: str) -> bool:
         """Take the steps of `policy` that the meter allows.

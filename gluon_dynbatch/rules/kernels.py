@@ -3,7 +3,9 @@
 The figures behind each choice, for arrays of 12 MB on one core: ``sigmoid`` 3.5 ms against 0.26 ms
 as an ``Activation``, ``tanh`` 8.2 ms against 0.3 ms.  Splitting the 450 columns of 2671 rows in
 three takes ``SliceChannel`` three times as long as splitting the middle axis of (2671, 3, 150),
-which is the same memory; ``slice_axis`` is as fast forward, but half as fast backward.
+which is the same memory; ``slice_axis`` is as fast forward, but half as fast backward.  Adding two
+arrays of 500 rows takes ``elemwise_add`` 80 us, ``add_n`` 43 us, and 217 us and 107 us backward;
+where oneDNN adds, it also builds something for each new number of rows.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ def faster(step: Step, size: Optional[int]) -> Optional[Rewrite]:
     if step.op in _ACTIVATIONS:
         made = Step("Activation", {"act_type": _ACTIVATIONS[step.op]}, ((INPUT, 0),))
         return Rewrite((made,), ((0, 0),))
+    if step.op == "elemwise_add":
+        added = Step("add_n", {"num_args": "2"}, ((INPUT, 0), (INPUT, 1)))
+        return Rewrite((added,), ((0, 0),))
     if step.op == "SliceChannel" and size is not None:
         return _split(step.attrs, size)
     return None

@@ -10,7 +10,7 @@ from gluon_dynbatch.analysis import (
     check_groups,
     group_by_depth,
     lower_bound,
-    unit_depth,
+    merge,
 )
 from gluon_dynbatch.analysis.merge import merge_groups
 from gluon_dynbatch.analysis.search import Search
@@ -70,6 +70,18 @@ def test_merged_groups_are_valid_and_cannot_be_merged_further(graph, seed):
     check_groups(graph, merged)
     again = merge_groups(graph, merged)
     assert merged.max(initial=-1) == again.max(initial=-1) <= start.max(initial=-1)
+
+
+@pytest.mark.skipif(merge.PLANNING is None, reason="native code was not built")
+@settings(deadline=None)
+@given(graphs(), st.booleans())
+def test_native_joins_are_those_of_numpy(graph, single):
+    start = np.arange(graph.size, dtype=np.int32) if single else group_by_depth(graph)
+    native = merge_groups(graph, start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "PLANNING", None)
+        assert (merge_groups(graph, start) == native).all()
+
 
 
 def test_merge_stops_when_told():
@@ -132,7 +144,7 @@ def test_equal_graphs_get_equal_groups():
 def test_search_on_a_graph_whose_bound_is_too_dear():
     """Very many signatures on a deep, narrow graph: the bound is left out, the rest still works."""
     graph = random_graph(seed=4, units=600, signatures=40, window=4)
-    search = Search(graph, unit_depth(graph), Meter(Budget()))
+    search = Search(graph, group_by_depth(graph), Meter(Budget()))
     names = [step.run.__name__ for step in search._search_steps(dear=0)]
     assert "_raise_bound" not in names and len(names) > 10
     assert search.climb("search")
