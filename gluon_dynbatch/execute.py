@@ -8,7 +8,15 @@ from typing import Any, Dict, List, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
+from mxnet.base import (
+    _LIB,
+    MXNetError,
+    NDArrayHandle,
+    OpHandle,
+    c_str,
+    c_str_array,
+    check_call,
+)
 from mxnet.ndarray import NDArray
 
 from .dispatch import ONE_AT_A_TIME, Dispatcher
@@ -140,7 +148,7 @@ class Buffers:
             total = total.copy()
         for level in others:
             prefix = total if level.rows == first.rows else part(total, 0, level.rows)
-            mx.nd.add_n(prefix, self._assemble(level, copies), out=prefix)
+            add_to(prefix, self._assemble(level, copies))
         return total
 
 
@@ -164,6 +172,27 @@ def part(array: NDArray, start: int, stop: int) -> NDArray:
         )
     )
     return NDArray(handle)
+
+
+_ADD_N = OpHandle()
+check_call(_LIB.NNGetOpHandle(c_str("add_n"), ctypes.byref(_ADD_N)))
+_TWO = (ctypes.c_int(1), c_str_array(["num_args"]), c_str_array(["2"]))
+
+
+def add_to(total: NDArray, array: NDArray) -> None:
+    """Add in place: ``add_n(total, array, out=total)`` without what makes that slow."""
+    outputs = ctypes.pointer(total.handle)
+    check_call(
+        _LIB.MXImperativeInvokeEx(
+            _ADD_N,
+            ctypes.c_int(2),
+            (NDArrayHandle * 2)(total.handle, array.handle),
+            ctypes.byref(ctypes.c_int(1)),
+            ctypes.byref(outputs),
+            *_TWO,
+            ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
+        )
+    )
 
 
 def allocate(arena: Arena, rows: int) -> NDArray:

@@ -48,7 +48,7 @@ from mxnet.ndarray import NDArray
 
 from .dispatch import ONE_AT_A_TIME
 from .errors import GradientError, user_message
-from .execute import Buffers, part, zero
+from .execute import Buffers, add_to, part, zero
 from .gradient_plan import GradientPlan, Pull
 from .graph import TRAINING
 from .plan import Plan, Whole
@@ -361,7 +361,7 @@ def _run_backward(
             if request in (_WRITE, _WRITE_INPLACE):
                 gradient.copyto(target)
             elif request == _ADD:
-                mx.nd.add_n(target, gradient, out=target)
+                add_to(target, gradient)
     except BaseException:
         # This is mostly a thread of MXNet's: the exception cannot travel on from here.
         LOGGER.exception("the backward pass of a batching scope failed")

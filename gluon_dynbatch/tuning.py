@@ -166,7 +166,10 @@ class Habit:
             begun_at_once = self._setting is AT_ONCE
             called = frozenset((e.token[:2], e.mode) for e in recording.entries.values())
             workload = Workload(self._place, (called, options), size_of(calls))
-            candidates = self._list_candidates(recording, workload, options, budget)
+            # Those of the first minibatch of the workload: what is on offer shall not change.
+            candidates = self._offers.get(workload) or self._list_candidates(
+                recording, workload, options, budget, calls
+            )
             self._predicted = workload
             if len(self._offers) > MOST_WORKLOADS:
                 self._offers.clear()
@@ -180,8 +183,8 @@ class Habit:
         return self._setting, self._open
 
     def _list_candidates(
-        self, recording: Any, workload: Workload, options: Any, budget: Budget
-    ) -> List[Setting]:
+        self, recording: Any, workload: Workload, options: Any, budget: Budget, calls: int
+    ) -> Sequence[Setting]:
         granularities, policies = [options.granularity], [options.policy]
         if options.granularity == "auto":
             granularities = ["operator", "block"]
@@ -198,8 +201,9 @@ class Habit:
             for p in policies
         ]
         if options.leaves_all_open:
-            most = 4**workload.size
-            found += [found[0]._replace(hold=n) for n in PARTS if most < 12 * n and 2 * n < most]
+            found += [
+                found[0]._replace(hold=n) for n in PARTS if 4 * n <= 3 * calls and calls < 6 * n
+            ]
             counted = any(e.is_counted for e in recording.entries.values())
             if counted and workload.size <= MOST_AT_ONCE:
                 found.append(AT_ONCE)

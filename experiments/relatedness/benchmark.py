@@ -8,12 +8,15 @@ The rules are the same for all contenders:
 - Inference ends, for each minibatch, when the scores are in NumPy. A step of training is forward,
   backward, and the optimizer; each loss is read when the next minibatch has been issued, as the
   training program does, and a round ends when everything has been computed.
+- Data and models are frozen, so that no contender pays for collections of garbage that look
+  through them.
 - Before the first round, each contender runs untimed, and one that chooses its settings by
   measuring does so until it has settled.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
@@ -240,6 +243,9 @@ def contest(
         Minibatches of a round, if no `seconds` are given.
     kinds : sequence of {"inference", "training"}
     """
+    # What has been loaded stays: without this, each full collection of garbage looks through it.
+    gc.collect()
+    gc.freeze()
     counts, settled = {}, {}
     for kind in kinds:
         for one in contenders:

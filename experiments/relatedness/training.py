@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import random
@@ -198,6 +199,7 @@ class Training:
         """
         log = StepLog(self.output / "steps.jsonl", self.epoch)
         self._write_history()
+        gc.freeze()  # the data stay: full collections of garbage need not look through them
         try:
             with contextlib.closing(log), Interruption() as interruption:
                 while self.epoch < epochs:
