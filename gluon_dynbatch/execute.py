@@ -25,6 +25,10 @@ from .graph import TRAINING
 from .plan import Arena, Gather, Launch, Mixed, Plan, Region, Scatter, Shared, Slice, Sum, Whole
 from .profiling import PROFILER
 
+#: Per copied operand, by position of its indices: the copy it is in, its first row there, and
+#: whether it is all of it.
+Copies = Dict[int, Tuple[NDArray, int, bool]]
+
 
 class Buffers:
     """Arenas in memory, and how to read rows out of them.
@@ -46,9 +50,10 @@ class Buffers:
         self._contexts = dict.fromkeys(a.context for a in arenas)
         self._indices: Dict[Any, NDArray] = {}
 
-    def upload(self, indices: np.ndarray) -> None:
+    def upload(self, indices: np.ndarray, spare: int = 0) -> None:
         """Bring all gather indices, int32, to where the arenas are."""
         if len(indices):
+            indices = np.append(indices, np.zeros(spare, dtype=np.int32)) if spare else indices
             self._indices = {context: upload(indices, context) for context in self._contexts}
 
     def _view(self, arena: int, unit: int) -> NDArray:
@@ -63,9 +68,9 @@ class Buffers:
             self._views[arena, unit] = found
         return found
 
-    def region(self, region: Region) -> NDArray:
-        """Return the rows of `region`, in place."""
-        return part(self.arrays[region.arena], region.start, region.start + region.rows)
+    def region(self, region: Region, spare: int = 0) -> NDArray:
+        """Return the rows of `region`, and some behind it, in place."""
+        return part(self.arrays[region.arena], region.start, region.start + region.rows + spare)
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""
@@ -80,76 +85,87 @@ class Buffers:
         taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
         return taken.reshape((len(elements), unit))
 
-    def fetch(self, wanted: Sequence[Any]) -> List[NDArray]:
-        """Return the rows that operands name; slices in place, the rest copied."""
-        copies = self._copy([gather for one in wanted for gather in _gathers(one)])
-        return [self._assemble(one, copies) for one in wanted]
+    def fetch(self, wanted: Sequence[Any], spare: int = 0) -> List[NDArray]:
+        """Return the rows that operands name; slices in place, the rest copied.
 
-    def _copy(self, gathers: List[Gather]) -> Dict[int, NDArray]:
+        Each has `spare` further rows, which hold anything.
+        """
+        copies = self._copy([gather for one in wanted for gather in _gathers(one)], spare)
+        return [self._assemble(one, copies, spare) for one in wanted]
+
+    def _copy(self, gathers: List[Gather], spare: int) -> Copies:
         """Copy rows, by position of their indices; rows of one arena in one go."""
-        copies: Dict[int, NDArray] = {}
+        copies: Copies = {}
         low = 0
         while low < len(gathers):
-            arena, grain, first, indices, _, unit = gathers[low]
-            high, last = low + 1, first + indices
-            while high < len(gathers):
-                after = gathers[high]
-                if (after.arena, after.grain, after.unit, after.first) != (
-                    arena,
-                    grain,
-                    unit,
-                    last,
-                ):
-                    break
-                high, last = high + 1, last + after.indices
-            index = part(self._indices[self.arrays[arena].context], first, last)
-            rows = mx.nd.take(self._view(arena, grain), index)
-            if grain != unit:
-                rows = rows.reshape((-1, unit))
+            first = gathers[low]
+            high, last = low + 1, first.first + first.indices
+            while high < len(gathers) and gathers[high].follows(first, last):
+                last += gathers[high].indices
+                high += 1
+            # Whatever stands behind is an index, of another operand maybe; `take` cuts it to size.
+            last += spare * (first.unit // first.grain)
+            index = part(self._indices[self.arrays[first.arena].context], first.first, last)
+            rows = mx.nd.take(self._view(first.arena, first.grain), index)
+            if first.grain != first.unit:
+                rows = rows.reshape((-1, first.unit))
             start = 0
             for gather in gathers[low:high]:
-                stop = start + gather.rows
-                copies[gather.first] = rows if high == low + 1 else part(rows, start, stop)
-                start = stop
+                whole = high == low + 1 and not spare
+                copies[gather.first] = rows, start, whole
+                start += gather.rows
             low = high
         return copies
 
-    def _assemble(self, wanted: Any, copies: Dict[int, NDArray]) -> NDArray:
+    def _assemble(self, wanted: Any, copies: Copies, spare: int = 0) -> NDArray:
         if type(wanted) is Slice:
             arena, element, rows, unit = wanted
+            rows += spare
             if element % unit:
                 return self.elements(arena, element, (rows, unit))
             start = element // unit
             return part(self._view(arena, unit), start, start + rows)
         if type(wanted) is Gather:
-            return copies[wanted.first]
+            copy, start, whole = copies[wanted.first]
+            return copy if whole else part(copy, start, start + wanted.rows + spare)
         if type(wanted) is Sum:
-            return self._sum(wanted, copies)
+            return self._sum(wanted, copies, spare)
         if type(wanted) is Mixed:
             parts = [self._assemble(p, copies) for p in wanted.parts]
             rows = parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)
-            index = self._indices[rows.context]
-            return mx.nd.take(rows, part(index, wanted.first, wanted.first + wanted.rows))
+            index, last = self._indices[rows.context], wanted.first + wanted.rows + spare
+            return mx.nd.take(rows, part(index, wanted.first, last))
         if type(wanted) is Scatter:
             return self._scatter(wanted, copies)
         assert type(wanted) is Shared, wanted
         return self.elements(wanted.arena, wanted.element, wanted.shape)
 
-    def _scatter(self, wanted: Scatter, copies: Dict[int, NDArray]) -> NDArray:
+    def _scatter(self, wanted: Scatter, copies: Copies) -> NDArray:
         rows = self._assemble(wanted.source, copies)
         index = part(self._indices[rows.context], wanted.first, wanted.first + wanted.source.rows)
         shape = (wanted.rows, wanted.source.unit)
         return mx.nd._internal._backward_gather_nd(rows, index.reshape((1, -1)), shape=shape)
 
-    def _sum(self, wanted: Sum, copies: Dict[int, NDArray]) -> NDArray:
+    def _sum(self, wanted: Sum, copies: Copies, spare: int) -> NDArray:
         first, *others = wanted.levels
-        total = self._assemble(first, copies)
+        total = self._assemble(first, copies, spare)
         if type(first) is Slice:
             total = total.copy()
         for level in others:
-            prefix = total if level.rows == first.rows else part(total, 0, level.rows)
-            add_to(prefix, self._assemble(level, copies))
+            whole = level.rows == first.rows and not spare
+            add_to(total if whole else part(total, 0, level.rows), self._assemble(level, copies))
         return total
+
+
+def _spare_indices(plan: Plan) -> int:
+    """Return how many indices may be read behind the last."""
+    wanted = [0]
+    for launch in plan.launches:
+        if launch.spare:
+            gathers = [gather for operand in launch.operands for gather in _gathers(operand)]
+            wanted += [launch.spare * gather.unit // gather.grain for gather in gathers]
+            wanted.append(launch.spare)
+    return max(wanted)
 
 
 def _gathers(wanted: Any) -> Sequence[Gather]:
@@ -267,7 +283,7 @@ class Execution:
         self._where = where
         self.externals = externals
         self.buffers = Buffers(plan.arenas, plan.sizes)
-        self.buffers.upload(plan.indices)
+        self.buffers.upload(plan.indices, _spare_indices(plan))
         self._dispatcher = dispatcher
         self._tape = tape
         self._parameters: Dict[Any, NDArray] = {}
@@ -299,7 +315,8 @@ class Execution:
 
     def operands(self, launch: Launch) -> List[NDArray]:
         """Fetch the operands of a launch."""
-        own = iter(self.buffers.fetch([o for o in launch.operands if type(o) is not Whole]))
+        fetched = [operand for operand in launch.operands if type(operand) is not Whole]
+        own = iter(self.buffers.fetch(fetched, launch.spare))
         return [
             self.externals[o.external] if type(o) is Whole else next(own) for o in launch.operands
         ]
@@ -308,7 +325,7 @@ class Execution:
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
         operands = self.operands(launch)
-        results = [self.buffers.region(r) for r in launch.outputs]
+        results = [self.buffers.region(r, launch.spare) for r in launch.outputs]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(number, executable, operands, results)
         else:

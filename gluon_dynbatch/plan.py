@@ -64,6 +64,11 @@ class Gather(NamedTuple):
     rows: int
     unit: int
 
+    def follows(self, other: Gather, first: int) -> bool:
+        """Whether one copy serves both, if the indices of `other` end at `first`."""
+        alike = self.arena == other.arena and self.grain == other.grain
+        return alike and self.unit == other.unit and self.first == first
+
     def __str__(self) -> str:
         return f"arena {self.arena}{{{self.rows} rows}}"
 
@@ -123,6 +128,8 @@ class Launch(NamedTuple):
     rows: int
     operands: Tuple[Operand, ...]
     outputs: Tuple[Region, ...]
+    #: Further rows of all operands and outputs that are computed too, and read by nobody.
+    spare: int = 0
 
 
 class Fill(NamedTuple):
@@ -188,6 +195,15 @@ class Plan(NamedTuple):
         return "\n".join(lines)
 
 
+def spare_rows(rows: int) -> int:
+    """Return by how much a number of rows is rounded up: by 3 % at most, from 256 on.
+
+    For each number of rows that they have not had yet, many operators are built anew; so there
+    shall be few such numbers.
+    """
+    return -rows % (1 << (rows.bit_length() - 6)) if rows >= 256 else 0
+
+
 def _region(region: Region) -> str:
     return f"arena {region.arena}[{region.start}:{region.start + region.rows}]"
 
@@ -203,14 +219,14 @@ class Fetches:
         self._parts: List[Array] = []
         self._count = 0
 
-    def reserve(self, arena: Arena, rows: int) -> Region:
-        """Reserve the next rows of `arena`."""
+    def reserve(self, arena: Arena, rows: int, spare: int = 0) -> Region:
+        """Reserve the next rows of `arena`, and some behind them that are nobody's."""
         number = self._numbers.setdefault(arena, len(self.arenas))
         if number == len(self.arenas):
             self.arenas.append(arena)
             self.sizes.append(1)
         start = self.sizes[number]
-        self.sizes[number] += rows
+        self.sizes[number] += rows + spare
         return Region(number, start, rows)
 
     def fetch(self, arena: int, elements: Array, unit: int) -> Union[Slice, Gather]:
@@ -362,7 +378,9 @@ class _Planner:
             total = int(self._row[high - 1] + self._rows[high - 1])
             regions = []
             for out, port in enumerate(segment.outputs):
-                region = self.fetches.reserve(Arena(port.unit, port.dtype, segment.context), total)
+                arena = Arena(port.unit, port.dtype, segment.context)
+                spare = spare_rows(total) if segment.spares_rows else 0
+                region = self.fetches.reserve(arena, total, spare)
                 at = units.slot0[members] + out
                 self._slot_arena[at] = region.arena
                 self._slot_element[at] = (region.start + self._row[low:high]) * port.unit
@@ -416,7 +434,19 @@ class _Planner:
             else:
                 operands.append(levels[0] if len(levels) == 1 else Sum(tuple(levels)))
         total = int(self._row[high - 1] + self._rows[high - 1])
-        return Launch(segment, self._order[low:high], total, tuple(operands), outputs)
+        spare = self._spare(operands, total) if segment.spares_rows else 0
+        return Launch(segment, self._order[low:high], total, tuple(operands), outputs, spare)
+
+    def _spare(self, operands: Sequence[Operand], rows: int) -> int:
+        """Return the spare rows of a launch; none if an operand is at the end of its memory."""
+        spare = spare_rows(rows)
+        for operand in operands:
+            first = operand.levels[0] if type(operand) is Sum else operand
+            if type(first) is Slice:
+                size = self.fetches.sizes[first.arena] * self.fetches.arenas[first.arena].unit
+                if first.element + (rows + spare) * first.unit > size:
+                    return 0
+        return spare
 
     def _operand(self, k: int, p: int, port: Any) -> Operand:
         units = self._units

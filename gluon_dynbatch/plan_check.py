@@ -7,7 +7,7 @@ from typing import Any, Tuple
 import numpy as np
 
 from .graph import Array, ragged_range
-from .plan import Gather, Launch, Mixed, Plan, Shared, Slice, Sum, Whole
+from .plan import Gather, Launch, Mixed, Plan, Shared, Slice, Sum, Whole, spare_rows
 
 
 def check_plan(plan: Plan) -> None:
@@ -19,6 +19,8 @@ def check_plan(plan: Plan) -> None:
     _check_launches(plan)
     _check_writes(plan)
     for number, launch in enumerate(plan.launches):
+        assert launch.spare in (0, spare_rows(launch.rows)), f"launch {number}: spare rows"
+        assert not launch.spare or launch.segment.spares_rows, f"launch {number} spares no rows"
         assert len(launch.operands) == len(launch.segment.inputs), f"launch {number}: operands"
         for p, operand in enumerate(launch.operands):
             where = f"operand {p} of launch {number}"
@@ -53,7 +55,14 @@ def _check_writes(plan: Plan) -> None:
         written[region.arena][region.start : region.start + region.rows] += 1
     for rows in written:
         assert rows[0] == 0, "the zero row is written"
-        assert (rows[1:] == 1).all(), "an arena row is not written exactly once"
+        assert (rows <= 1).all(), "an arena row is not written exactly once"
+    spare = sum(
+        spare_rows(launch.rows) * len(launch.outputs)
+        for launch in plan.launches
+        if launch.segment.spares_rows
+    )
+    left = sum(int((rows[1:] == 0).sum()) for rows in written)
+    assert left == spare, f"{left} rows are not written exactly once, {spare} are spare"
 
 
 def _check_shared(plan: Plan, launch: Launch, p: int, where: str) -> None:

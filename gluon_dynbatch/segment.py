@@ -26,7 +26,7 @@ from mxnet.ndarray import NDArray
 
 from . import rules
 from .arrays import elements
-from .graph import FLOATS
+from .graph import FLOATS, RECORDING
 from .template import Variant
 from .trace import VARIABLE, Ref, Shape
 
@@ -87,6 +87,7 @@ class Segment:
         "mode",
         "context",
         "reason",
+        "spares_rows",
         "compiled",
         "__weakref__",
     )
@@ -104,6 +105,14 @@ class Segment:
         self.context = variant.entry.context
         #: Why calls of this segment run alone; empty if they merge.
         self.reason = reason
+        operators = {node["op"] for node in self.nodes} - {VARIABLE}
+        #: Whether a launch may have more rows than it needs, and does better with round numbers.
+        self.spares_rows = (
+            layout in ("rows", "stack")
+            and not self.mode & RECORDING
+            and not operators.isdisjoint(rules.BUILT_PER_SHAPE)
+            and operators <= rules.SPARES_ROWS
+        )
         #: The executable, once it was needed.
         self.compiled: Any = None
 

@@ -14,7 +14,7 @@ once and more come than predicted, recording begins in mid-scope.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np

@@ -13,8 +13,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import batch as batch_module
+from gluon_dynbatch import plan, plan_check
 from gluon_dynbatch.analysis import POLICIES
 from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.cache import PlanCache
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
 from tests.strategies import Cells, Gate, cells, dags, run_tree, sequence_batches, tree_batches
@@ -163,17 +166,44 @@ def test_reading_values_on_the_way(program, granularity):
     assert len(batch.report.flushes) >= len(batch.report.forced)
 
 
-@examples(10)
-@given(dags(dtypes=("float32",)))
-def test_inference(program):
-    """Without record(), nothing but values."""
+def check_inference(program, **options):
+    """Compare values with the loop, without record(); return the scope."""
     wanted = [program.fn(sample) for sample in program.samples]
-    got = gdb.map(program.fn, program.samples)
+    with gdb.batching(**options) as batch:
+        got = [program.fn(sample) for sample in program.samples]
     leaves, spec = gdb.record.FLATTENER.flatten(wanted)
     found, same = gdb.record.FLATTENER.flatten(got)
     assert spec == same
     for a, b in zip(leaves, found):
         np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), 1e-4, 1e-5)
+    return batch
+
+
+@examples(10)
+@given(dags(dtypes=("float32",)))
+def test_inference(program):
+    """Without record(), nothing but values."""
+    check_inference(program)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_nobody_reads_change_nothing(kind, monkeypatch):
+    """Numbers of rows are rounded up from 256 on; here all are, so that small programs will do."""
+    for module in (plan, plan_check):
+        monkeypatch.setattr(module, "spare_rows", lambda rows: -rows % 8)
+    spare = []
+
+    @examples(30)
+    @given(KINDS[kind][0])
+    def run(program):
+        batch = check_inference(program, granularity="operator", policy="search")
+        if strategies.check_invariants(batch):
+            spare.extend(launch.spare for launch in batch.plan.launches)
+
+    monkeypatch.setattr(batch_module.RUNTIME, "plans", PlanCache())
+    run()
+    monkeypatch.setattr(batch_module.RUNTIME, "plans", PlanCache())
+    assert sum(map(bool, spare)) > len(spare) // 20
 
 
 class Half(gdb.DynamicHybridBlock):

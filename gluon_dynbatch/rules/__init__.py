@@ -13,7 +13,7 @@ from __future__ import annotations
 from . import elementwise, index, linear, reduce, sequence, shape, vision
 from .apart import INTERNAL, NEVER, REFUSED, internal
 from .families import MERGED, Family, reference, spelling, summary
-from .kernels import faster
+from .kernels import BUILT_PER_SHAPE, SPARES_ROWS, faster
 from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
 from .table import TABLE, rows, stack
@@ -22,6 +22,7 @@ FAMILIES = (elementwise, index, linear, reduce, sequence, shape, vision)
 """The modules that fill `TABLE`."""
 
 __all__ = [
+    "BUILT_PER_SHAPE",
     "CREATION",
     "UNREAD_IN_BACKWARD",
     "FAMILIES",
@@ -31,6 +32,7 @@ __all__ = [
     "MERGED",
     "NEVER",
     "REFUSED",
+    "SPARES_ROWS",
     "TABLE",
     "Ref",
     "Refusal",
