@@ -95,7 +95,7 @@ def test_totals_over_flushes(net):
 
 
 def test_values_read_by_line_and_count(net):
-    with gdb.batching() as batch:
+    with gdb.batching(granularity="block", policy="depth") as batch:
         for x in samples(5):
             y = net(x)
             if y.sum().asscalar() > 100:  # five times
@@ -106,6 +106,7 @@ def test_values_read_by_line_and_count(net):
     source = open_lines()
     read = {source[line - 1].split("# ")[-1]: times for line, times in lines.items()}
     assert read == {"five times": 5, "once": 1}
+    assert len(batch.report.flushes) == 5 + 1 + 1
     (first, *_) = batch.report.forced
     assert first.filename == __file__ and first.function == "test_values_read_by_line_and_count"
     text = str(batch.report)
