@@ -94,6 +94,11 @@ def ready(block):
     return block
 
 
+def dense(**kwargs):
+    """Make one dense layer of three units over four features, converted."""
+    return ready(gdb.convert(nn.Dense(3, in_units=4, **kwargs)))
+
+
 def inputs(count):
     random = np.random.RandomState(0)
     return [mx.nd.array(random.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]

@@ -7,11 +7,11 @@ from typing import Any, List
 
 import mxnet as mx
 import pytest
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.report import Alone, FlushReport
+from tests.cells import dense
 
 
 class Doubling(mx.operator.CustomOp):
@@ -27,10 +27,7 @@ class DoublingProp(mx.operator.CustomOpProp):
 
 @pytest.fixture
 def net() -> gdb.DynamicHybridBlock:
-    block = gdb.convert(nn.Dense(3, in_units=4, prefix="scorer_"))
-    block.initialize()
-    block.hybridize()
-    return block
+    return dense(prefix="scorer_")
 
 
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(200)]
