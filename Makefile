@@ -9,8 +9,10 @@ STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
 # Newer than the native code that is in use.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
-# MXNet's engine already runs independent launches in parallel; OpenMP threads beside it spin.
+# MXNet's engine already runs independent launches in parallel. Whoever asks for OpenMP threads beside
+# it gets some that do not spin while they wait, as they would take the engine's cores.
 export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An environment entered by hand must not leak into ours.
