@@ -18,6 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An environment entered by hand must not leak into ours.
 unexport PYTHONPATH PYTHONHOME
 
+# How many processes `make test` runs.
+TEST_PROCESSES ?= 2
 # How long `make fuzz` runs, and where it begins; without a seed it takes a new one.
 FUZZ_MINUTES ?= 10
 FUZZ_SEED ?=
@@ -36,7 +38,7 @@ demo: $(NATIVE)
 	$(BIN)/python experiments/tree_lstm_relatedness.py demo
 
 test: $(NATIVE)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 lint: $(NATIVE)
 	$(BIN)/ruff check .
