@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis.strategies import none
 
 # The first call of a block traces and compiles it, so that examples differ in time by nature.
 settings.register_profile("default", deadline=None, print_blob=True)
@@ -31,6 +32,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_finish():
     """Take the tests out of what is searched for garbage; they are most of what there is."""
+    # Hypothesis asks the collector who holds its random numbers, once, when it first runs.
+    given(none())(lambda nothing: None)()
     gc.collect()
     gc.freeze()
 

@@ -27,9 +27,11 @@ BATCH = ["--batch-size", "2"]
 
 
 def start(*arguments, **environment):
-    mx.nd.waitall()  # of another test's; a fork that meets a pending backward pass never returns
+    mx.nd.waitall()  # a fork that meets a pending backward pass never returns
     root = Path(program.__file__).parents[1]
-    return subprocess.Popen(
+    # A process inherits that Ctrl-C is ignored, as it is in the background, but not who handles it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
         [sys.executable, "-W", "ignore", program.__file__, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(root), **environment},
         stdin=subprocess.PIPE,
@@ -37,6 +39,8 @@ def start(*arguments, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
+    return process
 
 
 def wait_for_step(process, output, epoch, step, seconds=120):
