@@ -82,11 +82,18 @@ class Buffers:
         copies: Dict[int, NDArray] = {}
         low = 0
         while low < len(gathers):
-            arena, grain, first, _, _, unit = gathers[low]
-            high = low + 1
-            while high < len(gathers) and gathers[high].continues(gathers[high - 1]):
-                high += 1
-            last = gathers[high - 1].first + gathers[high - 1].indices
+            arena, grain, first, indices, _, unit = gathers[low]
+            high, last = low + 1, first + indices
+            while high < len(gathers):
+                after = gathers[high]
+                if (after.arena, after.grain, after.unit, after.first) != (
+                    arena,
+                    grain,
+                    unit,
+                    last,
+                ):
+                    break
+                high, last = high + 1, last + after.indices
             index = part(self._indices[self.arrays[arena].context], first, last)
             rows = mx.nd.take(self._view(arena, grain), index)
             if grain != unit:

@@ -64,11 +64,6 @@ class Gather(NamedTuple):
     rows: int
     unit: int
 
-    def continues(self, before: Gather) -> bool:
-        """Whether one copy can be of `before` and then of these rows."""
-        same = (self.arena, self.grain, self.unit) == (before.arena, before.grain, before.unit)
-        return same and self.first == before.first + before.indices
-
     def __str__(self) -> str:
         return f"arena {self.arena}{{{self.rows} rows}}"
 
