@@ -9,13 +9,17 @@ STAMP := $(VENV)/.installed-$(PYTHON_VERSION)
 # Newer than the native code that is in use.
 NATIVE := $(VENV)/.native-$(PYTHON_VERSION)
 
-# MXNet's engine already runs independent launches in parallel; OpenMP threads beside it spin.
+# MXNet's engine already runs independent launches in parallel. Whoever asks for OpenMP threads beside
+# it gets some that do not spin while they wait, as they would take the engine's cores.
 export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
 export MPLBACKEND ?= Agg
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # An environment entered by hand must not leak into ours.
 unexport PYTHONPATH PYTHONHOME
 
+# How many processes `make test` runs.
+TEST_PROCESSES ?= 2
 # How long `make fuzz` runs, and where it begins; without a seed it takes a new one.
 FUZZ_MINUTES ?= 10
 FUZZ_SEED ?=
@@ -34,7 +38,7 @@ demo: $(NATIVE)
 	$(BIN)/python experiments/tree_lstm_relatedness.py demo
 
 test: $(NATIVE)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 
 lint: $(NATIVE)
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ DEV = [
     "mypy>=1.8",
     "networkx>=2.6",
     "pytest>=8.0",
+    "pytest-xdist>=3.5",
     "ruff>=0.5",
 ]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,7 +27,7 @@ from relatedness.data import DataError
 from relatedness.options import batching_options
 from speed import bars, options, pictures, ragged, recording
 from speed.contenders import Pairs, make_contenders
-from speed.fresh import FreshError, measure_in_process, report_own_figures
+from speed.fresh import FreshError, measure_in_process, report_own_figures, run_process
 from study.axes import save
 from study.results import Column, Table
 from workloads.base import WorkloadError
@@ -51,8 +50,8 @@ def _measure_there(argv: Sequence[str], threads: str) -> Run:
     """Measure in a process with another number of threads."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.json"
-        ended = subprocess.run(
-            [sys.executable, __file__, *argv, "--threads", threads, "--collect", str(file)],
+        ended = run_process(
+            [__file__, *argv, "--threads", threads, "--collect", str(file)],
             env={**os.environ, "OMP_NUM_THREADS": threads},
         )
         if ended.returncode:

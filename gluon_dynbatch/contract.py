@@ -19,7 +19,7 @@ from .errors import CellError, DynBatchError
 from .expand import Nodes, read_nodes
 from .record import Recording
 from .template import Entry, Library
-from .trace import VARIABLE, Program, compose
+from .trace import VARIABLE, Program, compose, symbol_node
 from .where import where_of
 
 #: So many samples of one shape, on average, make up for composing its program.
@@ -296,15 +296,8 @@ class _Builder:
         return known
 
     def _node(self, op: str, attrs: Any, inputs: Any, extra: Any = None) -> int:
-        node = {
-            "op": op,
-            "name": f"call{len(self._nodes)}",
-            "inputs": [[r, o, 0] for r, o in inputs],
-        }
-        if attrs:
-            node["attrs"] = dict(attrs)
-        node.update(extra or {})
-        self._nodes.append(node)
+        name = f"call{len(self._nodes)}"
+        self._nodes.append(symbol_node(op, name, attrs, inputs, extra))
         return len(self._nodes) - 1
 
     def _view(

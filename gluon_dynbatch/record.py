@@ -112,15 +112,8 @@ class Recording(Tape):
         real = value.real() if type(value) is LazyNDArray else value
         known = self.external_ids.get(id(real))
         if known is None:
-            if type(real) is not NDArray and real.stype != "default":
-                raise ArgumentError(
-                    user_message(
-                        f"an array of storage type {real.stype!r} cannot be batched",
-                        user_line(),
-                        None,
-                        "convert it with .tostype('default')",
-                    )
-                )
+            if type(real) is not NDArray:
+                _check_kind(real)
             known = len(self.value_type)
             self.value_type.append(TYPES.of(real))
             self.external_ids[id(real)] = known
@@ -216,6 +209,21 @@ def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
             user_line(),
             name,
             "bring them together with .as_in_context(...)",
+        )
+    )
+
+
+def _check_kind(array: NDArray) -> None:
+    """Raise unless `array` is dense and not one of ``mx.np``."""
+    if isinstance(array, mx.np.ndarray):
+        kind, method = "of mx.np", "as_nd_ndarray()"
+    elif array.stype != "default":
+        kind, method = f"of storage type {array.stype!r}", "tostype('default')"
+    else:
+        return
+    raise ArgumentError(
+        user_message(
+            f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
         )
     )
 

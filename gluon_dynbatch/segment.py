@@ -28,7 +28,7 @@ from . import rules
 from .arrays import elements
 from .graph import FLOATS, RECORDING
 from .template import Variant
-from .trace import VARIABLE, Ref, Shape
+from .trace import VARIABLE, Ref, Shape, symbol_node
 
 #: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
 HANDS_THROUGH = frozenset(
@@ -356,15 +356,8 @@ class NormalForm:
         self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None
     ) -> int:
         number = len(self.nodes)
-        node = {
-            "op": op,
-            "name": f"{self._variant.entry.name}_{op}{number}",
-            "inputs": [[r, o, 0] for r, o in inputs],
-        }
-        if attrs:
-            node["attrs"] = dict(attrs)
-        node.update(extra or {})
-        self.nodes.append(node)
+        name = f"{self._variant.entry.name}_{op}{number}"
+        self.nodes.append(symbol_node(op, name, attrs, inputs, extra))
         return number
 
     def _reshape(self, ref: Ref, shape: Shape) -> Ref:

@@ -6,14 +6,7 @@ import itertools
 import json
 import threading
 import weakref
-from typing import (
-    Any,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Tuple,
-)
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -215,17 +208,21 @@ def trace_operator(operator: Operator, arguments: int) -> Program:
     """Make the program of a single operator call."""
     names = [f"argument{i}" for i in range(arguments)]
     nodes = [{"op": VARIABLE, "name": name, "inputs": []} for name in names]
-    nodes.append(
-        {
-            "op": operator.name,
-            "name": "call",
-            "attrs": operator.attributes(arguments),
-            "inputs": [[i, 0, 0] for i in range(arguments)],
-        }
-    )
+    inputs = [(i, 0) for i in range(arguments)]
+    nodes.append(symbol_node(operator.name, "call", operator.attributes(arguments), inputs))
     symbol = load_symbol(nodes, [(arguments, 0)])
     outputs = [ref for ref in _read_symbol(symbol, names, {}, None).visible if ref[0] == arguments]
     return compose(nodes, outputs, names, {})
+
+
+def symbol_node(
+    op: str, name: str, attrs: Any, inputs: Iterable[Ref], extra: Optional[Dict[str, Any]] = None
+) -> Dict[str, Any]:
+    """Make the node of an operator, as in a symbol's file format."""
+    node: Dict[str, Any] = {"op": op, "name": name, "inputs": [[r, o, 0] for r, o in inputs]}
+    if attrs:
+        node["attrs"] = dict(attrs)
+    return {**node, **(extra or {})}
 
 
 def load_symbol(nodes: List[Dict[str, Any]], heads: List[Ref]) -> Any:

@@ -236,6 +236,11 @@ def test_sparse_array(net, stype):
         mx.nd.dot(y, array(3, 3).tostype(stype))  # wrong
 
 
+def test_array_of_the_numpy_interface(net):
+    with refused(gdb.ArgumentError, "mx.np", ".as_nd_ndarray()"), gdb.batching():
+        net(array(1, 4).as_np_ndarray())  # wrong
+
+
 def test_indices_out_of_bounds(net):
     with gdb.batching() as batch:
         y = net(array(1, 4))

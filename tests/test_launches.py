@@ -11,78 +11,27 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.analysis import POLICIES, lower_bound
-from gluon_dynbatch.batch import GRANULARITIES, RUNTIME
+from gluon_dynbatch.batch import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-
-WIDTH = 4
-
-
-class Unary(gdb.DynamicHybridBlock):
-    """One dense layer."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
-
-    def hybrid_forward(self, F, x):
-        return self.dense(x)
-
-
-class Binary(gdb.DynamicHybridBlock):
-    """Joins two values."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.dense = nn.Dense(WIDTH, in_units=2 * WIDTH, activation="tanh")
-
-    def hybrid_forward(self, F, left, right):
-        return self.dense(F.concat(left, right, dim=1))
-
-
-class ChildSum(gdb.DynamicHybridBlock):
-    """A child-sum Tree-LSTM (Tai, Socher, Manning 2015, arXiv:1503.00075), equations 2 to 8."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.input = nn.Dense(3 * WIDTH, in_units=WIDTH)
-            self.hidden = nn.Dense(3 * WIDTH, in_units=WIDTH, use_bias=False)
-            self.forget_input = nn.Dense(WIDTH, in_units=WIDTH)
-            self.forget_hidden = nn.Dense(WIDTH, in_units=WIDTH, use_bias=False)
-
-    def hybrid_forward(self, F, x, states, memories):
-        gates = self.input(x)
-        if states:
-            gates = gates + self.hidden(F.add_n(*states))
-        i, o, u = F.split(gates, num_outputs=3, axis=1)
-        c = F.sigmoid(i) * F.tanh(u)
-        if states:
-            place = self.forget_input(x)
-            c = c + F.add_n(
-                *[F.sigmoid(place + self.forget_hidden(h)) * m for h, m in zip(states, memories)]
-            )
-        return F.sigmoid(o) * F.tanh(c), c
-
-
-class Attention(gdb.DynamicHybridBlock):
-    """One query over a memory of several rows."""
-
-    def hybrid_forward(self, F, query, memory):
-        return F.dot(F.softmax(F.dot(query, memory, transpose_b=True)), memory)
-
-
-def ready(block):
-    mx.random.seed(1)
-    block.initialize(mx.init.Uniform(0.7))
-    block.hybridize()
-    return block
+from tests.cells import (
+    WIDTH,
+    Binary,
+    ChildSum,
+    Output,
+    TreeNet,
+    Unary,
+    chain,
+    complete,
+    inputs,
+    launches,
+    ready,
+    tree,
+    widths,
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +57,6 @@ def join():
 @pytest.fixture(scope="module")
 def child_sum():
     return ready(ChildSum(prefix="child_sum_"))
-
-
-def inputs(count):
-    random = np.random.RandomState(0)
-    return [mx.nd.array(random.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]
-
-
-def widths(batch):
-    return [len(launch.units) for launch in batch.plan.launches]
-
-
-def launches(fn, samples, granularity, policy="depth", **options):
-    """Run `fn` in a scope and return the number of launches, after comparing with the loop."""
-    options.setdefault("analysis_budget", None)
-    batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
-    assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches
-    assert sum(widths(batch)) == batch.plan.units.graph.size
-    return batch.report.launches
-
-
-def chain(cells, x):
-    for cell in cells:
-        x = cell(x)
-    return x
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -166,17 +91,6 @@ def test_samples_of_one_shape(a, b, policy):
 def test_one_sample_alone_has_one_shape(a, b):
     assert launches(lambda x: chain([a, b, a], x), inputs(1), "graph") <= 3
     assert launches(lambda x: chain([a, b, a], x), inputs(1), "block") == 3
-
-
-def tree(a, join, shape):
-    """Run a binary tree: a leaf is an array, an inner node a pair."""
-    if isinstance(shape, tuple):
-        return join(tree(a, join, shape[0]), tree(a, join, shape[1]))
-    return a(shape)
-
-
-def complete(height, x):
-    return x if not height else (complete(height - 1, x), complete(height - 1, x))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -278,18 +192,6 @@ def test_diamond(a, b, c, join, samples):
         assert launches(like, inputs(samples), "block", policy) == 3
 
 
-class TreeNet(gdb.DynamicHybridBlock):
-    """A child-sum tree over word vectors: a node is a list of nodes."""
-
-    def __init__(self, cell, **kwargs):
-        super().__init__(**kwargs)
-        self.cell = cell
-
-    def forward(self, node, x):
-        made = [self(child, x) for child in node]
-        return self.cell(x, [h for h, _ in made], [m for _, m in made])
-
-
 def test_child_sum_tree_of_one_arity(child_sum):
     """Both granularities need a launch per height; at operator granularity the inputs go first.
 
@@ -376,111 +278,7 @@ def test_input_projection_of_an_lstm_is_hoisted():
     ]
 
 
-# What must not be merged, and what need not be told apart --------------------------------------
-
-
-def test_two_cells_with_equal_weights_are_two_cells(a, b):
-    for granularity in GRANULARITIES:
-        assert launches(lambda s: s[0](s[1]), list(zip([a, b, a, b], inputs(4))), granularity) == 2
-
-
-def test_types_tell_calls_apart():
-    """Another trailing shape or another dtype is another launch; another number of rows is not."""
-    net = gdb.convert(nn.HybridSequential())
-    net.add(gdb.convert(nn.LeakyReLU(0.1)))
-    ready(net)
-    shapes = [(1, 3), (2, 3), (5, 3), (1, 4), (1, 3)]
-    samples = [mx.nd.ones(shape) for shape in shapes] + [mx.nd.ones((1, 3), dtype="float64")]
-    for granularity in ("block", "operator"):
-        assert launches(net, samples, granularity) == 3
-
-
-class Times(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, x, factor):
-        return x * factor
-
-
-def test_numbers_tell_calls_apart():
-    """2 and -1 are two programs, and so are 0.0 and -0.0."""
-    net = ready(Times())
-    factors = [2, -1, 2, -1, 0.0, -0.0, 2]
-    for granularity in GRANULARITIES:
-        assert launches(lambda s: net(*s), list(zip(inputs(7), factors)), granularity) == 4
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_modes_tell_calls_apart(a, granularity):
-    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
-    x = inputs(1)[0]
-    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
-        kept = [a(x), a(x * 2)]
-        with autograd.pause():
-            cut = [a(x), a(x * 2), a(x)]
-    assert batch.report.launches == 2
-    np.testing.assert_allclose(kept[1].asnumpy(), cut[1].asnumpy(), 1e-5)
-
-
-def test_a_memory_that_all_samples_read_is_one_operand():
-    """Queries are joined along rows; the one memory is passed as it is."""
-    net = ready(Attention())
-    memory = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (5, WIDTH)))
-    for granularity in GRANULARITIES:
-        assert launches(lambda x: net(x, memory), inputs(6), granularity) == 1
-    with gdb.batching(granularity="block") as batch:
-        outputs = [net(x, memory) for x in inputs(6)]
-    assert "external" in str(batch.plan)
-    assert len(outputs) == 6
-
-
-def test_two_memories():
-    """Of the samples' own they are stacked, one launch; as trained weights they are two weights."""
-    net = ready(Attention())
-    random = np.random.RandomState(1)
-    memories = [mx.nd.array(random.uniform(-1, 1, (5, WIDTH))) for _ in range(2)]
-    samples = [(x, memories[i % 2]) for i, x in enumerate(inputs(6))]
-    assert launches(lambda s: net(*s), samples, "block") == 1
-    for memory in memories:
-        memory.attach_grad()
-    assert launches(lambda s: net(*s), samples, "block") == 2
-
-
-def test_operators_on_lazy_arrays_are_merged_too(a):
-    """``*``, ``+``, ``concat`` and ``sum`` between cells: a launch each, not one per sample."""
-
-    def fn(x):
-        h = a(x)
-        return mx.nd.concat(h * 2, h + x, dim=1).sum(axis=1)
-
-    assert launches(fn, inputs(7), "block") == 5
-    assert launches(fn, inputs(7), "graph") == 1
-
-
-def test_views_are_free(a):
-    """Rows, slices and reshapes of a lazy array are no calls at all."""
-    xs = [mx.nd.ones((3, WIDTH)), mx.nd.ones((5, WIDTH))]
-
-    def fn(x):
-        h = a(x)
-        return [a(h[i : i + 1]) for i in range(len(x))] + [
-            a(h[1].reshape((1, -1))),
-            a(h.reshape((-1, WIDTH))),
-        ]
-
-    batch = check_against_loop(fn, xs, granularity="block", analysis_budget=None)
-    assert batch.report.nodes == 2 + 3 + 5 + 2 + 2
-    assert widths(batch) == [2, 12]
-
-
-def test_equal_zeros_are_one_value(a):
-    """Initial states made inside the scope take no memory and no launch per sample."""
-    with gdb.batching(granularity="block") as batch:
-        outputs = [a(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
-    assert widths(batch) == [5]
-    assert len(batch.plan.fills[0].externals) == 1
-    assert len({y.asnumpy().tobytes() for y in outputs}) == 1
-
-
-# Budgets and limits ----------------------------------------------------------------------------
+# Budgets and limits
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -510,97 +308,7 @@ def test_max_rows_cuts_launches(a):
         assert launches(a, inputs(10), "block", max_rows=rows) == wanted
 
 
-# What is kept between flushes ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("granularity", ["block", "operator"])
-def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
-    """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
-    cell, join = ready(Unary()), ready(Binary())
-
-    def run(samples):
-        with autograd.record(), gdb.batching(granularity=granularity) as batch:
-            outputs = [tree(cell, join, s) for s in samples]
-        autograd.backward(outputs)
-        return batch
-
-    x, y = inputs(2)
-    before = RUNTIME.dispatcher.built
-    run([complete(2, x)])
-    built = RUNTIME.dispatcher.built
-    assert built - before == 2
-    run([complete(2, x)] * 9)
-    run([(x, ((x, y), y)), complete(3, y), x, (x, y)])
-    run([complete(height, x) for height in (4, 1, 0)])
-    assert RUNTIME.dispatcher.built == built
-
-
-def test_plans_are_reused_for_equal_graphs(a, b, join):
-    """By structure: other values hit, another order or another shape does not."""
-    x, y = inputs(2)
-
-    def cached(samples):
-        with gdb.batching(granularity="block", policy="agenda") as batch:
-            outputs = [tree(a, join, s) for s in samples]
-        wanted = [tree(a, join, s) for s in samples]
-        for got, want in zip(outputs, wanted):
-            np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), 1e-4, 1e-6)
-        return batch.report.flushes[-1].cached
-
-    RUNTIME.plans.clear()
-    z = inputs(3)[2]
-    assert not cached([(x, y), x])
-    assert cached([(x, y), x])
-    assert cached([(y, z), y]), "other arrays in the same places"
-    assert not cached([x, (x, y)]), "the samples in another order"
-    assert not cached([(x, x), x]), "one array where there were two"
-    assert not cached([(x, y), x, x])
-    assert cached([(x, y), x, x])
-    RUNTIME.plans.clear()
-    assert not cached([(x, y), x])
-
-
-def test_options_are_part_of_what_a_plan_is_for(a):
-    RUNTIME.plans.clear()
-
-    def run(**options):
-        with gdb.batching(**options) as batch:
-            outputs = [chain([a, a], x) for x in inputs(4)]
-        del outputs
-        return batch.report.flushes[-1].cached, batch.report.launches
-
-    assert run(granularity="block", policy="depth") == (False, 2)
-    assert run(granularity="block", policy="depth") == (True, 2)
-    assert run(granularity="block", policy="depth", max_rows=2) == (False, 4)
-    assert run(granularity="operator", policy="depth") == (False, 2)
-    assert run(granularity="block", policy="depth") == (True, 2)
-
-
-# What the report says --------------------------------------------------------------------------
-
-
-def test_forced_values_are_listed_by_line(a):
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        for x in inputs(3):
-            y = a(x)
-            y.asnumpy()  # waits three times
-        z = a(x)
-        float(z.sum().asscalar())  # waits once
-        a(x)
-    found = {where.line: times for where, times in batch.report.forced.items()}
-    assert all(where.filename == __file__ for where in batch.report.forced)
-    source = Path(__file__).read_text("utf-8").splitlines()
-    by_comment = {source[line - 1].split("# ")[1]: times for line, times in found.items()}
-    assert by_comment == {"waits three times": 3, "waits once": 1}
-    assert len(batch.report.flushes) == 5
-    assert "value read  3 x" in str(batch.report)
-
-
-class Output(gdb.DynamicHybridBlock):
-    """Its gradient ignores the head gradient, so unused samples would get one too."""
-
-    def hybrid_forward(self, F, x):
-        return F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1))
+# What runs alone
 
 
 def test_what_ran_alone_is_named_with_the_reason(a):

@@ -28,7 +28,7 @@ from gluon_dynbatch.plan import (
     Whole,
 )
 from gluon_dynbatch.plan_check import check_plan
-from tests.test_launches import (
+from tests.cells import (
     WIDTH,
     Attention,
     Binary,

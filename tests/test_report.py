@@ -7,11 +7,11 @@ from typing import Any, List
 
 import mxnet as mx
 import pytest
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.report import Alone, FlushReport
+from tests.cells import dense
 
 
 class Doubling(mx.operator.CustomOp):
@@ -27,10 +27,7 @@ class DoublingProp(mx.operator.CustomOpProp):
 
 @pytest.fixture
 def net() -> gdb.DynamicHybridBlock:
-    block = gdb.convert(nn.Dense(3, in_units=4, prefix="scorer_"))
-    block.initialize()
-    block.hybridize()
-    return block
+    return dense(prefix="scorer_")
 
 
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(200)]
@@ -95,7 +92,7 @@ def test_totals_over_flushes(net):
 
 
 def test_values_read_by_line_and_count(net):
-    with gdb.batching() as batch:
+    with gdb.batching(granularity="block", policy="depth") as batch:
         for x in samples(5):
             y = net(x)
             if y.sum().asscalar() > 100:  # five times
@@ -106,6 +103,7 @@ def test_values_read_by_line_and_count(net):
     source = open_lines()
     read = {source[line - 1].split("# ")[-1]: times for line, times in lines.items()}
     assert read == {"five times": 5, "once": 1}
+    assert len(batch.report.flushes) == 5 + 1 + 1
     (first, *_) = batch.report.forced
     assert first.filename == __file__ and first.function == "test_values_read_by_line_and_count"
     text = str(batch.report)

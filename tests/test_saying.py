@@ -10,17 +10,14 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from tests.cells import dense
 
 
 @pytest.fixture
 def net() -> Any:
-    block = gdb.convert(nn.Dense(3, in_units=4, prefix="scorer_"))
-    block.initialize()
-    block.hybridize()
-    return block
+    return dense(prefix="scorer_")
 
 
 def shared_memory(shape: Any = (1, 4)) -> Any:

@@ -18,6 +18,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
 from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.record import STATE
+from tests.cells import dense
 
 HOOKED = [
     (register, "_imperative_invoke"),
@@ -42,10 +43,7 @@ SAMPLES = [array(1, 4) * i for i in range(1, 6)]
 
 @pytest.fixture
 def net() -> gdb.DynamicHybridBlock:
-    block = gdb.convert(nn.Dense(3, in_units=4))
-    block.initialize(mx.init.Uniform(1))
-    block.hybridize()
-    return block
+    return dense()
 
 
 @pytest.fixture(autouse=True)

@@ -30,10 +30,19 @@ class FreshError(RuntimeError):
     """A process that ended without figures; the message has the last line of what it said."""
 
 
+def run_process(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, once MXNet has done what it was asked for.
+
+    On Python 3.8 and 3.9, `subprocess` forks, and while a backward pass is pending this would never
+    return: MXNet waits for the pass, and the pass for Python.
+    """
+    mx.nd.waitall()
+    return subprocess.run([sys.executable, *command], text=True, **options)
+
+
 def measure_in_process(program: Path, argv: Sequence[str], mode: str, kind: str) -> Dict[str, Any]:
     """Start `program` anew with the same options to measure one mode in one kind of work."""
-    command = [sys.executable, str(program), *argv, "--fresh", mode, kind]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = run_process([str(program), *argv, "--fresh", mode, kind], capture_output=True)
     for line in ended.stdout.splitlines():
         if ended.returncode == 0 and line.startswith(MARK):
             return json.loads(line[len(MARK) :])

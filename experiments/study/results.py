@@ -112,6 +112,7 @@ def environment() -> Dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
         "MXNET_ENGINE_TYPE": os.environ.get("MXNET_ENGINE_TYPE"),
     }
 
@@ -122,7 +123,7 @@ def _processor() -> str:
     except OSError:  # not Linux
         return platform.processor()
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+    return next(names, "") or platform.processor()
 
 
 def write_results(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, List, NamedTuple, Sequence
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
+
+from relatedness.reading import DataError, read_lines
+
+Read = TypeVar("Read")
 
 
 class WorkloadError(ValueError):
@@ -65,3 +70,38 @@ class Workload(NamedTuple):
             order = rng.permutation(len(self.samples))
             for start in range(0, len(order) - size + 1, size):
                 yield [self.samples[i] for i in order[start : start + size]]
+
+
+def read_samples(
+    directory: Path, what: str, parse: Callable[[str], Optional[Read]], limit: Optional[int]
+) -> List[Read]:
+    """Read the first `limit` samples of ``train.txt`` in a folder, one per line.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    what : str
+        What a sample is, in the plural.
+    parse : callable
+        Returns the sample of a line, None if it has none; raises ValueError with the reason.
+    limit : int or None
+
+    Raises
+    ------
+    DataError
+        Naming file, line and reason.
+    """
+    path = Path(directory) / "train.txt"
+    samples: List[Read] = []
+    for number, line in enumerate(read_lines(path), 1):
+        if len(samples) == limit:
+            break
+        try:
+            sample = parse(line)
+        except ValueError as error:
+            raise DataError(path, number, str(error)) from None
+        if sample is not None:
+            samples.append(sample)
+    if not samples:
+        raise DataError(path, 0, f"holds no {what}")
+    return samples

@@ -18,10 +18,9 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from relatedness.reading import DataError, read_lines
 from relatedness.trees import Tree
 
-from .base import Workload
+from .base import Workload, read_samples
 from .pairs import embedded_pairs
 
 CLASSES = 5
@@ -55,25 +54,8 @@ class TreeSample(NamedTuple):
 
 
 def read_treebank(directory: Path, limit: Optional[int] = None) -> List[Phrases]:
-    """Read the first `limit` trees of ``train.txt``.
-
-    Raises
-    ------
-    DataError
-        Naming file, line and reason.
-    """
-    path = Path(directory) / "train.txt"
-    sentences = []
-    for number, line in enumerate(read_lines(path), 1):
-        if len(sentences) == limit:
-            break
-        try:
-            sentences.append(_parse(line))
-        except ValueError as error:
-            raise DataError(path, number, str(error)) from None
-    if not sentences:
-        raise DataError(path, 0, "holds no trees")
-    return sentences
+    """Read the first `limit` trees of ``train.txt``; see `read_samples` for what is raised."""
+    return read_samples(directory, "trees", _parse, limit)
 
 
 def _parse(line: str) -> Phrases:

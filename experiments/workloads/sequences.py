@@ -8,7 +8,7 @@ is the number of its dependents (0, 1, 2, 3 or more).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import gluonnlp
 import mxnet as mx
@@ -16,9 +16,8 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from relatedness.data import DataError
 
-from .base import Workload
+from .base import Workload, read_samples
 from .pairs import embedded_pairs
 
 MOST_DEPENDENTS = 3
@@ -39,39 +38,26 @@ class TaggedSample(NamedTuple):
 
 
 def read_wikiner(directory: Path, limit: Optional[int] = None) -> List[Sentence]:
-    """Read the first `limit` sentences of ``train.txt``.
+    """Read the first `limit` sentences of ``train.txt``; see `read_samples` for what is raised."""
+    return read_samples(directory, "sentences", _parse, limit)
+
+
+def _parse(line: str) -> Optional[Sentence]:
+    """Read ``word|TAG``s with spaces between.
 
     Raises
     ------
-    DataError
-        Naming file, line and reason.
+    ValueError
+        With the reason.
     """
-    path = Path(directory) / "train.txt"
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(path, 0, f"cannot be read: {error}") from None
-    sentences = []
-    for number, line in enumerate(lines, 1):
-        if len(sentences) == limit:
-            break
-        fields = line.split()
-        if fields:
-            sentences.append(_read_sentence(path, number, fields))
-    if not sentences:
-        raise DataError(path, 0, "holds no sentences")
-    return sentences
-
-
-def _read_sentence(path: Path, number: int, fields: Sequence[str]) -> Sentence:
     words, tags = [], []
-    for field in fields:
+    for field in line.split():
         word, bar, tag = field.rpartition("|")  # a word may be a bar itself
         if not (word and bar and tag):
-            raise DataError(path, number, f'{field!r} is not of the form "word|TAG"')
+            raise ValueError(f'{field!r} is not of the form "word|TAG"')
         words.append(word)
         tags.append(tag)
-    return Sentence(tuple(words), tuple(tags))
+    return Sentence(tuple(words), tuple(tags)) if words else None
 
 
 def embedded_sentences(limit: Optional[int] = None) -> List[Sentence]:

@@ -43,12 +43,12 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Refuse what is not a limit."""
-        if self.milliseconds is not None:
-            _check_number("milliseconds", self.milliseconds)
-        if self.visits is not None:
-            _check_number("visits", self.visits)
-            if self.visits != math.inf and self.visits != int(self.visits):
-                raise _refusal("visits", self.visits)
+        if not (self.milliseconds is None or _is_limit(self.milliseconds)):
+            advice = "give a number of 0 or more, or None for no limit"
+            raise _refusal("number of milliseconds", self.milliseconds, advice)
+        if not (self.visits is None or _is_limit(self.visits) and _is_whole(self.visits)):
+            advice = "give a whole number of 0 or more, or None for no limit"
+            raise _refusal("number of visits", self.visits, advice)
 
     @property
     def is_zero(self) -> bool:
@@ -66,9 +66,11 @@ class Budget:
 def parse_budget(value: object) -> Budget | str:
     """Turn what a user may write for a budget into a `Budget`, or ``"auto"``.
 
-    Parameters ---------- value : str, float, Budget or None ``"auto"``, ``None`` or ``"none"`` (no
-    limit), milliseconds as a number or as text such as an environment variable holds, or a
-    `Budget`, which is returned as it is.
+    Parameters
+    ----------
+    value : str, float, Budget or None
+        ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text such as
+        an environment variable holds, or a `Budget`, which is returned as it is.
 
     Returns
     -------
@@ -84,18 +86,21 @@ def parse_budget(value: object) -> Budget | str:
         return value
     if value is None:
         return Budget()
-    if not isinstance(value, str):
-        _check_number("analysis budget", value)
-        return Budget(milliseconds=float(value))  # type: ignore[arg-type]
-    text = value.strip().lower()
-    if text == "auto":
-        return text
-    if text == "none":
-        return Budget()
-    try:
-        return Budget(milliseconds=float(text))
-    except ValueError:
-        raise _refusal("analysis budget", value) from None
+    number = value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text == "auto":
+            return text
+        if text == "none":
+            return Budget()
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+    if not _is_limit(number):
+        advice = 'give a number of 0 or more, "auto", or None for no limit'
+        raise _refusal("analysis budget", value, advice)
+    return Budget(milliseconds=float(number))  # type: ignore[arg-type]
 
 
 class Meter:
@@ -160,23 +165,19 @@ class Meter:
         return max(0, int(left))
 
 
-def _check_number(name: str, value: object) -> None:
-    """Raise `BudgetError` unless `value` is a number of zero or more."""
-    if isinstance(value, bool) or type(value).__name__ == "bool_":
-        raise _refusal(name, value)
+def _is_limit(value: object) -> bool:
+    """Whether `value` is a number of zero or more."""
+    if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
+        return False
     try:
-        number = float(value)  # type: ignore[arg-type]
+        return float(value) >= 0  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise _refusal(name, value) from None
-    if isinstance(value, (str, bytes)) or math.isnan(number) or number < 0:
-        raise _refusal(name, value)
+        return False
 
 
-def _refusal(name: str, value: object) -> BudgetError:
-    """Make the error that says what would have been a budget."""
-    return BudgetError(
-        user_message(
-            f"{value!r} is no valid {name}",
-            advice='give a number of 0 or more, "auto", or None for no limit',
-        )
-    )
+def _is_whole(number: float) -> bool:
+    return number == math.inf or number == int(number)
+
+
+def _refusal(what: str, value: object, advice: str) -> BudgetError:
+    return BudgetError(user_message(f"{value!r} is no valid {what}", advice=advice))

@@ -39,7 +39,7 @@ def test_parse(value, budget):
     "value", [-1, -0.5, "-3", math.nan, "nan", True, np.bool_(False), "", "soon", [], {}, b"2", 1j]
 )
 def test_parse_refuses(value):
-    with pytest.raises(BudgetError, match='(?s)analysis budget|milliseconds.*"auto"') as caught:
+    with pytest.raises(BudgetError, match='(?s)analysis budget.*"auto"') as caught:
         parse_budget(value)
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, DynBatchError)
 
@@ -58,8 +58,9 @@ def test_parse_refuses(value):
     ],
 )
 def test_budget_refuses(limits):
-    with pytest.raises(BudgetError, match=next(iter(limits))):
+    with pytest.raises(BudgetError, match=next(iter(limits))) as caught:
         Budget(**limits)
+    assert "auto" not in str(caught.value)
 
 
 def test_zero_and_text():

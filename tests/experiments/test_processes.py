@@ -27,9 +27,11 @@ BATCH = ["--batch-size", "2"]
 
 
 def start(*arguments, **environment):
-    mx.nd.waitall()  # of another test's; a fork that meets a pending backward pass never returns
+    mx.nd.waitall()  # a fork that meets a pending backward pass never returns
     root = Path(program.__file__).parents[1]
-    return subprocess.Popen(
+    # A process inherits that Ctrl-C is ignored, as it is in the background, but not who handles it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
         [sys.executable, "-W", "ignore", program.__file__, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(root), **environment},
         stdin=subprocess.PIPE,
@@ -37,9 +39,11 @@ def start(*arguments, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
+    return process
 
 
-def wait_for_step(process, output, epoch, step, seconds=60):
+def wait_for_step(process, output, epoch, step, seconds=120):
     """Wait until a process has written the loss of a step."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -63,7 +67,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop):
     process = start(*command, "--epochs", 1000, "--output", parts, "--num-workers", 1)
     wait_for_step(process, parts, 2, 4)
     process.send_signal(stop)
-    _, message = process.communicate(timeout=30)
+    _, message = process.communicate(timeout=120)
     before = read_checkpoint(parts / "last").state["epoch"]
     assert 1 <= before < 1000
     if stop == signal.SIGINT:
@@ -93,7 +97,7 @@ def test_pairs_from_a_pipe_are_scored(tmp_path, monkeypatch, capsys):
     assert names == ("1", "tea") and all(1 <= float(score) <= 5 for score in scores)
     assert " of 17 words are not in the vocabulary of " in from_file.err
     text = EXAMPLE.read_text()
-    assert start(*command, "-").communicate(text, timeout=60)[0] == from_file.out
+    assert start(*command, "-").communicate(text, timeout=120)[0] == from_file.out
     wrong = io.BytesIO(text.replace("\n3\twake", "\n4\twake").encode())
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(wrong))
     assert program.main([*command, "-"]) == 2
@@ -135,7 +139,7 @@ def test_processes_of_a_launcher_train_one_model(tmp_path, corpus):
     ]
     try:
         for process in processes:
-            assert process.communicate(timeout=60)[1] == "" and process.returncode == 0
+            assert process.communicate(timeout=120)[1] == "" and process.returncode == 0
     finally:
         for process in processes:
             process.kill()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Iterator
 
-import mxnet as mx
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record import STATE
+from tests.cells import dense
 
 INVOKE = register._imperative_invoke
 
@@ -26,7 +25,4 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def net() -> gdb.DynamicHybridBlock:
-    block = gdb.convert(nn.Dense(3, in_units=4))
-    block.initialize(mx.init.Uniform(1))
-    block.hybridize()
-    return block
+    return dense()

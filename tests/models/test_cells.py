@@ -9,8 +9,8 @@ from mxnet import autograd
 from mxnet.gluon import contrib, rnn
 
 import gluon_dynbatch as gdb
+from tests.cells import widths
 from tests.models.common import LENGTHS, WIDTH, arrays, check, ragged, ready
-from tests.test_launches import widths
 
 PROJECTED = 5
 

@@ -13,8 +13,8 @@ from mxnet.gluon import nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.batch import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
+from tests.cells import inputs
 from tests.models.common import LENGTHS, WIDTH, check, ragged, ready
-from tests.test_launches import inputs
 
 
 class Plain(nn.Block):

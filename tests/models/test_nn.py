@@ -12,8 +12,8 @@ from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.batch import GRANULARITIES
+from tests.cells import inputs
 from tests.models.common import LENGTHS, WIDTH, arrays, check, ragged, ready
-from tests.test_launches import inputs
 
 SEQUENTIAL = {
     "dense": lambda: [nn.Dense(3, in_units=WIDTH)],

@@ -1,0 +1,89 @@
+"""What is kept between flushes: compiled operators and plans."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import RUNTIME
+from tests.cells import Binary, Unary, chain, complete, inputs, ready, tree
+
+
+@pytest.fixture(scope="module")
+def a():
+    return ready(Unary(prefix="a_"))
+
+
+@pytest.fixture(scope="module")
+def b():
+    return ready(Unary(prefix="b_"))
+
+
+@pytest.fixture(scope="module")
+def join():
+    return ready(Binary(prefix="join_"))
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
+    """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
+    cell, join = ready(Unary()), ready(Binary())
+
+    def run(samples):
+        with autograd.record(), gdb.batching(granularity=granularity) as batch:
+            outputs = [tree(cell, join, s) for s in samples]
+        autograd.backward(outputs)
+        return batch
+
+    x, y = inputs(2)
+    before = RUNTIME.dispatcher.built
+    run([complete(2, x)])
+    built = RUNTIME.dispatcher.built
+    assert built - before == 2
+    run([complete(2, x)] * 9)
+    run([(x, ((x, y), y)), complete(3, y), x, (x, y)])
+    run([complete(height, x) for height in (4, 1, 0)])
+    assert RUNTIME.dispatcher.built == built
+
+
+def test_plans_are_reused_for_equal_graphs(a, b, join):
+    """By structure: other values hit, another order or another shape does not."""
+    x, y = inputs(2)
+
+    def cached(samples):
+        with gdb.batching(granularity="block", policy="agenda") as batch:
+            outputs = [tree(a, join, s) for s in samples]
+        wanted = [tree(a, join, s) for s in samples]
+        for got, want in zip(outputs, wanted):
+            np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), 1e-4, 1e-6)
+        return batch.report.flushes[-1].cached
+
+    RUNTIME.plans.clear()
+    z = inputs(3)[2]
+    assert not cached([(x, y), x])
+    assert cached([(x, y), x])
+    assert cached([(y, z), y]), "other arrays in the same places"
+    assert not cached([x, (x, y)]), "the samples in another order"
+    assert not cached([(x, x), x]), "one array where there were two"
+    assert not cached([(x, y), x, x])
+    assert cached([(x, y), x, x])
+    RUNTIME.plans.clear()
+    assert not cached([(x, y), x])
+
+
+def test_options_are_part_of_what_a_plan_is_for(a):
+    RUNTIME.plans.clear()
+
+    def run(**options):
+        with gdb.batching(**options) as batch:
+            outputs = [chain([a, a], x) for x in inputs(4)]
+        del outputs
+        return batch.report.flushes[-1].cached, batch.report.launches
+
+    assert run(granularity="block", policy="depth") == (False, 2)
+    assert run(granularity="block", policy="depth") == (True, 2)
+    assert run(granularity="block", policy="depth", max_rows=2) == (False, 4)
+    assert run(granularity="operator", policy="depth") == (False, 2)
+    assert run(granularity="block", policy="depth") == (True, 2)

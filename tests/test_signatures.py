@@ -1,0 +1,125 @@
+"""What must not be merged, and what need not be told apart."""
+
+from __future__ import annotations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import WIDTH, Attention, Unary, inputs, launches, ready, widths
+
+
+@pytest.fixture(scope="module")
+def a():
+    return ready(Unary(prefix="a_"))
+
+
+@pytest.fixture(scope="module")
+def b():
+    return ready(Unary(prefix="b_"))
+
+
+def test_two_cells_with_equal_weights_are_two_cells(a, b):
+    for granularity in GRANULARITIES:
+        assert launches(lambda s: s[0](s[1]), list(zip([a, b, a, b], inputs(4))), granularity) == 2
+
+
+def test_types_tell_calls_apart():
+    """Another trailing shape or another dtype is another launch; another number of rows is not."""
+    net = gdb.convert(nn.HybridSequential())
+    net.add(gdb.convert(nn.LeakyReLU(0.1)))
+    ready(net)
+    shapes = [(1, 3), (2, 3), (5, 3), (1, 4), (1, 3)]
+    samples = [mx.nd.ones(shape) for shape in shapes] + [mx.nd.ones((1, 3), dtype="float64")]
+    for granularity in ("block", "operator"):
+        assert launches(net, samples, granularity) == 3
+
+
+class Times(gdb.DynamicHybridBlock):
+    def hybrid_forward(self, F, x, factor):
+        return x * factor
+
+
+def test_numbers_tell_calls_apart():
+    """2 and -1 are two programs, and so are 0.0 and -0.0."""
+    net = ready(Times())
+    factors = [2, -1, 2, -1, 0.0, -0.0, 2]
+    for granularity in GRANULARITIES:
+        assert launches(lambda s: net(*s), list(zip(inputs(7), factors)), granularity) == 4
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_modes_tell_calls_apart(a, granularity):
+    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
+    x = inputs(1)[0]
+    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
+        kept = [a(x), a(x * 2)]
+        with autograd.pause():
+            cut = [a(x), a(x * 2), a(x)]
+    assert batch.report.launches == 2
+    np.testing.assert_allclose(kept[1].asnumpy(), cut[1].asnumpy(), 1e-5)
+
+
+def test_a_memory_that_all_samples_read_is_one_operand():
+    """Queries are joined along rows; the one memory is passed as it is."""
+    net = ready(Attention())
+    memory = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (5, WIDTH)))
+    for granularity in GRANULARITIES:
+        assert launches(lambda x: net(x, memory), inputs(6), granularity) == 1
+    with gdb.batching(granularity="block") as batch:
+        outputs = [net(x, memory) for x in inputs(6)]
+    assert "external" in str(batch.plan)
+    assert len(outputs) == 6
+
+
+def test_two_memories():
+    """Of the samples' own they are stacked, one launch; as trained weights they are two weights."""
+    net = ready(Attention())
+    random = np.random.RandomState(1)
+    memories = [mx.nd.array(random.uniform(-1, 1, (5, WIDTH))) for _ in range(2)]
+    samples = [(x, memories[i % 2]) for i, x in enumerate(inputs(6))]
+    assert launches(lambda s: net(*s), samples, "block") == 1
+    for memory in memories:
+        memory.attach_grad()
+    assert launches(lambda s: net(*s), samples, "block") == 2
+
+
+def test_operators_on_lazy_arrays_are_merged_too(a):
+    """``*``, ``+``, ``concat`` and ``sum`` between cells: a launch each, not one per sample."""
+
+    def fn(x):
+        h = a(x)
+        return mx.nd.concat(h * 2, h + x, dim=1).sum(axis=1)
+
+    assert launches(fn, inputs(7), "block") == 5
+    assert launches(fn, inputs(7), "graph") == 1
+
+
+def test_views_are_free(a):
+    """Rows, slices and reshapes of a lazy array are no calls at all."""
+    xs = [mx.nd.ones((3, WIDTH)), mx.nd.ones((5, WIDTH))]
+
+    def fn(x):
+        h = a(x)
+        return [a(h[i : i + 1]) for i in range(len(x))] + [
+            a(h[1].reshape((1, -1))),
+            a(h.reshape((-1, WIDTH))),
+        ]
+
+    batch = check_against_loop(fn, xs, granularity="block", analysis_budget=None)
+    assert batch.report.nodes == 2 + 3 + 5 + 2 + 2
+    assert widths(batch) == [2, 12]
+
+
+def test_equal_zeros_are_one_value(a):
+    """Initial states made inside the scope take no memory and no launch per sample."""
+    with gdb.batching(granularity="block") as batch:
+        outputs = [a(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
+    assert widths(batch) == [5]
+    assert len(batch.plan.fills[0].externals) == 1
+    assert len({y.asnumpy().tobytes() for y in outputs}) == 1
