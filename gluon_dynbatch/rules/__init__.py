@@ -14,9 +14,16 @@ from . import elementwise, index, linear, reduce, sequence, shape, vision
 from .apart import INTERNAL, NEVER, REFUSED, internal
 from .families import MERGED, Family, reference, spelling, summary
 from .kernels import faster
-from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
+from .properties import (
+    CREATION,
+    OVERWRITES,
+    UNREAD_IN_BACKWARD,
+    is_random,
+    mutates,
+    nondifferentiable_inputs,
+)
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
-from .table import TABLE, rows, stack
+from .table import TABLE, adds_up, rows, stack
 
 FAMILIES = (elementwise, index, linear, reduce, sequence, shape, vision)
 """The modules that fill `TABLE`."""
@@ -30,6 +37,7 @@ __all__ = [
     "INTERNAL",
     "MERGED",
     "NEVER",
+    "OVERWRITES",
     "REFUSED",
     "TABLE",
     "Ref",
@@ -38,6 +46,7 @@ __all__ = [
     "Shape",
     "Site",
     "Step",
+    "adds_up",
     "faster",
     "internal",
     "is_random",

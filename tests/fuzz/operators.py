@@ -26,10 +26,6 @@ LEFT_OUT: Dict[str, str] = {
 LIMITED: Dict[str, str] = {
     "SequenceLast": "with lengths only: MXNet's gradient of the other form corrupts its heap",
 }
-for _op in ("gemm", "gemm2", "trmm", "trsm"):
-    LIMITED[f"_linalg_{_op}"] = (
-        "on copies only: MXNet writes gradients that are to be added to those of a variable"
-    )
 
 _PREFIXES = ("_contrib_", "_linalg_", "_random_", "_image_", "_np_")
 
@@ -79,11 +75,6 @@ def not_generated() -> Dict[str, str]:
         op: LEFT_OUT.get(op) or ("no case in tests/rules" if spelling(op) else "not in F")
         for op in sorted(set(rules.TABLE) - set(generated()))
     }
-
-
-def copied(op: str) -> bool:
-    """Whether an operator has to be given copies of variables."""
-    return "on copies only" in LIMITED.get(op, "")
 
 
 def arguments(attrs: Dict[str, str]) -> str:

@@ -122,3 +122,114 @@ def test_batch_norm_as_an_operator(train_mode: bool, granularity: str) -> None:
         found.append([array.asnumpy() for array in arrays])
     for wanted, got in zip(*found):
         np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)
+
+
+class OneOperator(gdb.DynamicHybridBlock):
+    """An operator on a parameter, whose gradients add up over calls."""
+
+    def __init__(self, apply: Any, shape: Any, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._apply = apply
+        with self.name_scope():
+            self.w = self.params.get("w", shape=shape)
+
+    def hybrid_forward(self, F: Any, x: Any, w: Any) -> Any:
+        return F.broadcast_mul(x, row(F, self._apply(F, w)))
+
+
+def row(F: Any, matrix: Any) -> Any:
+    """Return what a result becomes a factor of the sample's array with."""
+    return F.reshape(F.slice_axis(F.reshape(matrix, shape=(-1, 2)), axis=0, begin=0, end=1), (1, 2))
+
+
+OVERWRITTEN = {
+    "clip": ((1, 2), lambda F, w: F.clip(w, -2, 2)),
+    "mean": ((2, 2), lambda F, w: F.mean(w, axis=1)),
+    "flip": ((1, 2), lambda F, w: F.flip(w, axis=1)),
+    "cumsum": ((1, 2), lambda F, w: F.cumsum(w, axis=1)),
+    "gemm2": ((1, 2, 2), lambda F, w: F.linalg.gemm2(w, F.ones((1, 2, 2), dtype="float64"))),
+    "inverse": ((1, 2, 2), lambda F, w: F.linalg.inverse(w)),
+    "RNN": (
+        (1, 1, 2),
+        lambda F, w: F.RNN(
+            w, F.ones(12, dtype="float64"), F.zeros((1, 1, 2), dtype="float64"), state_size=2,
+            num_layers=1, mode="rnn_tanh",
+        ),
+    ),
+}  # fmt: skip
+
+
+@ALL
+@pytest.mark.parametrize("op", OVERWRITTEN)
+def test_gradients_of_a_parameter_that_mxnet_cannot_add_up(op: str, granularity: str) -> None:
+    """They were overwritten by the next launch, lost, or refused."""
+    shape, apply = OVERWRITTEN[op]
+    net = OneOperator(apply, shape)
+    net.initialize(mx.init.Uniform(0.4))
+    net.cast("float64")
+    net.w.set_data(net.w.data() + mx.nd.eye(2, dtype="float64")[: shape[-2]])
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(n, 2), dtype="float64") for n in (1, 2, 3)]
+    options = {"granularity": granularity, "max_rows": 1}
+    gdb.testing.check_against_loop(net, samples, [net.w], **options)
+
+
+class LikeAnother(gdb.DynamicHybridBlock):
+    """Of one argument only the shape counts, which launches know without it."""
+
+    def hybrid_forward(self, F: Any, x: Any, y: Any) -> Any:
+        return F.reshape_like(x, F.tanh(y))
+
+
+@ALL
+def test_an_array_of_which_only_the_shape_counts(granularity: str) -> None:
+    """Its gradient was what happened to be in memory."""
+    net = LikeAnother()
+    net.hybridize()
+    pairs = [(mx.nd.ones((3, 4)), mx.nd.ones((3, 4))) for _ in range(2)]
+    for pair in pairs:
+        for array in pair:
+            array.attach_grad()
+            array.grad[:] = 5
+    with autograd.record(), gdb.batching(granularity=granularity):
+        results = [net(*pair) for pair in pairs]
+    autograd.backward(results)
+    for x, y in pairs:
+        assert (x.grad.asnumpy() == 1).all() and (y.grad.asnumpy() == 0).all()
+
+
+class OnDiagonals(gdb.DynamicHybridBlock):
+    """A vector becomes a matrix."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.diag(x, k=-1)
+
+
+@ALL
+def test_diagonals_in_half_precision(granularity: str) -> None:
+    """They were made with an operator that knows single and double precision only."""
+    net = OnDiagonals()
+    net.hybridize()
+    samples = [mx.nd.ones(2, dtype="float16") * k for k in range(3)]
+    for x in samples:
+        x.attach_grad()
+    batch = gdb.testing.check_against_loop(net, samples, granularity=granularity)
+    assert batch.report.launches == 1
+
+
+class SixDimensions(gdb.DynamicHybridBlock):
+    """With a batch axis there would be seven."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.tanh(F.reshape(x, shape=(2, -1)))
+
+
+@ALL
+def test_arrays_of_six_dimensions(granularity: str) -> None:
+    """MXNet cannot reshape arrays of seven; the launch failed."""
+    net = SixDimensions()
+    net.hybridize()
+    samples = [mx.nd.ones((1, 2, 1, 2, 1, 2)) * k for k in range(3)]
+    for x in samples:
+        x.attach_grad()
+    gdb.testing.check_against_loop(net, samples, granularity=granularity)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.rules.interpreter import Case, R
 
 from .harness import FLATTENER
-from .operators import arguments, cases, copied, generated, spelling
+from .operators import arguments, cases, generated, spelling
 
 Shape = Tuple[int, ...]
 
@@ -227,8 +227,6 @@ class Body:
     def call(self, case: Case) -> bool:
         """Append the call of a case."""
         inputs = [self.need(a.shape, a.kind, a.bound) for a in case.inputs]
-        if copied(case.op):
-            inputs = [f"1 * ({text})" for text in inputs]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
         expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(attrs)})"
         if case.random:
