@@ -379,7 +379,7 @@ class NormalForm:
             number = self._node(node.op, node.attrs, inputs, node.extra)
             for ref in self._program.visible:
                 if ref[0] == row:
-                    self._done[ref] = (number, ref[1])
+                    self._done[ref] = self._result_of(number, ref[1])
             return
         made: List[List[Ref]] = []
         for step in rewrite.steps:
@@ -387,6 +387,13 @@ class NormalForm:
             made.append(self._step(step, refs, row))
         for out, (s, k) in enumerate(rewrite.outputs):
             self._done[(row, out)] = inputs[k] if s == rules.INPUT else made[s][k]
+
+    def _result_of(self, number: int, output: int) -> Ref:
+        """Return a result of a node; if it needs the first one in memory, this one is read too."""
+        if not output or self.nodes[number]["op"] not in rules.READS_FIRST_RESULT:
+            return (number, output)
+        nothing = self._node("_mul_scalar", {"scalar": "0"}, [(number, 0)])
+        return (self._node("elemwise_add", {}, [(number, output), (nothing, 0)]), 0)
 
     def _step(self, step: rules.Step, refs: List[Ref], row: int) -> List[Ref]:
         """Emit one step, by the faster of two kernels where there are two."""
@@ -399,6 +406,8 @@ class NormalForm:
         replaced = rules.faster(step, size)
         if replaced is None:
             number = self._node(step.op, step.attrs, refs)
+            if step.op in rules.READS_FIRST_RESULT:
+                return [(number, 0), self._result_of(number, 1)]
             # More outputs than any operator has; only those that exist are ever asked for.
             return [(number, k) for k in range(max(2, int(step.attrs.get("num_outputs", "1"))) + 8)]
         numbers: List[int] = []

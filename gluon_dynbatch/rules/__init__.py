@@ -17,6 +17,7 @@ from .kernels import faster
 from .properties import (
     CREATION,
     OVERWRITES,
+    READS_FIRST_RESULT,
     UNREAD_IN_BACKWARD,
     is_random,
     mutates,
@@ -38,6 +39,7 @@ __all__ = [
     "MERGED",
     "NEVER",
     "OVERWRITES",
+    "READS_FIRST_RESULT",
     "REFUSED",
     "TABLE",
     "Ref",

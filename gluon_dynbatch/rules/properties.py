@@ -46,6 +46,9 @@ OVERWRITES: FrozenSet[str] = words(
 )
 """Operators that overwrite, lose, spoil or refuse to write gradients that are to be added up."""
 
+READS_FIRST_RESULT: FrozenSet[str] = words("moments")
+"""Operators whose second result is wrong in a ``CachedOp`` in which nobody reads the first one."""
+
 _RANDOM = words("Dropout _shuffle Custom RNN")
 _MUTATES = words(
     "BatchNorm BatchNorm_v1 Custom IdentityAttachKLSparseReg _contrib_BatchNormWithReLU "

@@ -233,3 +233,23 @@ def test_arrays_of_six_dimensions(granularity: str) -> None:
     for x in samples:
         x.attach_grad()
     gdb.testing.check_against_loop(net, samples, granularity=granularity)
+
+
+class Variance(gdb.DynamicHybridBlock):
+    """Nobody reads the first result of ``moments``."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.moments(x, axes=(1,), keepdims=True)[1]
+
+
+@ALL
+@pytest.mark.parametrize("budget", [None, 0])
+def test_a_variance_without_its_mean(budget: Any, granularity: str) -> None:
+    """MXNet computes it from memory that was never written, also in a hybridized loop."""
+    net = Variance()
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(k + 1, 2, 2)) for k in range(3)]
+    with gdb.batching(granularity=granularity, analysis_budget=budget):
+        results = [net(x) for x in samples]
+    for x, y in zip(samples, results):
+        np.testing.assert_allclose(y.asnumpy(), x.asnumpy().var(1, keepdims=True), 1e-4, 1e-5)
