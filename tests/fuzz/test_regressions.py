@@ -253,3 +253,53 @@ def test_a_variance_without_its_mean(budget: Any, granularity: str) -> None:
         results = [net(x) for x in samples]
     for x, y in zip(samples, results):
         np.testing.assert_allclose(y.asnumpy(), x.asnumpy().var(1, keepdims=True), 1e-4, 1e-5)
+
+
+class GivenStatistics(gdb.DynamicHybridBlock):
+    """Running statistics are arguments, not parameters."""
+
+    def hybrid_forward(self, F: Any, x: Any, mean: Any, var: Any) -> Any:
+        ones, zeros = F.ones_like(mean), F.zeros_like(mean)
+        return F.BatchNorm(2 * x, ones, zeros, mean, var, fix_gamma=False)
+
+
+@ALL
+def test_statistics_that_a_cell_is_given(granularity: str) -> None:
+    """Their update was lost, and the backward pass failed."""
+    net = GivenStatistics()
+    net.hybridize()
+    found = []
+    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
+        mean, var = mx.nd.ones(3) * 0.5, mx.nd.ones(3) * 2
+        samples = [mx.nd.arange(6 * (k + 1)).reshape((-1, 3)) for k in range(3)]
+        for x in samples:
+            x.attach_grad()
+        with autograd.record(), scope:
+            results = [net(x, mean, var) for x in samples]
+            losses = [(y * y * x).sum() for x, y in zip(samples, results)]
+        autograd.backward(losses)
+        arrays = [*results, mean, var, *(x.grad for x in samples)]
+        found.append([array.asnumpy() for array in arrays])
+    for wanted, got in zip(*found):
+        np.testing.assert_allclose(got, wanted, 1e-4, 1e-4)
+
+
+class Shuffled(gdb.DynamicHybridBlock):
+    """An operator that MXNet cannot compile, as it has no gradient."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.shuffle(F.BlockGrad(x * 2)) * 0 + x
+
+
+@ALL
+def test_a_cell_that_mxnet_cannot_compile(granularity: str) -> None:
+    """The launch failed, far from the line; the operator alone runs at once."""
+    net, before = Shuffled(), gdb.convert(nn.Activation("relu"))
+    net.hybridize()
+    before.hybridize()
+    samples = [mx.nd.ones((2, 3)) * k for k in range(3)]
+    with gdb.batching(granularity=granularity) as batch:
+        results = [net(before(x)) for x in samples]
+    for x, y in zip(samples, results):
+        np.testing.assert_array_equal(y.asnumpy(), x.asnumpy())
+    assert [row.name for row in batch.report.alone] == ["_shuffle"]
