@@ -403,7 +403,8 @@ class NormalForm:
             shape = self._variant.entry.shapes[self._program.rows[row].inputs[0]]
             axis = int(self._program.rows[row].attrs.get("axis", "1"))
             size = shape[axis]
-        replaced = rules.faster(step, size)
+        floating = self._variant.entry.dtypes.get((row, 0)) in FLOATS
+        replaced = rules.faster(step, size, floating)
         if replaced is None:
             number = self._node(step.op, step.attrs, refs)
             if step.op in rules.READS_FIRST_RESULT:

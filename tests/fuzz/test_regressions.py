@@ -303,3 +303,19 @@ def test_a_cell_that_mxnet_cannot_compile(granularity: str) -> None:
     for x, y in zip(samples, results):
         np.testing.assert_array_equal(y.asnumpy(), x.asnumpy())
     assert [row.name for row in batch.report.alone] == ["_shuffle"]
+
+
+class Rectified(gdb.DynamicHybridBlock):
+    """Numbers of words, say."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.relu(F.cast(x, dtype="int32"))
+
+
+@ALL
+def test_relu_of_integers(granularity: str) -> None:
+    """It was replaced by a faster operator that takes floating-point numbers only."""
+    net = Rectified()
+    net.hybridize()
+    samples = [mx.nd.array([[-1, k]]) for k in range(3)]
+    gdb.testing.check_against_loop(net, samples, granularity=granularity)
