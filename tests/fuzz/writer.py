@@ -227,6 +227,8 @@ class Body:
     def call(self, case: Case) -> bool:
         """Append the call of a case."""
         inputs = [self.need(a.shape, a.kind, a.bound) for a in case.inputs]
+        if case.op == "RNN":
+            inputs[2:] = [f"F.BlockGrad({text})" for text in inputs[2:]]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
         expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(attrs)})"
         if case.random:
