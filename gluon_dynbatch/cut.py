@@ -171,6 +171,7 @@ def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
         normal = NormalForm(variant, set(part), layout, partition.sums, place)
         for ref in refs:
             normal.result(ref)
+        normal.finish()
         reason = (_refusal(variant, part) or variant.reason) if alone else ""
         uses.append(
             SegmentUse(table.intern(normal, variant, layout, reason), tuple(normal.sources))

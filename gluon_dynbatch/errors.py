@@ -184,3 +184,7 @@ class MismatchError(DynBatchError, AssertionError):
     Way out: report it with the printed operator and attributes; meanwhile choose a larger
     granularity or take the block out of the scope.
     """
+
+
+class RunAsPythonError(Exception):
+    """A block cannot be one recorded call.  Users never see it: the block is run as Python."""

@@ -278,7 +278,7 @@ class Flush:
                 # One set of heads per plan is the rule; others must not fill memory.
                 planned.gradients.clear()
                 gradient = planned.gradients[key] = plan_gradient(plan, heads)
-            if gradient.launches:
+            if gradient.launches or any(gradient.reach()):
                 tape = GradientTape(plan, gradient, externals)
         execution = Execution(
             plan, externals, self._runtime.dispatcher, lambda n: self._where(planned, n), tape

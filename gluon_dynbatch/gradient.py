@@ -34,6 +34,7 @@ from typing import (
 )
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 from mxnet.base import (
     _LIB,
@@ -49,8 +50,8 @@ from mxnet.ndarray import NDArray
 from .dispatch import ONE_AT_A_TIME
 from .errors import GradientError, user_message
 from .execute import Buffers, add_to, part, zero
-from .gradient_plan import GradientPlan, Pull
-from .graph import TRAINING
+from .gradient_plan import GradientPlan, Pull, Reach
+from .graph import FLOATS, TRAINING
 from .plan import Plan, Whole
 from .profiling import PROFILER
 from .segment import ParameterRows
@@ -183,7 +184,7 @@ class GradientTape:
 
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
-        self._pulls = self._gradient.pulls()
+        self._pulls, reach = self._gradient.pulls(), self._gradient.reach()
         self._buffers.upload(self._pulls.indices)
         self._filled: List[Tuple[int, int, int]] = []
         for number, fill in enumerate(self._plan.fills):
@@ -191,11 +192,30 @@ class GradientTape:
                 row = 0
                 unit = self._plan.arenas[fill.region.arena].unit
                 for external in fill.externals:
-                    self._filled.append((number, row, external))
-                    self.inputs.append(self._externals[external])
+                    if external in reach.flowing:
+                        self._filled.append((number, row, external))
+                        self.inputs.append(self._externals[external])
                     row += self._externals[external].size // unit
+        self._idle = self._idle_inputs(reach)
+        self.inputs += self._idle
         if self.inputs:
             record_function(self.inputs, heads, self.backward)
+
+    def _idle_inputs(self, reach: Reach) -> List[NDArray]:
+        """Return what the loop would give zeros: no gradient flows there, but it has been read."""
+        found = {id(array): array for array in (self._externals[e] for e in reach.idle)}
+        for number in reach.launches:
+            segment = self._plan.launches[number].segment
+            for parameter in segment.parameters:
+                whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
+                if whole.grad_req != "null":
+                    data = whole.data(segment.context)
+                    found[id(data)] = data
+        return [
+            _with_dense_gradient(array)
+            for key, array in found.items()
+            if key not in self._stand_ins and np.dtype(array.dtype).name in FLOATS
+        ]
 
     def backward(
         self, head_gradients: List[NDArray], wanted: List[bool]
@@ -254,6 +274,8 @@ class GradientTape:
             array = self._externals[external]
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
+        for array, want in zip(self._idle, wanted[len(found) :]):
+            found.append(mx.nd.zeros_like(array) if want else None)
         return found
 
 

@@ -10,6 +10,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    FrozenSet,
     List,
     NamedTuple,
     Optional,
@@ -59,6 +60,16 @@ class Pulls(NamedTuple):
     indices: Array
 
 
+class Reach(NamedTuple):
+    """What calls on the way to a head read: the loop gives all of this a gradient."""
+
+    #: Numbers of arrays from outside into which a gradient flows.
+    flowing: FrozenSet[int]
+    #: Those into which none flows, and launches for whose parameters this is so: they get zeros.
+    idle: Tuple[int, ...]
+    launches: Tuple[int, ...]
+
+
 class GradientPlan(NamedTuple):
     """How a plan is run backward."""
 
@@ -71,6 +82,7 @@ class GradientPlan(NamedTuple):
     sizes: Tuple[int, ...]
     #: Names the pulls, which nobody needs before the launches have been recorded.
     pulls: Callable[[], Pulls]
+    reach: Callable[[], Reach]
 
 
 def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
@@ -124,7 +136,7 @@ class _Backward:
         self._maker = owner[units.slot_unit] if len(units.slot_unit) else owner[:0]
 
     def plan(self) -> GradientPlan:
-        operands = self._flowing_operands()
+        operands = self._flowing = self._flowing_operands()
         live = self._live(operands)
         heads = self._place_heads()
         regions = self._place_operands(
@@ -137,6 +149,7 @@ class _Backward:
             tuple(self._fetches.arenas),
             tuple(self._fetches.sizes),
             functools.lru_cache(maxsize=None)(functools.partial(self._pulls, live)),
+            functools.lru_cache(maxsize=None)(functools.partial(self._reach, live)),
         )
 
     def _pulls(self, live: List[int]) -> Pulls:
@@ -197,6 +210,44 @@ class _Backward:
                 for operand in operands[number]:
                     reached.update(operand.makers)
         return sorted(reached.intersection(operands))
+
+    def _reach(self, live: List[int]) -> Reach:
+        """Find what the loop's graph has, unit by unit."""
+        launches, units = self._plan.launches, self._plan.units
+        term, reached = units.term, np.zeros(units.graph.size, dtype=bool)
+        heads = [head.term for head in self._heads if head.term >= 0]
+        reached[units.slot_unit[heads]] = True
+        read, passed = [np.zeros(0, dtype=np.int64)], set()
+        for number in reversed(range(len(launches))):
+            launch = launches[number]
+            members = launch.units[reached[launch.units]]
+            if len(members) and launch.segment.mode & RECORDING:
+                passed.add(number)
+                terms = term[self._terms_read(members, len(launch.segment.inputs))]
+                read.append(-1 - terms[terms < 0])
+                reached[units.slot_unit[terms[terms >= 0]]] = True
+        flowing = [term[operand.terms] for number in live for operand in self._flowing[number]]
+        self._flowing.clear()
+        fed = {-1 - t for terms in flowing for t in np.unique(terms).tolist() if t < 0}
+        for number in live:
+            launch = launches[number]
+            for operand, port in zip(launch.operands, launch.segment.inputs):
+                if type(operand) is Whole and port.differentiable:
+                    fed.add(operand.external)
+        externals = set(np.unique(np.concatenate(read)).tolist())
+        return Reach(
+            frozenset(externals & fed),
+            tuple(sorted(externals - fed)),
+            tuple(sorted(passed.difference(live))),
+        )
+
+    def _terms_read(self, members: Array, ports: int) -> Array:
+        """Return the terms of all inputs of some units of one launch."""
+        units = self._plan.units
+        inputs = (units.input0[members][:, None] + np.arange(ports)).reshape(-1)
+        first = units.term0[inputs]
+        counts = units.term0[inputs + 1] - first
+        return np.repeat(first, counts) + ragged_range(counts)
 
     def _place_heads(self) -> Tuple[HeadFill, ...]:
         groups: Dict[Any, List[int]] = {}

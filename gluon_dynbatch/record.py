@@ -36,6 +36,7 @@ from .errors import (
     ArgumentError,
     ContextError,
     NotMergedError,
+    RunAsPythonError,
     ScopeError,
     StaleArrayError,
     Where,
@@ -311,7 +312,8 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
-        if callee.draws[bool(self.mode & TRAINING)]:
+        training = bool(self.mode & TRAINING)
+        if callee.enters[training]:
             return self._enter(block, args)
         if self.hold and len(self.recording.node_entry) >= self.hold:
             self._run_part(callee)
@@ -321,10 +323,14 @@ class Recorder:
                 if self.watch is not None:
                     self.watch.note(self.recording)
                 return made
-        return self.call(callee, args)
+        try:
+            return self.call(callee, args)
+        except RunAsPythonError:
+            callee.enters[training] = True
+            return self._enter(block, args)
 
     def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Run a block as Python, so that what its parameters draw belongs to this call alone."""
+        """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
         context = FLATTENER.flatten(args)[0][0].context
         with context:
             try:

@@ -171,6 +171,9 @@ class NormalForm:
         self._inputs: Dict[Any, Ref] = {}
         self.nodes: List[Dict[str, Any]] = []
         self.heads: List[Ref] = []
+        #: What variable nodes stand for, and copies of them, by number of the node.
+        self._variables: Dict[int, Tuple[str, int]] = {}
+        self._copies: Dict[int, int] = {}
         self.arguments: List[Tuple[str, int]] = []
         self.ports: List[Port] = []
         self.sources: List[Tuple[Source, ...]] = []
@@ -227,6 +230,20 @@ class NormalForm:
         if self._hands_through(made):
             made = (self._node("_copy", {}, [made]), 0)
         self.heads.append(made)
+
+    def finish(self) -> None:
+        """Note which inputs no result depends on as far as gradients go; after all results."""
+        stack, reached = [row for row, _ in self.heads], set()
+        while stack:
+            row = stack.pop()
+            if row not in reached:
+                reached.add(row)
+                node = self.nodes[row]
+                fixed = rules.nondifferentiable_inputs(node["op"])
+                stack += [r for k, (r, _, _) in enumerate(node["inputs"]) if k not in fixed]
+        for row, (kind, number) in self._variables.items():
+            if kind == "in" and row not in reached:
+                self.ports[number] = self.ports[number]._replace(differentiable=False)
 
     def _hands_through(self, ref: Ref) -> bool:
         """Whether the gradient of `ref` is, as it is, the gradient of a variable too.
@@ -304,35 +321,17 @@ class NormalForm:
         else:
             port = self._port(shape, dtype)
         number = len(self.ports)
-        self.ports.append(port._replace(differentiable=self._differentiable(ref, dtype)))
+        flows = dtype in FLOATS and ref not in self._variant.entry.embedded
+        self.ports.append(port._replace(differentiable=flows))
         self.sources.append(sources)
         made = self._variable("in", number)
         if shared or self._is_flat(port):
             return made
         return self._reshape(made, port.shape if self._layout == "alone" else (-1,) + port.shape)
 
-    def _differentiable(self, ref: Ref, dtype: str) -> bool:
-        if dtype not in FLOATS or ref in self._variant.entry.embedded:
-            return False
-        for i in self._with_shared():
-            node = self._program.rows[i]
-            fixed = rules.nondifferentiable_inputs(node.op)
-            if any(r == ref and k not in fixed for k, r in enumerate(node.inputs)):
-                return True
-        return False
-
-    def _with_shared(self) -> Set[int]:
-        """Return the members and the operators on shared arrays that they need."""
-        found, stack = set(self._members), list(self._members)
-        while stack:
-            for r, _ in self._program.rows[stack.pop()].inputs:
-                if r not in found and not self._variant.batched[r]:
-                    found.add(r)
-                    stack.append(r)
-        return found
-
     def _variable(self, kind: str, number: int) -> Ref:
         self.arguments.append((kind, number))
+        self._variables[len(self.nodes)] = (kind, number)
         self.nodes.append({"op": VARIABLE, "name": f"{kind}{number}", "inputs": []})
         return (len(self.nodes) - 1, 0)
 
@@ -355,10 +354,21 @@ class NormalForm:
     def _node(
         self, op: str, attrs: Any, inputs: Sequence[Ref], extra: Optional[Dict[str, Any]] = None
     ) -> int:
+        inputs = [self._guarded(op, ref) for ref in inputs]
         number = len(self.nodes)
         name = f"{self._variant.entry.name}_{op}{number}"
         self.nodes.append(symbol_node(op, name, attrs, inputs, extra))
         return number
+
+    def _guarded(self, op: str, ref: Ref) -> Ref:
+        """Return a copy of a variable whose gradients `op` could not add up."""
+        kind, number = self._variables.get(ref[0], ("", 0))
+        added = kind == "param" or (kind == "in" and self.ports[number].shared)
+        if not added or op == "_copy" or rules.adds_up(op) or rules.mutates(op):
+            return ref
+        if ref[0] not in self._copies:
+            self._copies[ref[0]] = self._node("_copy", {}, [ref])
+        return (self._copies[ref[0]], 0)
 
     def _reshape(self, ref: Ref, shape: Shape) -> Ref:
         return (self._node("Reshape", {"shape": str(tuple(shape))}, [ref]), 0)
@@ -371,7 +381,7 @@ class NormalForm:
             number = self._node(node.op, node.attrs, inputs, node.extra)
             for ref in self._program.visible:
                 if ref[0] == row:
-                    self._done[ref] = (number, ref[1])
+                    self._done[ref] = self._result_of(number, ref[1])
             return
         made: List[List[Ref]] = []
         for step in rewrite.steps:
@@ -379,6 +389,13 @@ class NormalForm:
             made.append(self._step(step, refs, row))
         for out, (s, k) in enumerate(rewrite.outputs):
             self._done[(row, out)] = inputs[k] if s == rules.INPUT else made[s][k]
+
+    def _result_of(self, number: int, output: int) -> Ref:
+        """Return a result of a node; if it needs the first one in memory, this one is read too."""
+        if not output or self.nodes[number]["op"] not in rules.READS_FIRST_RESULT:
+            return (number, output)
+        nothing = self._node("_mul_scalar", {"scalar": "0"}, [(number, 0)])
+        return (self._node("elemwise_add", {}, [(number, output), (nothing, 0)]), 0)
 
     def _step(self, step: rules.Step, refs: List[Ref], row: int) -> List[Ref]:
         """Emit one step, by the faster of two kernels where there are two."""
@@ -388,9 +405,12 @@ class NormalForm:
             shape = self._variant.entry.shapes[self._program.rows[row].inputs[0]]
             axis = int(self._program.rows[row].attrs.get("axis", "1"))
             size = shape[axis]
-        replaced = rules.faster(step, size)
+        floating = self._variant.entry.dtypes.get((row, 0)) in FLOATS
+        replaced = rules.faster(step, size, floating)
         if replaced is None:
             number = self._node(step.op, step.attrs, refs)
+            if step.op in rules.READS_FIRST_RESULT:
+                return [(number, 0), self._result_of(number, 1)]
             # More outputs than any operator has; only those that exist are ever asked for.
             return [(number, k) for k in range(max(2, int(step.attrs.get("num_outputs", "1"))) + 8)]
         numbers: List[int] = []

@@ -41,6 +41,7 @@ from mxnet.gluon import HybridBlock
 from . import rules, structure
 from .arrays import TYPES, ArrayType
 from .errors import (
+    RunAsPythonError,
     Where,
 )
 from .graph import TRAINING
@@ -294,6 +295,8 @@ class Library:
             self._drop_forgotten()
             if key not in self.entries:
                 program = self._program(callee, spec, types, where)
+                if isinstance(callee, BlockCallee) and self._is_python(program, mode):
+                    raise RunAsPythonError
                 self.entries[key] = self.make_entry(callee, mode, program, types, places, where)
             return self.entries[key]
 
@@ -328,6 +331,22 @@ class Library:
             symbol = trace_operator(operator, arguments).symbol
             known = self._writes[operator.name] = bool(symbol.list_auxiliary_states())
         return known
+
+    def _is_python(self, program: Program, mode: int) -> bool:
+        """Whether a block writes to its arguments, or MXNet cannot compile it.
+
+        Its operators are then recorded one by one, and those that do so run at once.
+        """
+        written = set(program.symbol.list_auxiliary_states()).intersection(program.names)
+        if mode & TRAINING and written:
+            return True
+        if all(row.op in rules.TABLE for row in program.rows if row.op != VARIABLE):
+            return False
+        try:
+            mx.nd.CachedOp(program.symbol)
+        except MXNetError as error:
+            return "FGradient" in str(error)
+        return False
 
     def _program(
         self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where

@@ -78,8 +78,9 @@ class BlockCallee:
         #: Whether the block tells of calls that are not recorded.
         self.counted = getattr(block, "_counts_calls", False)
         parameters = block.collect_params().values()
-        #: When predicting and when training: whether every call draws parameters of its own.
-        self.draws = tuple(any(_draws(p, mode) for p in parameters) for mode in (False, True))
+        #: When predicting and when training: whether calls run as Python, so that what is in them
+        #: is recorded; as those that draw parameters of their own do, and `RunAsPythonError`.
+        self.enters = [any(_draws(p, mode) for p in parameters) for mode in (False, True)]
         self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}

@@ -300,3 +300,62 @@ def test_training_takes_the_same_way(optimizer, granularity):
     assert_close(ends[0][0], ends[1][0])
     assert_close(ends[0][1], ends[1][1], 1e-3)
     assert ends[0][0]["losses"][0] != ends[0][0]["losses"][-1]
+
+
+class Signs(gdb.DynamicHybridBlock):
+    """No gradient flows through it, but what it reads is in the graph."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.w = self.params.get("w", shape=(1, 3))
+
+    def hybrid_forward(self, F, x, w):
+        return F.broadcast_add(F.sign(x), F.sign(w))
+
+
+STALE = 5
+
+
+def gradients_from_stale_ones(way, scope):
+    """Return the gradients of three samples, two other arrays and a parameter after `way`."""
+    net = Signs()
+    net.initialize(mx.init.One())
+    net.hybridize()
+    samples = [mx.nd.array([[1, -2, 3.0]]) * k for k in (1, 2, 3)]
+    before, after = mx.nd.ones((1, 3)), mx.nd.ones((1, 3))
+    variables = [*samples, before, after]
+    for x in variables:
+        x.attach_grad()
+    gradients = [x.grad for x in variables] + [net.w.grad()]
+    for gradient in gradients:
+        gradient[:] = STALE
+    with autograd.record():
+        computed = 2 * before
+        with scope:
+            losses = way(net, samples, computed, after)
+    autograd.backward(losses)
+    return [gradient.asnumpy() for gradient in gradients]
+
+
+WITHOUT_GRADIENT = {
+    "operators alone": lambda net, xs, b, a: [mx.nd.sign(2 * mx.nd.sign(x)).sum() for x in xs],
+    "cells alone": lambda net, xs, b, a: [net(x).sum() for x in xs],
+    "computed before": lambda net, xs, b, a: [net(b).sum() for _ in xs],
+    "beside a gradient": lambda net, xs, b, a: [(net(x) * a).sum() for x in xs],
+    "dropped": lambda net, xs, b, a: [(net(x) * a).sum() for x in xs][1:],
+    "behind a gradient": lambda net, xs, b, a: [net(mx.nd.tanh(x * a)).sum() for x in xs],
+    "an index": lambda net, xs, b, a: [mx.nd.pick(net(b) * a, x[:, 0]).sum() for x in xs],
+}
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("way", WITHOUT_GRADIENT)
+def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
+    """As in the loop; what was there before would stay otherwise."""
+    wanted = gradients_from_stale_ones(WITHOUT_GRADIENT[way], nullcontext())
+    scope = gdb.batching(granularity=granularity)
+    got = gradients_from_stale_ones(WITHOUT_GRADIENT[way], scope)
+    assert any((gradient == 0).all() for gradient in wanted)
+    for a, b in zip(wanted, got):
+        np.testing.assert_allclose(b, a)

@@ -14,9 +14,17 @@ from . import elementwise, index, linear, reduce, sequence, shape, vision
 from .apart import INTERNAL, NEVER, REFUSED, internal
 from .families import MERGED, Family, reference, spelling, summary
 from .kernels import BUILT_PER_SHAPE, SPARES_ROWS, faster
-from .properties import CREATION, UNREAD_IN_BACKWARD, is_random, mutates, nondifferentiable_inputs
+from .properties import (
+    CREATION,
+    OVERWRITES,
+    READS_FIRST_RESULT,
+    UNREAD_IN_BACKWARD,
+    is_random,
+    mutates,
+    nondifferentiable_inputs,
+)
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
-from .table import TABLE, rows, stack
+from .table import TABLE, adds_up, rows, stack
 
 FAMILIES = (elementwise, index, linear, reduce, sequence, shape, vision)
 """The modules that fill `TABLE`."""
@@ -31,6 +39,8 @@ __all__ = [
     "INTERNAL",
     "MERGED",
     "NEVER",
+    "OVERWRITES",
+    "READS_FIRST_RESULT",
     "REFUSED",
     "SPARES_ROWS",
     "TABLE",
@@ -40,6 +50,7 @@ __all__ = [
     "Shape",
     "Site",
     "Step",
+    "adds_up",
     "faster",
     "internal",
     "is_random",

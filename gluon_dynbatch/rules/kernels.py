@@ -28,7 +28,7 @@ anything up with them, nor draw, nor fail."""
 _ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
 
-def faster(step: Step, size: Optional[int]) -> Optional[Rewrite]:
+def faster(step: Step, size: Optional[int], floating: bool) -> Optional[Rewrite]:
     """Return a cheaper way to do what `step` does, or None.
 
     Parameters
@@ -37,8 +37,10 @@ def faster(step: Step, size: Optional[int]) -> Optional[Rewrite]:
         An operator of a merged program.
     size : int or None
         For an operator that splits its input, the size of the axis it splits; None if not known.
+    floating : bool
+        Whether the result is of floating-point numbers; ``Activation`` knows no others.
     """
-    if step.op in _ACTIVATIONS:
+    if step.op in _ACTIVATIONS and floating:
         made = Step("Activation", {"act_type": _ACTIVATIONS[step.op]}, ((INPUT, 0),))
         return Rewrite((made,), ((0, 0),))
     if step.op == "elemwise_add":

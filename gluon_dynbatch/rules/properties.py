@@ -38,6 +38,17 @@ _NO_GRADIENT: Mapping[str, Tuple[int, ...]] = {
 UNREAD_IN_BACKWARD: Mapping[str, Tuple[int, ...]] = {"Embedding": (1,), "take": (0,)}
 """Inputs, tables mostly, of which an operator's gradient needs the shape but never the values."""
 
+OVERWRITES: FrozenSet[str] = words(
+    "Crop RNN SpatialTransformer amp_cast amp_multicast clip elemwise_add mean moments reverse "
+    "_contrib_DeformableConvolution _contrib_box_nms _contrib_round_ste _contrib_sign_ste "
+    "_linalg_det _linalg_gemm _linalg_gemm2 _linalg_inverse _linalg_slogdet _linalg_syevd "
+    "_linalg_trmm _linalg_trsm _np_cumsum _split_v2"
+)
+"""Operators that overwrite, lose, spoil or refuse to write gradients that are to be added up."""
+
+READS_FIRST_RESULT: FrozenSet[str] = words("moments")
+"""Operators whose second result is wrong in a ``CachedOp`` in which nobody reads the first one."""
+
 _RANDOM = words("Dropout _shuffle Custom RNN")
 _MUTATES = words(
     "BatchNorm BatchNorm_v1 Custom IdentityAttachKLSparseReg _contrib_BatchNormWithReLU "

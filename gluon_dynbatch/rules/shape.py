@@ -360,10 +360,29 @@ def _diag(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def _diag_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     ndim = len(site.inputs[0])
     if ndim == 1:
-        offset = integer(site, "k", 0)
-        return (build.add("_linalg_makediag", *build.refs, offset=offset),)
+        return (_matrices(site, build),)
     axis1, axis2 = axis_of(site, "axis1", 0, ndim), axis_of(site, "axis2", 1, ndim)
     return build.call(*build.refs, axis1=axis1 + 1, axis2=axis2 + 1)
+
+
+def _matrices(site: Site, build: Builder) -> Ref:
+    """Put vectors on a diagonal each; `linalg.makediag` does so too, but not in half precision."""
+    size, k = site.outputs[0][0], integer(site, "k", 0) or 0
+    zero = build.add("zeros_like", build.add("slice_axis", *build.refs, axis=1, begin=0, end=1))
+    # In a matrix row by row, each element of the diagonal is followed by `size` zeros.
+    column = build.add("expand_dims", *build.refs, axis=2)
+    gaps = build.add("broadcast_axis", build.add("zeros_like", column), axis=2, size=size)
+    parts = [build.reshape(build.add("Concat", column, gaps, dim=2, num_args=2), 0, -1)]
+    before = k if k >= 0 else -k * size
+    missing = size * size - before - site.inputs[0][0] * (size + 1)
+    if before:
+        parts.insert(0, build.add("broadcast_axis", zero, axis=1, size=before))
+    if missing > 0:
+        parts.append(build.add("broadcast_axis", zero, axis=1, size=missing))
+    flat = build.add("Concat", *parts, dim=1, num_args=len(parts))
+    return build.reshape(
+        build.add("slice_axis", flat, axis=1, begin=0, end=size * size), -1, size, size
+    )
 
 
 @stack_rule("_contrib_arange_like")

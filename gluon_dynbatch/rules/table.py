@@ -15,6 +15,7 @@ from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 from .apart import REFUSED, internal
 from .builder import Builder
+from .properties import OVERWRITES
 from .site import Answer, Ref, Refusal, RefuseError, Site, UseRowsError, refuse_unless
 
 Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
@@ -29,6 +30,10 @@ class Rule(NamedTuple):
 
 TABLE: Dict[str, Rule] = {}
 """Rules by canonical operator name.  Filled when the package is imported, read-only after that."""
+
+
+MOST_DIMS = 6
+"""Dimensions that oneDNN, which reshapes arrays for MXNet, has at most."""
 
 
 def rows_rule(*ops: str) -> Callable[[Handler], Handler]:
@@ -90,6 +95,10 @@ def stack(site: Site) -> Answer:
     """
     try:
         rule = _rule(site)
+        refuse_unless(
+            max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
+            f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
+        )
     except RefuseError as refused:
         return Refusal(str(refused))
     attempts = [_direct, _fold, _fold_spread] if rule.stack is not None else [_fold, _fold_spread]
@@ -102,6 +111,22 @@ def stack(site: Site) -> Answer:
             if not isinstance(refused, UseRowsError):
                 reason = reason or str(refused)
     return Refusal(reason)
+
+
+def adds_up(op: str) -> bool:
+    """Say whether MXNet can add an operator's gradients to what is in the arrays for them.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+
+    Returns
+    -------
+    bool
+        False for what the table does not have: nobody has looked.
+    """
+    return op in TABLE and op not in OVERWRITES
 
 
 def _rule(site: Site) -> Rule:

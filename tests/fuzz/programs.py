@@ -94,9 +94,10 @@ def namespace() -> Dict[str, Any]:
 
 
 class Author:
-    """Draws one program."""
+    """Draws one program, in which some operators are `wanted` more than others."""
 
-    def __init__(self, draw: Any):
+    def __init__(self, draw: Any, wanted: Sequence[str]):
+        self._wanted = wanted
         choose = self.choose = Chooser(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
@@ -124,6 +125,9 @@ class Author:
         """Return a new seed for an array."""
         self._seed += 1
         return self._seed
+
+    def _body(self, environments: List[Dict[str, Any]], leading: Any, add_input: Any) -> Body:
+        return Body(self.choose, environments, leading, self.dtype, add_input, self._wanted)
 
     def _wish(self) -> str:
         """Return what is asked of one gradient."""
@@ -153,7 +157,7 @@ class Author:
                 env[title] = eval(given.text(self.seed(), rows, self.dtype), namespace())
             return title
 
-        body = Body(choose, environments, leading, self.dtype, add_input)
+        body = self._body(environments, leading, add_input)
         body.input((1, WIDTH) if recursive else choose.pick([(R, 3), (R, 4), (R, 2, 4), (2, 4)]))
         if recursive:
             self._add_children(body, environments)
@@ -228,7 +232,7 @@ class Author:
                 env["s"][title] = eval(given.text(self.seed(), rows, self.dtype), namespace())
             return f's["{title}"]'
 
-        body = Body(self.choose, environments, leading, self.dtype, add_input)
+        body = self._body(environments, leading, add_input)
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
             self._add_step(body)
@@ -328,6 +332,6 @@ def _function_text(head: str, lines: List[str]) -> str:
 
 
 @st.composite
-def programs(draw: Any) -> Program:
-    """Draw whole programs."""
-    return Author(draw).program()
+def programs(draw: Any, wanted: Sequence[str] = ()) -> Program:
+    """Draw whole programs, in which some operators are `wanted` more than others."""
+    return Author(draw, wanted).program()

@@ -21,10 +21,12 @@ from gluon_dynbatch.batch import RUNTIME
 from tests.strategies import check_invariants
 
 from .harness import ExcusedError
+from .operators import generated
 from .programs import Program, programs
 
-#: Files of a worker's folder: the program that runs now, and what is told at the end.
-CURRENT, SUMMARY = "current.py", "summary.json"
+#: Files of a worker's folder: the program that runs now, what is told at the end, and which
+#: operators earlier workers have recorded.
+CURRENT, SUMMARY, SEEN = "current.py", "summary.json", "seen.json"
 #: Programs of one round.  Hypothesis varies what it has drawn; a new round begins afresh.
 ROUND = 20
 #: Programs after which the summary is written again.
@@ -72,7 +74,13 @@ class Session:
             current.unlink()
 
     def run(self, seed: int, count: int) -> None:
-        """Draw and check programs until one fails, which is shrunk."""
+        """Draw and check programs until one fails, which is shrunk.
+
+        Operators that no program has recorded so far are called more often.
+        """
+        before = self._folder / SEEN
+        seen = set(json.loads(before.read_text(encoding="utf-8"))) if before.exists() else set()
+        wanted = tuple(sorted(set(generated()) - seen - _recorded()))
 
         @hypothesis.seed(seed)
         @settings(
@@ -83,7 +91,7 @@ class Session:
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate, Phase.shrink],
         )
-        @given(programs())
+        @given(programs(wanted))
         def check(program: Program) -> None:
             self.check(program)
 
@@ -99,15 +107,17 @@ class Session:
 
     def summary(self) -> Dict[str, Any]:
         """Return everything as it goes into JSON."""
-        recorded = {
-            row.op for entry in RUNTIME.library.entries.values() for row in entry.program.rows
-        }
         return {
             "programs": len(self._seen),
             "excused": self.excused,
-            "operators": sorted(recorded & set(rules.TABLE)),
+            "operators": sorted(_recorded() & set(rules.TABLE)),
             "failure": self.failure,
         }
+
+
+def _recorded() -> Set[str]:
+    """Return the operators of everything that this process has recorded."""
+    return {row.op for entry in RUNTIME.library.entries.values() for row in entry.program.rows}
 
 
 def main() -> None:

@@ -93,6 +93,8 @@ class Body:
         Of all floating-point arrays.
     add_input : callable
         ``add_input(template, kind, bound)`` makes an array from outside and returns its name.
+    wanted : sequence of str
+        Operators that are called more often than others.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Body:
         leading: Sequence[int],
         dtype: str,
         add_input: Callable[[Shape, str, int], str],
+        wanted: Sequence[str],
     ):
         self.choose = choose
         self.environments = environments
@@ -110,6 +113,7 @@ class Body:
         self.lines: List[str] = []
         self.values: List[Value] = []
         self._add_input = add_input
+        self._wanted = wanted
         self._names = 0
 
     def name(self) -> str:
@@ -214,7 +218,8 @@ class Body:
 
     def add_case(self) -> bool:
         """Append a call of any operator of the rule table."""
-        op = self.choose.pick(generated())
+        wanted = self._wanted if self._wanted and self.choose.count(0, 3) else generated()
+        op = self.choose.pick(wanted)
         extents = tuple(self.choose.count(2, 4) for _ in range(3))
         known = cases(extents)[op]  # type: ignore[index]
         return self.call(known[self.choose.count(0, len(known) - 1)])
@@ -222,6 +227,8 @@ class Body:
     def call(self, case: Case) -> bool:
         """Append the call of a case."""
         inputs = [self.need(a.shape, a.kind, a.bound) for a in case.inputs]
+        if case.op == "RNN":
+            inputs[2:] = [f"F.BlockGrad({text})" for text in inputs[2:]]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
         expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(attrs)})"
         if case.random:

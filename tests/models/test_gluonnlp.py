@@ -309,3 +309,82 @@ def test_dropped_weights(converted):
         drawn = [fn(sample) for sample in samples]
     assert len({y.asnumpy().tobytes() for y in drawn}) == len(samples)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+def test_elmo():
+    """Letters, highways and two directions of layers; the loops in them run one by one."""
+    elmo = ready(
+        nlp.model.ELMoBiLM(
+            "lstmpc", WIDTH, [[1, 2], [2, 2]], 3, 262, 1, "relu", 6, WIDTH, 5, WIDTH, 2, 3, 3
+        )
+    )
+
+    def fn(letters):
+        states = elmo.begin_state(mx.nd.zeros, batch_size=1)
+        return elmo(letters, states)
+
+    samples = [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES]
+    batch = check(fn, samples, elmo)
+    (alone,) = batch.report.alone
+    assert alone.reason.startswith("Operator _foreach can't be merged")
+
+
+def test_roberta_classifier():
+    net = ready(nlp.model.RoBERTaClassifier(bert(nlp.model.RoBERTaModel, use_decoder=False)))
+
+    def fn(words):
+        return net(words.reshape((1, -1)), mx.nd.array([len(words)]))
+
+    fn(sentences()[0])
+    check(fn, sentences(), net, launches=SIZES)
+
+
+class Decoder(gdb.DynamicHybridBlock):
+    """A step of a language model, as the samplers of GluonNLP call it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.embedding = nn.Embedding(WORDS, WIDTH)
+            self.cell = gdb.convert(mx.gluon.rnn.GRUCell(WIDTH, input_size=WIDTH))
+            self.scores = nn.Dense(WORDS, in_units=WIDTH)
+
+    def hybrid_forward(self, F, words, state):
+        made, (state,) = self.cell(self.embedding(words), [state])
+        return self.scores(made), state
+
+
+def test_a_beam_search():
+    """Several sentences at once; each step reads values, and the results are the loop's."""
+    net = ready(Decoder(), scale=2)
+    sampler = nlp.model.BeamSearchSampler(
+        beam_size=3, decoder=lambda words, state: net(words.astype("float32"), state), eos_id=0,
+        scorer=nlp.model.BeamSearchScorer(alpha=0.5), max_length=4,
+    )  # fmt: skip
+    starts = [x.reshape((1, WIDTH)) for x in ragged(lengths=[1] * 4)]
+
+    def decode():
+        return [sampler(mx.nd.array([1 + k]), x) for k, x in enumerate(starts)]
+
+    wanted = decode()
+    with gdb.batching() as batch:
+        got = decode()
+    for one, other in zip(wanted, got):
+        for a, b in zip(one, other):
+            np.testing.assert_allclose(b.asnumpy(), a.asnumpy(), 1e-4, 1e-5)
+    assert batch.report.nodes > 0
+
+
+def test_scores_of_a_beam_over_many_sentences():
+    """One step of all sentences shares its launches; the best of each are chosen by `topk`."""
+    net = ready(Decoder(), scale=2)
+    scorer = ready(nlp.model.BeamSearchScorer(alpha=0.5))
+    beams = arrays(*[(3, WIDTH)] * 4)
+
+    def fn(state):
+        scores, state = net(mx.nd.array([1, 2, 3]), state)
+        total = scorer(scores, mx.nd.zeros((3, 1)), mx.nd.array([2]))
+        return mx.nd.topk(total.reshape((1, -1)), k=3, ret_typ="both", axis=-1)[0], state
+
+    batch = check(fn, beams, net)
+    assert batch.report.alone == [] and batch.report.launches < 2 * len(beams)
