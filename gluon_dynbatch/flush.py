@@ -220,12 +220,16 @@ class Flush:
         plan = make_plan(
             units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
         )
-        values = np.arange(len(recording.value_type))
-        values[list(moved)] = list(moved.values())
-        places = units.value_term[values]
+        places = units.value_term
+        if moved:
+            values = np.arange(len(recording.value_type))
+            values[list(moved)] = list(moved.values())
+            places = places[values]
         mode_of = np.array([segment.mode for segment in units.segments])
-        made = units.segment[units.slot_unit[np.maximum(places, 0)]]
-        modes = np.where(places >= 0, mode_of[made], 0)
+        modes = np.where(places >= 0, mode_of[0], 0)
+        if (mode_of != mode_of[0]).any():
+            made = units.segment[units.slot_unit[np.maximum(places, 0)]]
+            modes = np.where(places >= 0, mode_of[made], 0)
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         analysed = analysis.complete or analysis.visits >= units.graph.size

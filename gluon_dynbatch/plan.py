@@ -278,10 +278,10 @@ class _Planner:
         self._units = units
         self._types = external_types
         self._order = order_members(units, groups)
-        self._launch_of = groups[self._order]
+        self._launch_of = groups.take(self._order)
         count = int(groups.max()) + 1 if len(groups) else 0
         self._first = np.searchsorted(self._launch_of, np.arange(count + 1))
-        self._rows = units.graph.rows[self._order]
+        self._rows = units.graph.rows.take(self._order)
         before = np.cumsum(self._rows) - self._rows
         self._row = before - before[self._first[self._launch_of]] if len(groups) else before
         self.fetches = Fetches()
@@ -295,8 +295,8 @@ class _Planner:
         arenas = np.concatenate([self._external_arena[::-1], self._slot_arena])
         # Externals are numbered -1, -2, ...: shifted by their count, terms index one table.
         at = units.term + len(self._external_element)
-        self._element = source[at] + units.term_offset
-        self._arena = arenas[at]
+        self._element = source.take(at) + units.term_offset
+        self._arena = arenas.take(at)
         resolved = self._resolve() if PLANNING is not None else []
         launches = tuple(
             self._launch(k, outputs[k], resolved[k] if resolved else None)
