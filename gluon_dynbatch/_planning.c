@@ -6,6 +6,7 @@
  * GLUON_DYNBATCH_NATIVE=0, NumPy does everything.
  *
  *   survey     expand.py: which arguments all calls share, and who delivers which argument
+ *   unused     expand.py: calls whose results nobody reads
  *   wire       wiring.py: numbers units, slots, inputs and terms
  *   by_depth   analysis/depth.py: groups units by depth
  *   join       analysis/merge.py: joins groups that never had to be apart
@@ -257,6 +258,35 @@ by_depth(PyObject *Py_UNUSED(module), PyObject *args)
     if (failed)
         return PyErr_NoMemory();
     return PyBool_FromLong(small);
+}
+
+/* --------------------------------------------------------------------------------- unused */
+
+static PyObject *
+unused(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[7];
+    Py_ssize_t sizes[7];
+    /* Per node entry and first value; operands; per entry its arguments and results; results. */
+    if (open_buffers(&buffers, args, "iiiiiBB", data, sizes) < 0)
+        return NULL;
+    const int32_t *entry = data[0], *value0 = data[1], *sources = data[2];
+    const int32_t *arity = data[3], *outputs = data[4];
+    uint8_t *used = data[5], *unused_nodes = data[6];
+    Py_ssize_t operand = sizes[2], found = 0;
+    for (Py_ssize_t n = sizes[0] - 1; n >= 0; n--) {
+        int alive = 0;
+        for (int32_t out = 0; out < outputs[entry[n]]; out++)
+            alive |= used[value0[n] + out];
+        operand -= arity[entry[n]];
+        for (int32_t k = 0; alive && k < arity[entry[n]]; k++)
+            used[sources[operand + k]] = 1;
+        unused_nodes[n] = !alive;
+        found += !alive;
+    }
+    release(&buffers);
+    return PyLong_FromSsize_t(found);
 }
 
 /* ----------------------------------------------------------------------------------- join */
@@ -674,6 +704,7 @@ resolve(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef METHODS[] = {
     {"survey", survey, METH_VARARGS, NULL},
+    {"unused", unused, METH_VARARGS, NULL},
     {"wire", wire, METH_VARARGS, NULL},
     {"by_depth", by_depth, METH_VARARGS, NULL},
     {"join", join, METH_VARARGS, NULL},

@@ -5,7 +5,7 @@ How the calls of each entry are cut is decided here; `wiring.py` puts the pieces
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, NamedTuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -72,8 +72,55 @@ def find_weights(recording: Recording) -> np.ndarray:
     return weights
 
 
+def find_unused(recording: Recording, wanted: Sequence[int]) -> Optional[Array]:
+    """Mark the calls of which no result is wanted, nor read by a call with such a result.
+
+    Parameters
+    ----------
+    recording : Recording
+        The calls.
+    wanted : sequence of int
+        Values that the user still holds.
+
+    Returns
+    -------
+    numpy.ndarray of bool, shape (nodes,), or None
+        None if there are no such calls, as is the rule.
+    """
+    used = np.zeros(len(recording.value_type), dtype=bool)
+    used[wanted] = True
+    unused = np.zeros(len(recording.node_entry), dtype=bool)
+    arity = _table(recording, lambda e: len(e.in_types), np.int32)
+    outputs = _table(recording, lambda e: len(e.out_types), np.int32)
+    if PLANNING is not None:
+        found = PLANNING.unused(
+            recording.node_entry,
+            recording.node_value0,
+            recording.sources,
+            arity,
+            outputs,
+            used,
+            unused,
+        )
+        return unused if found else None
+    last = len(recording.sources)
+    for node in range(len(unused) - 1, -1, -1):
+        entry, value = recording.node_entry[node], recording.node_value0[node]
+        first = last - int(arity[entry])
+        if used[value : value + outputs[entry]].any():
+            used[memoryview(recording.sources)[first:last].tolist()] = True
+        else:
+            unused[node] = True
+        last = first
+    return unused if unused.any() else None
+
+
 def expand(
-    recording: Recording, granularity: str, weights: np.ndarray, table: SegmentTable
+    recording: Recording,
+    granularity: str,
+    weights: np.ndarray,
+    table: SegmentTable,
+    unused: Optional[Array] = None,
 ) -> Units:
     """Cut every call and wire the pieces together.
 
@@ -87,6 +134,9 @@ def expand(
         What `find_weights` returns.
     table : SegmentTable
         Where equal segments meet.
+    unused : numpy.ndarray of bool, shape (nodes,), optional
+        What `find_unused` returns.  Such calls share no launch with others: gradients do not come
+        to them, and zero times what is not finite is no gradient of zero.
     """
     survey = _survey(recording, weights)
     late = survey.late() if granularity == "operator" else {}
@@ -101,7 +151,13 @@ def expand(
         arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
         cut = cut_call(variant, granularity, arguments, table)
         kinds[number] = Kind(entry, cut, _rows(variant), variant.joined)
-    return wire(recording, kinds)
+    units = wire(recording, kinds)
+    if unused is None:
+        return units
+    graph = units.graph
+    apart = (int(graph.signature.max()) + 1) * unused[units.node]
+    signature = (graph.signature + apart).astype(np.int32)
+    return units._replace(graph=graph._replace(signature=signature))
 
 
 def _rows(variant: Any) -> int:

@@ -17,7 +17,7 @@ from .debug import compare_with_loop
 from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
 from .execute import Execution
-from .expand import expand, find_weights
+from .expand import expand, find_unused, find_weights
 from .gradient import GradientTape
 from .gradient_plan import GradientPlan, Head, plan_gradient
 from .graph import FLOATS, RECORDING
@@ -186,7 +186,9 @@ class Flush:
         recording = self._recording
         weights = find_weights(recording)
         # Only whole samples hide what is inside them; else every result has its place anyway.
-        shown = tuple(wanted) if setting.granularity == "graph" else ()
+        whole = setting.granularity == "graph"
+        shown = tuple(wanted) if whole else ()
+        unused = None if whole else find_unused(recording, wanted)
         fingerprint = (
             setting,
             self._options.max_rows,
@@ -197,21 +199,28 @@ class Flush:
             bytes(recording.value_type),
             bytes(recording.external_values),
             bytes(weights),
+            b"" if unused is None else bytes(unused),
         )
         return self._runtime.plans.get(
             fingerprint,
-            lambda: self._make_plan(setting, wanted, weights),
+            lambda: self._make_plan(setting, wanted, weights, unused),
             lambda planned: planned.bytes if planned.analysed else 0,
         )
 
-    def _make_plan(self, setting: Setting, wanted: List[int], weights: np.ndarray) -> Planned:
+    def _make_plan(
+        self,
+        setting: Setting,
+        wanted: List[int],
+        weights: np.ndarray,
+        unused: Optional[np.ndarray],
+    ) -> Planned:
         recording, runtime = self._recording, self._runtime
         granularity, calls, origin, moved = setting.granularity, recording, None, {}
         if granularity == "graph":
             calls = runtime.composer.contract(recording, wanted)
             granularity, origin, moved = "block", calls.origin, calls.moved
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
-        units = expand(calls, granularity, weights, runtime.segments)
+        units = expand(calls, granularity, weights, runtime.segments, unused)
         analysis = analyze(units.graph, setting.policy, setting.budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds

@@ -65,7 +65,9 @@ def planned(program, granularity, table):
             program.fn(sample)
         made = STATE.recorder.recording
         assume(made.node_entry)
-        units = expand.expand(made, granularity, expand.find_weights(made), table)
+        last = len(made.value_type)
+        unused = expand.find_unused(made, range(last * 3 // 4, last))
+        units = expand.expand(made, granularity, expand.find_weights(made), table, unused)
         groups = depth.group_by_depth(units.graph)
         types = [TYPES[made.value_type[value]] for value in made.external_values]
         result = plan.make_plan(units, groups, types)

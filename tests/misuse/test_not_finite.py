@@ -132,7 +132,6 @@ def test_bad_values_in_a_result_that_nobody_uses(cell, bad, granularity):
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
-@pytest.mark.xfail(strict=True, reason="a documented limit: zero times an infinite derivative")
 def test_infinite_derivative_of_a_result_that_nobody_uses(cell, granularity):
     """The loop never goes backward through the logarithm of zero that the second sample drops."""
 
