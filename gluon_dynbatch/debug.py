@@ -1,11 +1,11 @@
-"""``debug=True``: run every recorded call by itself, as it was written, and compare.
+"""``debug=True``: run every recorded call by itself, as it was written, and compare every launch.
 
 What calls read is watched from their recording on.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -17,12 +17,11 @@ from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
 from .execute import Execution
 from .expand import expand, read_nodes
-from .plan import make_plan
+from .plan import Plan, make_plan
 from .record import Recording
 from .segment import SegmentTable
 from .trace import VARIABLE
 from .where import where_of
-from .wiring import ABSENT
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -77,70 +76,93 @@ class Watch:
                 )
 
 
-def compare_with_loop(
-    recording: Recording,
-    execution: Execution,
-    terms: np.ndarray,
-    segments: SegmentTable,
-    dispatcher: Dispatcher,
-) -> None:
-    """Compare all results of a flush with those of the same calls one by one.
+class Comparison:
+    """All recorded calls, run one by one, against which each launch of a flush is held.
 
     Parameters
     ----------
     recording : Recording
         What was recorded.
-    execution : Execution
-        The run to check.
+    plan : Plan
+        The launches to check.
     terms : numpy.ndarray of int, shape (values,)
-        Where the run holds each recorded value; `ABSENT` for what it does not hold.
+        Where their run holds each recorded value; negative for what no launch makes.
     segments, dispatcher
         Where segments are kept and compiled.
-
-    Raises
-    ------
-    MismatchError
-        Names the first recorded call with another result.
     """
+
+    def __init__(
+        self,
+        recording: Recording,
+        plan: Plan,
+        terms: np.ndarray,
+        segments: SegmentTable,
+        dispatcher: Dispatcher,
+    ):
+        self._recording = recording
+        self._terms = terms
+        self._tolerances = _tolerances(recording)
+        weights = np.zeros(len(recording.value_type), dtype=bool)
+        self._units = expand(recording, "alone", weights, segments)
+        groups = analyze(self._units.graph, "depth", Budget(visits=0)).groups
+        types = [TYPES[recording.value_type[v]] for v in recording.external_values]
+        self._loop = Execution(
+            make_plan(self._units, groups, types),
+            recording.externals,
+            dispatcher,
+            lambda node: where_of(recording.wheres[node]),
+        )
+        self._loop.run()
+        #: Per launch, what it makes: (call, value), in the order of the calls.
+        self._made: Dict[int, List[Tuple[int, int]]] = {}
+        launch_of = np.zeros(plan.units.graph.size, dtype=np.int64)
+        for number, launch in enumerate(plan.launches):
+            launch_of[launch.units] = number
+        for node, value in _comparable(recording):
+            if terms[value] >= 0:
+                number = int(launch_of[plan.units.slot_unit[terms[value]]])
+                self._made.setdefault(number, []).append((node, value))
+
+    def check(self, execution: Execution, number: int) -> None:
+        """Compare what launch `number` made, as soon as it has run.
+
+        Raises
+        ------
+        MismatchError
+            Names the first recorded call with another result.
+        """
+        for node, value in self._made.get(number, ()):
+            kind = TYPES[self._recording.value_type[value]]
+            wanted = _values(self._loop, int(self._units.value_term[value]), kind)
+            got = _values(execution, int(self._terms[value]), kind)
+            relative, absolute = self._tolerances.get(kind.dtype, (0, 0))
+            if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
+                raise MismatchError(
+                    user_message(
+                        f"call {node} gives other values in launch {number} than alone: off by "
+                        f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
+                        where_of(self._recording.wheres[node]),
+                        self._recording.entries[self._recording.node_entry[node]].name,
+                        "please report this with the program; analysis_budget=0 avoids batching",
+                    )
+                )
+
+
+def _comparable(recording: Recording) -> Iterator[Tuple[int, int]]:
+    """Yield calls with their results, but for those that depend on random numbers."""
     nodes = read_nodes(recording)
-    weights = np.zeros(len(recording.value_type), dtype=bool)
-    units = expand(recording, "alone", weights, segments)
-    groups = analyze(units.graph, "depth", Budget(visits=0)).groups
-    plan = make_plan(
-        units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
-    )
-    loop = Execution(
-        plan, recording.externals, dispatcher, lambda node: where_of(recording.wheres[node])
-    )
-    loop.run()
     random: Set[int] = set()
-    tolerances = _tolerances(recording)
     for node, number in enumerate(recording.node_entry):
         entry = recording.entries[number]
         first = int(nodes.operand0[node])
         read = memoryview(recording.sources)[first : first + len(entry.in_types)]
-        values = range(
-            recording.node_value0[node], recording.node_value0[node] + len(entry.out_types)
-        )
+        low = recording.node_value0[node]
+        values = range(low, low + len(entry.out_types))
         if _draws(entry) or random.intersection(read):
             random.update(values)
             continue
-        for value, kind in zip(values, entry.out_array_types):
-            if terms[value] == ABSENT:
-                continue
-            wanted = _values(loop, int(units.value_term[value]), kind)
-            got = _values(execution, int(terms[value]), kind)
-            relative, absolute = tolerances.get(kind.dtype, (0, 0))
-            if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
-                raise MismatchError(
-                    user_message(
-                        f"call {node} gives other values in its batch than alone: off by "
-                        f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
-                        where_of(recording.wheres[node]),
-                        entry.name,
-                        "please report this with the program; analysis_budget=0 avoids batching",
-                    )
-                )
+        for value in values:
+            yield node, value
 
 
 def _tolerances(recording: Recording) -> Dict[str, Tuple[float, float]]:

@@ -269,6 +269,8 @@ class Execution:
         Gives the user's line of a node.
     tape : GradientTape, optional
         Records launches for the backward pass.
+    checks : Comparison, optional
+        Looks at what each launch has made before the next one runs.
     """
 
     def __init__(
@@ -278,6 +280,7 @@ class Execution:
         dispatcher: Dispatcher,
         where: Any,
         tape: Any = None,
+        checks: Any = None,
     ):
         self.plan = plan
         self._where = where
@@ -286,6 +289,7 @@ class Execution:
         self.buffers.upload(plan.indices, _spare_indices(plan))
         self._dispatcher = dispatcher
         self._tape = tape
+        self._checks = checks
         self._parameters: Dict[Any, NDArray] = {}
 
     def run(self) -> None:
@@ -302,6 +306,8 @@ class Execution:
                         self._launch(number, launch)
                 except MXNetError as error:
                     raise self._failed(launch, error) from error
+                if self._checks is not None:
+                    self._checks.check(self, number)
         finally:
             mode.restore()
 

@@ -13,7 +13,7 @@ from .analysis import Budget, Controller, Setting, analyze, singles_in_order, sp
 from .arrays import TYPES
 from .cache import PlanCache
 from .contract import Composer
-from .debug import compare_with_loop
+from .debug import Comparison
 from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
 from .execute import Execution
@@ -144,10 +144,6 @@ class Flush:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
         for view, owner in views:
             _become_view(view, owner, bool(planned.mode[view._value] & RECORDING))
-        if self._options.debug:
-            compare_with_loop(
-                recording, execution, planned.term, self._runtime.segments, self._runtime.dispatcher
-            )
         finished = time.perf_counter()
         self.report = FlushReport(
             len(recording.node_entry),
@@ -293,8 +289,14 @@ class Flush:
                 gradient = planned.gradients[key] = plan_gradient(plan, heads)
             if gradient.launches or any(gradient.reach()):
                 tape = GradientTape(plan, gradient, externals)
+        runtime = self._runtime
+        checks = None
+        if self._options.debug:
+            checks = Comparison(
+                self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
+            )
         execution = Execution(
-            plan, externals, self._runtime.dispatcher, lambda n: self._where(planned, n), tape
+            plan, externals, runtime.dispatcher, lambda n: self._where(planned, n), tape, checks
         )
         execution.run()
         return execution, tape

@@ -15,6 +15,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
+from gluon_dynbatch.execute import Execution
 from tests.misuse.common import array
 
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]
@@ -58,6 +59,24 @@ def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
     with gdb.batching(granularity=granularity):
         got = [block(net(x)) for x in SAMPLES]
     assert not np.allclose(got[0].asnumpy(), 3 * net(SAMPLES[0]).asnumpy())
+
+
+def test_debug_checks_each_launch_before_the_next(net, monkeypatch):
+    """The launch that differs is the last to run."""
+    ran, launch = [], Execution._launch
+
+    def counted(self, number, one):
+        if self._checks is not None:
+            ran.append(number)
+        launch(self, number, one)
+
+    monkeypatch.setattr(Execution, "_launch", counted)
+    break_rule(monkeypatch, "_mul_scalar")
+    with pytest.raises(gdb.MismatchError, match="in launch 1 than alone"):
+        with gdb.batching(debug=True, granularity="block", policy="depth"):
+            got = [net(x) * 3 for x in SAMPLES]
+            got = [mx.nd.relu(y) for y in got]
+    assert ran == [0, 1]
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
