@@ -262,6 +262,7 @@ def contest(
             for one in contenders:
                 portion = one.portion(work, counts[kind, one.label])
                 timings[kind, one.label].append(one.time(kind, portion))
+    gc.unfreeze()
     return {**_summary(timings, contenders[0].label), "minibatches_per_round": _by_kind(counts),
             "settled": _by_kind(settled)}  # fmt: skip
 

@@ -208,6 +208,7 @@ class Training:
                     log.sync()
                     self._keep(result)
         finally:
+            gc.unfreeze()  # else a distributed key-value store would never take leave of the others
             # A fork while a backward pass is pending, as by `subprocess`, would never return: MXNet
             # waits for the pass, and the pass for Python.
             mx.nd.waitall()
