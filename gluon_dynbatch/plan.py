@@ -376,10 +376,10 @@ class _Planner:
             members = self._order[low:high]
             segment = units.segments[units.segment[members[0]]]
             total = int(self._row[high - 1] + self._rows[high - 1])
+            spare = spare_rows(total) if segment.spares_rows else 0
             regions = []
             for out, port in enumerate(segment.outputs):
                 arena = Arena(port.unit, port.dtype, segment.context)
-                spare = spare_rows(total) if segment.spares_rows else 0
                 region = self.fetches.reserve(arena, total, spare)
                 at = units.slot0[members] + out
                 self._slot_arena[at] = region.arena
