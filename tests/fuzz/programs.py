@@ -126,8 +126,12 @@ class Author:
         self._seed += 1
         return self._seed
 
-    def _body(self, environments: List[Dict[str, Any]], leading: Any, add_input: Any) -> Body:
-        return Body(self.choose, environments, leading, self.dtype, add_input, self._wanted)
+    def _body(
+        self, environments: List[Dict[str, Any]], leading: Any, add_input: Any, compiled: bool
+    ) -> Body:
+        return Body(
+            self.choose, environments, leading, self.dtype, add_input, self._wanted, compiled
+        )
 
     def _wish(self) -> str:
         """Return what is asked of one gradient."""
@@ -157,7 +161,7 @@ class Author:
                 env[title] = eval(given.text(self.seed(), rows, self.dtype), namespace())
             return title
 
-        body = self._body(environments, leading, add_input)
+        body = self._body(environments, leading, add_input, compiled=True)
         body.input((1, WIDTH) if recursive else choose.pick([(R, 3), (R, 4), (R, 2, 4), (2, 4)]))
         if recursive:
             self._add_children(body, environments)
@@ -232,7 +236,7 @@ class Author:
                 env["s"][title] = eval(given.text(self.seed(), rows, self.dtype), namespace())
             return f's["{title}"]'
 
-        body = self._body(environments, leading, add_input)
+        body = self._body(environments, leading, add_input, compiled=False)
         body.input(self.choose.pick([(R, 3), (R, 4), (1, 3), (2, 4)]))
         for _ in range(self.choose.count(1, 10)):
             self._add_step(body)

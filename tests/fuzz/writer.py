@@ -95,6 +95,8 @@ class Body:
         ``add_input(template, kind, bound)`` makes an array from outside and returns its name.
     wanted : sequence of str
         Operators that are called more often than others.
+    compiled : bool
+        Whether MXNet sees the body as one graph; otherwise it records line by line.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Body:
         dtype: str,
         add_input: Callable[[Shape, str, int], str],
         wanted: Sequence[str],
+        compiled: bool,
     ):
         self.choose = choose
         self.environments = environments
@@ -114,6 +117,7 @@ class Body:
         self.values: List[Value] = []
         self._add_input = add_input
         self._wanted = wanted
+        self._compiled = compiled
         self._names = 0
 
     def name(self) -> str:
@@ -226,7 +230,10 @@ class Body:
 
     def call(self, case: Case) -> bool:
         """Append the call of a case."""
-        inputs = [self.need(a.shape, a.kind, a.bound) for a in case.inputs]
+        # Recorded line by line, MXNet may not keep what an operator without a gradient reads,
+        # and crashes when it asks for zeros of that shape; it keeps what comes from outside.
+        source = self.need if case.gradient or self._compiled else self.input
+        inputs = [source(a.shape, a.kind, a.bound) for a in case.inputs]
         if case.op == "RNN":
             inputs[2:] = [f"F.BlockGrad({text})" for text in inputs[2:]]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
