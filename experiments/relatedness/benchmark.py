@@ -12,6 +12,8 @@ The rules are the same for all contenders:
   through them.
 - Before the first round, each contender runs untimed, and one that chooses its settings by
   measuring does so until it has settled.
+- A contender's turn in a round begins with a minibatch that is not timed: whoever ran before has
+  filled the processor's caches, and in an epoch nobody runs in between.
 """
 
 from __future__ import annotations
@@ -259,7 +261,9 @@ def contest(
         for kind in kinds:
             most = max(counts[kind, one.label] for one in contenders)
             work = [next(fresh) for _ in range(most)]
+            warm = [next(fresh)]
             for one in contenders:
+                one.time(kind, one.portion(warm, 1))
                 portion = one.portion(work, counts[kind, one.label])
                 timings[kind, one.label].append(one.time(kind, portion))
     gc.unfreeze()

@@ -62,13 +62,17 @@ def entrants():
 def test_rounds_are_interleaved_over_the_same_new_minibatches():
     log = []
     compare([Fake("a", log), Fake("b", log)], range(8), 4, rounds=3, warmup=0)
-    timed = log[4:]  # each of both has run once for each kind
-    assert [entry[:2] for entry in timed] == 3 * [
-        ("a", "inference"), ("b", "inference"), ("a", "training"), ("b", "training"),
-    ]  # fmt: skip
-    drawn = [entry[2] for entry in timed]
-    assert drawn[0::2] == drawn[1::2], "both have the same minibatches"
-    assert all(sorted(sum(work, [])) == list(range(8)) for work in drawn)
+    turns = log[4:]  # each of both has run once for each kind
+    untimed, timed = turns[0::2], turns[1::2]
+    for entries in (untimed, timed):
+        assert [entry[:2] for entry in entries] == 3 * [
+            ("a", "inference"), ("b", "inference"), ("a", "training"), ("b", "training"),
+        ]  # fmt: skip
+        drawn = [entry[2] for entry in entries]
+        assert drawn[0::2] == drawn[1::2], "both have the same minibatches"
+    assert all(len(work) == 1 for _, _, work in untimed), "a turn begins with a minibatch untimed"
+    drawn = [work for _, _, work in timed]
+    assert all([len(set(batch)) for batch in work] == [4, 4] for work in drawn)
     assert len({str(work) for work in drawn}) > 3, "every round has new minibatches"
 
 
@@ -92,7 +96,7 @@ def test_slow_contenders_run_fewer_minibatches():
     result = compare([slow, fast], range(40), 4, 1, warmup=0, seconds=2)
     assert result["minibatches_per_round"]["training"] == {"slow": 1, "fast": 10}
     assert result["samples_per_round"]["inference"] == {"slow": 4, "fast": 40}
-    (_, _, few), (_, _, many) = log[4:6]
+    (_, _, few), (_, _, many) = log[5:8:2]  # each begins with a minibatch untimed
     assert few == many[:1]
 
 
@@ -101,7 +105,7 @@ def test_warming_up_lasts_until_the_setting_is_chosen():
     compare([Fake("auto", log, settles_after=9)], range(4), 4, 1, warmup=100)
     kinds = [kind for _, kind, _ in log]
     assert kinds[: 8 + benchmark.AFTER_SETTLING] == ["inference"] * (8 + benchmark.AFTER_SETTLING)
-    assert kinds.count("training") == benchmark.AFTER_SETTLING + 1
+    assert kinds.count("training") == benchmark.AFTER_SETTLING + 2
 
 
 def test_a_setting_that_is_not_chosen_in_time_is_told():
