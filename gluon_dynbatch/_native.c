@@ -258,6 +258,14 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
+static PyObject *tape_held(Tape *self, PyObject *unused);
+
+static PyMethodDef tape_methods[] = {
+    {"held", (PyCFunction)tape_held, METH_NOARGS,
+     "The lazy arrays that somebody still holds and that are not computed yet."},
+    {NULL},
+};
+
 static PyMemberDef tape_members[] = {
     {"open", T_BOOL, offsetof(Tape, open), 0, NULL},
     {"node_entry", T_OBJECT_EX, offsetof(Tape, node_entry), READONLY, NULL},
@@ -285,6 +293,7 @@ static PyTypeObject TapeType = {
     .tp_traverse = (traverseproc)tape_traverse,
     .tp_clear = (inquiry)tape_clear,
     .tp_members = tape_members,
+    .tp_methods = tape_methods,
 };
 
 /* -------------------------------------------------------------- what the Python side tells */
@@ -314,6 +323,25 @@ static PyObject *text_open, *text_close, *text_external, *text_index, *text_reco
 #define SLOT(object, at) (*(PyObject **)((char *)(object) + (at)))
 
 /* ------------------------------------------------------------------------------ lazy arrays */
+
+static PyObject *
+tape_held(Tape *self, PyObject *unused)
+{
+    Py_ssize_t count = PyList_GET_SIZE(self->lazies);
+    PyObject *found = PyList_New(0);
+    if (found == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        /* Borrowed, but nothing here lets go of anything; None once it is gone. */
+        PyObject *lazy = PyWeakref_GET_OBJECT(PyList_GET_ITEM(self->lazies, i));
+        if (lazy != Py_None && SLOT(lazy, py.real) == Py_None &&
+            PyList_Append(found, lazy) < 0) {
+            Py_DECREF(found);
+            return NULL;
+        }
+    }
+    return found;
+}
 
 /* Steals the references to `value`, `offset` and `type`; the array goes to tape->lazies, too. */
 static PyObject *

@@ -121,11 +121,7 @@ class Flush:
         """Do everything; afterwards all lazy arrays that are still held are real."""
         recording = self._recording
         started = time.perf_counter()
-        lazies = [
-            lazy
-            for lazy in (ref() for ref in recording.lazies)
-            if lazy is not None and lazy._real is None
-        ]
+        lazies = recording.held()
         self._hand_out_constants(lazies)
         lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:

@@ -317,8 +317,8 @@ class _Planner:
             units,
         )
 
-    def _external_units(self) -> Dict[int, int]:
-        """Return for each external that has to stand in an arena the row length it is read with.
+    def _external_units(self) -> Tuple[Array, Array]:
+        """Return the externals that have to stand in arenas, and the row length each is read with.
 
         They are in the order in which they are read first.
         """
@@ -338,31 +338,30 @@ class _Planner:
         read = np.lexsort((place[owner], level, port, launch))
         read = read[own[read]]
         externals, first = np.unique(-1 - units.term[outside[read]], return_index=True)
-        return {int(externals[i]): ports[number[read[first[i]]]].unit for i in np.argsort(first)}
+        order = np.argsort(first)
+        unit = np.array([port.unit for port in ports], dtype=np.int64)
+        return externals[order], unit[number[read[first[order]]]]
 
     def _place_externals(self) -> Tuple[Fill, ...]:
         count = len(self._types)
         self._external_arena = np.full(count, -1, dtype=np.int64)
         self._external_element = np.zeros(count, dtype=np.int64)
-        groups: Dict[Any, List[int]] = {}
-        # Many have one and the same type, and comparing types takes longer than knowing them.
-        known: Dict[Tuple[int, int], List[int]] = {}
-        elements: Dict[int, int] = {}
-        for external, unit in self._external_units().items():
-            kind = self._types[external]
-            members = known.get((id(kind), unit))
-            if members is None:
-                key = (unit, kind.dtype, kind.context, kind.shape[1:])
-                members = known[id(kind), unit] = groups.setdefault(key, [])
-                elements[id(kind)] = kind.elements
-            members.append(external)
+        externals, unit = self._external_units()
+        types = [self._types[e] for e in externals.tolist()]
+        # Comparing types takes longer than knowing them.
+        _, first, kind = np.unique(
+            np.array([id(t) for t in types]), return_index=True, return_inverse=True
+        )
+        kinds = [types[i] for i in first.tolist()]
+        elements = np.array([k.elements for k in kinds], dtype=np.int64)[kind]
         fills = []
-        for (unit, dtype, context, trailing), externals in groups.items():
-            sizes = np.array([elements[id(self._types[e])] for e in externals])
-            region = self.fetches.reserve(Arena(unit, dtype, context), int(sizes.sum()) // unit)
-            self._external_arena[externals] = region.arena
-            self._external_element[externals] = region.start * unit + np.cumsum(sizes) - sizes
-            fills.append(Fill(region, tuple(externals), trailing))
+        for key, members in _alike(kinds, kind, unit).items():
+            length, dtype, context, trailing = key
+            sizes, own = elements[members], externals[members]
+            region = self.fetches.reserve(Arena(length, dtype, context), int(sizes.sum()) // length)
+            self._external_arena[own] = region.arena
+            self._external_element[own] = region.start * length + np.cumsum(sizes) - sizes
+            fills.append(Fill(region, tuple(own.tolist()), trailing))
         return tuple(fills)
 
     def _place_slots(self) -> List[Tuple[Region, ...]]:
@@ -499,6 +498,25 @@ class _Planner:
         places = np.empty(len(elements), dtype=np.int64)
         places[np.concatenate(order)] = np.arange(len(elements))
         return Mixed(tuple(parts), self.fetches.index(places), len(elements), unit)
+
+
+def _alike(kinds: Sequence[Any], kind: Array, unit: Array) -> Dict[Any, Array]:
+    """Group arrays that may stand side by side; groups and members are in the order given.
+
+    Parameters
+    ----------
+    kinds : sequence of ArrayType
+    kind, unit : numpy.ndarray of int
+        Per array: the number of its type, and the row length it is read with.
+    """
+    numbers: Dict[Any, int] = {}
+    pairs, first, pair = np.unique(unit * len(kinds) + kind, return_index=True, return_inverse=True)
+    number = np.zeros(len(pairs), dtype=np.int64)
+    for p in np.argsort(first).tolist():
+        length, found = divmod(int(pairs[p]), len(kinds))
+        key = (length, kinds[found].dtype, kinds[found].context, kinds[found].shape[1:])
+        number[p] = numbers.setdefault(key, len(numbers))
+    return {key: np.flatnonzero(number[pair] == n) for key, n in numbers.items()}
 
 
 def _named(summand: Tuple[int, int, int, int], base: int, unit: int) -> Fetch:

@@ -48,5 +48,10 @@ class PythonTape:
         self.external_values = array("i")
         self.external_ids: Dict[int, int] = {}
 
+    def held(self) -> List[Any]:
+        """Return the lazy arrays that somebody still holds and that are not computed yet."""
+        alive = [reference() for reference in self.lazies]
+        return [lazy for lazy in alive if lazy is not None and lazy._real is None]
+
 
 Tape: Any = PythonTape if NATIVE is None else NATIVE.Tape

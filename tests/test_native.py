@@ -58,6 +58,22 @@ def test_both_record_the_same(program):
     assert native == python
 
 
+@needs_native
+def test_both_know_what_is_still_held():
+    net = gdb.convert(mx.gluon.nn.Activation("relu"))
+    net.hybridize()
+    ones = mx.nd.ones((1, 2))
+    with gdb.batching(granularity="block", policy="depth"):
+        kept, dropped, read = (net(ones) for _ in range(3))
+        more = [kept * k for k in range(3)]
+        del dropped, more[1]
+        made = STATE.recorder.recording
+        read.become(ones)
+        found = made.held()
+        assert [id(lazy) for lazy in found] == [id(lazy) for lazy in (kept, *more)]
+        assert all(a is b for a, b in zip(found, tape.PythonTape.held(made)))
+
+
 def planned(program, granularity, table):
     """Return units, groups and plan of what a program records."""
     with gdb.batching(granularity="block", policy="depth"):
