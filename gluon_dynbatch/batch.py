@@ -11,6 +11,7 @@ import sys
 from typing import Any, Dict, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from .analysis import POLICIES, parse_budget
 from .debug import Watch
@@ -60,6 +61,10 @@ def check_options(
         raise OptionError(
             f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}"
         )
+    for name, switch in (("strict", strict), ("debug", debug)):
+        # A text such as "no" counts as true in Python.
+        if not isinstance(switch, (bool, np.bool_)):
+            raise OptionError(f"{name} must be True or False, not {switch!r}")
     return Options(
         parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug)
     )

@@ -146,6 +146,13 @@ def test_bad_max_rows(limit):
         gdb.batching(max_rows=limit)  # wrong
 
 
+@pytest.mark.parametrize("name", ["strict", "debug"])
+@pytest.mark.parametrize("value", ["yes", "no", 1, None, []], ids=repr)
+def test_a_switch_that_is_neither_true_nor_false(name, value):
+    with option_refused(gdb.OptionError, name, repr(value), "True or False"):
+        gdb.batching(**{name: value})  # wrong
+
+
 def test_an_option_that_does_not_exist():
     with pytest.raises(TypeError, match="budget"):
         gdb.batching(budget=3)
