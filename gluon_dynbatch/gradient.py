@@ -313,7 +313,7 @@ def _refuse_second_order() -> None:
         create_graph: bool = False,
         train_mode: bool = True,
     ) -> Any:
-        if create_graph and _ALIVE and any(map(_passes_a_scope, _as_list(heads))):
+        if create_graph and any(map(_passes_a_scope, _as_list(heads))):
             raise GradientError(
                 user_message(
                     "gradients of gradients through a batching scope are not supported",
@@ -332,6 +332,10 @@ def _as_list(heads: Any) -> List[NDArray]:
 
 
 def _passes_a_scope(head: NDArray) -> bool:
+    # A lazy head is computed by this, and with it the functions of its scope come to life.
+    handle = head.handle
+    if handle is None or not _ALIVE:
+        return False
     try:
         return "_CustomFunction" in autograd.get_symbol(head).tojson()
     except MXNetError:

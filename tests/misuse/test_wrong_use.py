@@ -16,6 +16,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import gradient
 from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
 from tests.misuse.refusals import array, cell, dense, net, refused, user_frame, works
 
@@ -367,8 +368,9 @@ def test_backward_of_what_was_not_recorded():
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_second_order_gradient_is_refused(inside):
-    """A gradient penalty must not be left out in silence."""
+def test_second_order_gradient_is_refused(inside, monkeypatch):
+    """A gradient penalty must not be left out in silence, be it of the first scope of a process."""
+    monkeypatch.setattr(gradient, "_ALIVE", {})
     block = dense()
     x = array(1, 4)
     x.attach_grad()
