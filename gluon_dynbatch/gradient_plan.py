@@ -21,7 +21,7 @@ from typing import (
 import numpy as np
 
 from .graph import RECORDING, Array, ragged_range
-from .plan import Arena, Fetches, Mixed, Plan, Region, Scatter, Slice, Sum, Whole
+from .plan import Arena, Fetches, Mixed, Plan, Region, Scatter, Slice, Sum, Whole, multiples
 
 #: Beyond this many readers of one row, rows are added up by index instead of level by level.
 MOST_LEVELS = 12
@@ -116,8 +116,8 @@ class _Operand(NamedTuple):
     members: Array
     rows: Array
     behind: Array
-    #: Launches that make them.
-    makers: Tuple[int, ...]
+    #: Per launch, whether it makes one of them.
+    makers: Array
 
 
 class _Backward:
@@ -153,20 +153,19 @@ class _Backward:
         )
 
     def _pulls(self, live: List[int]) -> Pulls:
-        self._rows = {key: self._sorted_rows(key) for key in self._pairs}
-        launches = self._plan.launches
-        results = {
-            number: tuple(self._pull(region) for region in launches[number].outputs)
-            for number in live
-        }
-        fills = tuple(self._pull(fill.region) for fill in self._plan.fills)
+        launches, fills = self._plan.launches, self._plan.fills
+        counts = [len(launches[number].outputs) for number in live]
+        regions = [region for number in live for region in launches[number].outputs]
+        pulls = self._pull(regions + [fill.region for fill in fills])
+        own = iter(pulls)
+        results = {number: tuple(next(own) for _ in range(n)) for number, n in zip(live, counts)}
         self._pairs.clear()
-        self._rows.clear()
-        return Pulls(results, fills, self._fetches.indices())
+        return Pulls(results, tuple(own), self._fetches.indices())
 
     def _flowing_operands(self) -> Dict[int, List[_Operand]]:
         """Per recorded launch with anything to train behind it: operands that lead there."""
         flowing: Dict[int, List[_Operand]] = {}
+        flows = np.zeros(len(self._plan.launches), dtype=bool)
         for number, launch in enumerate(self._plan.launches):
             if not launch.segment.mode & RECORDING:
                 continue
@@ -175,7 +174,7 @@ class _Backward:
                 if port.differentiable and type(launch.operands[p]) is not Whole:
                     operand = self._operand(launch, p, port.shared)
                     outside = (self._plan.units.term[operand.terms] < 0).any()
-                    if outside or any(maker in flowing for maker in operand.makers):
+                    if outside or (operand.makers & flows).any():
                         found.append(operand)
             whole = any(
                 type(operand) is Whole and port.differentiable
@@ -183,33 +182,35 @@ class _Backward:
             )
             if found or whole or any(p.grad_req != "null" for p in launch.segment.parameters):
                 flowing[number] = found
+                flows[number] = True
         return flowing
 
     def _operand(self, launch: Any, p: int, shared: bool) -> _Operand:
         units = self._plan.units
         inputs = units.input0[launch.units[:1] if shared else launch.units] + p
-        first = units.term0[inputs]
-        counts = units.term0[inputs + 1] - first
-        terms = np.repeat(first, counts) + ragged_range(counts)
+        first, last = units.term0[inputs], units.term0[inputs + 1]
+        terms, members = _ranges(first, last)
         made = units.term[terms]
-        makers = np.unique(self._maker[made[made >= 0]])
-        members = np.repeat(np.arange(len(inputs)), counts)
+        makers = np.zeros(len(self._plan.launches), dtype=bool)
+        makers[self._maker[made[made >= 0]]] = True
         own = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
         rows, behind = own[members], np.zeros(len(terms), dtype=np.int64)
         if launch.segment.inputs[p].joined:
             rows = units.joined_rows(launch.units)
             before = np.cumsum(rows) - rows
+            counts = last - first
             behind = before - before[np.cumsum(counts) - counts][members]
-        return _Operand(p, own, terms, members, rows, behind, tuple(makers.tolist()))
+        return _Operand(p, own, terms, members, rows, behind, makers)
 
     def _live(self, operands: Dict[int, List[_Operand]]) -> List[int]:
         """Return the launches that a gradient reaches from the heads, in forward order."""
-        reached = {int(self._maker[head.term]) for head in self._heads if head.term >= 0}
+        reached = np.zeros(len(self._plan.launches), dtype=bool)
+        reached[[int(self._maker[head.term]) for head in self._heads if head.term >= 0]] = True
         for number in sorted(operands, reverse=True):
-            if number in reached:
+            if reached[number]:
                 for operand in operands[number]:
-                    reached.update(operand.makers)
-        return sorted(reached.intersection(operands))
+                    reached |= operand.makers
+        return [number for number in sorted(operands) if reached[number]]
 
     def _reach(self, live: List[int]) -> Reach:
         """Find what the loop's graph has, unit by unit."""
@@ -228,7 +229,8 @@ class _Backward:
                 reached[units.slot_unit[terms[terms >= 0]]] = True
         flowing = [term[operand.terms] for number in live for operand in self._flowing[number]]
         self._flowing.clear()
-        fed = {-1 - t for terms in flowing for t in np.unique(terms).tolist() if t < 0}
+        outside = np.concatenate([*flowing, read[0]])
+        fed = set(np.unique(-1 - outside[outside < 0]).tolist())
         for number in live:
             launch = launches[number]
             for operand, port in zip(launch.operands, launch.segment.inputs):
@@ -245,9 +247,7 @@ class _Backward:
         """Return the terms of all inputs of some units of one launch."""
         units = self._plan.units
         inputs = (units.input0[members][:, None] + np.arange(ports)).reshape(-1)
-        first = units.term0[inputs]
-        counts = units.term0[inputs + 1] - first
-        return np.repeat(first, counts) + ragged_range(counts)
+        return _ranges(units.term0[inputs], units.term0[inputs + 1])[0]
 
     def _place_heads(self) -> Tuple[HeadFill, ...]:
         groups: Dict[Any, List[int]] = {}
@@ -308,15 +308,18 @@ class _Backward:
 
     def _add_terms(self, terms: Array, target: Array, length: Array, gradient: int) -> None:
         arena, element = self._plan.term_arena[terms], self._plan.term_element[terms]
+        if len(arena) and (arena == arena[0]).all():
+            self._add_pairs(int(arena[0]), gradient, element, target, length)
+            return
         for a in np.unique(arena).tolist():
-            at = slice(None) if arena[0] == a and (arena == a).all() else arena == a
+            at = arena == a
             self._add_pairs(a, gradient, element[at], target[at], length[at])
 
     def _sorted_rows(self, key: Tuple[int, int]) -> Tuple[int, Array, Array]:
         """Return pairs as rows of one length, sorted by source."""
         source, target, length = (np.concatenate(part) for part in zip(*self._pairs[key]))
         grain = int(np.gcd(self._plan.arenas[key[0]].unit, self._fetches.arenas[key[1]].unit))
-        if (source % grain).any() or (target % grain).any() or (length % grain).any():
+        if not all(multiples(array, grain) for array in (source, target, length)):
             grain = int(np.gcd.reduce(np.concatenate([[grain], source, target, length])))
         source, target, length = source // grain, target // grain, length // grain
         if length.max() > 1:
@@ -325,45 +328,57 @@ class _Backward:
         order = np.argsort(source, kind="stable")
         return grain, source[order], target[order]
 
-    def _pull(self, region: Region) -> Optional[Pull]:
-        """Name the gradient rows whose sum is the gradient of `region`."""
-        unit = self._plan.arenas[region.arena].unit
-        parts = []
-        for key, (grain, source, target) in self._rows.items():
-            if key[0] != region.arena:
-                continue
-            first, last = region.start * unit // grain, (region.start + region.rows) * unit // grain
-            low, high = np.searchsorted(source, [first, last])
-            if low < high:
-                parts.append(
-                    self._part(
-                        key[1], source[low:high] - first, target[low:high], last - first, grain
-                    )
+    def _pull(self, regions: Sequence[Region]) -> List[Optional[Pull]]:
+        """Name per region the gradient rows whose sum is its gradient; None if there are none."""
+        parts: List[List[Any]] = [[] for _ in regions]
+        bounds = np.array([(r.arena, r.start, r.start + r.rows) for r in regions]).reshape((-1, 3))
+        for key in self._pairs:
+            arena, gradient = key
+            grain, source, target = self._sorted_rows(key)
+            inside = np.flatnonzero(bounds[:, 0] == arena)
+            rows = bounds[inside, 1:] * self._plan.arenas[arena].unit // grain
+            ends = np.searchsorted(source, rows)
+            some = np.flatnonzero(ends[:, 0] < ends[:, 1])
+            for region, (first, last), (low, high) in zip(
+                inside[some].tolist(), rows[some].tolist(), ends[some].tolist()
+            ):
+                local = source[low:high] - first
+                parts[region].append(
+                    self._part(gradient, local, target[low:high], last - first, grain)
                 )
-        return Pull(tuple(parts)) if parts else None
+        return [Pull(tuple(found)) if found else None for found in parts]
 
     def _part(self, gradient: int, local: Array, target: Array, rows: int, grain: int) -> Any:
         counts = np.bincount(local, minlength=rows)
         most = int(counts.max())
-        if most == 1 and len(local) == rows:
-            return self._fetches.fetch(gradient, target * grain, grain)
+        if most == 1:
+            return self._level(gradient, local, target, rows, grain)
         if most > MOST_LEVELS:
             source = self._fetches.fetch(gradient, target * grain, grain)
             return Scatter(source, self._fetches.index(local), rows)
         nth = np.arange(len(local)) - np.repeat(np.cumsum(counts) - counts, counts)
         place, levels = np.arange(rows), []
-        sparse = most > 1 and most * rows > 2 * len(local)
+        sparse = most * rows > 2 * len(local)
         if sparse:
             # Rows with more readers first, so that each further level is added to a prefix.
             place[np.argsort(-counts, kind="stable")] = np.arange(rows)
         for level in range(most):
             at = nth == level
-            # Rows without so many readers add the zero row.
             count = int(at.sum()) if sparse and level else rows
-            elements = np.zeros(count, dtype=np.int64)
-            elements[place[local[at]]] = target[at] * grain
-            levels.append(self._fetches.fetch(gradient, elements, grain))
-        if most == 1:
-            return levels[0]
+            levels.append(self._level(gradient, place[local[at]], target[at], count, grain))
         total = Sum(tuple(levels))
         return Mixed((total,), self._fetches.index(place), rows, grain) if sparse else total
+
+    def _level(self, gradient: int, local: Array, target: Array, rows: int, grain: int) -> Any:
+        """Name one gradient row for each of `local`; the other rows read the zero row."""
+        elements = np.zeros(rows, dtype=np.int64)
+        elements[local] = target * grain
+        return self._fetches.fetch(gradient, elements, grain)
+
+
+def _ranges(first: Array, last: Array) -> Tuple[Array, Array]:
+    """Return ``first[0] .. last[0] - 1``, ``first[1] .. last[1] - 1``, ..., and whose each is."""
+    counts, owners = last - first, np.arange(len(first))
+    if (counts == 1).all():
+        return first, owners
+    return np.repeat(first, counts) + ragged_range(counts), np.repeat(owners, counts)
