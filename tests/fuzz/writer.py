@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 from hypothesis import strategies as st
 
+from gluon_dynbatch import rules
 from tests.rules.interpreter import Case, R
 
 from .harness import FLATTENER
@@ -232,8 +233,11 @@ class Body:
         """Append the call of a case."""
         # Recorded line by line, MXNet may not keep what an operator without a gradient reads,
         # and crashes when it asks for zeros of that shape; it keeps what comes from outside.
-        source = self.need if case.gradient or self._compiled else self.input
+        outside = not (case.gradient or self._compiled)
+        source = self.input if outside else self.need
         inputs = [source(a.shape, a.kind, a.bound) for a in case.inputs]
+        if outside and rules.mutates(case.op):
+            inputs = [f"{text}.copy()" for text in inputs]
         if case.op == "RNN":
             inputs[2:] = [f"F.BlockGrad({text})" for text in inputs[2:]]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
