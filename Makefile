@@ -30,7 +30,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  speed, memory and costs against the bars, one and two threads (twenty minutes)"
+	@echo "make bench  speed, memory and costs against the bars, one and two threads (half an hour)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make clean  remove the environment and everything built"
 
