@@ -116,7 +116,7 @@ class _Operand(NamedTuple):
     members: Array
     rows: Array
     behind: Array
-    #: Per launch, whether it makes one of them.
+    #: Launches that make them, one for each term that is not from outside.
     makers: Array
 
 
@@ -174,7 +174,7 @@ class _Backward:
                 if port.differentiable and type(launch.operands[p]) is not Whole:
                     operand = self._operand(launch, p, port.shared)
                     outside = (self._plan.units.term[operand.terms] < 0).any()
-                    if outside or (operand.makers & flows).any():
+                    if outside or flows[operand.makers].any():
                         found.append(operand)
             whole = any(
                 type(operand) is Whole and port.differentiable
@@ -191,8 +191,7 @@ class _Backward:
         first, last = units.term0[inputs], units.term0[inputs + 1]
         terms, members = _ranges(first, last)
         made = units.term[terms]
-        makers = np.zeros(len(self._plan.launches), dtype=bool)
-        makers[self._maker[made[made >= 0]]] = True
+        makers = self._maker[made[made >= 0]]
         own = np.ones(1, dtype=np.int64) if shared else units.graph.rows[launch.units]
         rows, behind = own[members], np.zeros(len(terms), dtype=np.int64)
         if launch.segment.inputs[p].joined:
@@ -209,7 +208,7 @@ class _Backward:
         for number in sorted(operands, reverse=True):
             if reached[number]:
                 for operand in operands[number]:
-                    reached |= operand.makers
+                    reached[operand.makers] = True
         return [number for number in sorted(operands) if reached[number]]
 
     def _reach(self, live: List[int]) -> Reach:
