@@ -24,6 +24,8 @@ LEFT_OUT: Dict[str, str] = {
 
 #: Calls that no program makes, by operator, with the reason; the operator is called otherwise.
 LIMITED: Dict[str, str] = {
+    "_linalg_det": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
+    "_linalg_slogdet": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
     "RNN": "with states cut off: in double precision MXNet gives them no gradient if the weights "
     "get none",
     "SequenceLast": "with lengths only: MXNet's gradient of the other form corrupts its heap",

@@ -238,6 +238,8 @@ class Body:
         inputs = [source(a.shape, a.kind, a.bound) for a in case.inputs]
         if outside and rules.mutates(case.op):
             inputs = [f"{text}.copy()" for text in inputs]
+        if case.op in ("_linalg_det", "_linalg_slogdet"):
+            inputs = [f"1 * {text}" for text in inputs]
         if case.op == "RNN":
             inputs[2:] = [f"F.BlockGrad({text})" for text in inputs[2:]]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
