@@ -332,12 +332,10 @@ def _as_list(heads: Any) -> List[NDArray]:
 
 
 def _passes_a_scope(head: NDArray) -> bool:
-    # A lazy head is computed by this, and with it the functions of its scope come to life.
-    handle = head.handle
-    if handle is None or not _ALIVE:
-        return False
     try:
-        return "_CustomFunction" in autograd.get_symbol(head).tojson()
+        # This computes a lazy head; only then are the functions of its scope alive.
+        graph = autograd.get_symbol(head)
+        return bool(_ALIVE) and "_CustomFunction" in graph.tojson()
     except MXNetError:
         return False
 
