@@ -14,6 +14,7 @@ import mxnet as mx
 import numpy as np
 
 from .analysis import POLICIES, parse_budget
+from .auto import MOST_SITES, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
@@ -21,7 +22,6 @@ from .intercept import HOOKS, current_mode
 from .plan import Plan
 from .record import STATE, Recorder
 from .report import Report
-from .tuning import MOST_HABITS, Habit
 from .where import user_line
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -91,11 +91,9 @@ class Batch:
         self._recorder: Optional[Recorder] = None
         self._frame: Any = None
         self._outer: Optional[Batch] = None
-        self._habit: Optional[Habit] = None
+        self._site: Optional[CallSite] = None
         #: Calls that may still run at once before recording begins.
         self._at_once = 0
-        #: Whether MXNet's functions are replaced for this scope; not while calls run at once.
-        self._hooked = False
         self.report = Report()
         self.plan: Optional[Plan] = None
 
@@ -113,45 +111,47 @@ class Batch:
         self._recorder.immediate = self.report.immediate
         self._recorder.strict = self._options.strict
         self._recorder.watch = Watch() if self._options.debug else None
-        self._habit = self._habit_here(self._frame)
-        if self._habit is not None:
-            self._at_once, self._recorder.hold = self._habit.enter()
+        self._site = self._call_site(self._frame)
+        if self._site is not None:
+            self._at_once, self._recorder.hold = self._site.enter()
         STATE.batch = self
+        HOOKS.acquire()
         if not self._at_once:
             self._record()
         return self
 
-    def _habit_here(self, frame: Any) -> Optional[Habit]:
+    def _call_site(self, frame: Any) -> Optional[CallSite]:
         """Return what "auto" knows of the place that opens this scope; None without "auto"."""
         if "auto" not in (self._options.granularity, self._options.policy):
             return None
         if frame.f_globals.get("__name__") == f"{__package__}.block" and frame.f_back:
             frame = frame.f_back  # the scope is that of `map`; the place is its caller's
-        habits = STATE.habits
-        mode = current_mode()
-        key = (id(frame.f_code), frame.f_lasti, mode, self._options)
-        found = habits.get(key)
+        sites = STATE.sites
+        key = (id(frame.f_code), frame.f_lasti, current_mode(), self._options_now())
+        found = sites.get(key)
         if found is None or not found.is_current:
-            if len(habits) >= MOST_HABITS:
-                habits.clear()
-            found = habits[key] = Habit(RUNTIME, frame.f_code, frame.f_lasti, mode)
+            if len(sites) >= MOST_SITES:
+                sites.clear()
+            found = sites[key] = CallSite(RUNTIME, frame.f_code)
         return found
 
     def _record(self) -> None:
         """Record calls from now on."""
         assert self._recorder is not None
-        HOOKS.acquire()
-        self._hooked = True
+        self._at_once = 0
         self._recorder.mode = current_mode()
         STATE.recorder = self._recorder
 
-    def count_call(self) -> None:
-        """Take note of a call of a cell that runs at once."""
+    def recorder_of(self, block: Any) -> Optional[Recorder]:
+        """Return what records a call of a block that comes now; None if it is to run at once."""
         if self._at_once:
-            self.report.at_once += 1
-            if self.report.at_once == self._at_once:
-                self._at_once = 0
+            assert self._site is not None
+            calls = self.report.at_once
+            if calls < self._at_once and (calls or self._site.expects(block)):
+                self.report.at_once += 1
+            else:
                 self._record()
+        return STATE.recorder  # type: ignore[no-any-return]
 
     def _join(self, outer: Batch) -> Batch:
         outer.check_still_running()
@@ -207,22 +207,20 @@ class Batch:
             failed = kind is not None and kind is not GeneratorExit
             if not failed:
                 self.flush()
-                if self._habit is not None:
-                    self.report.choice = self._habit.leave(self.report.at_once)
+                if self._site is not None:
+                    self.report.choice = self._site.leave(self.report.at_once)
         finally:
             if failed:
                 recorder.recording.drop(f"the scope ended with {kind.__name__}: {error}")
             recorder.close()
             self._recorder = None
             self._frame = None
-            self._habit = None
+            self._site = None
             self._at_once = 0
             if STATE.batch is self:
                 STATE.batch = None
                 STATE.recorder = None
-            if self._hooked:
-                HOOKS.release()
-            self._hooked = False
+            HOOKS.release()
 
     def use_defaults(self, defaults: Dict[str, Any]) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
@@ -251,7 +249,9 @@ class Batch:
         try:
             if recorder.watch is not None:
                 recorder.watch.check()
-            flush = Flush(RUNTIME, self._options_now(), ended, self._habit)
+            flush = Flush(
+                RUNTIME, self._options_now(), ended, self._site, self.report.at_once
+            )
             flush.run()
             ended.close()
         except BaseException as error:

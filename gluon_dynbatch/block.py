@@ -109,8 +109,6 @@ class DynamicHybridBlock(HybridBlock):
     """
 
     _scope_defaults: Optional[Dict[str, Any]] = None
-    #: Calls that run at once are counted for these blocks only: others say nothing of theirs.
-    _counts_calls = True
 
     def hybridize(self, active: bool = True, **options: Any) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
@@ -177,6 +175,8 @@ class DynamicHybridBlock(HybridBlock):
 
     def _call_cached_op(self, *args: Any) -> Any:
         recorder = STATE.recorder
+        if recorder is None and STATE.batch is not None:
+            recorder = STATE.batch.recorder_of(self)
         if recorder is not None:
             return recorder.call_block(self, args)
         if self._backend:
@@ -185,8 +185,6 @@ class DynamicHybridBlock(HybridBlock):
 
     def _run_cached_graph(self, args: Any) -> Any:
         """Run the cached graph for this structure of arguments, without recording the call."""
-        if STATE.batch is not None:
-            STATE.batch.count_call()
         try:
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:

@@ -9,8 +9,9 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from .analysis import Budget, Controller, Setting, analyze, singles_in_order, split_by_rows
+from .analysis import Analysis, Budget, analyze, singles_in_order, split_by_rows
 from .arrays import TYPES
+from .auto import CallSite, Choice, Figures, is_recorded
 from .cache import PlanCache
 from .contract import Composer
 from .debug import Comparison
@@ -23,11 +24,11 @@ from .gradient_plan import GradientPlan, Head, plan_gradient
 from .graph import FLOATS, RECORDING
 from .lazy import LazyNDArray
 from .plan import Plan, make_plan
+from .race import Setting
 from .record import Recording
 from .report import Alone, FlushReport
 from .segment import SegmentTable
 from .template import Library
-from .tuning import Habit
 from .where import where_of
 
 #: Handing out this many arrays of one type pays for splitting one array.
@@ -37,7 +38,7 @@ SPLIT = 512
 
 
 class Runtime:
-    """What a process learns and keeps: traced calls, segments, plans, and what "auto" measured."""
+    """What a process learns and keeps: traced calls, segments, plans, and what things cost."""
 
     def __init__(self) -> None:
         self.library = Library()
@@ -45,18 +46,9 @@ class Runtime:
         self.segments = SegmentTable()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
-        self.controller = Controller()
+        self.figures = Figures()
         #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
         self.hybridized = 0
-        #: Visits per millisecond of the last analysis.
-        self.rate: Optional[float] = None
-        self._composes: Dict[Any, bool] = {}
-
-    def composes(self, workload: Any, recording: Recording) -> bool:
-        """Whether samples of a workload repeat so much that granularity "graph" is worth trying."""
-        if workload not in self._composes:
-            self._composes[workload] = self.composer.repeats(recording)
-        return self._composes[workload]
 
 
 class Options(NamedTuple):
@@ -108,12 +100,16 @@ class Flush:
         runtime: Runtime,
         options: Options,
         recording: Recording,
-        habit: Optional[Habit] = None,
+        site: Optional[CallSite] = None,
+        at_once: int = 0,
     ):
-        self._habit = habit
+        self._site = site
+        self._at_once = at_once
         self._runtime = runtime
         self._options = options
         self._recording = recording
+        #: None if the plan was known.
+        self._analysis: Optional[Analysis] = None
         self.plan: Optional[Plan] = None
         self.report: Optional[FlushReport] = None
 
@@ -126,9 +122,10 @@ class Flush:
         lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
-        setting, measured = self._setting()
+        choice = self._choose()
+        built = self._runtime.dispatcher.built
         before = time.perf_counter()
-        planned, cached = self._planned(setting, sorted({lazy._value for lazy in lazies}))
+        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
@@ -147,11 +144,11 @@ class Flush:
             planned.launches,
             planned.widths[0],
             planned.widths[1],
-            setting.granularity,
-            setting.policy,
-            str(setting.budget),
+            choice.setting.granularity,
+            choice.policy,
+            choice.budget,
             cached,
-            measured,
+            choice.timed,
             tuple(
                 Alone(name, why, calls, self._where(planned, node))
                 for name, why, calls, node in planned.alone
@@ -162,27 +159,39 @@ class Flush:
             1e3 * (analysed - before),
             1e3 * (finished - analysed),
         )
+        self._note(finished - analysed, built)
 
-    def _setting(self) -> Tuple[Setting, bool]:
-        """Return what this flush runs with, and whether that is on trial."""
+    def _note(self, seconds: float, built: int) -> None:
+        """Tell "auto" what this flush did; what had to be compiled says nothing of the next one."""
+        assert self.report is not None
+        if self._runtime.dispatcher.built == built and not self._options.debug:
+            recorded = is_recorded(self._recording)
+            self._runtime.figures.note(recorded, seconds, self.report.launches)
+        if self._site is not None:
+            self._site.note(self._recording, self.report, self._analysis)
+
+    def _choose(self) -> Choice:
+        """Return what this flush runs with."""
         options, recording = self._options, self._recording
         budget = Budget() if options.budget == "auto" else options.budget
         if budget.is_zero:
-            return Setting("block", "depth", budget), False
+            return Choice(Setting("block", "depth", budget), False, "depth", str(budget))
         if "auto" not in (options.granularity, options.policy):
-            return Setting(options.granularity, options.policy, budget), False
-        assert self._habit is not None, "scopes with an option on auto have a habit"
-        return self._habit.choose(recording, options, budget)
+            setting = Setting(options.granularity, options.policy, budget)
+            return Choice(setting, False, options.policy, str(budget))
+        assert self._site is not None, "scopes with an option on auto have a call site"
+        return self._site.choose(recording, options, budget, self._at_once)
 
-    def _planned(self, setting: Setting, wanted: List[int]) -> Tuple[Planned, bool]:
+    def _planned(self, choice: Choice, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording
         weights = find_weights(recording)
         # Only whole samples hide what is inside them; else every result has its place anyway.
-        whole = setting.granularity == "graph"
+        whole = choice.setting.granularity == "graph"
         shown = tuple(wanted) if whole else ()
         unused = None if whole else find_unused(recording, wanted)
         fingerprint = (
-            setting,
+            choice.setting,
+            choice.policy,
             self._options.max_rows,
             shown,
             bytes(recording.node_entry),
@@ -195,27 +204,29 @@ class Flush:
         )
         return self._runtime.plans.get(
             fingerprint,
-            lambda: self._make_plan(setting, wanted, weights, unused),
+            lambda: self._make_plan(choice, wanted, weights, unused),
             lambda planned: planned.bytes if planned.analysed else 0,
         )
 
     def _make_plan(
         self,
-        setting: Setting,
+        choice: Choice,
         wanted: List[int],
         weights: np.ndarray,
         unused: Optional[np.ndarray],
     ) -> Planned:
         recording, runtime = self._recording, self._runtime
-        granularity, calls, origin, moved = setting.granularity, recording, None, {}
+        granularity, calls, origin, moved = choice.setting.granularity, recording, None, {}
         if granularity == "graph":
             calls = runtime.composer.contract(recording, wanted)
             granularity, origin, moved = "block", calls.origin, calls.moved
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
         units = expand(calls, granularity, weights, runtime.segments, unused)
-        analysis = analyze(units.graph, setting.policy, setting.budget, runtime.rate)
+        figures, budget = runtime.figures, choice.setting.budget
+        analysis = analyze(units.graph, choice.policy, budget, figures.rate, choice.worth)
         if analysis.milliseconds > 0 and analysis.visits:
-            runtime.rate = analysis.visits / analysis.milliseconds
+            figures.rate = analysis.visits / analysis.milliseconds
+        self._analysis = analysis
         groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
         groups = singles_in_order(groups)
         plan = make_plan(

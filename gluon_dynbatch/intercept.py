@@ -197,6 +197,8 @@ class Hooks:
     def _cached_op_hook(original: Any) -> Any:
         def call_cached_op(block: HybridBlock, *args: Any) -> Any:
             recorder = STATE.recorder
+            if recorder is None and STATE.batch is not None:
+                recorder = STATE.batch.recorder_of(block)
             if recorder is None:
                 return original(block, *args)
             return recorder.call_block(block, args)

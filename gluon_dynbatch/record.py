@@ -65,7 +65,7 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         #: What "auto" knows of the places at which this thread opened scopes.
-        self.habits: Dict[Any, Any] = {}
+        self.sites: Dict[Any, Any] = {}
 
 
 STATE = ThreadState()

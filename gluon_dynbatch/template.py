@@ -214,7 +214,8 @@ class Entry:
     ):
         self.id = number
         self.token = callee.token
-        self.is_counted = getattr(callee, "counted", False)
+        #: The block called, by id; None for an operator.
+        self.block_id = getattr(callee, "identity", None)
         self.name = callee.name
         self.mode = mode
         self.program = program

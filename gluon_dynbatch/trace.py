@@ -75,8 +75,6 @@ class BlockCallee:
         #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
-        #: Whether the block tells of calls that are not recorded.
-        self.counted = getattr(block, "_counts_calls", False)
         parameters = block.collect_params().values()
         #: When predicting and when training: whether calls run as Python, so that what is in them
         #: is recorded; as those that draw parameters of their own do, and `RunAsPythonError`.

@@ -22,6 +22,7 @@ PURE = (
     "plan_check",
     "gradient_plan",
     "cache",
+    "race",
     "report",
     "rules",
 )

@@ -189,7 +189,7 @@ def test_without_the_native_code():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
          "tests/test_launches.py", "tests/test_signatures.py", "tests/test_reuse.py",
-         "tests/test_tuning.py", "tests/test_structure.py"],
+         "tests/test_auto.py", "tests/test_structure.py"],
         cwd=ROOT, env={**os.environ, "GLUON_DYNBATCH_NATIVE": "0"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

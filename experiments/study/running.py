@@ -144,13 +144,13 @@ class Contender:
 
     @contextmanager
     def _own_cache(self) -> Iterator[None]:
-        shared = RUNTIME.plans, RUNTIME.rate
-        RUNTIME.plans, RUNTIME.rate = self._plans, self._rate
+        shared = RUNTIME.plans, RUNTIME.figures.rate
+        RUNTIME.plans, RUNTIME.figures.rate = self._plans, self._rate
         try:
             yield
         finally:
-            self._rate = RUNTIME.rate
-            RUNTIME.plans, RUNTIME.rate = shared
+            self._rate = RUNTIME.figures.rate
+            RUNTIME.plans, RUNTIME.figures.rate = shared
 
 
 def _infer(workload: Workload, samples: Sequence[Any], scope: Any) -> List[mx.nd.NDArray]:

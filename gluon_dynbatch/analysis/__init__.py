@@ -1,15 +1,13 @@
 """The analyzer: dependency graphs in, groups of units that run together out.
 
 Read `budget.py` (what it may cost), `depth.py` and `agenda.py` (the two classic policies),
-`bound.py` (how good it can get), `search.py` (the ladder of all steps), `ladder.py` (the entry
-point) and `choose.py` (which setting a workload gets under ``"auto"``).  Everything here is pure:
-no MXNet, no state besides the controller's.
+`bound.py` (how good it can get), `search.py` (the ladder of all steps) and `ladder.py` (the
+entry point).  Everything here is pure: no MXNet, no state.
 """
 
 from gluon_dynbatch.analysis.agenda import group_by_agenda
 from gluon_dynbatch.analysis.bound import lower_bound
 from gluon_dynbatch.analysis.budget import DEFAULT_RATE, Budget, Meter, parse_budget
-from gluon_dynbatch.analysis.choose import Controller, Setting
 from gluon_dynbatch.analysis.depth import group_by_depth, unit_depth
 from gluon_dynbatch.analysis.groups import check_groups, singles_in_order, split_by_rows
 from gluon_dynbatch.analysis.ladder import POLICIES, Analysis, analyze
@@ -19,9 +17,7 @@ __all__ = [
     "POLICIES",
     "Analysis",
     "Budget",
-    "Controller",
     "Meter",
-    "Setting",
     "analyze",
     "check_groups",
     "group_by_agenda",

@@ -46,6 +46,8 @@ class Analysis(NamedTuple):
     milliseconds: float
     policy: str
     complete: bool
+    saved: int = 0
+    search_milliseconds: float = 0.0
 
 
 def analyze(
@@ -53,6 +55,7 @@ def analyze(
     policy: str,
     budget: Budget,
     rate: float | None = None,
+    worth: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Analysis:
     """Group the units of `graph` into launches.
