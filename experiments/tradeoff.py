@@ -8,13 +8,10 @@ budget and fits a cost model, `auto` lets "auto" compete with every fixed settin
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-import mxnet as mx
-import numpy as np
 from tqdm import tqdm
 
 from command import run_program
@@ -24,10 +21,15 @@ from study import contest, cost, curve, launches, pictures, simulate
 from study.axes import save
 from study.results import ResultsError, Table, grouped, read_results, write_results
 from study.running import GRANULARITIES, KINDS, POLICIES
-from workloads import pairs, sequences
 from workloads.base import Workload, WorkloadError
+from workloads.registry import MAKERS, make
 
-WORKLOADS = ("embedded", "sick", "sequences")
+#: Workloads of each verb, if none are asked for; "sick" where there is data.
+WORKLOADS = {
+    "simulate": ("embedded", "sick"),
+    "curve": ("embedded", "sick"),
+    "auto": tuple(name for name in MAKERS if name != "sst"),
+}
 #: Rows of each verb's results, by name.
 ROWS: Dict[str, Dict[str, Any]] = {
     "simulate": {"simulated": simulate.Simulated},
@@ -35,27 +37,17 @@ ROWS: Dict[str, Dict[str, Any]] = {
     "auto": {"runs": contest.ContestRun, "settled": contest.Settled},
 }
 SIZES = {"simulate": [16, 32, 64, 128, 256, 512, 1024], "curve": [32, 64, 128, 256],
-         "auto": [1, 8, 64, 256, 1024]}  # fmt: skip
-QUICK_SIZES = {"simulate": [16, 64, 256], "curve": [16, 32], "auto": [1, 16, 64]}
+         "auto": [1, 8, 64]}  # fmt: skip
+QUICK_SIZES = {"simulate": [16, 64, 256], "curve": [16, 32], "auto": [1, 16]}
+#: Batch sizes of workloads in `auto` for which the usual ones are too few or make no sense.
+OWN_SIZES = {"embedded": [1, 8, 64, 256], "sick": [1, 8, 64, 256], "wandering": [32],
+             "reads": [1, 8, 32]}  # fmt: skip
 
 
-def make_workloads(args: argparse.Namespace, default: Sequence[str]) -> List[Workload]:
+def make_workloads(args: argparse.Namespace, verb: str) -> List[Workload]:
     """Make the workloads that were asked for, each from the same seed."""
-    names = args.workloads or [n for n in default if n != "sick" or args.data is not None]
-    if "sick" in names and args.data is None:
-        raise WorkloadError("workload sick needs --data DIR, a folder with sentence pairs")
-    makers: Dict[str, Callable[[], Workload]] = {
-        "embedded": lambda: pairs.embedded(args.limit, **_sizes(args)),
-        "sick": lambda: pairs.sick(args.data, args.limit, **_sizes(args)),
-        "sequences": lambda: sequences.tagging(args.wikiner, args.limit, **_sizes(args)),
-    }
-    made = []
-    for name in names:
-        random.seed(args.seed)
-        np.random.seed(args.seed)
-        mx.random.seed(args.seed)
-        made.append(makers[name]())
-    return made
+    default = [name for name in WORKLOADS[verb] if name != "sick" or args.data is not None]
+    return [make(name, args, **_sizes(args)) for name in args.workloads or default]
 
 
 def _sizes(args: argparse.Namespace) -> Dict[str, int]:
@@ -71,7 +63,7 @@ def check_sizes(workloads: Sequence[Workload], sizes: Sequence[int]) -> None:
 
 def run_simulate(args: argparse.Namespace) -> None:
     """Count nodes before and launches after."""
-    workloads = make_workloads(args, ("embedded", "sick"))
+    workloads = make_workloads(args, "simulate")
     sizes = _batch_sizes(args, "simulate")
     check_sizes(workloads, sizes)
     settings = [(granularity, policy) for granularity in GRANULARITIES for policy in POLICIES]
@@ -85,7 +77,7 @@ def run_simulate(args: argparse.Namespace) -> None:
 
 def run_curve(args: argparse.Namespace) -> None:
     """Time minibatches against their analysis budget; fit a cost model."""
-    workloads = make_workloads(args, ("embedded", "sick"))
+    workloads = make_workloads(args, "curve")
     sizes = _batch_sizes(args, "curve")
     check_sizes(workloads, sizes)
     rounds = args.rounds or (3 if args.quick else 5)
@@ -104,23 +96,21 @@ def run_curve(args: argparse.Namespace) -> None:
 
 def run_auto(args: argparse.Namespace) -> None:
     """Let "auto" compete with every fixed setting."""
-    workloads = make_workloads(args, WORKLOADS)
-    sizes = _batch_sizes(args, "auto")
-    check_sizes(workloads, sizes)
-    rounds = args.rounds or (5 if args.quick else 11)
-    heats = min(3, rounds)
-    per_case = heats + rounds + 2
+    workloads = make_workloads(args, "auto")
+    sizes = {w.name: _batch_sizes(args, "auto", w.name) for w in workloads}
+    for workload in workloads:
+        check_sizes([workload], sizes[workload.name])
+    rounds = args.rounds or (3 if args.quick else 7)
+    heats = min(2, rounds)
+    cases = [(w, kind, size) for w in workloads for kind in args.kinds for size in sizes[w.name]]
     runs: List[contest.ContestRun] = []
     settled: List[contest.Settled] = []
-    with _progress("auto", len(workloads) * len(sizes) * len(args.kinds) * per_case) as step:
-        for workload in workloads:
-            for kind in args.kinds:
-                for size in sizes:
-                    more, settling = contest.measure(workload, kind, size, heats, rounds,
-                                                     args.seed, step)  # fmt: skip
-                    runs += more
-                    settled.append(settling)
-                    _write(args, "auto", workloads, {"runs": runs, "settled": settled})
+    with _progress("auto", len(cases) * (heats + rounds + 2)) as step:
+        for workload, kind, size in cases:
+            more, settling = contest.measure(workload, kind, size, heats, rounds, args.seed, step)
+            runs += more
+            settled.append(settling)
+            _write(args, "auto", workloads, {"runs": runs, "settled": settled})
     present(args.output, "auto")
 
 
@@ -182,12 +172,9 @@ def present_curve(output: Path, results: Any, titles: Dict[str, str]) -> List[Ta
 
 def present_auto(output: Path, results: Any, titles: Dict[str, str]) -> List[Table]:
     """Draw all cases in one picture."""
-    found = contest.verdicts(results["runs"])
+    found = contest.verdicts(results["runs"], results["settled"])
     save(pictures.verdicts(found, titles), output / "auto")
-    return [
-        contest.table(found, results["settled"], titles),
-        contest.heat_table(results["runs"], titles),
-    ]
+    return [contest.table(found, titles), contest.heat_table(results["runs"], titles)]
 
 
 PRESENTERS = {"simulate": present_simulate, "curve": present_curve, "auto": present_auto}
@@ -210,8 +197,10 @@ class _progress:  # noqa: N801
         self.bar.close()
 
 
-def _batch_sizes(args: argparse.Namespace, verb: str) -> List[int]:
-    return args.batch_sizes or (QUICK_SIZES if args.quick else SIZES)[verb]
+def _batch_sizes(args: argparse.Namespace, verb: str, workload: str = "") -> List[int]:
+    if args.batch_sizes or args.quick:
+        return args.batch_sizes or QUICK_SIZES[verb]
+    return OWN_SIZES.get(workload, SIZES[verb])
 
 
 def _write(
@@ -254,12 +243,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--data", type=Path, metavar="DIR", help="SICK, in a layout that training reads")
     add("--wikiner", type=Path, metavar="DIR", help="folder with WikiNER's train.txt")
+    add("--sst", type=Path, metavar="DIR", help="folder with the sentiment treebank's train.txt")
+    add("--clevr", type=Path, metavar="DIR", help="folder with CLEVR's CLEVR_train_1_*.json")
     add(
         "--workloads",
-        type=_listed(_one_of(WORKLOADS)),
+        type=_listed(_one_of(tuple(MAKERS))),
         metavar="NAMES",
-        help=f"comma-separated: {', '.join(WORKLOADS)} (default: all that there is data for; "
-        "sequences for auto only)",
+        help=f"comma-separated: {', '.join(MAKERS)} (default: all but sst for auto, embedded and "
+        "sick for others; sick if there is --data)",
     )
     add("--batch-sizes", type=_listed(positive), metavar="NUMBERS", help="comma-separated")
     add(
@@ -286,8 +277,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=positive, metavar="N", help="timed minibatches per setting")
     add("--minibatches", type=positive, default=3, metavar="N", help="for simulate (default 3)")
     add("--limit", type=positive, metavar="N", help="first N samples of every workload")
-    add("--embedding-size", type=positive, metavar="N", help="default 300, sequences 100")
-    add("--hidden", type=positive, metavar="N", help="default 150, sequences 128")
+    add("--embedding-size", type=positive, metavar="N", help="of the inputs")
+    add("--hidden", type=positive, metavar="N", help="of the states")
     add("--seed", type=at_least(int, 0), default=1)
     add("--quick", action="store_true", help="few sizes and rounds: some minutes")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import random
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
@@ -23,6 +22,7 @@ from relatedness.options import batching_options
 from study.results import Column, Spread, Table
 from workloads import sentiment, sequences
 from workloads.base import Workload
+from workloads.registry import make
 
 from .contenders import PER_SAMPLE
 
@@ -156,20 +156,12 @@ class Contest(NamedTuple):
 
 def make_contest(name: str, args: argparse.Namespace) -> Contest:
     """Make the ways to train on one of `NAMES`; all start from equal parameters."""
-    makers: Dict[str, Callable[[], Workload]] = {
-        "sequences": lambda: sequences.tagging(args.wikiner, args.limit, **args.sizes),
-        "sst": lambda: sentiment.sentiment(args.sst, args.limit, **args.sizes),
-    }
-
-    def make() -> Workload:
-        random.seed(args.seed)
-        np.random.seed(args.seed)
-        mx.random.seed(args.seed)
-        return makers[name]()
-
     options = batching_options(args)
-    ways: List[Way] = [Samples(make(), label, options) for label in (*PER_SAMPLE, "dynamic")]
-    workload = make()
+    ways: List[Way] = [
+        Samples(make(name, args, **args.sizes), label, options)
+        for label in (*PER_SAMPLE, "dynamic")
+    ]
+    workload = make(name, args, **args.sizes)
     size = min(args.workload_size, len(workload.samples))
     if name == "sequences":
         ways.append(padded(workload))

@@ -245,11 +245,16 @@ def launch_times(
     return figure
 
 
+#: The plain loop is drawn where "auto" takes at least so much of its time.
+CLOSE = 0.7
+
+
 def verdicts(found: Sequence[contest.Verdict], titles: Dict[str, str]) -> Figure:
     """Draw how "auto" compares with the best fixed setting, and with the plain loop."""
     panels = grouped(found, lambda v: (v.workload, v.kind))
+    close = [v for v in found if v.plain_ratio.median > CLOSE]
     figure = new_figure(
-        11, 1.6 + 0.26 * sum(len(group) + 1.2 for group in panels.values()),
+        11, 1.6 + 0.26 * (len(found) + len(close) + 1.2 * len(panels)),
         "“auto” against the best fixed setting of each case",
         "ratio of the times of a minibatch, median and quartiles over rounds; blue is within the "
         "bar, red is not",
@@ -267,20 +272,19 @@ def verdicts(found: Sequence[contest.Verdict], titles: Dict[str, str]) -> Figure
             ticks.append(y)
             names.append(f"batch {v.batch_size}")
             y += 1
-            if v.plain_ratio is not None and v.batch_size == 1:
-                _draw_ratio(axes, y, v.plain_ratio, contest.PLAIN_BAR, "D")
+            if v in close:
+                _draw_ratio(axes, y, v.plain_ratio, v.plain_bar, "D")
                 axes.text(1.02, y, f"{v.plain_ratio.median:.2f}   against the plain loop "
-                          f"(bar {contest.PLAIN_BAR:.2f})", va="center", fontsize=8,
+                          f"(bar {v.plain_bar:.2f})", va="center", fontsize=8,
                           transform=axes.get_yaxis_transform())  # fmt: skip
                 ticks.append(y)
-                names.append("◇ plain loop, batch 1")
+                names.append(f"◇ plain loop, batch {v.batch_size}")
                 y += 1
         y += 0.2
     axes.set_yticks(ticks, names)
     axes.set_ylim(y, -0.8)
     axes.set_xscale("log", base=2)
-    ends = [v.ratio for v in found]
-    ends += [v.plain_ratio for v in found if v.plain_ratio is not None and v.batch_size == 1]
+    ends = [v.ratio for v in found] + [v.plain_ratio for v in close]
     axes.set_xlim(min(0.7, *(e.low / 1.1 for e in ends)), max(1.7, *(e.high * 1.1 for e in ends)))
     axes.xaxis.set_major_locator(FixedLocator(RATIO_TICKS))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -24,6 +24,8 @@ POLICIES = ("depth", "agenda", "search")
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 PHASES = ("recording", "analysis", "dispatch", "running")
+#: How `report.choice` begins, or what is in it, while "auto" still times its candidates.
+TRYING = ("auto: trying", "still measuring")
 
 
 class Timing(NamedTuple):
@@ -40,7 +42,7 @@ class Timing(NamedTuple):
         optimizer.
     calls, units, launches, gathered : int
         Recorded calls, what the analyzer grouped, launches, and rows gathered by index.
-    measured : bool
+    trying : bool
         Whether "auto" was still trying its candidates.
     cached : int
         Flushes whose plan came from the cache.
@@ -58,7 +60,7 @@ class Timing(NamedTuple):
     units: int = 0
     launches: int = 0
     gathered: int = 0
-    measured: bool = False
+    trying: bool = False
     cached: int = 0
     setting: str = ""
 
@@ -82,7 +84,7 @@ class Timing(NamedTuple):
             sum(flush.units for flush in flushes),
             report.launches + report.at_once,
             sum(flush.rows_gathered for flush in flushes),
-            "still measuring" in report.choice,
+            any(text in report.choice for text in TRYING),
             sum(flush.cached for flush in flushes),
             setting,
         )
@@ -162,7 +164,8 @@ def _train(workload: Workload, samples: Sequence[Any], scope: Any) -> List[mx.nd
     with mx.autograd.record(), scope:
         losses = [workload.loss(sample) for sample in samples]
     mx.autograd.backward(losses)
-    workload.trainer.step(len(losses))
+    # Not every minibatch calls every block.
+    workload.trainer.step(len(losses), ignore_stale_grad=True)
     return losses
 
 
@@ -206,11 +209,24 @@ def plain_loop() -> Contender:
 
 
 class Settling(NamedTuple):
-    """How "auto" came to its choice."""
+    """How "auto" came to its choice.
 
-    flushes: int
-    seconds: float
+    Attributes
+    ----------
+    scopes : int
+        How many there were before it was left alone.
+    settled : bool
+        Whether it timed none of the last ones any more.
+    tried : int
+        How many it timed.
+    tried_ms : float
+        What one of those took on average; 0 if there was none.
+    """
+
+    scopes: int
     settled: bool
+    tried: int
+    tried_ms: float
 
 
 def settle(
@@ -235,12 +251,15 @@ def settle(
     """
     enough = max(4, 96 // batch_size)
     started = time.perf_counter()
-    quiet = flushes = 0
+    trials: List[float] = []
+    quiet = scopes = 0
     for samples in workload.minibatches(batch_size, seed):
         timing = contender.run(workload, samples, kind)
-        flushes += 1
-        quiet = 0 if timing.measured else quiet + 1
-        seconds = time.perf_counter() - started
-        if quiet >= enough or seconds > limit:
+        scopes += 1
+        quiet = 0 if timing.trying else quiet + 1
+        if timing.trying:
+            trials.append(timing.total)
+        if quiet >= enough or time.perf_counter() - started > limit:
             break
-    return Settling(flushes, seconds, quiet >= enough)
+    mean = sum(trials) / len(trials) if trials else 0.0
+    return Settling(scopes, quiet >= enough, len(trials), mean)

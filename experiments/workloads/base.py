@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
+import gluonnlp
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
+import gluon_dynbatch as gdb
 from relatedness.reading import DataError, read_lines
 
 Read = TypeVar("Read")
@@ -38,6 +40,8 @@ class Workload(NamedTuple):
     trainer : gluon.Trainer
     model, loss_block : gluon.Block
         What `score` and `loss` call.
+    wanders : bool
+        Whether each minibatch has a size of its own, half to twice of what is asked for.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Workload(NamedTuple):
     trainer: gluon.Trainer
     model: gluon.Block
     loss_block: gluon.Block
+    wanders: bool = False
 
     def minibatches(self, size: int, seed: int) -> Iterator[List[Any]]:
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
@@ -58,18 +63,65 @@ class Workload(NamedTuple):
         WorkloadError
             If there are fewer samples than one minibatch needs.
         """
-        if size > len(self.samples):
+        least, most = (max(1, size // 2), 2 * size) if self.wanders else (size, size)
+        if most > len(self.samples):
             raise WorkloadError(
-                f"a minibatch of {size} is asked for, but {self.name} has "
+                f"a minibatch of {most} is asked for, but {self.name} has "
                 f"{len(self.samples)} {self.unit}; give smaller --batch-sizes"
             )
-        return self._draw(size, np.random.RandomState(seed))
+        return self._draw(least, most, np.random.RandomState(seed))
 
-    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
+    def _draw(self, least: int, most: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
+        order: List[int] = []
         while True:
-            order = rng.permutation(len(self.samples))
-            for start in range(0, len(order) - size + 1, size):
-                yield [self.samples[i] for i in order[start : start + size]]
+            size = rng.randint(least, most + 1)
+            if size > len(order):
+                order = rng.permutation(len(self.samples)).tolist()
+            batch, order = order[:size], order[size:]
+            yield [self.samples[i] for i in batch]
+
+
+def labelling(
+    name: str,
+    title: str,
+    unit: str,
+    samples: Sequence[Sequence[Any]],
+    model: gluon.Block,
+    frozen: Iterable[gluon.Parameter] = (),
+) -> Workload:
+    """Make the workload of a model that scores the labels at the end of each sample.
+
+    Parameters
+    ----------
+    name, title, unit : str
+        See `Workload`.
+    samples : sequence
+        Of the model's arguments and, for each row of its result, the number of a label.
+    model : gluon.Block
+        Becomes dynamic, initialized and hybridized.
+    frozen : iterable of Parameter
+        Not trained.
+    """
+    gdb.convert(model).initialize(mx.init.Xavier())
+    for parameter in frozen:
+        parameter.grad_req = "null"
+    model.hybridize()
+    cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
+    cross_entropy.hybridize()
+
+    def score(sample):
+        return model(*sample[:-1])
+
+    def loss(sample):
+        return cross_entropy(score(sample), sample[-1]).mean()
+
+    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    return Workload(name, title, unit, samples, score, loss, trainer, model, cross_entropy)
+
+
+def count_words(sentences: Iterable[Any]) -> gluonnlp.Vocab:
+    """Give numbers to the words of sentences, which are their ``words``."""
+    return gluonnlp.Vocab(gluonnlp.data.Counter(w for s in sentences for w in s.words))
 
 
 def read_samples(

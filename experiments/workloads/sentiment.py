@@ -12,15 +12,13 @@ import re
 from pathlib import Path
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-import gluonnlp
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 
-import gluon_dynbatch as gdb
 from relatedness.trees import Tree
 
-from .base import Workload, read_samples
+from .base import Workload, count_words, labelling, read_samples
 from .pairs import embedded_pairs
 
 CLASSES = 5
@@ -187,30 +185,25 @@ class SentimentModel(gluon.Block):
         return h, c
 
 
-def sentiment(sst: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
-    """Put the model on the trees of the treebank, or on those of the built-in corpus."""
+def tree_samples(
+    sst: Optional[Path], limit: Optional[int]
+) -> Tuple[List[TreeSample], int, str]:
+    """Return samples of the treebank or the built-in corpus, how many words, and where from."""
     if sst is None:
         sentences, source = embedded_phrases(limit), "built-in corpus"
     else:
         sentences, source = read_treebank(sst, limit), "SST"
-    vocab = gluonnlp.Vocab(gluonnlp.data.Counter(w for s in sentences for w in s.words))
-    model = gdb.convert(SentimentModel(len(vocab), **sizes))
-    model.initialize(mx.init.Xavier())
-    model.embedding.weight.grad_req = "null"
-    model.hybridize()
-    cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-    cross_entropy.hybridize()
-
-    def score(sample):
-        return model(sample.words, sample.shape)
-
-    def loss(sample):
-        return cross_entropy(score(sample), sample.labels).mean()
-
+    vocab = count_words(sentences)
     samples = [
         TreeSample(mx.nd.array(vocab[list(s.words)], dtype="int32"), s.shape, mx.nd.array(s.labels))
         for s in sentences
     ]
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    return samples, len(vocab), source
+
+
+def sentiment(sst: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Put the model on the trees of the treebank, or on those of the built-in corpus."""
+    samples, words, source = tree_samples(sst, limit)
+    model = SentimentModel(words, **sizes)
     title = f"binary Tree-LSTM, {source}"
-    return Workload("sst", title, "sentences", samples, score, loss, trainer, model, cross_entropy)
+    return labelling("sst", title, "sentences", samples, model, [model.embedding.weight])

@@ -8,16 +8,13 @@ is the number of its dependents (0, 1, 2, 3 or more).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import gluonnlp
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-import gluon_dynbatch as gdb
-
-from .base import Workload, read_samples
+from .base import Workload, count_words, labelling, read_samples
 from .pairs import embedded_pairs
 
 MOST_DEPENDENTS = 3
@@ -88,53 +85,53 @@ class Tagger(gluon.Block):
 
     def forward(self, words: mx.nd.NDArray) -> mx.nd.NDArray:
         """Map word indices, shape (T,), to scores, shape (T, tags)."""
-        vectors = self.embedding(words)  # (T, embedding_size)
-        steps = range(len(words))
-        ahead = _read(self.forwards, vectors, steps)
-        back = _read(self.backwards, vectors, reversed(steps))[::-1]
-        states = mx.nd.concat(mx.nd.concat(*ahead, dim=0), mx.nd.concat(*back, dim=0), dim=1)
+        return self.tag(rows_of(self.embedding(words)))
+
+    def tag(self, vectors: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+        """Map word vectors, shape (1, embedding_size) each, to scores, shape (T, tags)."""
+        ahead, _ = read(self.forwards, vectors)
+        back, _ = read(self.backwards, vectors[::-1])
+        states = mx.nd.concat(mx.nd.concat(*ahead, dim=0), mx.nd.concat(*back[::-1], dim=0), dim=1)
         return self.score(states)
 
 
-def _read(cell: Any, vectors: mx.nd.NDArray, steps: Any) -> List[mx.nd.NDArray]:
-    """Run a cell over rows in some order; returns its outputs, shape (1, hidden_size) each."""
+def rows_of(array: mx.nd.NDArray) -> List[mx.nd.NDArray]:
+    """Cut an array into rows, each with an axis 0 of 1."""
+    return [array[i : i + 1] for i in range(len(array))]
+
+
+def read(cell: Any, rows: Sequence[mx.nd.NDArray]) -> Tuple[List[Any], Any]:
+    """Run a cell over rows; returns its outputs, shape (1, hidden_size) each, and last states."""
     states = cell.begin_state(batch_size=1)
     outputs = []
-    for step in steps:
-        output, states = cell(vectors[step : step + 1], states)
+    for row in rows:
+        output, states = cell(row, states)
         outputs.append(output)
-    return outputs
+    return outputs, states
+
+
+def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> Tuple[List[Sentence], str]:
+    """Return sentences, WikiNER's or those of the built-in corpus, and where they are from."""
+    if wikiner is None:
+        return embedded_sentences(limit), "built-in corpus"
+    return read_wikiner(wikiner, limit), "WikiNER"
+
+
+def count_tags(sentences: Sequence[Sentence]) -> Dict[str, int]:
+    """Give numbers to the tags."""
+    return {tag: i for i, tag in enumerate(sorted({tag for s in sentences for tag in s.tags}))}
 
 
 def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
-    if wikiner is None:
-        sentences, source = embedded_sentences(limit), "built-in corpus"
-    else:
-        sentences, source = read_wikiner(wikiner, limit), "WikiNER"
-    vocab = gluonnlp.Vocab(gluonnlp.data.Counter(w for s in sentences for w in s.words))
-    tags = {tag: i for i, tag in enumerate(sorted({tag for s in sentences for tag in s.tags}))}
-    model = gdb.convert(Tagger(len(vocab), len(tags), **sizes))
-    model.initialize(mx.init.Xavier())
-    model.embedding.weight.grad_req = "null"
-    model.hybridize()
-    cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-    cross_entropy.hybridize()
-
-    def score(sample):
-        return model(sample.words)
-
-    def loss(sample):
-        return cross_entropy(score(sample), sample.tags).mean()
-
+    sentences, source = read_or_make(wikiner, limit)
+    vocab, tags = count_words(sentences), count_tags(sentences)
+    model = Tagger(len(vocab), len(tags), **sizes)
     samples = [
         TaggedSample(
             mx.nd.array(vocab[list(s.words)], dtype="int32"), mx.nd.array([tags[t] for t in s.tags])
         )
         for s in sentences
     ]
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
     title = f"BiLSTM tagger, {source}"
-    return Workload(
-        "sequences", title, "sentences", samples, score, loss, trainer, model, cross_entropy
-    )
+    return labelling("sequences", title, "sentences", samples, model, [model.embedding.weight])

@@ -9,14 +9,13 @@ import pytest
 
 import gluon_dynbatch as gdb
 import tradeoff as program
-from relatedness.data import DataError
 from study import contest, cost, curve, launches, results, running, simulate
 from study.axes import BudgetAxis, spread_apart
 from workloads import sequences
-from workloads.base import WorkloadError
 
 TINY = ["--workloads", "embedded", "--limit", "40", "--embedding-size", "4", "--hidden", "3",
         "--rounds", "1"]  # fmt: skip
+pytestmark = pytest.mark.usefixtures("corpus_once")
 
 
 def run(*arguments):
@@ -183,20 +182,58 @@ def contest_run(label, number, total, stage=contest.FINAL, size=1):
                               f"setting of {label}", True)  # fmt: skip
 
 
+def settled_after(tried, tried_ms=0.0, size=1, settled=True):
+    return contest.Settled("w", "inference", size, tried + 4, settled, tried, tried_ms)
+
+
+def final_of(size=1):
+    """Make up a final whose ratios are 1.2 to the best, 0.6 to the best by depth, 1.2 to plain."""
+    times = {contest.AUTO: (1.2, 2.4, 3.6), "a by search": (1.0, 2.0, 3.0),
+             "b by depth": (2, 4, 6), contest.PLAIN: (1.0, 2.0)}  # fmt: skip
+    return [contest_run(k, i, t, size=size) for k, ts in times.items() for i, t in enumerate(ts)]
+
+
 def test_auto_is_judged_against_the_best_setting_of_the_final_round_by_round():
-    times = {contest.AUTO: (1.2, 2.2, 3.2), "a": (1.0, 2.0, 3.0), "b": (5, 5, 5),
-             contest.PLAIN: (1.0, 2.0, 0.5)}  # fmt: skip
-    runs = [contest_run(k, i, t) for k, ts in times.items() for i, t in enumerate(ts)]
-    runs += [contest_run("c", i, 0.1, contest.HEAT) for i in range(3)]
-    (verdict,) = contest.verdicts(runs)
-    assert (verdict.best, verdict.auto_ms, verdict.best_ms) == ("a", 2.2, 2.0)
-    assert verdict.ratio.median == pytest.approx(1.1)
-    assert verdict.plain_ratio.median == pytest.approx(1.2)
-    assert not verdict.met  # the plain loop's bar counts at batch size 1
-    (verdict,) = contest.verdicts([run._replace(batch_size=8) for run in runs])
-    assert verdict.ratio.median < contest.AUTO_BAR + 1e-9
-    assert verdict._replace(ratio=results.Spread(1.09, 1, 1, 3)).met
-    assert not verdict._replace(ratio=results.Spread(1.11, 1, 1, 3)).met
+    runs = final_of() + [contest_run("c by depth", i, 9, contest.HEAT) for i in range(3)]
+    (verdict,) = contest.verdicts(runs, [settled_after(2, 3.0)])
+    assert (verdict.best, verdict.auto_ms, verdict.best_ms) == ("a by search", 2.4, 2.0)
+    ratios = (verdict.ratio, verdict.depth_ratio, verdict.plain_ratio)
+    assert [ratio.median for ratio in ratios] == pytest.approx([1.2, 0.6, 1.2])
+    assert verdict.plain_ratio.count == 2  # the rounds that the plain loop took part in
+    assert verdict.lost == pytest.approx(1.0)  # against the plain loop, 1.5 ms on average
+    assert verdict.missed == ["best", "plain", "lost"]
+
+
+def test_every_bar_can_be_missed_alone():
+    (met,) = contest.verdicts(
+        [run._replace(total=1.0) for run in final_of(8)]
+        + [contest_run("a by search", 1, 1.0, contest.HEAT, 8)],
+        [settled_after(0, size=8)],
+    )
+    assert (met.missed, met.lost) == ([], None)
+    over = results.Spread(1.12, 1, 2, 3)
+    changes = {
+        "best": {"ratio": over},
+        "depth": {"depth_ratio": over},
+        "plain": {"plain_ratio": over},
+        "tried": {"tried": 31},
+        "lost": {"lost": 0.21},
+    }
+    for name, change in changes.items():
+        assert met._replace(**change).missed == [name]
+    assert met._replace(settled=False).missed == ["tried"]
+    assert met._replace(workload="reads", plain_ratio=over).missed == []
+
+
+@pytest.mark.parametrize("second, most", [(1.4, 30), (1.6, 12)])
+def test_fewer_scopes_may_be_tried_if_one_kind_of_setting_is_clearly_best(second, most):
+    heat = [contest_run("operator by depth", 1, 1.0, contest.HEAT),
+            contest_run("operator by agenda", 1, 1.1, contest.HEAT),
+            contest_run("block by depth", 1, second, contest.HEAT)]  # fmt: skip
+    runs = [r for r in final_of() if r.label != contest.PLAIN]
+    runs += [contest_run(contest.PLAIN, i, 5.0) for i in range(3)] + heat
+    (verdict,) = contest.verdicts(runs, [settled_after(1, 1.0)])
+    assert verdict.most_tried == most
 
 
 def test_hopeless_settings_are_dropped_and_the_others_ranked():
@@ -206,51 +243,23 @@ def test_hopeless_settings_are_dropped_and_the_others_ranked():
     assert contest.best_of([a, b, c], runs) == [b, a, c]
 
 
+def test_the_best_setting_by_depth_reaches_the_final_even_if_it_was_dropped():
+    grid = contest.fixed_settings(64)
+    runs = [contest_run(c.label, 1, 9 if contest.BY_DEPTH in c.label else i, contest.HEAT, 64)
+            for i, c in enumerate(grid)]  # fmt: skip
+    left = [c for c in grid if contest.BY_DEPTH not in c.label]
+    labels = [c.label for c in contest.finalists_of(left, runs)]
+    assert len(labels) == contest.FINALISTS + 1
+    assert contest.BY_DEPTH in labels[-1]
+
+
 def test_the_grid_holds_every_granularity_and_policy():
-    labels = [contender.label for contender in contest.fixed_settings()]
+    labels = [contender.label for contender in contest.fixed_settings(contest.SMALL)]
     assert len(set(labels)) == len(labels)
     for granularity in running.GRANULARITIES:
         for policy in running.POLICIES:
             assert f"{granularity} by {policy} (no limit)" in labels
     assert "one by one (budget 0)" in labels
-
-
-# Workloads
-
-
-def test_minibatches_of_an_epoch_share_no_sample():
-    workload = sequences.tagging(limit=10, embedding_size=2, hidden_size=2)
-    drawn = workload.minibatches(5, seed=1)
-    first, second, third = (next(drawn) for _ in range(3))
-    assert len({id(sample) for sample in first + second}) == 10
-    assert [id(sample) for sample in first] != [id(sample) for sample in third]
-    with pytest.raises(WorkloadError, match="minibatch of 11 .* has 10 sentences"):
-        workload.minibatches(11, seed=1)
-
-
-def test_tagging_computes_what_the_loop_computes():
-    workload = sequences.tagging(limit=6, embedding_size=3, hidden_size=4)
-    trained = [p for p in workload.trainer._params if p.grad_req != "null"]
-    gdb.testing.check_against_loop(workload.loss, workload.samples, trained)
-
-
-def test_wikiner_lines_are_words_and_tags(tmp_path):
-    (tmp_path / "train.txt").write_text("Mad|I-ORG |||O\n\nx|O\n", encoding="utf-8")
-    first, second = sequences.read_wikiner(tmp_path)
-    assert first == (("Mad", "||"), ("I-ORG", "O"))
-    assert second == (("x",), ("O",))
-    assert sequences.read_wikiner(tmp_path, limit=1) == [first]
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [("a|O b\n", r"train.txt:1: 'b' is not"), ("a|O\n|O\n", r"train.txt:2: '\|O' is not"),
-     ("a|\n", r":1: 'a\|' is not"), ("\n\n", "holds no sentences")],
-)  # fmt: skip
-def test_bad_wikiner_lines_are_named(tmp_path, text, reason):
-    (tmp_path / "train.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=reason):
-        sequences.read_wikiner(tmp_path)
 
 
 # Running
@@ -274,6 +283,16 @@ def test_timings_have_parts_that_add_up():
     assert timing.setting == "operator by search (unlimited)"
     plain = running.plain_loop().run(workload, workload.samples, "training")
     assert (plain.running, plain.calls, plain.setting) == (plain.total, 0, "")
+
+
+@pytest.mark.parametrize(
+    "choice, trying",
+    [("auto: trying block by depth", True), ("auto: settled on depth", False), ("", False)],
+)
+def test_a_timing_tells_whether_auto_was_trying(choice, trying):
+    report = gdb.report.Report()
+    report.choice = choice
+    assert running.Timing.of(1.0, report).trying is trying
 
 
 def test_the_simulation_counts_what_the_library_launches():
@@ -326,7 +345,8 @@ def test_auto_runs(tmp_path, capsys):
     assert run("auto", *TINY, "--batch-sizes", 8, "--kinds", "inference", "--output", tmp_path) == 0
     assert made(tmp_path) == sorted(["auto.json", "auto.md", *both("auto")])
     (settled,) = json.loads((tmp_path / "auto.json").read_text())["results"]["settled"]
-    assert settled["flushes"] > 4
+    assert settled["scopes"] > 4
+    assert "auto / plain" in (tmp_path / "auto.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""A module network with 40 kinds of modules (Johnson et al. 2017, arXiv:1705.03633).
+
+With a folder of CLEVR's questions (``CLEVR_train_1_*.json``), programs and answers are theirs.
+Without, they are random: the r-th kind is called in proportion to 1 / r^2, so that a minibatch has
+half of the kinds and nearly every minibatch other ones. Scenes are random, as nothing is learned.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn
+
+from relatedness.reading import DataError
+
+from .base import Workload, labelling
+
+KINDS, KINDS_OF_TWO = 40, 4
+SIDE = 4
+#: Name of a module, and which steps before it are its inputs; none is the scene.
+Step = Tuple[str, Tuple[int, ...]]
+
+
+class Question(NamedTuple):
+    """Steps, of which the last one is the result, and the answer."""
+
+    program: Tuple[Step, ...]
+    answer: str
+
+
+class QuestionSample(NamedTuple):
+    """A scene, shape (1, channels, SIDE, SIDE); a program; the number of the answer, shape (1,)."""
+
+    scene: mx.nd.NDArray
+    program: Tuple[Step, ...]
+    answer: mx.nd.NDArray
+
+
+def read_clevr(directory: Path, limit: Optional[int] = None) -> List[Question]:
+    """Read the first `limit` questions of ``CLEVR_train_1_*.json``.
+
+    Raises
+    ------
+    DataError
+        Naming the file and the reason.
+    """
+    paths = sorted(Path(directory).glob("CLEVR_train_1_*.json"))
+    if not paths:
+        raise DataError(Path(directory), 0, "holds no CLEVR_train_1_*.json")
+    found: List[Question] = []
+    for path in paths:
+        try:
+            for asked in json.loads(path.read_text(encoding="utf-8"))["questions"]:
+                found += map(_question, asked["program"], asked["answers"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(path, 0, f"is not a file of CLEVR's questions ({error!r})") from None
+    return found[:limit]
+
+
+def _question(steps: List[Dict[str, Any]], answer: Any) -> Question:
+    program = [(" ".join([s["type"], *s["value_inputs"]]), tuple(s["inputs"])) for s in steps]
+    return Question(tuple(program), str(answer))
+
+
+def random_questions(limit: Optional[int], seed: int) -> List[Question]:
+    """Draw programs: one chain of 2 to 7 modules, or two that a module of two inputs joins."""
+    rng = np.random.RandomState(seed)
+
+    def draw(first: int, kinds: int) -> str:
+        weights = np.arange(1.0, kinds + 1) ** -2
+        return f"module {first + rng.choice(kinds, p=weights / weights.sum())}"
+
+    def chain(start: int) -> Iterator[Step]:
+        yield "scene", ()
+        for i in range(rng.randint(2, 8)):
+            yield draw(KINDS_OF_TWO, KINDS - KINDS_OF_TWO), (start + i,)
+
+    questions = []
+    for _ in range(limit or 1024):
+        steps = list(chain(0))
+        if rng.rand() < 0.3:
+            end = len(steps) - 1
+            steps += chain(len(steps))
+            steps.append((draw(0, KINDS_OF_TWO), (end, len(steps) - 1)))
+        questions.append(Question(tuple(steps), str(rng.randint(28))))
+    return questions
+
+
+class Module(gluon.HybridBlock):
+    """A residual block of two convolutions over one feature map, or two that are joined first."""
+
+    def __init__(self, channels: int, inputs: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.join = None
+            if inputs == 2:
+                self.join = nn.Conv2D(channels, 1, in_channels=2 * channels, activation="relu")
+            self.first = nn.Conv2D(channels, 3, 1, 1, in_channels=channels, activation="relu")
+            self.second = nn.Conv2D(channels, 3, 1, 1, in_channels=channels)
+
+    def hybrid_forward(self, F: Any, x: Any, *other: Any) -> Any:  # noqa: D102
+        if self.join is not None:
+            x = self.join(F.concat(x, *other, dim=1))
+        return F.relu(x + self.second(self.first(x)))  # (1, channels, SIDE, SIDE)
+
+
+class ModuleNetwork(gluon.Block):
+    """Scores of all answers for one scene and the program of a question about it."""
+
+    def __init__(
+        self, inputs: Dict[str, int], answers: int, embedding_size: int = 16, hidden_size: int = 8
+    ) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.scene = nn.Conv2D(hidden_size, 1, in_channels=embedding_size, activation="relu")
+            self.modules = {name: Module(hidden_size, n) for name, n in inputs.items() if n}
+            self.score = nn.Dense(answers, in_units=hidden_size * SIDE**2)
+        for name, module in self.modules.items():
+            self.register_child(module, name)
+
+    def forward(self, scene: mx.nd.NDArray, program: Tuple[Step, ...]) -> mx.nd.NDArray:
+        """Map a scene, shape (1, embedding_size, SIDE, SIDE), to scores, shape (1, answers)."""
+        seen = self.scene(scene)
+        found: List[mx.nd.NDArray] = []
+        for name, inputs in program:
+            found.append(self.modules[name](*(found[i] for i in inputs)) if inputs else seen)
+        return self.score(found[-1])
+
+
+def answering(
+    clevr: Optional[Path] = None,
+    limit: Optional[int] = None,
+    seed: int = 1,
+    embedding_size: int = 16,
+    **sizes: int,
+) -> Workload:
+    """Put the network on CLEVR's questions, or on random ones."""
+    if clevr is None:
+        questions, source = random_questions(limit, seed), "random programs"
+    else:
+        questions, source = read_clevr(clevr, limit), "CLEVR"
+    inputs = {name: len(places) for q in questions for name, places in q.program}
+    answers = sorted({q.answer for q in questions})
+    model = ModuleNetwork(inputs, len(answers), embedding_size, **sizes)
+    rng = np.random.RandomState(seed)
+    samples = [
+        QuestionSample(
+            mx.nd.array(rng.normal(size=(1, embedding_size, SIDE, SIDE))),
+            q.program,
+            mx.nd.array([answers.index(q.answer)]),
+        )
+        for q in questions
+    ]
+    return labelling("modules", f"module network, {source}", "questions", samples, model)
