@@ -8,7 +8,10 @@
  *   survey     expand.py: which arguments all calls share, and who delivers which argument
  *   unused     expand.py: calls whose results nobody reads
  *   wire       wiring.py: numbers units, slots, inputs and terms
- *   by_depth   analysis/depth.py: groups units by depth
+ *   depths     analysis/depth.py: how far units are from the sources
+ *   heights    analysis/heights.py: how often signatures recur on the way to a sink
+ *   successors analysis/frontier.py: turns lists of predecessors around
+ *   agenda     analysis/agenda.py: launches what is ready, the most urgent signature first
  *   join       analysis/merge.py: joins groups that never had to be apart
  *   order      order.py: the order of units within their launches
  *   resolve    plan.py: where the operands of launches lie
@@ -208,56 +211,184 @@ wire(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromLongLong(edges);
 }
 
-/* ------------------------------------------------------------------------------- by_depth */
+/* --------------------------------------------------------------------------------- depths */
 
 static PyObject *
-by_depth(PyObject *Py_UNUSED(module), PyObject *args)
+depths(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Buffers buffers;
-    void *data[4];
-    Py_ssize_t sizes[4];
-    if (open_buffers(&buffers, args, "iliI", data, sizes) < 0)
+    void *data[3];
+    Py_ssize_t sizes[3];
+    if (open_buffers(&buffers, args, "liI", data, sizes) < 0)
         return NULL;
-    const int32_t *signature = data[0], *preds = data[2];
-    const int64_t *offsets = data[1];
-    int32_t *groups = data[3];
-    Py_ssize_t units = sizes[0];
-    int32_t *depth = PyMem_Malloc((units + 1) * sizeof(int32_t));
-    int32_t deepest = 0, signatures = 0;
-    for (Py_ssize_t u = 0; depth != NULL && u < units; u++) {
+    const int64_t *offsets = data[0];
+    const int32_t *preds = data[1];
+    int32_t *depth = data[2];
+    for (Py_ssize_t u = 0; u < sizes[2]; u++) {
         int32_t found = 0;
         for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
             if (depth[preds[k]] >= found)
                 found = depth[preds[k]] + 1;
         depth[u] = found;
-        if (found > deepest)
-            deepest = found;
-        if (signature[u] >= signatures)
-            signatures = signature[u] + 1;
     }
-    /* A table of all pairs of depth and signature, as long as it is small. */
-    int64_t pairs = ((int64_t)deepest + 1) * signatures;
-    int32_t *number = NULL;
-    int small = pairs <= 8 * (int64_t)units + 4096;
-    if (depth != NULL && small)
-        number = PyMem_Calloc(pairs + 1, sizeof(int32_t));
-    if (number != NULL) {
-        for (Py_ssize_t u = 0; u < units; u++)
-            number[(int64_t)depth[u] * signatures + signature[u]] = 1;
-        int32_t next = 0;
-        for (int64_t k = 0; k < pairs; k++)
-            if (number[k])
-                number[k] = next++;
-        for (Py_ssize_t u = 0; u < units; u++)
-            groups[u] = number[(int64_t)depth[u] * signatures + signature[u]];
-    }
-    int failed = depth == NULL || (small && number == NULL);
-    PyMem_Free(depth);
-    PyMem_Free(number);
     release(&buffers);
-    if (failed)
-        return PyErr_NoMemory();
-    return PyBool_FromLong(small);
+    Py_RETURN_NONE;
+}
+
+/* -------------------------------------------------------------------------------- heights */
+
+static PyObject *
+heights(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[5];
+    Py_ssize_t sizes[5];
+    /* Predecessors; per unit its column in the table or -1; the table, zeros; per unit a height. */
+    if (open_buffers(&buffers, args, "liiII", data, sizes) < 0)
+        return NULL;
+    const int64_t *offsets = data[0];
+    const int32_t *preds = data[1], *column = data[2];
+    int32_t *table = data[3], *height = data[4];
+    Py_ssize_t units = sizes[2], width = units ? sizes[3] / units : 0;
+    for (Py_ssize_t u = units - 1; u >= 0; u--) {
+        int32_t *row = table + u * width;
+        if (column[u] >= 0)
+            height[u] = ++row[column[u]];
+        for (int64_t k = offsets[u]; k < offsets[u + 1]; k++) {
+            int32_t *before = table + preds[k] * width;
+            for (Py_ssize_t c = 0; c < width; c++)
+                before[c] = before[c] > row[c] ? before[c] : row[c];
+        }
+    }
+    release(&buffers);
+    Py_RETURN_NONE;
+}
+
+/* ----------------------------------------------------------------------------- successors */
+
+static PyObject *
+successors(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[4];
+    Py_ssize_t sizes[4];
+    /* Predecessors; the ends of the lists of successors, zeros; successors. */
+    if (open_buffers(&buffers, args, "liLI", data, sizes) < 0)
+        return NULL;
+    const int64_t *offsets = data[0];
+    const int32_t *preds = data[1];
+    int64_t *end = data[2];
+    int32_t *succs = data[3];
+    Py_ssize_t units = sizes[0] - 1;
+    for (Py_ssize_t k = 0; k < sizes[1]; k++)
+        end[preds[k] + 1]++;
+    for (Py_ssize_t u = 0; u < units; u++)
+        end[u + 1] += end[u];
+    /* From behind: each list fills up to where the one before it ends. */
+    for (Py_ssize_t u = units - 1; u >= 0; u--)
+        for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
+            succs[--end[preds[k] + 1]] = (int32_t)u;
+    memmove(end, end + 1, units * sizeof(int64_t));
+    end[units] = sizes[1];
+    release(&buffers);
+    Py_RETURN_NONE;
+}
+
+/* --------------------------------------------------------------------------------- agenda */
+
+/* The tables of agenda.py: per unit, per signature, and per signature and height. */
+typedef struct {
+    const int32_t *signature, *depth, *height, *start;
+    int32_t *left, *top, *left_at, *ready_at, *first, *next;
+    int64_t *depth_left;
+    double scale;
+} Agenda;
+
+static void
+make_ready(Agenda *a, int32_t unit)
+{
+    int32_t s = a->signature[unit];
+    a->next[unit] = a->first[s];
+    a->first[s] = unit;
+    a->ready_at[a->start[s] + a->height[unit]]++;
+}
+
+/* How urgent a signature with ready units is; lower is sooner. */
+static double
+urgency(const Agenda *a, int32_t s)
+{
+    double average = (double)a->depth_left[s] / a->left[s];
+    int32_t top = a->start[s] + a->top[s];
+    if (a->scale == 0.0)
+        return average;
+    return (1.0 - (double)a->ready_at[top] / a->left_at[top]) + average / a->scale;
+}
+
+/* Takes the ready units off signature `s`; returns the first, linked by `next`. */
+static int32_t
+take_ready(Agenda *a, int32_t s)
+{
+    int32_t taken = a->first[s];
+    a->first[s] = -1;
+    for (int32_t u = taken; u >= 0; u = a->next[u]) {
+        a->left[s]--;
+        a->depth_left[s] -= a->depth[u];
+        a->left_at[a->start[s] + a->height[u]]--;
+        a->ready_at[a->start[s] + a->height[u]]--;
+    }
+    while (a->top[s] && !a->left_at[a->start[s] + a->top[s]])
+        a->top[s]--;
+    return taken;
+}
+
+static PyObject *
+agenda(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[17];
+    Py_ssize_t sizes[17];
+    /* Successors, the tables (see agenda.py) with the limit among them, and room to work in. */
+    if (open_buffers(&buffers, args, "liiiiillIIIILIILI", data, sizes) < 0)
+        return NULL;
+    const int64_t *after0 = data[0];
+    const int32_t *after = data[1];
+    Agenda a = {.signature = data[2], .depth = data[3], .height = data[4], .start = data[5],
+                .scale = *(double *)data[6], .left = data[8], .top = data[9], .left_at = data[10],
+                .ready_at = data[11], .depth_left = data[12], .first = data[13], .next = data[14]};
+    int64_t limit = *(int64_t *)data[7], unfinished = 0, launch = 0;
+    /* A unit that waits for no other any more is launched, and then has a group. */
+    double *value = data[15];
+    int32_t *groups = data[16], *waiting = data[16];
+    Py_ssize_t signatures = sizes[8];
+    for (int32_t u = 0; u < sizes[2]; u++)
+        if (!waiting[u])
+            make_ready(&a, u);
+    for (int32_t s = 0; s < signatures; s++) {
+        unfinished += a.left[s] > 0;
+        value[s] = a.first[s] < 0 ? Py_HUGE_VAL : urgency(&a, s);
+    }
+    for (; unfinished && launch + unfinished < limit; launch++) {
+        int32_t chosen = 0;
+        for (int32_t s = 1; s < signatures; s++)
+            chosen = value[s] < value[chosen] ? s : chosen;
+        int32_t taken = take_ready(&a, chosen);
+        unfinished -= !a.left[chosen];
+        value[chosen] = Py_HUGE_VAL;
+        for (int32_t u = taken, following; u >= 0; u = following) {
+            following = a.next[u];
+            groups[u] = (int32_t)launch;
+            for (int64_t k = after0[u]; k < after0[u + 1]; k++)
+                if (!--waiting[after[k]]) {
+                    make_ready(&a, after[k]);
+                    value[a.signature[after[k]]] = -1.0;
+                }
+        }
+        for (int32_t s = 0; s < signatures; s++)
+            if (value[s] < 0.0)
+                value[s] = urgency(&a, s);
+    }
+    release(&buffers);
+    return PyBool_FromLong(!unfinished);
 }
 
 /* --------------------------------------------------------------------------------- unused */
@@ -706,7 +837,10 @@ static PyMethodDef METHODS[] = {
     {"survey", survey, METH_VARARGS, NULL},
     {"unused", unused, METH_VARARGS, NULL},
     {"wire", wire, METH_VARARGS, NULL},
-    {"by_depth", by_depth, METH_VARARGS, NULL},
+    {"depths", depths, METH_VARARGS, NULL},
+    {"heights", heights, METH_VARARGS, NULL},
+    {"successors", successors, METH_VARARGS, NULL},
+    {"agenda", agenda, METH_VARARGS, NULL},
     {"join", join, METH_VARARGS, NULL},
     {"order", order, METH_VARARGS, NULL},
     {"resolve", resolve, METH_VARARGS, NULL},

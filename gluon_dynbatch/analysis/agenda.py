@@ -11,21 +11,54 @@ choice, a `Priority`:
   waste if it is as wide as that signature's dependencies allow.  Here that is measured with the
   lower bound of `bound.py`: the launch makes the bound of what is left smaller by one if and only
   if every unit that starts a longest path of its signature is ready.
-* `FixedOrder` takes one number per signature, for experiments and search.
 
     a0 -> b1 -> b2 -> c3        by depth: {a0, a4}, {b1}, {c5}, {b2}, {c3}
     a4 -> c5                    by agenda: {a0, a4}, {b1}, {b2}, {c3, c5}
+
+These two run in native code, which reads and updates their tables; any other is asked in Python.
 """
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from gluon_dynbatch.analysis.depth import unit_depth
-from gluon_dynbatch.analysis.frontier import Array, Frontier, Ints
+from gluon_dynbatch.analysis.frontier import Array, Frontier, Ints, successors
+from gluon_dynbatch.analysis.heights import largest_heights
 from gluon_dynbatch.graph import UnitGraph
+from gluon_dynbatch.native import PLANNING
+
+
+class Tables(NamedTuple):
+    """What the native agenda has instead of a `Priority`; of each launched unit it is taken off.
+
+    Attributes
+    ----------
+    depth, heights : numpy.ndarray of int32, shape (units,)
+        What `unit_depth` and `signature_heights` return.
+    starts : numpy.ndarray of int32, shape (signatures,)
+        Where the heights of a signature begin in the tables by signature and height.
+    scale : numpy.ndarray of float64, shape (1,)
+        What the average depth is divided by to decide ties only; 0 if it alone decides.
+    left, top : numpy.ndarray of int32, shape (signatures,)
+        Units not launched yet, and the largest height of one.
+    left_at, ready_at : numpy.ndarray of int32
+        By signature and height: units not launched yet, and those ready.
+    depth_left : numpy.ndarray of int64, shape (signatures,)
+        Sum of the depths of the units not launched yet.
+    """
+
+    depth: Ints
+    heights: Ints
+    starts: Ints
+    scale: Array
+    left: Ints
+    top: Ints
+    left_at: Ints
+    ready_at: Ints
+    depth_left: Array
 
 
 class Priority:
@@ -34,6 +67,9 @@ class Priority:
     `release` and `launch` tell what happens; `value` is asked for a signature after each of its
     changes while it has ready units.  The lowest value is launched, of equal ones the lowest id.
     """
+
+    tables: Tables | None = None
+    """For the native agenda; without, it is asked in Python."""
 
     def release(self, signature: int, units: Ints) -> None:
         """Take note that `units` of `signature` have become ready."""
@@ -44,23 +80,6 @@ class Priority:
     def value(self, signature: int) -> float:
         """Say how urgent `signature` is; lower is sooner."""
         return 0.0
-
-
-class FixedOrder(Priority):
-    """One number per signature that never changes.
-
-    Parameters
-    ----------
-    values : numpy.ndarray of float, shape (signatures,)
-        Lower is sooner.
-    """
-
-    def __init__(self, values: Array) -> None:
-        self._values = values
-
-    def value(self, signature: int) -> float:
-        """Return the number given for `signature`."""
-        return float(self._values[signature])
 
 
 class AverageDepth(Priority):
@@ -75,114 +94,93 @@ class AverageDepth(Priority):
     """
 
     def __init__(self, graph: UnitGraph, depth: Ints) -> None:
-        self._depth = depth
-        self._left = np.bincount(graph.signature).tolist()
-        self._sum = np.bincount(graph.signature, weights=depth).tolist()
+        self.tables: Tables = _tables(graph, depth, np.zeros(graph.size, np.int32), 0.0)
 
     def launch(self, signature: int, units: Ints) -> None:
         """Leave `units` out of the mean from now on."""
-        self._left[signature] -= len(units)
-        self._sum[signature] -= float(self._depth[units].sum())
+        self.tables.left[signature] -= len(units)
+        self.tables.depth_left[signature] -= self.tables.depth[units].sum()
 
     def value(self, signature: int) -> float:
         """Return the mean; `signature` has units left."""
-        return float(self._sum[signature] / self._left[signature])
+        return float(self.tables.depth_left[signature] / self.tables.left[signature])
 
 
-class TopFirst(Priority):
+class TopFirst(AverageDepth):
     """How many of the units that start a longest path of their signature are not ready yet.
 
     Zero if the launch certainly brings the lower bound of the rest down by one.  Ties are decided
-    by another priority, whose values are made small against the steps of this one.
+    by the average depth, made small against the steps of these shares.
 
     Parameters
     ----------
     graph : UnitGraph
         The graph that is going to be consumed.
-    heights : numpy.ndarray of int32, shape (units,)
-        What `signature_heights` returns for it.
-    tie : Priority
-        Decides between equal shares.
-    scale : float
-        Larger than any value of `tie`.
+    depth, heights : numpy.ndarray of int32, shape (units,)
+        What `unit_depth` and `signature_heights` return for it.
     """
 
-    def __init__(self, graph: UnitGraph, heights: Ints, tie: Priority, scale: float) -> None:
-        self._heights = heights
-        self._tie = tie
-        self._scale = scale * 1e3
-        top = np.zeros(int(graph.signature.max(initial=-1)) + 1, np.int64)
-        order = np.argsort(heights, kind="stable")
-        top[graph.signature[order]] = heights[order]
-        self._top = top.tolist()
-        starts = np.zeros(len(top) + 1, np.int64)
-        np.cumsum(top + 1, out=starts[1:])
-        self._starts = starts.tolist()
-        # Two tables, indexed by signature and height: units not launched yet, and those ready.
-        keys = starts[graph.signature] + heights
-        self._left = np.bincount(keys, minlength=int(starts[-1]))
-        self._ready = np.zeros(int(starts[-1]), np.int64)
+    def __init__(self, graph: UnitGraph, depth: Ints, heights: Ints) -> None:
+        self.tables = _tables(graph, depth, heights, (float(depth.max(initial=0)) + 1) * 1e3)
 
     def release(self, signature: int, units: Ints) -> None:
         """Count `units` as ready."""
-        start, end = self._starts[signature], self._starts[signature + 1]
-        self._ready[start:end] += np.bincount(self._heights[units], minlength=end - start)
-        self._tie.release(signature, units)
+        np.add.at(self.tables.ready_at, self._places(signature, units), 1)
 
     def launch(self, signature: int, units: Ints) -> None:
         """Forget `units`, and lower the top if none of it is left."""
-        start, end = self._starts[signature], self._starts[signature + 1]
-        self._left[start:end] -= self._ready[start:end]
-        self._ready[start:end] = 0
-        top = self._top[signature]
-        while top and not self._left[start + top]:
-            top -= 1
-        self._top[signature] = top
-        self._tie.launch(signature, units)
+        super().launch(signature, units)
+        tables, places = self.tables, self._places(signature, units)
+        np.subtract.at(tables.left_at, places, 1)
+        np.subtract.at(tables.ready_at, places, 1)
+        while tables.top[signature] and not tables.left_at[self._top(signature)]:
+            tables.top[signature] -= 1
 
     def value(self, signature: int) -> float:
-        """Return the share of top units that are not ready, then the value of the tie-breaker."""
-        place = self._starts[signature] + self._top[signature]
-        missing = 1.0 - self._ready[place] / self._left[place]
-        return float(missing + self._tie.value(signature) / self._scale)
+        """Return the share of top units that are not ready, then their average depth."""
+        tables, top = self.tables, self._top(signature)
+        missing = 1.0 - tables.ready_at[top] / tables.left_at[top]
+        return float(missing + super().value(signature) / tables.scale[0])
+
+    def _places(self, signature: int, units: Ints) -> Array:
+        """Return where units of `signature` are counted by height."""
+        places: Array = self.tables.starts[signature] + self.tables.heights[units]
+        return places
+
+    def _top(self, signature: int) -> int:
+        """Return where the units of the largest height are counted."""
+        return int(self.tables.starts[signature] + self.tables.top[signature])
 
 
-class Noisy(Priority):
-    """Another priority with a random number added every time that it is asked.
+def _tables(graph: UnitGraph, depth: Ints, heights: Ints, scale: float) -> Tables:
+    """Fill in what is known before anything is ready."""
+    left = np.bincount(graph.signature)
+    top = largest_heights(graph, heights)
+    starts = np.zeros(len(left) + 1, np.int64)
+    np.cumsum(top + 1, out=starts[1:])
+    places = starts[graph.signature] + heights
+    left_at = np.bincount(places, minlength=int(starts[-1])).astype(np.int32)
+    return Tables(
+        depth,
+        heights,
+        starts[:-1].astype(np.int32),
+        np.array([scale]),
+        left.astype(np.int32),
+        top.astype(np.int32),
+        left_at,
+        np.zeros_like(left_at),
+        np.bincount(graph.signature, weights=depth).astype(np.int64),
+    )
 
-    Parameters
-    ----------
-    base : Priority
-        What to disturb.
-    rng : numpy.random.Generator
-        Draws the numbers, so a seed repeats the choices.
-    size : float
-        The numbers are uniform from zero to this.
-    """
 
-    def __init__(self, base: Priority, rng: np.random.Generator, size: float) -> None:
-        self._base = base
-        self._rng = rng
-        self._size = size
-
-    def release(self, signature: int, units: Ints) -> None:
-        """Pass it on."""
-        self._base.release(signature, units)
-
-    def launch(self, signature: int, units: Ints) -> None:
-        """Pass it on."""
-        self._base.launch(signature, units)
-
-    def value(self, signature: int) -> float:
-        """Return the disturbed value."""
-        return self._base.value(signature) + self._size * self._rng.random()
+def agenda_cost(graph: UnitGraph, launches: int) -> int:
+    """Estimate the visits that `group_by_agenda` is worth if it makes so many launches."""
+    signatures = int(graph.signature.max(initial=-1)) + 1
+    return 3 * graph.size + len(graph.preds) + launches * (10 + signatures // 10)
 
 
 def group_by_agenda(
-    graph: UnitGraph,
-    score: Priority | None = None,
-    limit: int | None = None,
-    stop: Callable[[], bool] | None = None,
+    graph: UnitGraph, score: Priority | None = None, limit: int | None = None
 ) -> Ints | None:
     """Launch all ready units of the signature with the lowest priority value until none is left.
 
@@ -194,8 +192,6 @@ def group_by_agenda(
         The choice; `AverageDepth` by default.  It is used up by the call.
     limit : int, optional
         Give up as soon as it is certain that this many launches are not undercut.
-    stop : callable, optional
-        Asked before each launch whether to give up.
 
     Returns
     -------
@@ -203,18 +199,33 @@ def group_by_agenda(
         Groups in the order of the launches; ``None`` if given up.
     """
     priority = AverageDepth(graph, unit_depth(graph)) if score is None else score
+    most = graph.size + 1 if limit is None else limit
+    if PLANNING is not None and priority.tables is not None:
+        return _group_natively(graph, priority.tables, most)
     agenda = _Agenda(graph, priority)
     groups = np.empty(graph.size, np.int32)
     launches = 0
     while agenda.unfinished:
         # Every signature that still has units needs one more launch at least.
-        if limit is not None and launches + agenda.unfinished >= limit:
-            return None
-        if stop is not None and stop():
+        if launches + agenda.unfinished >= most:
             return None
         groups[agenda.launch_next()] = launches
         launches += 1
     return groups
+
+
+def _group_natively(graph: UnitGraph, tables: Tables, limit: int) -> Ints | None:
+    """Do what `_Agenda` does."""
+    # One array holds for each unit how many others it waits for, and after its launch the group.
+    groups = np.diff(graph.offsets).astype(np.int32)
+    first_ready = np.full(len(tables.left), -1, np.int32)
+    next_ready = np.empty(graph.size, np.int32)
+    values = np.empty(len(tables.left))
+    done = PLANNING.agenda(
+        *successors(graph), graph.signature, *tables[:4], np.array([limit]), *tables[4:],
+        first_ready, next_ready, values, groups,
+    )  # fmt: skip
+    return groups if done else None
 
 
 class _Agenda:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gluon_dynbatch.analysis.depth import unit_depth
 from gluon_dynbatch.analysis.frontier import Ints
-from gluon_dynbatch.analysis.heights import signature_heights
+from gluon_dynbatch.analysis.heights import largest_heights, signature_heights
 from gluon_dynbatch.graph import UnitGraph
 
 
@@ -31,12 +31,7 @@ def lower_bound(graph: UnitGraph) -> int:
 
 def bound_from_heights(graph: UnitGraph, heights: Ints) -> int:
     """Compute `lower_bound` from what `signature_heights` returned."""
-    if not graph.size:
-        return 0
-    order = np.argsort(heights, kind="stable")
-    highest = np.zeros(int(graph.signature.max()) + 1, np.int64)
-    highest[graph.signature[order]] = heights[order]
-    return int(highest.sum())
+    return int(largest_heights(graph, heights).sum())
 
 
 def quick_bound(graph: UnitGraph, depth: Ints) -> int:

@@ -1,8 +1,4 @@
-"""How much analysis a flush may cost, in time or, for runs that must repeat, in visits.
-
-A *visit* is one unit looked at once by a linear pass; what the analyzer does besides (choosing a
-launch, reachability) is charged as the number of visits that take as long.
-"""
+"""How much analysis a flush may cost, in time or, for runs that must repeat, in visits."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ from dataclasses import dataclass
 from typing import Callable
 
 from gluon_dynbatch.errors import BudgetError, user_message
+from gluon_dynbatch.native import PLANNING
 
-DEFAULT_RATE = 2000.0
+DEFAULT_RATE = 2_000.0 if PLANNING is None else 20_000.0
 """Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
 
 UNLIMITED = 2**62
@@ -24,13 +21,18 @@ UNLIMITED = 2**62
 class Budget:
     """A limit on the analysis of one flush; ``None`` leaves a quantity unlimited.
 
+    A *visit* is one unit (a recorded call, or a piece of one at granularity "operator") looked at
+    once.  Grouping a minibatch by depth takes a visit per unit.  Whatever else the analyzer does,
+    such as choosing launches or joining groups, is charged as the visits that take as long, some
+    0.01 microseconds each, before it is done.
+
     Parameters
     ----------
     milliseconds : float, optional
         Wall-clock time.  The analyzer looks at the clock between its steps, so it may overrun by
-        one launch decision or one linear pass over what it estimated to fit.
+        one step that it estimated to fit.
     visits : int, optional
-        Units looked at.  Gives the same grouping on every machine.
+        Visits.  Gives the same grouping on every machine.
 
     Raises
     ------

@@ -37,8 +37,8 @@ NARROW_LEVEL = 16
 def unit_depth(graph: UnitGraph) -> Ints:
     """Find the number of edges on the longest path from a source to each unit.
 
-    Walks the graph level by level (Kahn's algorithm).  A narrow graph has about as many levels as
-    units; what is left of it is then walked unit by unit in recording order.
+    Without native code, walks the graph level by level (Kahn's algorithm).  A narrow graph has
+    about as many levels as units; it is then walked unit by unit in recording order.
 
     Returns
     -------
@@ -47,6 +47,9 @@ def unit_depth(graph: UnitGraph) -> Ints:
     """
     depth = np.zeros(graph.size, np.int32)
     if not len(graph.preds):
+        return depth
+    if PLANNING is not None:
+        PLANNING.depths(graph.offsets, graph.preds, depth)
         return depth
     frontier = Frontier(graph)
     level, done, units = 0, 0, frontier.sources
@@ -81,8 +84,7 @@ def group_by_depth(graph: UnitGraph, prefix: int | None = None) -> Ints:
     count = 0
     if prefix:
         part = cut(graph, prefix)
-        if PLANNING is None or not PLANNING.by_depth(*part[:3], groups[:prefix]):
-            groups[:prefix] = group_by_level(unit_depth(part), part.signature)
+        groups[:prefix] = group_by_level(unit_depth(part), part.signature)
         count = int(groups[:prefix].max()) + 1
     groups[prefix:] = np.arange(count, count + units - prefix)
     return groups

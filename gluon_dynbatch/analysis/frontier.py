@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gluon_dynbatch.graph import UnitGraph
+from gluon_dynbatch.native import PLANNING
 
 Ints = NDArray[np.int32]
 Array = NDArray[Any]
@@ -32,10 +33,14 @@ def successors(graph: UnitGraph) -> tuple[Array, Ints]:
         Successors in ascending order, repeated as often as they name the unit.
     """
     units = graph.size
+    offsets = np.zeros(units + 1, np.int64)
+    if PLANNING is not None:
+        succs = np.empty(len(graph.preds), np.int32)
+        PLANNING.successors(graph.offsets, graph.preds, offsets, succs)
+        return offsets, succs
     owners = np.repeat(np.arange(units, dtype=np.int32), np.diff(graph.offsets))
     # Recording order nearly sorts the predecessors, and a stable sort makes use of that.
     succs = owners[np.argsort(graph.preds, kind="stable")]
-    offsets = np.zeros(units + 1, np.int64)
     np.cumsum(np.bincount(graph.preds, minlength=units), out=offsets[1:])
     return offsets, succs
 

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gluon_dynbatch.analysis.depth import unit_depth
+from gluon_dynbatch.analysis.depth import group_by_level, unit_depth
 from gluon_dynbatch.analysis.frontier import Array, Ints, reverse, spans
 from gluon_dynbatch.graph import UnitGraph
+from gluon_dynbatch.native import PLANNING
 
 CELLS = 2**21
 """Numbers held at once; limits the memory to a few tens of megabytes."""
@@ -32,14 +33,10 @@ def repeated_signatures(graph: UnitGraph, depth: Ints) -> Array:
     """Return the signatures whose units lie at more than one depth; others fit into one launch."""
     if not graph.size:
         return np.zeros(0, np.int64)
-    count = int(graph.signature.max()) + 1
-    lowest = np.full(count, graph.size, np.int32)
-    highest = np.full(count, -1, np.int32)
-    # Assignment keeps the last value written to a place, and `order` writes by ascending depth.
-    order = np.argsort(depth, kind="stable")
-    highest[graph.signature[order]] = depth[order]
-    lowest[graph.signature[order[::-1]]] = depth[order[::-1]]
-    return np.flatnonzero(highest > lowest)
+    groups = group_by_level(depth, graph.signature)
+    signature = np.empty(int(groups.max()) + 1, np.int64)
+    signature[groups] = graph.signature
+    return np.flatnonzero(np.bincount(signature) > 1)
 
 
 def heights_cost(graph: UnitGraph, depth: Ints) -> int:
@@ -47,9 +44,7 @@ def heights_cost(graph: UnitGraph, depth: Ints) -> int:
     repeated = len(repeated_signatures(graph, depth))
     if not repeated:
         return graph.size
-    levels = int(depth.max()) + 1
-    chunks = -(-repeated // _chunk(graph))
-    return graph.size + (graph.size + len(graph.preds)) * repeated // 20 + 80 * levels * chunks
+    return 2 * graph.size + (graph.size + len(graph.preds)) * repeated // 16
 
 
 def signature_heights(graph: UnitGraph, depth: Ints) -> Ints:
@@ -71,20 +66,33 @@ def signature_heights(graph: UnitGraph, depth: Ints) -> Ints:
     repeated = repeated_signatures(graph, depth)
     if not len(repeated):
         return heights
-    levels = _levels_from_sinks(graph)
-    flipped = graph.signature[::-1]
-    backwards = heights[::-1]
-    column = np.full(int(graph.signature.max()) + 1, -1)
+    levels = _levels_from_sinks(graph) if PLANNING is None else None
+    column = np.empty(int(graph.signature.max()) + 1, np.int32)
     step = _chunk(graph)
     for start in range(0, len(repeated), step):
         chosen = repeated[start : start + step]
         column.fill(-1)
         column[chosen] = np.arange(len(chosen))
-        own = column[flipped]
-        counts = _longest(levels, own, len(chosen))
-        mine = np.flatnonzero(own >= 0)
-        backwards[mine] = counts[mine, own[mine]]
+        own = column[graph.signature]
+        if levels is None:
+            table = np.zeros((graph.size, len(chosen)), np.int32)
+            PLANNING.heights(graph.offsets, graph.preds, own, table, heights)
+        else:
+            counts = _longest(levels, own[::-1], len(chosen))[::-1]
+            mine = np.flatnonzero(own >= 0)
+            heights[mine] = counts[mine, own[mine]]
     return heights
+
+
+def largest_heights(graph: UnitGraph, heights: Ints) -> Array:
+    """Find the largest height of each signature's units, shape (signatures,); 0 without units."""
+    found = np.zeros(int(graph.signature.max(initial=-1)) + 1, np.int64)
+    pairs = group_by_level(heights, graph.signature)
+    signature, height = np.empty((2, int(pairs.max(initial=-1)) + 1), np.int64)
+    signature[pairs], height[pairs] = graph.signature, heights
+    # Pairs ascend by height, and assignment keeps the last value written to a place.
+    found[signature] = height
+    return found
 
 
 def _chunk(graph: UnitGraph) -> int:

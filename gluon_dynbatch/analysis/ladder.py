@@ -36,8 +36,8 @@ class Analysis(NamedTuple):
     policy : str
         As asked for.
     complete : bool
-        Whether the budget was no obstacle: the policy ran to its end, or its result is known to be
-        the best there is.
+        Whether the budget was no obstacle: the policy ran to its end, its result is known to be the
+        best there is, or going on could not have paid.
     """
 
     groups: Ints
@@ -57,6 +57,7 @@ def analyze(
     rate: float | None = None,
     worth: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    worth: float | None = None,
 ) -> Analysis:
     """Group the units of `graph` into launches.
 
@@ -64,7 +65,8 @@ def analyze(
     budget allows is grouped by depth; the units behind it follow one by one.  If that was the whole
     graph, groups that depth has set apart for no reason are joined (`merge.py`), with which "depth"
     ends; "agenda" and "search" go on as described in `search.py`.  The best grouping is kept, so
-    for a given policy more visits never give more launches.
+    for a given policy more visits never give more launches, and with the same budget no policy
+    gives more than "depth".
 
     Parameters
     ----------
@@ -79,6 +81,12 @@ def analyze(
         default is assumed.
     clock : callable, optional
         Returns seconds.
+    worth : float, optional
+        Visits that a launch less is worth: seconds per launch by seconds per visit.  "agenda" and
+        "search" then stop where going on cannot pay: after depth's part of the ladder, visits
+        without success never exceed `worth` times the launches above the lower bound, which is all
+        that could still be saved.  0 leaves it at depth's result.  By default nothing stops them
+        but the budget and their end.
 
     Returns
     -------
@@ -100,7 +108,7 @@ def analyze(
     if complete and prefix:
         groups, complete = _join(graph, groups, meter, rate)
     if complete and prefix and policy != "depth":
-        search = Search(graph, groups, meter, rate)
+        search = Search(graph, groups, meter, rate, worth)
         complete = search.climb(policy)
         groups = search.groups
     launches = int(groups.max(initial=-1)) + 1

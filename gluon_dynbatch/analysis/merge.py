@@ -12,30 +12,26 @@ what reaches either of the two reaches whatever the two reach.
 
 from __future__ import annotations
 
-from typing import Callable
-
 import numpy as np
 
 from gluon_dynbatch.analysis.frontier import Array, Ints
 from gluon_dynbatch.graph import UnitGraph
 from gluon_dynbatch.native import PLANNING
 
-GROUPS = 512
-"""Above so many groups the table of which reaches which is too dear."""
+GROUPS = 1024
+"""Above so many groups the table of which reaches which is too dear: some 10 ms."""
 
 
 def merge_cost(graph: UnitGraph, launches: int) -> int:
     """Estimate the visits that `merge_groups` is worth."""
-    return graph.size // 2 + 150 * launches + launches**2 // 8
+    return graph.size // 2 + 20 * launches + launches**2 // 2
 
 
-def merge_groups(
-    graph: UnitGraph,
-    groups: Ints,
-    rng: np.random.Generator | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> Ints:
+def merge_groups(graph: UnitGraph, groups: Ints) -> Ints:
     """Join pairs of groups of equal signature until no two can be joined.
+
+    The signatures are taken by id, and of each the pair that is launched closest together, as that
+    delays the least.
 
     Parameters
     ----------
@@ -43,18 +39,13 @@ def merge_groups(
         What is grouped.
     groups : numpy.ndarray of int32, shape (units,)
         A valid grouping.
-    rng : numpy.random.Generator, optional
-        Draws the order of signatures and pairs.  By default the signatures are taken by id, and of
-        each the pair that is launched closest together, as that delays the least.
-    stop : callable, optional
-        Asked before each join whether to leave it at that.
 
     Returns
     -------
     numpy.ndarray of int32, shape (units,)
         A valid grouping with at most as many groups.
     """
-    if PLANNING is not None and rng is None and stop is None:
+    if PLANNING is not None:
         joined = groups.copy()
         PLANNING.join(*graph[:3], joined)
         return joined
@@ -63,13 +54,9 @@ def merge_groups(
     signature = np.empty(count, np.int64)
     signature[groups] = graph.signature
     stands_for = np.arange(count)
-    repeated = np.flatnonzero(np.bincount(signature, minlength=1) > 1)
-    for chosen in repeated if rng is None else rng.permutation(repeated):
+    for chosen in np.flatnonzero(np.bincount(signature, minlength=1) > 1):
         members = np.flatnonzero(signature == chosen)
-        while stop is None or not stop():
-            pair = _free_pair(reach, members, rng)
-            if pair is None:
-                break
+        while (pair := _free_pair(reach, members)) is not None:
             keep, drop = pair
             _join(reach, keep, drop)
             stands_for[stands_for == drop] = keep
@@ -90,15 +77,13 @@ def _reachability(graph: UnitGraph, groups: Ints, count: int) -> Array:
     return reach
 
 
-def _free_pair(
-    reach: Array, members: Array, rng: np.random.Generator | None
-) -> tuple[int, int] | None:
-    """Choose two of `members` of which neither reaches the other."""
+def _free_pair(reach: Array, members: Array) -> tuple[int, int] | None:
+    """Choose the closest two of `members` of which neither reaches the other."""
     part = reach[np.ix_(members, members)]
     first, second = np.nonzero(np.triu(~(part | part.T), 1))
     if not len(first):
         return None
-    place = int((second - first).argmin() if rng is None else rng.integers(len(first)))
+    place = int((second - first).argmin())
     return int(members[first[place]]), int(members[second[place]])
 
 

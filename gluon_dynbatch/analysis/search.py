@@ -4,17 +4,17 @@ The steps and their order depend on the graph alone, never on the budget.  A ste
 estimated cost in visits is left, and the first that is not ends the search.  A larger budget thus
 takes the same steps and then more of them, which is why it never ends with more launches.
 
-It begins with the groups by depth, joined where possible.
+It begins with what depth has found, joins included.  An attempt is a grouping made anew, and then
+joins of its groups (`merge.py`) if it is not much worse than the best.  "agenda" makes one, with
+DyNet's agenda (`agenda.AverageDepth`).  "search" does this:
 
-1. DyNet's agenda (`agenda.AverageDepth`); the policy "agenda" ends here.
-2. The lower bound, if it is cheap for this graph; whenever the best grouping reaches it, all is
-done.
-3. The agenda that goes after the bound (`agenda.TopFirst`).  It nearly always finds the least
-   number of launches for trees and sequences.
-4. The reversed graph, by depth and by both agendas: consumed from the sinks, units are put off that
-   forward are launched as soon as they can be.
-5. Joins of groups (`merge.py`) in the best grouping.
-6. Rounds with seeded noise on the priorities, in both directions, each followed by joins.
+1. The lower bound, if it is cheap for this graph; whenever the best grouping reaches it, all is
+   done.
+2. An attempt with the agenda that goes after the bound (`agenda.TopFirst`).  It nearly always finds
+   the least number of launches for trees and sequences.
+3. The same on the reversed graph: consumed from the sinks, units are put off that forward are
+   launched as soon as they can be.
+4. The attempt of "agenda", and the same on the reversed graph.
 """
 
 from __future__ import annotations
@@ -22,37 +22,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Callable, Iterator, NamedTuple
 
-import numpy as np
-
-from gluon_dynbatch.analysis.agenda import (
-    AverageDepth,
-    Noisy,
-    Priority,
-    TopFirst,
-    group_by_agenda,
-)
+from gluon_dynbatch.analysis.agenda import AverageDepth, TopFirst, agenda_cost, group_by_agenda
 from gluon_dynbatch.analysis.bound import bound_from_heights, quick_bound
 from gluon_dynbatch.analysis.budget import Meter
-from gluon_dynbatch.analysis.depth import group_by_level, unit_depth
+from gluon_dynbatch.analysis.depth import unit_depth
 from gluon_dynbatch.analysis.frontier import Ints, reverse, unreverse
 from gluon_dynbatch.analysis.heights import heights_cost, signature_heights
 from gluon_dynbatch.analysis.merge import GROUPS, merge_cost, merge_groups
 from gluon_dynbatch.graph import UnitGraph
 
-LAUNCH_VISITS = 150
-"""Visits that take as long as choosing one launch of an agenda."""
-
-EFFORT = 30
+EFFORT = 100
 """Visits per unit after which even an unlimited search ends."""
 
 SMALL = 25_000
-"""Visits that are granted on top, so that small graphs get some rounds."""
+"""Visits that are granted on top, so that small graphs get all steps."""
 
-ROUNDS = 64
-"""Noisy rounds at most."""
-
-SEED = 1705
-"""Where the noise starts; a constant, so that equal graphs get equal plans."""
+HOPE = 2
+"""A grouping with fewer than this many times the launches of the best may become it by joins."""
 
 
 class Step(NamedTuple):
@@ -63,7 +49,7 @@ class Step(NamedTuple):
     cost : int
         Estimated visits.
     run : callable
-        Returns a valid grouping, or ``None`` if it has found none that is better.
+        Returns a valid grouping, or ``None`` if it has found none that could be of use.
     """
 
     cost: int
@@ -86,18 +72,13 @@ class _View:
         """What `signature_heights` returns."""
         return signature_heights(self.graph, self.depth)
 
-    def average_depth(self) -> Priority:
-        """Make a priority for DyNet's agenda."""
-        return AverageDepth(self.graph, self.depth)
+    def by_average(self, limit: int) -> Ints | None:
+        """Group by DyNet's agenda."""
+        return group_by_agenda(self.graph, AverageDepth(self.graph, self.depth), limit)
 
-    def top_first(self) -> Priority:
-        """Make a priority for the agenda that goes after the bound."""
-        scale = float(self.depth.max(initial=0)) + 1
-        return TopFirst(self.graph, self.heights, self.average_depth(), scale)
-
-    def level_groups(self) -> Ints:
-        """Group by depth in this direction."""
-        return group_by_level(self.depth, self.graph.signature)
+    def by_top(self, limit: int) -> Ints | None:
+        """Group by the agenda that goes after the bound."""
+        return group_by_agenda(self.graph, TopFirst(self.graph, self.depth, self.heights), limit)
 
     def restore(self, groups: Ints) -> Ints:
         """Turn a grouping of `graph` into one of the graph that was recorded."""
@@ -133,6 +114,10 @@ class Search:
         Charged for every step.
     rate : float, optional
         Visits per millisecond.
+    worth : float, optional
+        Visits that a launch less is worth.  A step is only taken while the visits since the last
+        success, its own included, are worth the launches that are known to be saved at most: what
+        is left to be gained is never outspent in vain.
 
     Attributes
     ----------
@@ -145,18 +130,26 @@ class Search:
     """
 
     def __init__(
-        self, graph: UnitGraph, groups: Ints, meter: Meter, rate: float | None = None
+        self,
+        graph: UnitGraph,
+        groups: Ints,
+        meter: Meter,
+        rate: float | None = None,
+        worth: float | None = None,
     ) -> None:
         self._forward = _View(graph)
         self._backward = _BackwardView(graph)
         self._meter = meter
         self._rate = rate
+        self._worth = worth
+        self._in_vain = 0
+        self._attempt: Ints | None = None
         self.groups = groups
-        self.launches = int(self.groups.max(initial=-1)) + 1
+        self.launches = _count(groups)
         self.bound = quick_bound(graph, self._forward.depth)
 
     def climb(self, policy: str) -> bool:
-        """Take the steps of `policy` that the meter allows.
+        """Take the steps of `policy` that the meter allows and that may pay.
 
         Parameters
         ----------
@@ -166,98 +159,77 @@ class Search:
         Returns
         -------
         bool
-            Whether the ladder ended, or the bound was reached, before the budget did.
+            Whether the ladder ended, the bound was reached, or no step could pay, before the
+            budget was used up.
         """
         if self.launches <= self.bound:
             return True
-        for step in self._steps(policy):
+        effort = EFFORT * self._forward.graph.size + SMALL
+        for step in self._steps(policy, effort // 2):
+            effort -= step.cost
+            if effort < 0 or not self._may_pay(step):
+                break
             if self._meter.out_of_time() or step.cost > self._meter.left_visits(self._rate):
                 return False
             self._meter.spend(step.cost)
+            self._in_vain += step.cost
             self._keep(step.run())
             if self.launches <= self.bound:
                 return True
         return not self._meter.out_of_time()
 
+    def _may_pay(self, step: Step) -> bool:
+        """Whether `step` costs no more than what is left to be gained."""
+        if self._worth is None:
+            return True
+        return self._in_vain + step.cost <= self._worth * (self.launches - self.bound)
+
     def _keep(self, groups: Ints | None) -> None:
         """Replace the best grouping if `groups` has fewer launches."""
-        if groups is not None:
-            launches = int(groups.max(initial=-1)) + 1
-            if launches < self.launches:
-                self.groups, self.launches = groups, launches
+        if groups is not None and _count(groups) < self.launches:
+            self.groups, self.launches = groups, _count(groups)
+            self._in_vain = 0
 
-    def _steps(self, policy: str) -> Iterator[Step]:
-        """Yield the steps of `policy` in order; each is made after the one before it was taken."""
-        yield self._agenda(self._forward, self._forward.average_depth)
-        if policy == "agenda":
-            return
-        left = EFFORT * self._forward.graph.size + SMALL
-        for step in self._search_steps(left // 4):
-            left -= step.cost
-            if left < 0:
-                return
-            yield step
+    def _steps(self, policy: str, dear: int) -> Iterator[Step]:
+        """Yield the steps of `policy` in order; each is made after the one before it was taken.
 
-    def _search_steps(self, dear: int) -> Iterator[Step]:
-        """Yield what "search" does beyond "agenda", without a bound that costs more than `dear`."""
+        The bound is left out if it costs more than `dear`.
+        """
         forward, backward = self._forward, self._backward
-        size = forward.graph.size
+        if policy == "agenda":
+            yield from self._try(forward, forward.by_average)
+            return
         cost = heights_cost(forward.graph, forward.depth)
-        with_heights = cost <= dear
-        if with_heights:
+        if cost <= dear:
             yield Step(cost, self._raise_bound)
-            yield self._agenda(forward, forward.top_first)
-        yield Step(2 * size, lambda: backward.restore(backward.level_groups()))
-        yield self._agenda(backward, backward.average_depth)
-        if with_heights:
-            yield self._agenda(backward, backward.top_first, extra=cost)
-        if self.launches <= GROUPS:
-            yield Step(merge_cost(forward.graph, self.launches), self._merge_best)
-        for number in range(ROUNDS):
-            yield self._round(number, backward if number % 2 else forward, with_heights)
+            yield from self._try(forward, forward.by_top)
+            yield from self._try(backward, backward.by_top, cost)
+        yield from self._try(forward, forward.by_average)
+        yield from self._try(backward, backward.by_average)
 
     def _raise_bound(self) -> None:
         """Compute the lower bound; it improves nothing by itself."""
         self.bound = max(self.bound, bound_from_heights(self._forward.graph, self._forward.heights))
 
-    def _agenda(self, view: _View, priority: Callable[[], Priority], extra: int = 0) -> Step:
-        """Make the step that groups by an agenda, if it needs fewer launches than the best."""
+    def _try(
+        self, view: _View, group: Callable[[int], Ints | None], extra: int = 0
+    ) -> Iterator[Step]:
+        """Make an attempt: a grouping, and then its joins."""
+        graph = self._forward.graph
+        # An agenda gives up at the limit, which therefore limits its cost.
+        limit = min(HOPE * self.launches, max(GROUPS + 1, self.launches))
 
         def run() -> Ints | None:
-            groups = group_by_agenda(view.graph, priority(), self.launches, self._meter.out_of_time)
-            return None if groups is None else view.restore(groups)
+            groups = group(limit)
+            self._attempt = None if groups is None else view.restore(groups)
+            return self._attempt
 
-        # The agenda gives up at the best number so far, which therefore limits its cost.
-        return Step(view.graph.size + LAUNCH_VISITS * self.launches + extra, run)
+        yield Step(agenda_cost(graph, limit) + extra, run)
+        attempt = self._attempt
+        if attempt is not None and _count(attempt) <= GROUPS:
+            cost = merge_cost(graph, _count(attempt))
+            yield Step(cost, lambda: merge_groups(graph, attempt))
 
-    def _merge_best(self) -> Ints:
-        """Join groups of the best grouping."""
-        return merge_groups(self._forward.graph, self.groups, stop=self._meter.out_of_time)
 
-    def _round(self, number: int, view: _View, with_heights: bool) -> Step:
-        """Make a round: an agenda with noise, then joins if there are not too many groups."""
-        # A grouping that is slightly worse may still become the best by joins.
-        limit = self.launches + self.launches // 8 + 2
-        joins = limit <= GROUPS
-        size = view.graph.size
-        cost = size + LAUNCH_VISITS * limit + (merge_cost(view.graph, limit) if joins else 0)
-
-        def run() -> Ints | None:
-            rng = np.random.default_rng((SEED, number))
-            groups = self._noisy_agenda(view, with_heights, limit, rng)
-            if groups is not None and joins:
-                groups = merge_groups(view.graph, groups, rng, self._meter.out_of_time)
-            return None if groups is None else view.restore(groups)
-
-        return Step(cost, run)
-
-    def _noisy_agenda(
-        self, view: _View, with_heights: bool, limit: int, rng: np.random.Generator
-    ) -> Ints | None:
-        """Group by an agenda whose choices are disturbed by `rng`, which also draws how much."""
-        size = 0.5 * rng.random()
-        if with_heights:
-            priority = Noisy(view.top_first(), rng, size)
-        else:
-            priority = Noisy(view.average_depth(), rng, size * float(view.depth.max(initial=1)))
-        return group_by_agenda(view.graph, priority, limit, self._meter.out_of_time)
+def _count(groups: Ints) -> int:
+    return int(groups.max(initial=-1)) + 1
