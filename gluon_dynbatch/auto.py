@@ -101,8 +101,8 @@ class _Searches:
         return self._number < SEARCHES or self._saved >= self._spent
 
     def note(self, analysis: Analysis, launch_seconds: float) -> None:
-        """Take note of one search."""
-        self._number += 1
+        """Take note of an analysis, if it searched."""
+        self._number += analysis.search_milliseconds > 0
         self._spent += 1e-3 * analysis.search_milliseconds
         self._saved += launch_seconds * analysis.saved
 

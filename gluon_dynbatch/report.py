@@ -32,7 +32,7 @@ class FlushReport(NamedTuple):
     budget: str
     #: Whether the plan was known from an earlier flush.
     cached: bool
-    #: Whether the controller behind "auto" timed this flush, which waits for its values.
+    #: Whether "auto" timed this scope, which then waited for all work before it.
     measured: bool
     alone: Tuple[Alone, ...]
     rows_gathered: int
@@ -69,10 +69,15 @@ class Report:
         self.forced: Dict[Where, int] = {}
         #: Calls of operators that can only run at once, by name.
         self.immediate: Dict[str, Alone] = {}
-        #: Calls of blocks that were not recorded but run at once, as "auto" had found that faster.
+        #: Calls of blocks that were not recorded but run at once, as "auto" had found that better.
         self.at_once = 0
-        #: What the controller behind "auto" knows of this workload.
+        #: What "auto" knows of minibatches like this one.
         self.choice = ""
+
+    @property
+    def trying(self) -> bool:
+        """Whether "auto" still times its candidates, for which scopes wait."""
+        return self.choice.startswith("auto: trying")
 
     def _total(self, field: str) -> Any:
         return sum(getattr(flush, field) for flush in self.flushes)
@@ -131,7 +136,7 @@ class Report:
         lines = []
         if self.at_once:
             lines.append(
-                f"at once     {self.at_once} calls: for so few, recording does not pay off"
+                f"at once     {self.at_once} calls: recording them would not pay"
             )
         for flush in self.flushes[-8:]:
             lines += _describe(flush)

@@ -119,7 +119,7 @@ class Contender(NamedTuple):
     def settled(self) -> bool:
         """Whether "auto" has chosen for the last minibatch; True without "auto"."""
         report = self.runner.report
-        return report is None or "still measuring" not in report.choice
+        return report is None or not report.trying
 
     def portion(self, work: Work, count: int) -> Work:
         """Take from a round's minibatches what this contender runs."""

@@ -115,7 +115,7 @@ class Samples(Way):
     @property
     def settled(self) -> bool:
         """Whether "auto" has chosen for the last minibatch; True without "auto"."""
-        return self.report is None or "still measuring" not in self.report.choice
+        return self.report is None or not self.report.trying
 
     def _train(self, batch: Sequence[int]) -> mx.nd.NDArray:
         samples = [self.workload.samples[i] for i in batch]

@@ -24,8 +24,6 @@ POLICIES = ("depth", "agenda", "search")
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 PHASES = ("recording", "analysis", "dispatch", "running")
-#: How `report.choice` begins, or what is in it, while "auto" still times its candidates.
-TRYING = ("auto: trying", "still measuring")
 
 
 class Timing(NamedTuple):
@@ -84,7 +82,7 @@ class Timing(NamedTuple):
             sum(flush.units for flush in flushes),
             report.launches + report.at_once,
             sum(flush.rows_gathered for flush in flushes),
-            any(text in report.choice for text in TRYING),
+            report.trying,
             sum(flush.cached for flush in flushes),
             setting,
         )
@@ -172,7 +170,7 @@ def _train(workload: Workload, samples: Sequence[Any], scope: Any) -> List[mx.nd
 def parse_budget(text: str) -> Dict[str, float]:
     """Read the limits of a budget as the report writes them, such as "2 ms, 100 visits"."""
     units = {"ms": "milliseconds", "visits": "visits"}
-    if text == "unlimited":
+    if text in ("unlimited", "as it pays"):
         return {}
     parts = (part.split() for part in text.split(", "))
     return {units[unit]: float(limit) for limit, unit in parts}

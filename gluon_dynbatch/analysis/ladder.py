@@ -38,6 +38,10 @@ class Analysis(NamedTuple):
     complete : bool
         Whether the budget was no obstacle: the policy ran to its end, its result is known to be the
         best there is, or going on could not have paid.
+    saved : int
+        How many launches "agenda" or "search" have saved, against "depth".
+    search_milliseconds : float
+        How much of the time they took; 0 if there was no step to take.
     """
 
     groups: Ints
@@ -46,8 +50,8 @@ class Analysis(NamedTuple):
     milliseconds: float
     policy: str
     complete: bool
-    saved: int = 0
-    search_milliseconds: float = 0.0
+    saved: int
+    search_milliseconds: float
 
 
 def analyze(
@@ -57,7 +61,6 @@ def analyze(
     rate: float | None = None,
     worth: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    worth: float | None = None,
 ) -> Analysis:
     """Group the units of `graph` into launches.
 
@@ -79,14 +82,14 @@ def analyze(
     rate : float, optional
         Visits per millisecond on this machine, to judge what fits into milliseconds; a cautious
         default is assumed.
-    clock : callable, optional
-        Returns seconds.
     worth : float, optional
         Visits that a launch less is worth: seconds per launch by seconds per visit.  "agenda" and
         "search" then stop where going on cannot pay: after depth's part of the ladder, visits
         without success never exceed `worth` times the launches above the lower bound, which is all
         that could still be saved.  0 leaves it at depth's result.  By default nothing stops them
         but the budget and their end.
+    clock : callable, optional
+        Returns seconds.
 
     Returns
     -------
@@ -107,19 +110,33 @@ def analyze(
     groups = group_by_depth(graph, prefix) if prefix else one_by_one(graph)
     if complete and prefix:
         groups, complete = _join(graph, groups, meter, rate)
+    by_depth, visits, before = _count(groups), meter.visits, meter.milliseconds
     if complete and prefix and policy != "depth":
         search = Search(graph, groups, meter, rate, worth)
         complete = search.climb(policy)
         groups = search.groups
-    launches = int(groups.max(initial=-1)) + 1
-    return Analysis(groups, launches, meter.visits, meter.milliseconds, policy, complete)
+    after = meter.milliseconds
+    return Analysis(
+        groups,
+        _count(groups),
+        meter.visits,
+        after,
+        policy,
+        complete,
+        by_depth - _count(groups),
+        after - before if meter.visits > visits else 0.0,
+    )
+
+
+def _count(groups: Ints) -> int:
+    return int(groups.max(initial=-1)) + 1
 
 
 def _join(
     graph: UnitGraph, groups: Ints, meter: Meter, rate: float | None
 ) -> tuple[Ints, bool]:
     """Join groups as far as sensible; return whether the budget allowed it, too."""
-    launches = int(groups.max()) + 1
+    launches = _count(groups)
     if launches > GROUPS or launches == np.count_nonzero(np.bincount(graph.signature)):
         return groups, True
     cost = merge_cost(graph, launches)
