@@ -9,16 +9,18 @@ can run earlier, or with more company, than the rest:
 * A sum of several arrays (``add_n``) is not an operator but an operand: the segment that uses it
   gathers the sum.  What is computed before it, once per summand, becomes a segment per summand, and
   these are equal whatever the number of summands; so the work per child of nodes with different
-  numbers of children merges, and so does what follows.
+  numbers of children merges, and so does what follows.  A sum of sums is one sum.
 * An operator without batching rule is a segment by itself; the rest still merges.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import (
     Dict,
     FrozenSet,
     List,
+    Mapping,
     NamedTuple,
     Sequence,
     Set,
@@ -29,6 +31,9 @@ from . import rules
 from .segment import Cut, NormalForm, SegmentTable, SegmentUse
 from .template import Variant
 from .trace import VARIABLE, Ref
+
+#: Terms that a sum may have to be added up anew for each of several readers, one of them a sum.
+MOST_TERMS = 64
 
 
 def cut_call(variant: Variant, granularity: str, late: FrozenSet[int], table: SegmentTable) -> Cut:
@@ -65,19 +70,20 @@ class _Partition(NamedTuple):
     """Segments as sets of rows, in topological order; sums that became operands."""
 
     parts: Tuple[Tuple[int, ...], ...]
-    sums: FrozenSet[int]
+    #: Their terms, none of which is such a sum.
+    sums: Mapping[int, Tuple[Ref, ...]]
     refused: FrozenSet[int]
 
 
 def _whole(variant: Variant, alone: bool) -> _Partition:
     rows = variant.entry.program.rows
     everything = tuple(i for i, row in enumerate(rows) if row.op != VARIABLE)
-    return _Partition((everything,), frozenset(), frozenset(everything) if alone else frozenset())
+    return _Partition((everything,), {}, frozenset(everything) if alone else frozenset())
 
 
 def _join(variant: Variant, table: SegmentTable) -> Cut:
     """Make arrays that stand side by side the result; who reads them sees to the order."""
-    normal = NormalForm(variant, set(), variant.layout, frozenset(), {})
+    normal = NormalForm(variant, set(), variant.layout, {}, {})
     normal.join()
     segment = table.intern(normal, variant, variant.layout, "")
     return Cut((SegmentUse(segment, tuple(normal.sources)),), ((0, 0),))
@@ -94,16 +100,29 @@ class _Cutter:
         self._refused = frozenset(
             i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
         )
-        heads = {row for row, _ in self._program.heads}
-        self._sums = frozenset(
+        self._sums = self._find_sums()
+        self._late = self._depends_on(late)
+
+    def _find_sums(self) -> Dict[int, Tuple[Ref, ...]]:
+        """Return the sums that become operands, with their terms, in topological order."""
+        rows, heads = self._rows, {row for row, _ in self._program.heads}
+        candidates = [
             i
             for i in self._own
-            if self._rows[i].op == "add_n"
+            if rows[i].op == "add_n"
             and i not in heads
             and i not in self._refused
-            and all(variant.batched[r] for r, _ in self._rows[i].inputs)
-        )
-        self._late = self._depends_on(late)
+            and all(self._variant.batched[r] for r, _ in rows[i].inputs)
+        ]
+        readers = Counter(r for row in rows for r, _ in row.inputs)
+        nested = {r for i in candidates for r, _ in rows[i].inputs}
+        found: Dict[int, Tuple[Ref, ...]] = {}
+        for i in candidates:
+            terms = tuple(term for ref in rows[i].inputs for term in found.get(ref[0], (ref,)))
+            # Sums of the same sums again would have more and more terms.
+            if len(terms) <= MOST_TERMS or i not in nested or readers[i] == 1:
+                found[i] = terms
+        return found
 
     def _depends_on(self, late: FrozenSet[int]) -> List[bool]:
         arguments = self._program.arguments
@@ -121,7 +140,8 @@ class _Cutter:
         for i in reversed(self._own):
             for r, _ in self._rows[i].inputs:
                 if r in stages and self._late[r] == self._late[i]:
-                    cut = i in self._sums or i in self._refused or r in self._refused
+                    into_sum = i in self._sums and r not in self._sums
+                    cut = into_sum or i in self._refused or r in self._refused
                     stages[r] = max(stages[r], stages[i] + cut)
         return stages
 

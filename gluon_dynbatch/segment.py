@@ -11,8 +11,8 @@ import weakref
 from typing import (
     Any,
     Dict,
-    FrozenSet,
     List,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
@@ -158,7 +158,7 @@ class NormalForm:
         variant: Variant,
         members: Set[int],
         layout: str,
-        sums: FrozenSet[int],
+        sums: Mapping[int, Tuple[Ref, ...]],
         place: Dict[Ref, Source],
     ):
         self._variant = variant
@@ -311,9 +311,7 @@ class NormalForm:
         return self._place[ref]
 
     def _input(self, ref: Ref) -> Ref:
-        row = self._program.rows[ref[0]]
-        refs = row.inputs if ref[0] in self._sums else (ref,)
-        sources = tuple(self._source(r) for r in refs)
+        sources = tuple(self._source(r) for r in self._sums.get(ref[0], (ref,)))
         shape, dtype = self._variant.entry.shapes[ref], self._variant.entry.dtypes[ref]
         shared = not self._variant.batched[ref[0]]
         if shared:
