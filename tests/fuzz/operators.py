@@ -26,8 +26,9 @@ LEFT_OUT: Dict[str, str] = {
 LIMITED: Dict[str, str] = {
     "_linalg_det": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
     "_linalg_slogdet": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
-    "RNN": "with states cut off: in double precision MXNet gives them no gradient if the weights "
-    "get none",
+    "RNN": "with states cut off, and in single precision only if of several layers: otherwise "
+    "MXNet's gradients of states and lower layers need gradients of weights and data, which they "
+    "read, or are what was in memory",
     "SequenceLast": "with lengths only: MXNet's gradient of the other form corrupts its heap",
 }
 
