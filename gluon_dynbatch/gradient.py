@@ -52,6 +52,7 @@ from .errors import GradientError, user_message
 from .execute import Buffers, add_to, part, zero
 from .gradient_plan import GradientPlan, Pull, Reach
 from .graph import FLOATS, TRAINING
+from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
 from .plan import Plan, Whole
 from .profiling import PROFILER
 from .segment import ParameterRows
@@ -81,7 +82,7 @@ class GradientTape:
         #: Some rows of stand-ins: by id of the original, whether copied, and which rows.
         self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
         self._accumulators: List[NDArray] = []
-        self._results: Dict[int, List[NDArray]] = {}
+        self._recorded: Dict[int, Recorded] = {}
         #: Inputs of the node in MXNet's tape.
         self.inputs: List[NDArray] = []
 
@@ -123,7 +124,7 @@ class GradientTape:
                 executable.run(*arguments, out=results)
         finally:
             autograd.set_recording(previous)
-        self._results[number] = results
+        self._recorded[number] = Recorded(executable, arguments, results)
         if executable.mutated:
             self._move_states(segment, executable, arguments, results)
 
@@ -221,31 +222,81 @@ class GradientTape:
         self, head_gradients: List[NDArray], wanted: List[bool]
     ) -> List[Optional[NDArray]]:
         """Return the gradients of `inputs`; None where `wanted` is false."""
-        for accumulator in self._accumulators:
-            zero(accumulator)
         for fill in self._gradient.heads:
             target = self._buffers.region(fill.region)
             arrays = [head_gradients[h] for h in fill.heads]
             if target.shape[1:] != arrays[0].shape[1:]:
                 target = target.reshape((-1,) + arrays[0].shape[1:])
             mx.nd.concat(*arrays, dim=0, out=target)
+        given = [self._buffers.region(fill.region) != 0 for fill in self._gradient.heads]
+        given = [mx.nd.max(some, axis=1) for some in given]
+        self._backward_launches()
+        fills = self._fill_gradients(wanted)
+        used = self._used_heads(given)
+        left_out = self._gradient.reach().last.difference(used)
+        if left_out and not all_finite([*self._accumulators, *fills.values()]):
+            # What is zero for a sample that was left out may have met what is infinite there.
+            self._backward_launches(self._gradient.reached(used))
+            fills = self._fill_gradients(wanted)
+        return self._input_gradients(wanted, fills)
+
+    def _used_heads(self, given: List[NDArray]) -> List[int]:
+        """Return which heads got a gradient other than zero."""
+        heads = [head for fill in self._gradient.heads for head in fill.heads]
+        flags = [flag for some in given for flag in some.asnumpy()]
+        return [head for head, flag in zip(heads, flags) if flag]
+
+    def _backward_launches(self, live: Any = None) -> None:
+        """Run all launches backward, or that of them which belongs to live units."""
+        for accumulator in self._accumulators:
+            zero(accumulator)
         for number in reversed(self._gradient.launches):
-            if PROFILER.running:
+            rows = None if live is None else live_rows(self._plan, number, live)
+            if rows is not None:
+                self._backward_rows(number, rows)
+            elif PROFILER.running:
                 self._backward_shown(number)
             else:
                 self._backward_launch(number)
-        return self._input_gradients(wanted)
 
     def _backward_launch(self, number: int) -> None:
-        heads, gradients = [], []
-        for result, pull in zip(self._results[number], self._pulls.results[number]):
-            if pull is not None:
-                heads.append(result)
-                gradients.append(self._pulled(pull, result.shape))
+        heads, gradients = self._head_gradients(number)
         training = bool(self._plan.launches[number].segment.mode & TRAINING)
         # The graph of a launch lives as long as this tape: the user may go backward twice.
         with ONE_AT_A_TIME:
-            autograd.backward(heads, gradients, retain_graph=True, train_mode=training)
+            autograd.backward(
+                [self._recorded[number].results[k] for k in heads],
+                gradients,
+                retain_graph=True,
+                train_mode=training,
+            )
+
+    def _head_gradients(self, number: int) -> Tuple[List[int], List[NDArray]]:
+        """Return the results of a launch that get a gradient, by position, and these gradients."""
+        pulls = self._pulls.results[number]
+        heads = [k for k, pull in enumerate(pulls) if pull is not None]
+        results = self._recorded[number].results
+        return heads, [self._pulled(pulls[k], results[k].shape) for k in heads]
+
+    def _backward_rows(self, number: int, rows: np.ndarray) -> None:
+        """Run some rows of a launch backward; the gradients of all others are zero."""
+        segment, recorded = self._plan.launches[number].segment, self._recorded[number]
+        regions = {
+            p: self._buffers.region(region)
+            for p, region in enumerate(self._gradient.regions[number])
+            if region is not None
+        }
+        if not len(rows):
+            for region in regions.values():
+                zero(region)
+        elif recorded.repeatable(segment):
+            heads, gradients = self._head_gradients(number)
+            backward_through(segment, recorded, rows, regions, heads, gradients)
+        else:
+            self._backward_launch(number)
+            for p, region in regions.items():
+                if not segment.inputs[p].shared:
+                    keep_rows(region, rows)
 
     def _backward_shown(self, number: int) -> None:
         launch = self._plan.launches[number]
@@ -260,17 +311,25 @@ class GradientTape:
         parts = [part if part.shape == shape else part.reshape(shape) for part in parts]
         return parts[0] if len(parts) == 1 else mx.nd.add_n(*parts)
 
-    def _input_gradients(self, wanted: List[bool]) -> List[Optional[NDArray]]:
-        found: List[Optional[NDArray]] = list(self._accumulators)
+    def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
+        """Return the gradients of fills that are asked for, by number."""
+        asked = wanted[len(self._accumulators) :]
         fills: Dict[int, NDArray] = {}
+        for (number, _, _), want in zip(self._filled, asked):
+            if want and number not in fills:
+                region = self._plan.fills[number].region
+                unit = self._plan.arenas[region.arena].unit
+                fills[number] = self._pulled(self._pulls.fills[number], (region.rows, unit))
+        return fills
+
+    def _input_gradients(
+        self, wanted: List[bool], fills: Dict[int, NDArray]
+    ) -> List[Optional[NDArray]]:
+        found: List[Optional[NDArray]] = list(self._accumulators)
         for (number, row, external), want in zip(self._filled, wanted[len(found) :]):
             if not want:
                 found.append(None)
                 continue
-            if number not in fills:
-                region = self._plan.fills[number].region
-                unit = self._plan.arenas[region.arena].unit
-                fills[number] = self._pulled(self._pulls.fills[number], (region.rows, unit))
             array = self._externals[external]
             rows = array.size // fills[number].shape[1]
             found.append(fills[number]._slice(row, row + rows).reshape(array.shape))

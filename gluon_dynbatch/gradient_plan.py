@@ -11,6 +11,7 @@ from typing import (
     Callable,
     Dict,
     FrozenSet,
+    Iterator,
     List,
     NamedTuple,
     Optional,
@@ -68,6 +69,8 @@ class Reach(NamedTuple):
     #: Those into which none flows, and launches for whose parameters this is so: they get zeros.
     idle: Tuple[int, ...]
     launches: Tuple[int, ...]
+    #: Numbers of heads that no other head depends on.
+    last: FrozenSet[int]
 
 
 class GradientPlan(NamedTuple):
@@ -83,6 +86,8 @@ class GradientPlan(NamedTuple):
     #: Names the pulls, which nobody needs before the launches have been recorded.
     pulls: Callable[[], Pulls]
     reach: Callable[[], Reach]
+    #: Marks the units that recorded calls lead to from some heads, by number.
+    reached: Callable[[Sequence[int]], Array]
 
 
 def plan_gradient(plan: Plan, heads: Sequence[Head]) -> GradientPlan:
@@ -150,6 +155,7 @@ class _Backward:
             tuple(self._fetches.sizes),
             functools.lru_cache(maxsize=None)(functools.partial(self._pulls, live)),
             functools.lru_cache(maxsize=None)(functools.partial(self._reach, live)),
+            self._reached,
         )
 
     def _pulls(self, live: List[int]) -> Pulls:
@@ -213,19 +219,13 @@ class _Backward:
 
     def _reach(self, live: List[int]) -> Reach:
         """Find what the loop's graph has, unit by unit."""
-        launches, units = self._plan.launches, self._plan.units
-        term, reached = units.term, np.zeros(units.graph.size, dtype=bool)
-        heads = [head.term for head in self._heads if head.term >= 0]
-        reached[units.slot_unit[heads]] = True
+        launches, term = self._plan.launches, self._plan.units.term
         read, passed = [np.zeros(0, dtype=np.int64)], set()
-        for number in reversed(range(len(launches))):
-            launch = launches[number]
-            members = launch.units[reached[launch.units]]
-            if len(members) and launch.segment.mode & RECORDING:
-                passed.add(number)
-                terms = term[self._terms_read(members, len(launch.segment.inputs))]
-                read.append(-1 - terms[terms < 0])
-                reached[units.slot_unit[terms[terms >= 0]]] = True
+        inner = np.zeros(self._plan.units.graph.size, dtype=bool)
+        for number, _, terms in self._recorded(range(len(self._heads))):
+            passed.add(number)
+            read.append(-1 - terms[terms < 0])
+            inner[self._plan.units.slot_unit[terms[terms >= 0]]] = True
         flowing = [term[operand.terms] for number in live for operand in self._flowing[number]]
         self._flowing.clear()
         outside = np.concatenate([*flowing, read[0]])
@@ -240,7 +240,32 @@ class _Backward:
             frozenset(externals & fed),
             tuple(sorted(externals - fed)),
             tuple(sorted(passed.difference(live))),
+            frozenset(
+                number
+                for number, head in enumerate(self._heads)
+                if head.term >= 0 and not inner[self._plan.units.slot_unit[head.term]]
+            ),
         )
+
+    def _recorded(self, heads: Sequence[int]) -> Iterator[Tuple[int, Array, Array]]:
+        """Walk the loop's graph back from some heads: launches, units in it, terms they read."""
+        launches, units = self._plan.launches, self._plan.units
+        reached = np.zeros(units.graph.size, dtype=bool)
+        places = [self._heads[head].term for head in heads]
+        reached[units.slot_unit[[place for place in places if place >= 0]]] = True
+        for number in reversed(range(len(launches))):
+            launch = launches[number]
+            members = launch.units[reached[launch.units]]
+            if len(members) and launch.segment.mode & RECORDING:
+                terms = units.term[self._terms_read(members, len(launch.segment.inputs))]
+                reached[units.slot_unit[terms[terms >= 0]]] = True
+                yield number, members, terms
+
+    def _reached(self, heads: Sequence[int]) -> Array:
+        live = np.zeros(self._plan.units.graph.size, dtype=bool)
+        for _, members, _ in self._recorded(heads):
+            live[members] = True
+        return live
 
     def _terms_read(self, members: Array, ports: int) -> Array:
         """Return the terms of all inputs of some units of one launch."""
