@@ -190,6 +190,7 @@ typedef struct {
     PyObject *wheres;  /* list of (code, instruction) */
     PyObject *lazies;  /* list of weak references */
     PyObject *externals;    /* list of arrays */
+    PyObject *handles;      /* list of their handles when they were recorded */
     PyObject *external_ids; /* dict: id of an array -> value */
 } Tape;
 
@@ -205,6 +206,7 @@ tape_clear(Tape *self)
     Py_CLEAR(self->value_type);
     Py_CLEAR(self->external_values);
     Py_CLEAR(self->externals);
+    Py_CLEAR(self->handles);
     Py_CLEAR(self->external_ids);
     Py_CLEAR(self->entries);
     Py_CLEAR(self->wheres);
@@ -219,6 +221,7 @@ tape_traverse(Tape *self, visitproc visit, void *arg)
     Py_VISIT(self->wheres);
     Py_VISIT(self->lazies);
     Py_VISIT(self->externals);
+    Py_VISIT(self->handles);
     Py_VISIT(self->external_ids);
     return 0;
 }
@@ -245,13 +248,14 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->value_type = integers_make(4);
     self->external_values = integers_make(4);
     self->externals = PyList_New(0);
+    self->handles = PyList_New(0);
     self->external_ids = PyDict_New();
     self->entries = PyDict_New();
     self->wheres = PyList_New(0);
     self->lazies = PyList_New(0);
     if (!self->node_entry || !self->node_value0 || !self->sources || !self->offsets ||
         !self->value_type || !self->external_values || !self->externals ||
-        !self->external_ids || !self->entries || !self->wheres || !self->lazies) {
+        !self->handles || !self->external_ids || !self->entries || !self->wheres || !self->lazies) {
         Py_DECREF(self);
         return NULL;
     }
@@ -278,6 +282,7 @@ static PyMemberDef tape_members[] = {
     {"lazies", T_OBJECT_EX, offsetof(Tape, lazies), READONLY, NULL},
     {"external_values", T_OBJECT_EX, offsetof(Tape, external_values), READONLY, NULL},
     {"externals", T_OBJECT_EX, offsetof(Tape, externals), 0, NULL},
+    {"handles", T_OBJECT_EX, offsetof(Tape, handles), READONLY, NULL},
     {"external_ids", T_OBJECT_EX, offsetof(Tape, external_ids), READONLY, NULL},
     {NULL},
 };
@@ -628,12 +633,13 @@ tape_external(Tape *tape, PyObject *array)
     Py_XINCREF(value);
     if (value == NULL && PyErr_Occurred())
         goto end;
-    if (value == NULL && Py_TYPE(array) == py.array) {
+    if (value == NULL && Py_TYPE(array) == py.array && SLOT(array, py.handle) != NULL) {
         type = array_type(array);
         value = type ? PyLong_FromSsize_t(tape->value_type->count) : NULL;
         if (value == NULL || integers_reserve(tape->value_type, 1) < 0 ||
             integers_reserve(tape->external_values, 1) < 0 ||
             PyList_Append(tape->externals, array) < 0 ||
+            PyList_Append(tape->handles, SLOT(array, py.handle)) < 0 ||
             PyDict_SetItem(tape->external_ids, id, value) < 0)
             goto end;
         integers_put(tape->external_values, tape->value_type->count);

@@ -40,12 +40,32 @@ def elements(shape: Sequence[int]) -> int:
     return count
 
 
-def memory_of(array: NDArray) -> int:
-    """Return the same number for arrays that share memory, such as an array and its views.
+_WORD = ctypes.c_size_t
+_PAIR = ctypes.c_size_t * 2
 
-    An array of MXNet's begins with the pointer to its memory; no function of its library tells it.
+
+class Memory(NamedTuple):
+    """Where the values of an array lie, to tell whether two arrays have some in common."""
+
+    #: The same number for an array and its views.
+    chunk: int
+    #: Addresses, 0 before MXNet has allocated it; arrays made from one buffer of NumPy's or of
+    #: DLPack's have these in common only.
+    start: int
+    stop: int
+
+
+def memory_of(handle: Any) -> Memory:
+    """Return the memory of an array, given its handle.
+
+    An array of MXNet's begins with the pointer to its memory, which begins with address and size;
+    no function of its library tells all of it.
     """
-    return ctypes.c_size_t.from_address(array.handle.value).value
+    chunk = _WORD.from_address(handle.value).value
+    if not chunk:
+        return Memory(0, 0, 0)
+    start, size = _PAIR.from_address(chunk)
+    return Memory(chunk, start, start + size if start else 0)
 
 
 class TypeTable:

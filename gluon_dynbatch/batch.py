@@ -247,6 +247,7 @@ class Batch:
         ended = recorder.fresh()
         STATE.recorder = None
         try:
+            ended.check_handles()
             if recorder.watch is not None:
                 recorder.watch.check()
             flush = Flush(

@@ -5,14 +5,14 @@ What calls read is watched from their recording on.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
+from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from . import rules
 from .analysis import Budget, analyze
-from .arrays import TYPES
+from .arrays import TYPES, memory_of
 from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
 from .execute import Execution
@@ -20,37 +20,70 @@ from .expand import expand, read_nodes
 from .plan import Plan, make_plan
 from .record import Recording
 from .segment import SegmentTable
-from .trace import VARIABLE
 from .where import where_of
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
 
 
-class Watch:
-    """Notices writes into arrays that pending calls read, however they are made.
+class _Seen(NamedTuple):
+    """An array that a pending call reads, as it was when a call was first given it."""
 
-    Writes by way of MXNet make the pending calls run first.  Others, such as those into a NumPy
-    array whose memory an array of MXNet shares, can only be seen by their result.
+    array: NDArray
+    #: The parameter that it belongs to, if to one, and how that is trained.
+    parameter: Optional[Parameter]
+    grad_req: Optional[str]
+    values: bytes
+    #: Held, so that its memory stays its own.
+    gradient: Optional[NDArray]
+    where: Tuple[Any, int]
+
+    @classmethod
+    def of(cls, array: NDArray, parameter: Optional[Parameter], where: Tuple[Any, int]) -> _Seen:
+        """Look at an array."""
+        req = None if parameter is None else parameter.grad_req
+        return cls(array, parameter, req, array.asnumpy().tobytes(), array.grad, where)
+
+    def change(self) -> Optional[str]:
+        """Say what has happened to it; None for nothing that matters."""
+        array, parameter = self.array, self.parameter
+        if parameter is not None and all(array is not data for data in parameter.list_data()):
+            return "was given other arrays"
+        if parameter is not None and parameter.grad_req != self.grad_req:
+            return f"got grad_req {parameter.grad_req!r}"
+        if array.asnumpy().tobytes() != self.values:
+            return "was written to"
+        old, new = self.gradient, array.grad
+        if (old is None) != (new is None) or (
+            old is not None and memory_of(old.handle) != memory_of(new.handle)
+        ):
+            return "was given another gradient"
+        return None
+
+
+class Watch:
+    """Notices what happens to arrays that pending calls read, however it is done.
+
+    What is done by way of MXNet makes the pending calls run first.  Anything else, such as a write
+    into a NumPy array whose memory an array of MXNet shares, can only be seen by its result.
     """
 
     def __init__(self) -> None:
-        #: Per array from outside: what it was when a call was first given it, and at which line.
-        self._seen: List[Tuple[NDArray, bytes, Tuple[Any, int], str]] = []
+        self._seen: List[_Seen] = []
         self._entries: Set[int] = set()
         self._externals = 0
 
     def note(self, recording: Recording) -> None:
         """Look at the arrays and parameters that the last recorded call brought along."""
         where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
-        arrays = [(a, "an array") for a in recording.externals[self._externals :]]
+        for array in recording.externals[self._externals :]:
+            self._seen.append(_Seen.of(array, None, where))
         self._externals = len(recording.externals)
         if entry.id not in self._entries:
             self._entries.add(entry.id)
             for parameter in entry.program.parameters.values():
-                name = f"parameter {parameter.name!r}"
-                arrays += [(data, name) for data in parameter.list_data()]
-        self._seen += [(a, a.asnumpy().tobytes(), where, name) for a, name in arrays]
+                for data in parameter.list_data():
+                    self._seen.append(_Seen.of(data, parameter, where))
 
     def check(self) -> None:
         """Raise if an array is not what it was; then begin anew.
@@ -63,15 +96,18 @@ class Watch:
         seen, self._seen = self._seen, []
         self._entries.clear()
         self._externals = 0
-        for array, before, where, name in seen:
-            if array.asnumpy().tobytes() != before:
+        for one in seen:
+            change = one.change()
+            if change is not None:
+                parameter = one.parameter
+                name = "an array" if parameter is None else f"parameter {parameter.name!r}"
                 raise MismatchError(
                     user_message(
-                        f"{name} of shape {array.shape} that a recorded call reads was written to "
+                        f"{name} of shape {one.array.shape} that a recorded call reads {change} "
                         "before the call was computed",
-                        where_of(where),
+                        where_of(one.where),
                         None,
-                        "call batch.flush() before the write, or give the call a copy",
+                        "call batch.flush() before that, or give the call a copy",
                     )
                 )
 
@@ -158,7 +194,7 @@ def _comparable(recording: Recording) -> Iterator[Tuple[int, int]]:
         read = memoryview(recording.sources)[first : first + len(entry.in_types)]
         low = recording.node_value0[node]
         values = range(low, low + len(entry.out_types))
-        if _draws(entry) or random.intersection(read):
+        if entry.draws or random.intersection(read):
             random.update(values)
             continue
         for value in values:
@@ -170,10 +206,6 @@ def _tolerances(recording: Recording) -> Dict[str, Tuple[float, float]]:
     found = {TYPES[kind].dtype for kind in recording.value_type}
     coarsest = max((TOLERANCES[dtype] for dtype in found & TOLERANCES.keys()), default=(0, 0))
     return dict.fromkeys(TOLERANCES, coarsest)
-
-
-def _draws(entry: Any) -> bool:
-    return any(row.op != VARIABLE and rules.is_random(row.op) for row in entry.program.rows)
 
 
 def _values(execution: Execution, term: int, kind: Any) -> Any:

@@ -120,7 +120,7 @@ class ScopeError(DynBatchError, RuntimeError):
     """A batching scope is used in a way that it cannot be.
 
     Cause: a scope inside another asks for other options, a pending value is used by another thread,
-    or a suspended generator has left a scope open.
+    a suspended generator has left a scope open, or an array got another handle while it was read.
     Way out: give options to the outer scope, and call ``flush()`` before values go elsewhere.
     """
 

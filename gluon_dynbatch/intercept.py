@@ -4,12 +4,13 @@
   Python operators and most methods of arrays;
 * ``HybridBlock.forward`` and ``_call_cached_op``: every call of a hybridized block; the former,
   which looks at all arguments through the C library, is passed by;
-* ``NDArray.__setitem__``: calls that read the array, or a view of it, run before it is written to;
-* ``backward``, what a ``KVStore`` gives out and fresh values of parameters go to arrays that are
-  not named: everything pending runs before;
+* functions of MXNet's C library that change what an array or a random number is (``CHANGES``), so
+  that it does not matter by which name of MXNet's Python they are reached: pending calls that may
+  see the change run before;
+* ``Parameter.__setattr__``: a parameter gets other arrays, a device, or another ``grad_req``;
 * ``NDArray.__getitem__``: a lazy array as an index has to be real;
-* ``mxnet.autograd.set_recording`` and ``set_training``: so that the mode of a call is known without
-  asking the C library each time.
+* those that switch the mode of autograd: so that the mode of a call is known without asking the C
+  library each time.
 
 The replacements act for threads that have a scope open; for any other they pass the call on.  When
 the last scope closes they are gone.  Two more stay, as lazy arrays outlive their scope:
@@ -26,35 +27,55 @@ from typing import Any, Callable, Dict, List, Tuple
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
 from mxnet.gluon import HybridBlock, Parameter
-from mxnet.kvstore import KVStore
 from mxnet.ndarray import NDArray, register
 
 from . import rules
 from .graph import RECORDING, TRAINING
 from .lazy import LazyNDArray
-from .record import STATE
+from .record import STATE, Recorder
 
 #: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
 #: code uses them, and there relies on the exact type.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
 
-#: What writes to arrays that its arguments do not name.
-WRITERS = (
-    (NDArray, "backward"),
-    (autograd, "backward"),
-    (KVStore, "pull"),
-    (KVStore, "row_sparse_pull"),
-    (KVStore, "pushpull"),
-    (KVStore, "broadcast"),
-    (Parameter, "initialize"),
-    (Parameter, "reset_ctx"),
-)
+#: Functions of MXNet's library that change what pending calls may read, and the method of the
+#: recorder that is given their arguments before.
+CHANGES = {
+    # Gradients go to arrays that are not named.
+    "MXAutogradBackwardEx": Recorder.before_anything,
+    "MXExecutorForward": Recorder.before_anything,
+    "MXExecutorBackwardEx": Recorder.before_anything,
+    # As does what a store gives out.
+    "MXKVStoreBroadcast": Recorder.before_anything,
+    "MXKVStoreBroadcastEx": Recorder.before_anything,
+    "MXKVStorePullRowSparse": Recorder.before_anything,
+    "MXKVStorePullRowSparseEx": Recorder.before_anything,
+    "MXKVStorePullWithSparse": Recorder.before_anything,
+    "MXKVStorePullWithSparseEx": Recorder.before_anything,
+    "MXKVStorePushPull": Recorder.before_anything,
+    "MXKVStorePushPullEx": Recorder.before_anything,
+    # A data iterator writes the next batch where an earlier one was.
+    "MXDataIterNext": Recorder.before_anything,
+    "MXDataIterBeforeFirst": Recorder.before_anything,
+    # Who waits for all work may then write to memory that MXNet shares with NumPy or others.
+    "MXNDArrayWaitAll": Recorder.before_anything,
+    # The same for one array, as before it is lent for writing, and a copy from NumPy.
+    "MXNDArrayWaitToWrite": Recorder.before_copy,
+    "MXNDArraySyncCopyFromCPU": Recorder.before_copy,
+    # An array is made a variable, with a new gradient.
+    "MXAutogradMarkVariables": Recorder.before_marking,
+    "MXRandomSeed": Recorder.before_seeding,
+    "MXRandomSeedContext": Recorder.before_seeding,
+}
+
+#: What switches the mode of autograd.
+MODES = ("MXAutogradSetIsRecording", "MXAutogradSetIsTraining")
 
 
 class OperatorInfo:
     """Name of an operator, and the attribute that counts its inputs if it takes any number."""
 
-    __slots__ = ("name", "count_attribute", "creates", "mutates")
+    __slots__ = ("name", "count_attribute", "creates", "mutates", "overwrites")
 
     def __init__(self, handle: int):
         text = [ctypes.c_char_p() for _ in range(4)]
@@ -76,6 +97,8 @@ class OperatorInfo:
         self.count_attribute = py_str(count.value) if count.value else ""
         self.creates = self.name in CONSTANTS
         self.mutates = rules.mutates(self.name)
+        #: Whether it writes to its arguments whatever the mode.
+        self.overwrites = rules.mutates(self.name, training=False)
 
 
 class Operator:
@@ -119,12 +142,12 @@ class Hooks:
                 self._replace(register, "_imperative_invoke", self._invoke_hook)
                 self._replace(HybridBlock, "forward", self._forward_hook)
                 self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
-                self._replace(NDArray, "__setitem__", self._write_hook)
                 self._replace(NDArray, "__getitem__", self._index_hook)
-                for owner, name in WRITERS:
-                    self._replace(owner, name, self._writer_hook)
-                self._replace(autograd, "set_recording", self._mode_hook)
-                self._replace(autograd, "set_training", self._mode_hook)
+                self._replace(Parameter, "__setattr__", self._attribute_hook)
+                for name, before in CHANGES.items():
+                    self._replace(_LIB, name, functools.partial(self._change_hook, before))
+                for name in MODES:
+                    self._replace(_LIB, name, self._mode_hook)
 
     def release(self) -> None:
         """Put the originals back when the last scope closes."""
@@ -132,12 +155,16 @@ class Hooks:
             self._users -= 1
             if self._users == 0:
                 for owner, name, original in reversed(self._originals):
-                    setattr(owner, name, original)
+                    if original is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, original)
                 self._originals.clear()
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
-        self._originals.append((owner, name, original))
+        inherited = name not in vars(owner)
+        self._originals.append((owner, name, None if inherited else original))
         setattr(owner, name, make(original))
 
     def _invoke_hook(self, original: Any) -> Any:
@@ -151,20 +178,20 @@ class Hooks:
             output_is_list: bool,
         ) -> Any:
             recorder = STATE.recorder
-            if recorder is not None:
-                if out is not None:
-                    recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
-                elif self._info(handle).mutates:
-                    recorder.before_write(arrays)
-            if recorder is None or out is not None or is_np_op:
+            if recorder is None:
                 return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+            info = self._info(handle)
+            if info.mutates:
+                recorder.before_write(arrays)
+            if out is not None:
+                recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
             if arrays:
-                wanted = any(type(a) is LazyNDArray for a in arrays)
+                wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
             else:
-                wanted = self._info(handle).creates
-            if not wanted:
+                wanted = info.creates
+            if not wanted or out is not None or is_np_op:
                 return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-            callee = Operator(self._info(handle), tuple(keys), tuple(map(str, values)))
+            callee = Operator(info, tuple(keys), tuple(map(str, values)))
             if not arrays:
                 return recorder.constant(
                     callee.token,
@@ -206,25 +233,22 @@ class Hooks:
         return call_cached_op
 
     @staticmethod
-    def _write_hook(original: Any) -> Any:
-        def write(array: NDArray, key: Any, value: Any) -> None:
-            recorder = STATE.recorder
-            if recorder is not None:
-                recorder.before_write([array])
-            original(array, key, value)
+    def _change_hook(before: Any, original: Any) -> Any:
+        def change(*args: Any) -> Any:
+            if STATE.recorder is not None:
+                before(STATE.recorder, *args)
+            return original(*args)
 
-        return write
+        return change
 
     @staticmethod
-    def _writer_hook(original: Any) -> Any:
-        @functools.wraps(original)
-        def write(*args: Any, **kwargs: Any) -> Any:
-            recorder = STATE.recorder
-            if recorder is not None:
-                recorder.run_pending()
-            return original(*args, **kwargs)
+    def _attribute_hook(original: Any) -> Any:
+        def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
+            if STATE.recorder is not None:
+                STATE.recorder.before_change(parameter)
+            original(parameter, name, value)
 
-        return write
+        return set_attribute
 
     @staticmethod
     def _index_hook(original: Any) -> Any:
@@ -235,11 +259,11 @@ class Hooks:
 
     @staticmethod
     def _mode_hook(original: Any) -> Any:
-        def set_mode(value: bool) -> bool:
-            previous = original(value)
+        def set_mode(*args: Any) -> Any:
+            done = original(*args)
             if STATE.recorder is not None:
                 STATE.recorder.mode = current_mode()
-            return bool(previous)
+            return done
 
         return set_mode
 

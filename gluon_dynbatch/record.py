@@ -11,13 +11,16 @@ A :class:`Recording` is what one flush works on.  It grows by appending integers
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import time
 import weakref
+from array import array
 from typing import (
     Any,
     Dict,
     Iterable,
+    Iterator,
     List,
     Optional,
     Sequence,
@@ -26,12 +29,13 @@ from typing import (
 )
 
 import mxnet as mx
+import numpy as np
 from mxnet.base import _LIB
-from mxnet.gluon.parameter import DeferredInitializationError
+from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 from mxnet.ndarray import NDArray
 
 from . import structure
-from .arrays import ROW, TYPES, memory_of
+from .arrays import ROW, TYPES, Memory, memory_of
 from .errors import (
     ArgumentError,
     ContextError,
@@ -76,8 +80,11 @@ class Recording(Tape):
 
     __slots__ = (
         "error",
-        "_memory",
-        "_seen",
+        "_chunks",
+        "_starts",
+        "_stops",
+        "_handles",
+        "_looked",
         "constants",
         "recorder",
         "seconds",
@@ -92,9 +99,12 @@ class Recording(Tape):
         super().__init__()
         self.recorder = recorder
         self.error: Optional[str] = None
-        #: Memory of the first externals, as many as were seen when a write was last looked at.
-        self._memory: Set[int] = set()
-        self._seen = 0
+        #: Where externals and parameters lie, as many as there were when this was last asked for.
+        self._chunks: Set[int] = set()
+        self._starts = array("Q")
+        self._stops = array("Q")
+        self._handles: Set[int] = set()
+        self._looked = 0, 0
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
         self.seconds = time.perf_counter()
@@ -121,17 +131,65 @@ class Recording(Tape):
             self.external_values.append(known)
             # Held until the flush, so that its id stays its own.
             self.externals.append(real)
+            self.handles.append(real.handle)
         return known
 
-    def reads(self, memory: Set[int]) -> bool:
-        """Whether a recorded call reads an array or a parameter that lies in `memory`."""
-        self._memory.update(map(memory_of, self.externals[self._seen :]))
-        self._seen = len(self.externals)
-        return not memory.isdisjoint(self._memory) or any(
-            memory_of(data) in memory
-            for entry in self.entries.values()
-            for parameter in entry.program.parameters.values()
-            for data in parameter.list_data()
+    def reads(self, memory: Iterable[Memory]) -> bool:
+        """Whether a recorded call reads one of these arrays, or a view of one."""
+        self._look()
+        return not self._chunks.isdisjoint(m.chunk for m in memory)
+
+    def overlaps(self, memory: Iterable[Memory]) -> bool:
+        """Whether a recorded call reads from any address of `memory`."""
+        self._look()
+        starts, stops = (np.frombuffer(words, np.uint64) for words in (self._starts, self._stops))
+        return any(bool(((starts < m.stop) & (m.start < stops)).any()) for m in memory)
+
+    def holds(self, handles: Set[int]) -> bool:
+        """Whether a recorded call is given one of these very arrays, not a view of it."""
+        self._look()
+        return not self._handles.isdisjoint(handles)
+
+    def parameters(self, first: int = 0) -> Iterator[Parameter]:
+        """Yield the parameters that recorded calls read, from an entry on."""
+        for entry in itertools.islice(self.entries.values(), first, None):
+            yield from entry.program.parameters.values()
+
+    def _look(self) -> None:
+        """Take note of where the arrays lie that came since this was last asked for."""
+        arrays, entries = self._looked
+        self._looked = len(self.handles), len(self.entries)
+        found = self.handles[arrays:]
+        if entries != len(self.entries):
+            found += [d.handle for p in self.parameters(entries) for d in p.list_data()]
+        for handle in found:
+            memory = memory_of(handle)
+            self._chunks.add(memory.chunk)
+            self._starts.append(memory.start)
+            self._stops.append(memory.stop)
+            self._handles.add(handle.value)
+
+    def check_handles(self) -> None:
+        """Raise if an array from outside stands for another one than when it was recorded.
+
+        Raises
+        ------
+        ScopeError
+            Names the line of the first call that reads it.
+        """
+        if self.handles == [array.handle for array in self.externals]:
+            return
+        swapped = [i for i, a in enumerate(self.externals) if a.handle is not self.handles[i]]
+        place = list(self.sources).index(self.external_values[swapped[0]])
+        ends = np.cumsum([len(self.entries[e].in_types) for e in self.node_entry])
+        raise ScopeError(
+            user_message(
+                f"an array of shape {self.externals[swapped[0]].shape} got another handle after "
+                "a recorded call had read it",
+                where_of(self.wheres[int(np.searchsorted(ends, place, "right"))]),
+                None,
+                "call batch.flush() before the array is made to stand for another",
+            )
         )
 
     def node(
@@ -173,6 +231,7 @@ class Recording(Tape):
         """Let go of everything that only a flush needs."""
         self.open = False
         self.externals = []
+        self.handles.clear()
         self.lazies.clear()
         self.wheres.clear()
 
@@ -181,6 +240,7 @@ class Recording(Tape):
         self.open = False
         self.error = reason
         self.externals = []
+        self.handles.clear()
         self.lazies.clear()
 
 
@@ -253,7 +313,7 @@ class Recorder:
         self.strict = False
         #: Calls of operators that only run at once, by name.
         self.immediate: Dict[str, Alone] = {}
-        #: With ``debug=True``, sees to it that nobody writes into what recorded calls read.
+        #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
         self.watch: Any = None
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
@@ -284,13 +344,52 @@ class Recorder:
 
     def before_write(self, arrays: Sequence[NDArray]) -> None:
         """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
-        if self.recording.node_entry:
-            real = [a._real if type(a) is LazyNDArray else a for a in arrays]
-            if self.recording.reads({memory_of(a) for a in real if a is not None}):
+        real = [a._real if type(a) is LazyNDArray else a for a in arrays]
+        self._before_write_at([a.handle for a in real if a is not None])
+
+    def _before_write_at(self, handles: Iterable[Any]) -> None:
+        recording = self.recording
+        if recording.node_entry:
+            memory = [memory_of(handle) for handle in handles]
+            if recording.reads(memory):
                 self.run_pending()
+            elif recording.overlaps(memory):
+                self.run_pending()
+                # To MXNet's engine these are two arrays, of which neither waits for the other.
+                mx.nd.waitall()
+
+    def before_change(self, parameter: Parameter) -> None:
+        """Compute what is pending if it reads `parameter`, of which anything is about to change."""
+        if any(parameter is read for read in self.recording.parameters()):
+            self.run_pending()
+
+    def before_anything(self, *_: Any) -> None:
+        """Compute what is pending: the next thing may change any array that it reads."""
+        self.run_pending()
+
+    def before_copy(self, handle: Any, *_: Any) -> None:
+        """Compute what is pending if it reads the array that somebody writes to from outside."""
+        self._before_write_at([handle])
+
+    def before_marking(self, count: int, handles: Any, *_: Any) -> None:
+        """Compute what is pending if it reads one of the arrays that become variables anew.
+
+        A view of such an array stays the variable that it was.
+        """
+        # One handle comes as a pointer, several as an array.
+        found = [handles[i] for i in range(count)]
+        if self.recording.node_entry and self.recording.holds(
+            {getattr(handle, "value", handle) for handle in found}
+        ):
+            self.run_pending()
+
+    def before_seeding(self, *_: Any) -> None:
+        """Compute what is pending if it draws random numbers, which belong to the old seed."""
+        if any(entry.draws for entry in self.recording.entries.values()):
+            self.run_pending()
 
     def run_pending(self) -> None:
-        """Compute what is pending, as the next thing may write to any array that it reads."""
+        """Compute what is pending."""
         if self.recording.node_entry:
             where = user_line()
             self.forced[where] = self.forced.get(where, 0) + 1

@@ -22,6 +22,7 @@ class PythonTape:
         "wheres",
         "lazies",
         "externals",
+        "handles",
         "external_values",
         "external_ids",
     )
@@ -43,8 +44,10 @@ class PythonTape:
         self.wheres: List[Tuple[Any, int]] = []
         #: Weak references to all lazy arrays handed out.
         self.lazies: List[Any] = []
-        #: Arrays from outside, their values, and these values by id of the array.
+        #: Arrays from outside, their handles when they were recorded, their values, and these
+        #: values by id of the array.
         self.externals: List[Any] = []
+        self.handles: List[Any] = []
         self.external_values = array("i")
         self.external_ids: Dict[int, int] = {}
 

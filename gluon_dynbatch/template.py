@@ -230,6 +230,8 @@ class Entry:
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
         self.embedded = _embedded(program)
+        #: Whether it draws random numbers.
+        self.draws = any(row.op != VARIABLE and rules.is_random(row.op) for row in program.rows)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.

@@ -50,9 +50,10 @@ READS_FIRST_RESULT: FrozenSet[str] = words("moments")
 """Operators whose second result is wrong in a ``CachedOp`` in which nobody reads the first one."""
 
 _RANDOM = words("Dropout _shuffle Custom RNN")
-_MUTATES = words(
+_MUTATES = words("_set_value reset_arrays fill_element_0index")
+_MUTATES_IN_TRAINING = words(
     "BatchNorm BatchNorm_v1 Custom IdentityAttachKLSparseReg _contrib_BatchNormWithReLU "
-    "_contrib_SyncBatchNorm _set_value reset_arrays fill_element_0index"
+    "_contrib_SyncBatchNorm"
 )
 
 
@@ -93,16 +94,18 @@ def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
     return drawn or op in _RANDOM
 
 
-def mutates(op: str) -> bool:
+def mutates(op: str, training: bool = True) -> bool:
     """Say whether `op` may write to its inputs (``BatchNorm`` does in training, optimizers always).
 
     Parameters
     ----------
     op : str
         Canonical operator name.
+    training : bool, optional
+        Whether in training; False asks for operators that always do.
 
     Returns
     -------
     bool
     """
-    return op in _MUTATES or "_update" in op
+    return op in _MUTATES or "_update" in op or (training and op in _MUTATES_IN_TRAINING)

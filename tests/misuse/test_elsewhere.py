@@ -286,7 +286,7 @@ LOADING = """
     with {mode}, gdb.batching(granularity="block", policy="depth") as batch:
         before = [net(mx.nd.array(row[None])) for row in numbers]
         {data}
-        # Workers are forked here, with work pending.
+        # Workers are forked here; the loader waits for all work before, so that none is pending.
         loaded = list(DataLoader(data, 2, num_workers=2))
         after = [net(x.as_in_context(mx.cpu())) for x in loaded]
     print([y.asnumpy()[0, 0] for y in before])
@@ -300,7 +300,7 @@ def test_loader_whose_workers_are_forked_in_an_open_scope(mode):
     out = output_of(LOADING.format(mode=mode, data="data = ArrayDataset(numbers)"))
     sums = np.arange(24).reshape(6, 4).sum(axis=1).astype(float).tolist()
     assert str(sums) in out and str([sums[:2], sums[2:4], sums[4:]]) in out
-    assert "flushes 1" in out
+    assert "flushes 2" in out
 
 
 def test_lazy_arrays_sent_to_the_workers_of_a_loader():

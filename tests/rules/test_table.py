@@ -33,7 +33,13 @@ UNWRITTEN = {
 
 @pytest.mark.parametrize(
     "names",
-    [rules.TABLE, rules.REFUSED, rules.CREATION, properties._NO_GRADIENT, properties._MUTATES],
+    [
+        rules.TABLE,
+        rules.REFUSED,
+        rules.CREATION,
+        properties._NO_GRADIENT,
+        properties._MUTATES | properties._MUTATES_IN_TRAINING,
+    ],
     ids=["table", "refused", "creation", "no-gradient", "mutates"],
 )
 def test_names_are_canonical(names: Any) -> None:
@@ -265,6 +271,8 @@ def test_mutates() -> None:
         assert rules.mutates(op)
     for op in ("exp", "LayerNorm", "_copy", "Dropout"):
         assert not rules.mutates(op)
+    assert rules.mutates("reset_arrays", training=False)
+    assert not rules.mutates("BatchNorm", training=False)
 
 
 def test_creation_operators_have_no_inputs_and_repeat_themselves() -> None:

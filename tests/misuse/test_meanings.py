@@ -1,0 +1,440 @@
+"""What an array means changes after a call has read it: the call is as of its own time.
+
+Every test runs a program sample by sample, in a scope, and in one with ``debug=True``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Dict, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.base import _LIB
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from tests.misuse.common import FIXED, array, equal
+from tests.misuse.refusals import Apply, cell, refused
+
+Change = Callable[[Any], Any]
+
+#: Functions of MXNet's library as they are before any scope: what reaches them passes us by.
+MARK, WRITE = _LIB.MXAutogradMarkVariables, _LIB.MXNDArraySyncCopyFromCPU
+
+SCOPES = ({}, {"debug": True})
+
+
+def same_as_loop(program: Callable[[], Callable[[], List[Any]]]) -> List[Any]:
+    """Run a program, and after its scope what it returns; compare that with the loop's."""
+    wanted = program()()
+    for options in SCOPES:
+        with gdb.batching(**FIXED, **options) as batch:
+            end = program()
+        equal(end(), wanted)
+        assert batch.report.nodes
+    return wanted
+
+
+def square() -> Apply:
+    return cell(lambda F, x: x * x)
+
+
+def gradient_of(x: mx.nd.NDArray) -> List[Any]:
+    return [mx.nd.array([-7]) if x.grad is None else x.grad]
+
+
+# Arrays from outside
+
+MARKS: Dict[str, Change] = {
+    "attach_grad": lambda x: x.attach_grad(),
+    "attach_grad add": lambda x: x.attach_grad("add"),
+    "attach_grad null": lambda x: x.attach_grad("null"),
+    "mark_variables": lambda x: autograd.mark_variables([x], [mx.nd.ones((1, 2))], "add"),
+    "mark_variables, not lists": lambda x: autograd.mark_variables(x, mx.nd.ones((1, 2))),
+    "several": lambda x: autograd.mark_variables(
+        [mx.nd.ones((1, 2)), x], [mx.nd.ones((1, 2)), mx.nd.ones((1, 2))]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", MARKS.values(), ids=MARKS)
+@pytest.mark.parametrize("before", [True, False], ids=["a variable", "no variable"])
+def test_array_becomes_a_variable_anew(change, before):
+    """Its first gradient buffer, if there is one, gets the gradient; the new one does not."""
+
+    def program():
+        x, other = array(1, 2), array(1, 2, seed=1)
+        other.attach_grad()
+        if before:
+            x.attach_grad()
+        old = gradient_of(x)
+        with autograd.record():
+            y = square()(x) * other
+        change(x)
+
+        def end():
+            y.backward()
+            return [y, other.grad, *old, *gradient_of(x)]
+
+        return end
+
+    same_as_loop(program)
+
+
+def test_calls_before_and_after_each_use_their_own_gradient():
+    def program():
+        x = array(1, 2)
+        x.attach_grad()
+        first = x.grad
+        with autograd.record():
+            y = square()(x)
+            x.attach_grad()
+            z = square()(x) * 3
+
+        def end():
+            autograd.backward([y, z])
+            return [first, x.grad]
+
+        return end
+
+    assert (same_as_loop(program)[0].asnumpy() != 0).all()
+
+
+def test_marking_what_no_call_reads_costs_no_flush():
+    """A view is another variable than the array that it looks into."""
+    whole, net = array(4, 2), square()
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        outputs = []
+        for i in range(4):
+            x = whole[i : i + 1]
+            x.attach_grad()
+            outputs.append(net(x))
+        whole.attach_grad()
+    assert batch.report.launches == 1 and not batch.report.forced
+
+
+# Parameters
+
+
+def swap(parameter: Any) -> None:
+    parameter._data = [mx.nd.zeros(parameter.shape)]
+
+
+def reload(net: Any) -> None:
+    values = {p.name: p.data().copy() for p in net.collect_params().values()}
+    net.collect_params().load_dict(values)
+
+
+PARAMETERS: Dict[str, Change] = {
+    "grad_req add": lambda net: setattr(net.weight, "grad_req", "add"),
+    "grad_req null": lambda net: setattr(net.weight, "grad_req", "null"),
+    "grad_req write": lambda net: setattr(net.weight, "grad_req", "write"),
+    "setattr": lambda net: net.collect_params().setattr("grad_req", "null"),
+    "block.cast": lambda net: net.cast("float64"),
+    "cast": lambda net: net.weight.cast("float64"),
+    "dtype": lambda net: setattr(net.weight, "dtype", "float64"),
+    "other gradients": lambda net: net.weight._init_grad(),
+    "reset_ctx": lambda net: net.weight.reset_ctx(mx.cpu(0)),
+    "other device": lambda net: net.collect_params().reset_ctx(mx.cpu(1)),
+    "initialize": lambda net: net.initialize(mx.init.Zero(), force_reinit=True),
+    "load_dict": reload,
+    "other arrays": lambda net: swap(net.weight),
+    "attach_grad": lambda net: net.weight.data().attach_grad(),
+    "_fresh_grad": lambda net: [
+        setattr(p.data(), "_fresh_grad", False) for p in [net.weight] if p.grad_req != "null"
+    ],
+    "zero_grad": lambda net: net.collect_params().zero_grad(),
+    "hybridize": lambda net: net.hybridize(static_alloc=True),
+    "hybridize off": lambda net: net.hybridize(False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("req", ["write", "add", "null"])
+@pytest.mark.parametrize("change", PARAMETERS.values(), ids=PARAMETERS)
+def test_parameter_changes(change, req):
+    def program():
+        net = gdb.convert(nn.Dense(2, in_units=3, use_bias=False))
+        net.initialize(mx.init.One())
+        net.hybridize()
+        net.weight.grad_req = req
+        x = array(1, 3)
+        x.attach_grad()
+        old = net.weight.list_grad() if req != "null" else []
+        with autograd.record():
+            y = net(x)
+        change(net)
+
+        def end():
+            y.backward()
+            new = net.weight.list_grad() if net.weight.grad_req != "null" else []
+            return [y, x.grad, *old, *new, net.weight.data(net.weight.list_ctx()[0])]
+
+        return end
+
+    same_as_loop(program)
+
+
+def test_other_parameters_cost_no_flush():
+    net, other = (gdb.convert(nn.Dense(2, in_units=3)) for _ in range(2))
+    for block in (net, other):
+        block.initialize()
+        block.hybridize()
+    with autograd.record(), gdb.batching(**FIXED) as batch:
+        y = net(array(1, 3))
+        other.weight.grad_req = "add"
+        other.cast("float64")
+        other.initialize(force_reinit=True)
+        assert y.pending and not batch.report.forced
+
+
+def test_child_is_replaced():
+    class Net(gdb.DynamicHybridBlock):
+        def __init__(self, **kwargs: Any):
+            super().__init__(**kwargs)
+            self.child = gdb.convert(nn.Dense(2, in_units=3))
+
+        def hybrid_forward(self, F, x):
+            return self.child(x)
+
+    def program():
+        net = Net()
+        net.initialize(mx.init.One())
+        net.hybridize()
+        x = array(1, 3)
+        before = net(x)
+        net.child = gdb.convert(nn.Dense(2, in_units=3))
+        net.initialize(mx.init.Constant(2))
+        net.hybridize()
+        after = net(x)
+        return lambda: [before, after]
+
+    before, after = same_as_loop(program)
+    np.testing.assert_allclose(after.asnumpy(), 2 * before.asnumpy(), 1e-5)
+
+
+# Random numbers, and data that comes in where other data was
+
+
+def test_seed_is_set_after_a_draw():
+    """What was recorded before draws from the old seed, what comes after from the new one."""
+    net = cell(lambda F, x: F.Dropout(x, p=0.5))
+
+    def program():
+        mx.random.seed(3)
+        first = net(mx.nd.ones((1, 64)))
+        mx.random.seed(5)
+        return [first, net(mx.nd.ones((1, 64))), mx.nd.random.uniform(shape=(1, 4))]
+
+    with autograd.train_mode():
+        wanted = [y.asnumpy() for y in program()]
+        with gdb.batching(**FIXED):
+            got = program()
+            last = got[1].asnumpy()
+    np.testing.assert_array_equal(got[0].asnumpy(), wanted[0])
+    assert last.any()
+
+
+def test_seed_without_draws_costs_no_flush():
+    with gdb.batching(**FIXED) as batch:
+        y = square()(array(1, 2))
+        mx.random.seed(3)
+        assert y.pending and not batch.report.forced
+
+
+def test_data_iterator_uses_memory_again(tmp_path):
+    """MXNet's own iterators write a batch where one was that may still be waiting."""
+    path = str(tmp_path / "data.csv")
+    np.savetxt(path, np.arange(100).reshape(100, 1), delimiter=",")
+    net = square()
+
+    def program():
+        batches = mx.io.CSVIter(data_csv=path, data_shape=(1,), batch_size=2)
+        outputs = [net(batch.data[0]) for batch in batches]
+        return lambda: outputs
+
+    same_as_loop(program)
+
+
+# Memory that others than MXNet write to
+
+
+def numpy_of(capsule: Any) -> np.ndarray:
+    """Return NumPy's view of what a capsule lends, as another library would write to it."""
+    shared = mx.nd.from_dlpack(capsule)
+    KEPT.append(shared)
+    address = ctypes.c_void_p()
+    mx.base.check_call(_LIB.MXNDArrayGetData(shared.handle, ctypes.byref(address)))
+    words = (ctypes.c_float * shared.size).from_address(address.value)
+    return np.frombuffer(words, dtype=np.float32)
+
+
+KEPT: List[Any] = []
+
+LENDING: Dict[str, Change] = {
+    "function": mx.nd.to_dlpack_for_write,
+    "method": lambda x: x.to_dlpack_for_write(),
+    "view": lambda x: x.reshape((-1,)).to_dlpack_for_write(),
+}
+
+WAITS: Dict[str, Change] = {
+    "waitall": lambda y: mx.nd.waitall(),
+    "wait_to_read": lambda y: y.wait_to_read(),
+    "asnumpy": lambda y: y.asnumpy(),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("lend", LENDING.values(), ids=LENDING)
+def test_write_by_another_library(lend, wait):
+    """Who writes to memory that MXNet lends waits for MXNet before, in a scope as without."""
+
+    def program():
+        x, net = array(1, 2), square()
+        before = net(x)
+        shared = numpy_of(lend(x))
+        shared[:] = 5
+        between = net(x)
+        wait(between)
+        shared[:] = 7
+        after = net(x[0:1])
+        return lambda: [before, between, after]
+
+    same_as_loop(program)
+
+
+def test_lent_parameter(net):
+    x = array(1, 4)
+    wanted = net(x)
+    with gdb.batching(**FIXED):
+        before = net(x)
+        numpy_of(mx.nd.to_dlpack_for_write(net.weight.data()))[:] += 1
+        after = net(x)
+    equal([before, after], [wanted, net(x)])
+
+
+def test_lending_what_no_call_reads_costs_no_flush():
+    x = array(1, 2)
+    with gdb.batching(**FIXED) as batch:
+        y = square()(x)
+        mx.nd.to_dlpack_for_write(array(1, 2))
+        mx.nd.to_dlpack_for_read(x)
+        assert y.pending and not batch.report.forced
+
+
+SHARED: Dict[str, Change] = {
+    "lent before the scope": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_write(x)),
+    "a view lent": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_write(x[0:1])),
+    "lent for reading": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_read(x)),
+}
+
+
+@pytest.mark.parametrize("share", SHARED.values(), ids=SHARED)
+def test_write_by_mxnet_to_shared_memory(share):
+    """Two arrays of MXNet's may lie in one place and not be views of each other."""
+    net = square()
+    for options in SCOPES:
+        x = array(2, 2)
+        wanted = net(x)
+        wanted.wait_to_read()
+        shared = share(x)
+        with gdb.batching(**FIXED, **options):
+            y = net(x)
+            shared += 1
+        equal([y], [wanted])
+
+
+def test_write_by_mxnet_to_memory_of_numpy():
+    memory, net = np.ones((1, 2), np.float32), square()
+    x, same = mx.nd.from_numpy(memory), mx.nd.from_numpy(memory)
+    with gdb.batching(**FIXED):
+        y = net(x)
+        same[:] = 3
+    mx.nd.waitall()
+    equal([y, x], [mx.nd.ones((1, 2)), mx.nd.ones((1, 2)) * 3])
+
+
+def test_debug_notices_a_write_by_numpy():
+    memory = np.ones((1, 2), np.float32)
+    x, batch = mx.nd.from_numpy(memory), gdb.batching(debug=True, **FIXED)
+    memory.flags.writeable = True
+    with refused(gdb.MismatchError, "was written to", late=True), batch:
+        square()(x)  # wrong
+        memory[:] = 3
+
+
+# What MXNet's Python does not see
+
+
+def test_handle_is_replaced():
+    """The array stands for another one: refused, as the first is gone."""
+    state = array(1, 2).__getstate__()
+    net = square()
+    for options in SCOPES:
+        x, batch = array(1, 2), gdb.batching(**FIXED, **options)
+        with refused(gdb.ScopeError, "another handle", late=True), batch:
+            net(array(1, 2) * 2)
+            y = net(x)  # wrong
+            x.__setstate__(state)
+        with pytest.raises(gdb.StaleArrayError):
+            y.asnumpy()
+
+
+def mark_unseen(x: mx.nd.NDArray) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_LIB, "MXAutogradMarkVariables", MARK)
+        x.attach_grad()
+
+
+def write_unseen(x: mx.nd.NDArray) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_LIB, "MXNDArraySyncCopyFromCPU", WRITE)
+        x._sync_copyfrom(np.ones(x.shape))
+
+
+UNSEEN: Dict[str, Any] = {
+    "attach_grad": (lambda net, x: mark_unseen(x), "an array.*given another gradient"),
+    "written": (lambda net, x: write_unseen(x), "an array.*was written to"),
+    "parameter written": (
+        lambda net, x: write_unseen(net.weight.data()), "parameter.*was written to",
+    ),
+    "grad_req": (
+        lambda net, x: net.weight.__dict__.update(_grad_req="null"), "parameter.*grad_req 'null'",
+    ),
+    "other arrays": (
+        lambda net, x: net.weight._data.__setitem__(0, mx.nd.ones((3, 4))), "other arrays",
+    ),
+    "variable": (
+        lambda net, x: mark_unseen(net.weight.data()), "parameter.*given another gradient",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, text", UNSEEN.values(), ids=UNSEEN)
+def test_debug_notices_what_nothing_else_sees(net, change, text):
+    x, batch = array(1, 4), gdb.batching(debug=True, **FIXED)
+    with pytest.raises(gdb.MismatchError, match=text), autograd.record(), batch:
+        net(x)
+        change(net, x)
+
+
+def test_functions_imported_by_name_are_seen_too(net):
+    """It does not matter that the user holds the functions from before the scope."""
+    backward, mark, set_training = autograd.backward, autograd.mark_variables, autograd.set_training
+    x, w = array(1, 4), net.weight.data()
+    with autograd.record():
+        loss = (w * w).sum()
+    wanted = net(net.weight.grad())
+    with gdb.batching(**FIXED):
+        y = net(net.weight.grad())
+        backward([loss])
+        equal([y], [wanted])
+        z = net(x)
+        mark([x], [mx.nd.ones((1, 4))])
+        assert not z.pending
+        set_training(True)
+        drawn = mx.nd.Dropout(net(mx.nd.ones((9, 4))), p=0.9)
+        set_training(False)
+    assert (drawn.asnumpy() == 0).any()
