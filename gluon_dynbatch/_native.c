@@ -390,7 +390,9 @@ lazy_index(PyObject *self, PyObject *key)
 {
     Tape *tape = (Tape *)SLOT(self, py.recording);
     PyObject *start = key, *stop = py.row, *query, *found;
-    if (!PyObject_TypeCheck((PyObject *)tape, &TapeType) || !tape->open)
+    /* The offset of what a creation operator made is of a type of its own: no views of that. */
+    if (!PyObject_TypeCheck((PyObject *)tape, &TapeType) || !tape->open ||
+        !PyLong_CheckExact(SLOT(self, py.offset)))
         goto python;
     if (PySlice_Check(key)) {
         if (((PySliceObject *)key)->step != Py_None)

@@ -125,18 +125,19 @@ class Flush:
         choice = self._choose()
         built = self._runtime.dispatcher.built
         before = time.perf_counter()
-        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
+        owners, views = _split_views(recording, lazies)
+        planned, cached = self._planned(choice, sorted({lazy._value for lazy in owners}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        owners, views = _split_views(recording, lazies)
         heads, held = self._heads(planned, owners)
         execution, tape = self._execute(planned, held)
         arrays = self._hand_out(execution, planned, heads, owners)
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
-        for view, owner in views:
-            _become_view(view, owner, bool(planned.mode[view._value] & RECORDING))
+        for view, owner, offset in views:
+            recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
+            _become_view(view, owner, offset, bool(recorded))
         finished = time.perf_counter()
         self.report = FlushReport(
             len(recording.node_entry),
@@ -312,11 +313,9 @@ class Flush:
         recording = self._recording
         numbers = {value: i for i, value in enumerate(recording.external_values)}
         for lazy in lazies:
-            if lazy._value in numbers:
+            if lazy.constant:
                 # A copy: the holder may write into it.
-                external = recording.externals[numbers[lazy._value]]
-                flat = external.reshape((-1,))[lazy._offset : lazy._offset + lazy.size]
-                lazy.become(flat.reshape(lazy.shape).copy())
+                lazy.become(recording.externals[numbers[lazy._value]].copy())
 
     def _hand_out(
         self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]
@@ -337,30 +336,44 @@ class Flush:
 
 def _split_views(
     recording: Recording, lazies: List[LazyNDArray]
-) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray]]]:
-    """Return arrays that get memory of their own, and views with the array they look into."""
-    whole: Dict[int, LazyNDArray] = {}
+) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray, int]]]:
+    """Return arrays that get memory of their own, and views: of which of these, from where on."""
+    sharing: Dict[int, List[LazyNDArray]] = {}
     for lazy in lazies:
-        if not lazy._offset and lazy.size == TYPES[recording.value_type[lazy._value]].elements:
-            whole.setdefault(lazy._value, lazy)
+        sharing.setdefault(recording.memory(lazy)[0], []).append(lazy)
     owners, views = [], []
-    for lazy in lazies:
-        owner = whole.get(lazy._value, lazy)
-        if owner is lazy:
-            owners.append(lazy)
+    for value, held in sharing.items():
+        owner = held[0] if len(held) == 1 else _owner(recording, value, held)
+        if owner is None:
+            owners += held
         else:
-            views.append((lazy, owner))
+            owners.append(owner)
+            views += [(one, owner, recording.memory(one)[1]) for one in held if one is not owner]
     return owners, views
 
 
-def _become_view(view: LazyNDArray, owner: LazyNDArray, recorded: bool) -> None:
+def _owner(recording: Recording, value: int, held: List[LazyNDArray]) -> Optional[LazyNDArray]:
+    """Return an array that spans all that lie in the memory of `value`; None if they lie apart."""
+    size = TYPES[recording.value_type[value]].elements
+    # The value itself comes first: what is cut from it has no gradient.
+    whole = sorted((one for one in held if one.size == size), key=lambda one: one._value != value)
+    if whole:
+        return whole[0]
+    places = sorted((recording.memory(one)[1], one.size) for one in held)
+    if all(a + size <= b for (a, size), (b, _) in zip(places, places[1:])):
+        return None
+    return recording.lazy(value, 0, recording.value_type[value])
+
+
+def _become_view(view: LazyNDArray, owner: LazyNDArray, offset: int, recorded: bool) -> None:
     """Let a view share the memory of its array, as it would without a scope."""
     previous = mx.autograd.set_recording(recorded)
     try:
         flat = owner.real().reshape((-1,))
         if view.size != owner.size:
-            flat = flat[view._offset : view._offset + view.size]
-        view.become(flat.reshape(view.shape))
+            flat = flat[offset : offset + view.size]
+        made = flat.reshape(view.shape)
+        view.become(made if recorded else made.detach())
     finally:
         mx.autograd.set_recording(previous)
 

@@ -30,6 +30,19 @@ class _Realised:
 _REALISED = _Realised()
 
 
+class _OfConstant(int):
+    """The offset, 0, of an array that a creation operator made.
+
+    All that one operator makes are a single value until somebody looks into one or writes to it:
+    a view has to be of the memory of its own array, which becomes real first.
+    """
+
+    __slots__ = ()
+
+
+OF_CONSTANT = _OfConstant(0)
+
+
 class LazyNDArray(NDArray):
     """An array that a scope has recorded and not yet computed.
 
@@ -109,6 +122,16 @@ class LazyNDArray(NDArray):
         """Whether the value is still to be computed."""
         return self._recording.open
 
+    @property
+    def constant(self) -> bool:
+        """Whether the value is pending, but known to be what a creation operator makes."""
+        return type(self._offset) is _OfConstant and self._real is None
+
+    @property
+    def _has_views(self) -> bool:
+        """Whether views can be recorded instead of taken."""
+        return self._recording.open and type(self._offset) is int
+
     def _view(self, offset: int, shape: Tuple[int, ...]) -> LazyNDArray:
         """Return `shape` elements from `offset` on as a view, without recording a call."""
         kind = TYPES[self._type]
@@ -117,7 +140,7 @@ class LazyNDArray(NDArray):
 
     def _index(self, key: Any) -> NDArray:
         recording = self._recording
-        if not recording.open:
+        if not self._has_views:
             return self.real()[key]
         view = None
         if type(key) is slice and (key.step is None or key.step == 1):
@@ -161,7 +184,7 @@ class LazyNDArray(NDArray):
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
-        if not self.pending:
+        if not self._has_views:
             return self.real().reshape(*shape, **kwargs)
         asked = kwargs.get(
             "shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -174,7 +197,7 @@ class LazyNDArray(NDArray):
     def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
         """Return a view with an axis of size one at `axis`."""
         ndim = self.ndim
-        if not self.pending or not -ndim - 1 <= axis <= ndim:
+        if not self._has_views or not -ndim - 1 <= axis <= ndim:
             return self.real().expand_dims(axis, inplace)
         at = axis + ndim + 1 if axis < 0 else axis
         shape = self.shape
@@ -182,13 +205,14 @@ class LazyNDArray(NDArray):
 
     def flatten(self, inplace: bool = False) -> NDArray:
         """Return a view in which all axes but the first are one."""
-        del inplace
+        if not self._has_views:
+            return self.real().flatten(inplace)
         shape = self.shape
         return self.reshape((shape[0], elements(shape[1:])))
 
     def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
         """Return a view without axes of size one."""
-        if not self.pending:
+        if not self._has_views:
             return self.real().squeeze(axis, inplace)
         shape = self.shape
         axes = range(len(shape)) if axis is None else ([axis] if isinstance(axis, int) else axis)
@@ -213,8 +237,9 @@ class LazyNDArray(NDArray):
         return mx.nd.identity(self) if self.pending else self.real().copy()
 
     def detach(self) -> NDArray:
-        """Return the same values, cut from the gradient graph."""
-        return mx.nd.BlockGrad(self) if self.pending else self.real().detach()
+        """Return the same values in the same memory, cut from the gradient graph."""
+        made = self._recording.detach(self) if self._has_views else None
+        return self.real().detach() if made is None else made
 
     def backward(
         self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True

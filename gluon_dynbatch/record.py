@@ -46,8 +46,8 @@ from .errors import (
     Where,
     user_message,
 )
-from .graph import TRAINING
-from .lazy import LazyNDArray
+from .graph import RECORDING, TRAINING
+from .lazy import OF_CONSTANT, LazyNDArray
 from .native import NATIVE
 from .report import Alone
 from .tape import Tape
@@ -86,6 +86,7 @@ class Recording(Tape):
         "_handles",
         "_looked",
         "constants",
+        "detached",
         "recorder",
         "seconds",
         "__weakref__",
@@ -107,6 +108,8 @@ class Recording(Tape):
         self._looked = 0, 0
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
+        #: Values that are others, cut from the gradient graph: the other and an offset into it.
+        self.detached: Dict[int, Tuple[int, int]] = {}
         self.seconds = time.perf_counter()
 
     def lazy(self, value: int, offset: int, type_id: int) -> LazyNDArray:
@@ -114,6 +117,24 @@ class Recording(Tape):
         made = LazyNDArray(self, value, offset, type_id)
         self.lazies.append(weakref.ref(made))
         return made
+
+    def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
+        """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
+        recorder = STATE.recorder
+        if recorder is None or recorder.recording is not self:
+            return None
+        mode, recorder.mode = recorder.mode, recorder.mode & ~RECORDING
+        try:
+            made = mx.nd.identity(lazy)
+        finally:
+            recorder.mode = mode
+        self.detached[made._value] = self.memory(lazy)
+        return made
+
+    def memory(self, lazy: LazyNDArray) -> Tuple[int, int]:
+        """Return the value in whose memory `lazy` lies, and the offset there."""
+        value, offset = self.detached.get(lazy._value, (lazy._value, 0))
+        return value, offset + lazy._offset
 
     def external(self, value: NDArray) -> int:
         """Return the value id of an array that this recording does not compute."""
@@ -210,7 +231,7 @@ class Recording(Tape):
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        if lazy._value in self.constants.values() and self.externals:
+        if lazy.constant and self.externals:
             # A copy: whoever asks may write into it.
             lazy.become(self.externals[list(self.external_values).index(lazy._value)].copy())
             return
@@ -404,7 +425,7 @@ class Recorder:
         value = recording.constants.get(token)
         if value is None:
             value = recording.constants[token] = recording.external(create())
-        return recording.lazy(value, 0, recording.value_type[value])
+        return recording.lazy(value, OF_CONSTANT, recording.value_type[value])
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a block."""

@@ -9,10 +9,12 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, List, Sequence
 
 import mxnet as mx
 import numpy as np
+
+import gluon_dynbatch as gdb
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +33,20 @@ def equal(got: Any, wanted: Any) -> None:
         a, b = a.asnumpy(), b.asnumpy()
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
+def same_as_loop(
+    program: Callable[[], Callable[[], List[Any]]],
+    scopes: Sequence[Any] = (FIXED, {**FIXED, "debug": True}),
+) -> List[Any]:
+    """Run a program, and after its scope what it returns; compare that with the loop's."""
+    wanted = program()()
+    for options in scopes:
+        with gdb.batching(**options) as batch:
+            end = program()
+        equal(end(), wanted)
+        assert batch.report.nodes
+    return wanted
 
 
 def output_of(program: str, given: str = "", **environment: str) -> str:

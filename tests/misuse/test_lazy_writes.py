@@ -3,13 +3,17 @@
 # ruff: noqa: F811
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+import contextlib
+from typing import Any, Callable, Dict, List
 
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from tests.misuse.common import FIXED, array, equal, same_as_loop
+from tests.misuse.refusals import cell
 from tests.misuse.shift import SHAPE, real, same, shift, values
 
 __all__ = ["shift"]
@@ -91,3 +95,139 @@ def test_parameter_set_to_a_lazy_array():
     with gdb.batching(policy="depth"):
         parameter.set_data(mx.nd.ones((2, 2)))
     same(parameter.data(), mx.nd.ones((2, 2)))
+
+
+# Memory that several arrays have in common
+
+SCOPES = [{"granularity": g, "policy": "depth"} for g in ("block", "operator", "graph")]
+SCOPES.append({**FIXED, "debug": True})
+
+
+def write(x: Any, value: float = 7) -> None:
+    x[:] = value
+
+
+#: From a pending array, everything there is afterwards; the array itself is held only if it is
+#: among that.
+SHARING: Dict[str, Callable[[Any], List[Any]]] = {
+    "detached": lambda y: [y, m := y.detach(), write(m)],
+    "array of a detached": lambda y: [y, y.detach(), write(y)],
+    "detached twice": lambda y: [y, m := y.detach().detach(), write(m)],
+    "view of a detached": lambda y: [y, m := y.detach()[1:], write(m)],
+    "row of a detached": lambda y: [y, m := y.detach()[1], write(m)],
+    "detached view": lambda y: [y, m := y[1:].detach(), write(m)],
+    "shape of a detached": lambda y: [y, m := y.detach().reshape((-1,)), write(m[1:3])],
+    "only a detached": lambda y: [m := y.detach(), write(m)],
+    "two detached": lambda y: [m := y.detach(), y.detach(), write(m)],
+    "detached and a view": lambda y: [m := y.detach(), y[0:1], write(m)],
+    "parts of detached": lambda y: [m := y[0:1].detach(), y[0:2].detach(), write(m)],
+    "views": lambda y: [m := y[0:2], y[1], y[1:3], write(m)],
+    "views apart": lambda y: [m := y[0:1], y[1:3], write(m)],
+    "read, then written": lambda y: [m := y.detach(), m * 2, m + 1, write(m), m * 3],
+    "+=": lambda y: [y, m := y.detach(), m.__iadd__(1)],
+    "out=": lambda y: [y, m := y.detach(), mx.nd.ones((3, 2), out=m)],
+    "after a flush": lambda y: [y, y.asnumpy(), m := y.detach(), write(m)],
+    "computed when detached": lambda y: [y, m := y.detach(), m.asnumpy(), write(m)],
+    "copy": lambda y: [y, m := y.copy(), write(m)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["predicting", "recording"])
+@pytest.mark.parametrize("make", SHARING.values(), ids=SHARING)
+def test_arrays_with_memory_in_common(make, recorded):
+    """A write to one is seen through all others; a copy stays what it was."""
+    square = cell(lambda F, x: x * x)
+
+    def program():
+        x = array(3, 2)
+        x.attach_grad()
+        x.grad[:] = 5
+        with autograd.record() if recorded else contextlib.nullcontext():
+            try:
+                found = make(square(x))
+            except mx.MXNetError as error:
+                # MXNet refuses to write to what it may need for a gradient.
+                assert "in a computational graph" in str(error)
+                found = [array(1, 1)]
+        found = [one for one in found if isinstance(one, mx.nd.NDArray)]
+        return lambda: [*found, x.grad]
+
+    same_as_loop(program, SCOPES)
+
+
+def test_what_is_detached_gets_no_gradient():
+    """Gradients of what comes before stay what they were, not zero."""
+    first, second = cell(lambda F, x: x * x), cell(lambda F, x, w: F.broadcast_mul(x, w))
+
+    def program():
+        x, w = array(3, 2), array(1, 2)
+        for one in (x, w):
+            one.attach_grad()
+            one.grad[:] = 5
+        with autograd.record():
+            z = second(first(x).detach(), w)
+
+        def end():
+            z.backward()
+            return [z, x.grad, w.grad]
+
+        return end
+
+    wanted = same_as_loop(program, SCOPES)
+    equal([wanted[1]], [mx.nd.ones((3, 2)) * 5])
+
+
+def test_detached_beside_what_is_not():
+    """One launch computes both; a gradient comes through one of them."""
+    first, second = cell(lambda F, x: x * x), cell(lambda F, x: x * 3)
+
+    def program():
+        x = array(3, 2)
+        x.attach_grad()
+        with autograd.record():
+            y = first(x)
+            z = second(y) + second(y.detach())
+            m = z.detach()
+            m.attach_grad()
+            total = (m * m).sum()
+
+        def end():
+            autograd.backward([z, total])
+            return [z, x.grad, m.grad]
+
+        return end
+
+    same_as_loop(program, SCOPES)
+
+
+CONSTANTS: Dict[str, Callable[[Any], List[Any]]] = {
+    "written": lambda z: [z, write(z)], "row": lambda z: [z, z.__setitem__(0, 5)],
+    "view": lambda z: [z, v := z[0:1], write(v)], "held view": lambda z: [z, z[0:1], write(z)],
+    "one row": lambda z: [z, v := z[1], write(v)], "numpy row": lambda z: [z[np.int64(1)], z],
+    "shape": lambda z: [z, v := z.reshape((-1,)), write(v[1:2])],
+    "flat": lambda z: [z, v := z.flatten(), write(v)],
+    "expanded": lambda z: [z, v := z.expand_dims(0), write(v)],
+    "squeezed": lambda z: [z, v := z.expand_dims(0).squeeze(0), write(v)],
+    "detached": lambda z: [z, v := z.detach(), write(v)],
+    "axes": lambda z: [z[0:1, 1], z[:, 0], z],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones"])
+@pytest.mark.parametrize("make", CONSTANTS.values(), ids=CONSTANTS)
+def test_views_of_what_a_creation_operator_made(make, name):
+    """Equal arrays are one value in a scope, until somebody looks into one."""
+    square = cell(lambda F, x: x * x)
+
+    def program():
+        created = {
+            "zeros": lambda: mx.nd.zeros((2, 2)),
+            "ones": lambda: mx.nd.ones((2, 2)),
+        }[name]
+        one, other = created(), created()
+        before = square(one)
+        found = [x for x in make(one) if isinstance(x, mx.nd.NDArray)]
+        after = square(one)
+        return lambda: [before, after, other, *found]
+
+    same_as_loop(program)

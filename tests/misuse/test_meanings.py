@@ -16,7 +16,7 @@ from mxnet.base import _LIB
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.misuse.common import FIXED, array, equal
+from tests.misuse.common import FIXED, array, equal, same_as_loop
 from tests.misuse.refusals import Apply, cell, refused
 
 Change = Callable[[Any], Any]
@@ -25,17 +25,6 @@ Change = Callable[[Any], Any]
 MARK, WRITE = _LIB.MXAutogradMarkVariables, _LIB.MXNDArraySyncCopyFromCPU
 
 SCOPES = ({}, {"debug": True})
-
-
-def same_as_loop(program: Callable[[], Callable[[], List[Any]]]) -> List[Any]:
-    """Run a program, and after its scope what it returns; compare that with the loop's."""
-    wanted = program()()
-    for options in SCOPES:
-        with gdb.batching(**FIXED, **options) as batch:
-            end = program()
-        equal(end(), wanted)
-        assert batch.report.nodes
-    return wanted
 
 
 def square() -> Apply:
