@@ -9,6 +9,16 @@ ROOT = Path(__file__).parent
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
+PYTHON = ">=3.8,<3.12"
+# Some versions of pip collect, and build, all dependencies before they look at `python_requires`.
+# Where a Python is not supported there are none, so that its refusal is what the user gets to see.
+SUPPORTED = '; python_version >= "3.8" and python_version < "3.12"'
+
+LIBRARY = [
+    "mxnet==1.9.1",
+    "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
+]
+
 EXAMPLES = [
     "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
     "conllu>=4.5",  # MIT licence
@@ -27,6 +37,12 @@ DEV = [
     "ruff>=0.5",
 ]
 
+
+def where_supported(requirements):
+    """Restrict requirements to the versions of Python that MXNet 1.9.1 runs on."""
+    return [requirement + SUPPORTED for requirement in requirements]
+
+
 setup(
     name="gluon_dynbatch",
     version=VERSION,
@@ -41,12 +57,12 @@ setup(
         Extension(f"gluon_dynbatch.{name}", [f"gluon_dynbatch/{name}.c"], optional=True)
         for name in ("_native", "_planning")
     ],
-    python_requires=">=3.8,<3.12",
-    install_requires=[
-        "mxnet==1.9.1",
-        "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
-    ],
-    extras_require={"examples": EXAMPLES, "dev": EXAMPLES + DEV},
+    python_requires=PYTHON,
+    install_requires=where_supported(LIBRARY),
+    extras_require={
+        "examples": where_supported(EXAMPLES),
+        "dev": where_supported(EXAMPLES + DEV),
+    },
     classifiers=[
         "Intended Audience :: Science/Research",
         "License :: OSI Approved :: Apache Software License",
