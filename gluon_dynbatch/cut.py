@@ -125,8 +125,8 @@ class _Cutter:
         return found
 
     def _depends_on(self, late: FrozenSet[int]) -> List[bool]:
-        arguments = self._program.arguments
-        found = [i in arguments and arguments.index(i) in late for i in range(len(self._rows))]
+        arguments = self._program.argument_at
+        found = [arguments.get(i) in late for i in range(len(self._rows))]
         for i in self._own:
             found[i] = any(found[r] for r, _ in self._rows[i].inputs)
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, FrozenSet, List, NamedTuple, Tuple
+from typing import Any, FrozenSet, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 
@@ -59,7 +59,8 @@ class Dispatcher:
                 flags.append(("inline_limit", 0))
             auxiliary = set(symbol.list_auxiliary_states())
             mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
-            read_back = frozenset(i for i, name in enumerate(order) if _is_read_back(segment, name))
+            read = _read_back(segment)
+            read_back = frozenset(i for i, name in enumerate(order) if name in read)
             fallible = any(node["op"] in FAIL_ON_VALUES for node in segment.nodes)
             segment.compiled = Executable(
                 mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back, fallible
@@ -68,11 +69,12 @@ class Dispatcher:
         return segment.compiled  # type: ignore[no-any-return]
 
 
-def _is_read_back(segment: Segment, name: str) -> bool:
-    """Whether some operator's gradient may need the value of the variable called `name`."""
-    return any(
-        segment.nodes[row]["name"] == name
-        and place not in rules.UNREAD_IN_BACKWARD.get(node["op"], ())
-        for node in segment.nodes
-        for place, (row, _, _) in enumerate(node["inputs"])
-    )
+def _read_back(segment: Segment) -> Set[str]:
+    """Name the nodes whose values some operator's gradient may need."""
+    found = set()
+    for node in segment.nodes:
+        unread = rules.UNREAD_IN_BACKWARD.get(node["op"], ())
+        for place, (row, _, _) in enumerate(node["inputs"]):
+            if place not in unread:
+                found.add(segment.nodes[row]["name"])
+    return found

@@ -301,14 +301,13 @@ class NormalForm:
 
     def _is_input(self, ref: Ref) -> bool:
         row = ref[0]
-        if row in self._program.arguments:
+        if row in self._program.argument_at:
             return True
         return row not in self._members and self._variant.batched[row]
 
     def _source(self, ref: Ref) -> Source:
-        if ref[0] in self._program.arguments:
-            return ("in", self._program.arguments.index(ref[0]), 0)
-        return self._place[ref]
+        argument = self._program.argument_at.get(ref[0])
+        return self._place[ref] if argument is None else ("in", argument, 0)
 
     def _input(self, ref: Ref) -> Ref:
         sources = tuple(self._source(r) for r in self._sums.get(ref[0], (ref,)))
@@ -377,9 +376,8 @@ class NormalForm:
         rewrite = self._variant.rewrites.get(row) if self._layout != "alone" else None
         if rewrite is None or not self._variant.batched[row]:
             number = self._node(node.op, node.attrs, inputs, node.extra)
-            for ref in self._program.visible:
-                if ref[0] == row:
-                    self._done[ref] = self._result_of(number, ref[1])
+            for ref in self._program.outputs[row]:
+                self._done[ref] = self._result_of(number, ref[1])
             return
         made: List[List[Ref]] = []
         for step in rewrite.steps:
@@ -446,8 +444,8 @@ def _split_products(variant: Variant, members: Set[int]) -> Dict[int, int]:
             and axis in (1, -1)
             and shape[1] // parts > 0
             and split.attrs.get("squeeze_axis", "False") in ("False", "0")
-            and [r for r, _ in program.heads].count(product) == 0
-            and sum(r == product for other in program.rows for r, _ in other.inputs) == 1
+            and all(r != product for r, _ in program.heads)
+            and program.reads[product] == 1
         ):
             found[number] = product
     return found

@@ -72,9 +72,8 @@ class Variant:
         self.batched = [False] * len(program.rows)
         for i, row in enumerate(program.rows):
             if row.op == VARIABLE:
-                self.batched[i] = (
-                    i in program.arguments and program.arguments.index(i) not in self.shared
-                )
+                argument = program.argument_at.get(i)
+                self.batched[i] = argument is not None and argument not in self.shared
             else:
                 self.batched[i] = any(self.batched[r] for r, _ in row.inputs)
         if not all(self.batched[r] for r, _ in program.heads):
@@ -92,13 +91,13 @@ class Variant:
         )
 
     def _site(self, i: int) -> rules.Site:
-        row, shapes = self.entry.program.rows[i], self.entry.shapes
-        outputs = tuple(shapes[ref] for ref in self.entry.program.visible if ref[0] == i)
+        program, shapes = self.entry.program, self.entry.shapes
+        row = program.rows[i]
         return rules.Site(
             row.op,
             row.attrs,
             tuple(shapes[ref] for ref in row.inputs),
-            outputs,
+            tuple(shapes[ref] for ref in program.outputs[i]),
             tuple(self.batched[r] for r, _ in row.inputs),
             bool(self.entry.mode & TRAINING),
         )

@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 import weakref
+from collections import Counter
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -55,10 +56,15 @@ class Program(NamedTuple):
     heads: Tuple[Ref, ...]
     #: Row of each argument array; None if the call does not use it.
     arguments: Tuple[Optional[int], ...]
+    #: The other way round: which argument a row is.
+    argument_at: Dict[int, int]
     parameters: Dict[int, Parameter]
     #: The symbol of all visible values, for inference, and those values in its order.
     internals: Any
     visible: Tuple[Ref, ...]
+    #: The visible values of each row, and how many inputs of rows are values of it.
+    outputs: Tuple[Tuple[Ref, ...], ...]
+    reads: Tuple[int, ...]
     #: The symbol of the results, the names of its arguments, and the structure of the results.
     symbol: Any
     names: Tuple[str, ...]
@@ -138,8 +144,23 @@ def _read_symbol(
     held = {i: parameters[name] for name, i in variables.items() if name in parameters}
     visible = tuple((row, out) for row, out, _ in graph["heads"])
     places = tuple(variables.get(name) for name in arguments)
+    outputs: List[List[Ref]] = [[] for _ in rows]
+    for ref in visible:
+        outputs[ref[0]].append(ref)
+    reads = Counter(row for reader in rows for row, _ in reader.inputs)
     return Program(
-        tuple(rows), heads, places, held, internals, visible, symbol, tuple(arguments), out_spec
+        tuple(rows),
+        heads,
+        places,
+        {row: i for i, row in enumerate(places) if row is not None},
+        held,
+        internals,
+        visible,
+        tuple(map(tuple, outputs)),
+        tuple(reads[i] for i in range(len(rows))),
+        symbol,
+        tuple(arguments),
+        out_spec,
     )
 
 

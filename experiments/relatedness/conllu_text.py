@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import conllu
 
-from .reading import Draft, Place, Row, read_lines
+from .reading import Draft, Place, Row, check_length, read_lines
 
 COLUMNS = conllu.parser.DEFAULT_FIELDS
 # Only ids are looked into; heads are checked as those of any other format.
@@ -117,6 +117,7 @@ def _add_line(line: str, place: Place, words: List[_Word], tokens: List[_Token])
     if isinstance(number, int):
         if number != due:
             raise place.error(f"word id {written}, expected {due}")
+        check_length(due, place)  # at once, as reading goes line by line
         words.append(_Word(fields["form"], fields.get("head", ""), place))
     elif number[1] == "-":
         if number[0] != due or (tokens and tokens[-1].last >= due):

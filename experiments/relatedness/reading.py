@@ -14,6 +14,9 @@ from typing import List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from .trees import CLASSES, Tree, TreeError
 
+#: A sentence has at most so many words; one of ten thousand takes seconds and most of a gigabyte.
+MAX_WORDS = 10_000
+
 
 class DataError(ValueError):
     """A file of pairs or vectors that cannot be used; the message names file, line and reason.
@@ -150,17 +153,29 @@ def split_lines(content: bytes, path: Path) -> List[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
+def check_length(words: int, place: Place) -> None:
+    """Refuse what is too long for a sentence.
+
+    Raises
+    ------
+    DataError
+    """
+    if words > MAX_WORDS:
+        raise place.error(f"a sentence of more than {MAX_WORDS} words; split it, or leave it out")
+
+
 def check_sentence(draft: Draft) -> Tuple[Tuple[str, ...], Tree]:
     """Turn a draft into words and tree.
 
     Raises
     ------
     DataError
-        If it has no words, not as many heads as words, or its heads are no tree.
+        If it has no words or too many, not as many heads as words, or its heads are no tree.
     """
     tokens, heads, places = draft.tokens, draft.heads, draft.head_places
     if not tokens:
         raise draft.place.error("empty sentence")
+    check_length(len(tokens), draft.place)
     if len(heads) != len(tokens):
         place = places[0] if places else draft.place
         raise place.error(f"{len(heads)} heads for {len(tokens)} tokens")

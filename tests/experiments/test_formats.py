@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from relatedness import reading
 from relatedness.conllu_text import ConlluText
 from relatedness.corpora import LAYOUTS, find_layout
 from relatedness.data import DataError, load_conllu_pairs, load_corpus
@@ -217,6 +218,19 @@ def test_sentences_that_do_not_pair_up_are_an_error():
     assert caught.value.line == 18
     with pytest.raises(DataError, match="holds no pairs"):
         load_conllu_pairs(EXAMPLE, ["", " "])
+
+
+@pytest.mark.parametrize("layout", ["treelstm", "conllu"])
+def test_an_endless_sentence_is_refused_by_its_length(tmp_path, monkeypatch, layout):
+    """Its words would take hours; the limit is a small one here."""
+    monkeypatch.setattr(reading, "MAX_WORDS", 5)
+    write(tmp_path, layout)
+    with pytest.raises(DataError, match="a sentence of more than 5 words; split it") as caught:
+        load_corpus(tmp_path, splits=["train"])
+    sentence = ("a.conllu", 6) if layout == "conllu" else ("a.toks", 1)
+    assert (caught.value.path.name, caught.value.line) == sentence
+    corpus = load_corpus(tmp_path, "skip", splits=["train"])
+    assert not corpus.splits["train"] and len(corpus.skipped) == 2
 
 
 def test_a_comment_alone_is_an_empty_sentence():

@@ -155,6 +155,64 @@ def test_two_hundred_thousand_calls(granularity):
     np.testing.assert_allclose(got, chain(np.concatenate([x.asnumpy() for x in samples]), 4), 1e-5)
 
 
+class Flat(gdb.DynamicHybridBlock):
+    """A head with any number of children, each with a product of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = mx.gluon.nn.Dense(2, in_units=2, flatten=False)
+
+    def hybrid_forward(self, F, x, children):
+        return x + F.add_n(*[F.tanh(self.down(child) + x) * child for child in children])
+
+
+def instructions(work: Callable[[], Any]) -> int:
+    """Count the instructions of Python's that the library runs in `work`."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "opcode"
+        return seen
+
+    def entered(frame: Any, event: str, argument: Any) -> Any:
+        if not frame.f_globals.get("__name__", "").startswith("gluon_dynbatch"):
+            return None
+        frame.f_trace_opcodes = True
+        return seen
+
+    before = sys.gettrace()
+    sys.settrace(entered)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
+    """Twice the children, twice the work, from the first look at a call to its gradients."""
+
+    def count(children: int) -> int:
+        net = Flat()
+        net.initialize()
+        net.hybridize()
+
+        def run() -> None:
+            with autograd.record(), gdb.batching(granularity=granularity, policy="depth"):
+                losses = [
+                    net(array(1, 2), [array(1, 2, seed=i) for i in range(children)]).sum()
+                    for _ in range(2)
+                ]
+            autograd.backward(losses)
+
+        return instructions(run)
+
+    count(2)
+    assert count(80) < 2.2 * count(40)
+
+
 # Results nobody asks for
 
 
