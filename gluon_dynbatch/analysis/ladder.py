@@ -85,9 +85,9 @@ def analyze(
     worth : float, optional
         Visits that a launch less is worth: seconds per launch by seconds per visit.  "agenda" and
         "search" then stop where going on cannot pay: after depth's part of the ladder, visits
-        without success never exceed `worth` times the launches above the lower bound, which is all
-        that could still be saved.  0 leaves it at depth's result.  By default nothing stops them
-        but the budget and their end.
+        without news (a better grouping, a higher bound) never exceed `worth` times the launches
+        above the bound, which is all that could still be saved.  0 leaves it at depth's result.  By
+        default nothing stops them but the budget and their end.
     clock : callable, optional
         Returns seconds.
 

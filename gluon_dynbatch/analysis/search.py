@@ -8,13 +8,13 @@ It begins with what depth has found, joins included.  An attempt is a grouping m
 joins of its groups (`merge.py`) if it is not much worse than the best.  "agenda" makes one, with
 DyNet's agenda (`agenda.AverageDepth`).  "search" does this:
 
-1. The lower bound, if it is cheap for this graph; whenever the best grouping reaches it, all is
-   done.
+1. The lower bound, if it is cheap for this graph, else 4 at once; whenever the best grouping
+   reaches it, all is done.
 2. An attempt with the agenda that goes after the bound (`agenda.TopFirst`).  It nearly always finds
    the least number of launches for trees and sequences.
 3. The same on the reversed graph: consumed from the sinks, units are put off that forward are
    launched as soon as they can be.
-4. The attempt of "agenda", and the same on the reversed graph.
+4. The attempt of "agenda"; on the reversed graph, too, if there is no bound to go after.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ class Search:
     rate : float, optional
         Visits per millisecond.
     worth : float, optional
-        Visits that a launch less is worth.  A step is only taken while the visits since the last
-        success, its own included, are worth the launches that are known to be saved at most: what
-        is left to be gained is never outspent in vain.
+        Visits that a launch less is worth.  A step is only taken if the visits since the last news
+        (a better grouping, a higher bound), its own included, are at most the worth of the
+        launches above the bound: what is left to be gained is never outspent in vain.
 
     Attributes
     ----------
@@ -172,8 +172,11 @@ class Search:
             if self._meter.out_of_time() or step.cost > self._meter.left_visits(self._rate):
                 return False
             self._meter.spend(step.cost)
-            self._in_vain += step.cost
-            self._keep(step.run())
+            known = self.launches, self.bound
+            groups = step.run()
+            self._keep(groups)
+            news = (self.launches, self.bound) != known
+            self._in_vain = 0 if news else self._in_vain + step.cost
             if self.launches <= self.bound:
                 return True
         return not self._meter.out_of_time()
@@ -188,7 +191,6 @@ class Search:
         """Replace the best grouping if `groups` has fewer launches."""
         if groups is not None and _count(groups) < self.launches:
             self.groups, self.launches = groups, _count(groups)
-            self._in_vain = 0
 
     def _steps(self, policy: str, dear: int) -> Iterator[Step]:
         """Yield the steps of `policy` in order; each is made after the one before it was taken.
@@ -205,7 +207,8 @@ class Search:
             yield from self._try(forward, forward.by_top)
             yield from self._try(backward, backward.by_top, cost)
         yield from self._try(forward, forward.by_average)
-        yield from self._try(backward, backward.by_average)
+        if cost > dear:
+            yield from self._try(backward, backward.by_average)
 
     def _raise_bound(self) -> None:
         """Compute the lower bound; it improves nothing by itself."""

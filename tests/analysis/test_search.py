@@ -61,6 +61,20 @@ def test_merge_takes_what_is_launched_closest_together(draw):
     ]
 
 
+def test_depth_joins_several_hundred_groups():
+    """Two sequences of two cells in turn, one of them a step ahead; depth finds no two alike.
+
+    a -> b -> a -> b -> ...
+    b -> a -> b -> a -> ...
+    """
+    steps = 300
+    signature = [unit % 2 for unit in range(steps)] + [(unit + 1) % 2 for unit in range(steps)]
+    preds = [[unit - 1] if unit % steps else [] for unit in range(2 * steps)]
+    graph = build(signature, preds)
+    assert group_by_depth(graph).max() + 1 == 2 * steps
+    assert analyze(graph, "depth", Budget()).launches == steps + 1
+
+
 @settings(deadline=None)
 @given(graphs())
 def test_merged_groups_are_valid_and_cannot_be_merged_further(graph):
