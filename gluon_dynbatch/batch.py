@@ -18,6 +18,7 @@ from .auto import MOST_SITES, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
+from .gradient import forget
 from .intercept import HOOKS, current_mode
 from .plan import Plan
 from .record import STATE, Recorder
@@ -37,9 +38,13 @@ RUNTIME = Runtime()
 @atexit.register
 def _forget() -> None:
     """Let go of what was compiled while Python is whole: custom operators call it when they go."""
-    mx.nd.waitall()
-    vars(RUNTIME).update(vars(Runtime()))
-    gc.collect()
+    try:
+        mx.nd.waitall()
+    finally:
+        # Work that failed is no reason to keep the rest.
+        forget()
+        vars(RUNTIME).update(vars(Runtime()))
+        gc.collect()
 
 
 def check_options(

@@ -19,7 +19,7 @@ from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
 from .execute import Execution
 from .expand import expand, find_unused, find_weights
-from .gradient import GradientTape
+from .gradient import GradientTape, forget
 from .gradient_plan import GradientPlan, Head, plan_gradient
 from .graph import FLOATS, RECORDING
 from .lazy import LazyNDArray
@@ -284,6 +284,7 @@ class Flush:
         self, planned: Planned, heads: List[Head]
     ) -> Tuple[Execution, Optional[GradientTape]]:
         plan, externals = planned.plan, self._recording.externals
+        forget()
         tape = None
         if heads:
             trained = tuple(

@@ -23,9 +23,11 @@ import functools
 import itertools
 import logging
 import os
+from collections import deque
 from typing import (
     Any,
     Callable,
+    Deque,
     Dict,
     List,
     NamedTuple,
@@ -53,6 +55,7 @@ from .execute import Buffers, add_to, part, zero
 from .gradient_plan import GradientPlan, Pull, Reach
 from .graph import FLOATS, TRAINING
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
+from .notice import GIVE, Notice
 from .plan import Plan, Whole
 from .profiling import PROFILER
 from .segment import ParameterRows
@@ -411,8 +414,6 @@ _BACKWARD = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 
-_DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-
 _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
 Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]
@@ -427,7 +428,28 @@ class _Recorded(NamedTuple):
 
 #: Functions that MXNet may still call, by number.
 _ALIVE: Dict[int, _Recorded] = {}
+#: Their numbers, each with the notice that MXNet gives when it never calls the function again.
+_WATCHED: Deque[Tuple[int, Notice]] = deque()
 _NUMBERS = itertools.count(1)
+#: How many of them are looked at per flush, which adds one.
+_LOOKS = 16
+
+
+def forget() -> None:
+    """Let go of what backward passes needed that never come (again).
+
+    The thread that flushes does so, as those of MXNet had better not (see :mod:`.notice`).  A few
+    functions are looked at in turn, so that it costs nothing to keep the graphs of many flushes.
+    """
+    for _ in range(min(len(_WATCHED), _LOOKS)):
+        try:
+            number, notice = _WATCHED.popleft()
+        except IndexError:  # other threads flush, too
+            return
+        if notice.take():
+            _ALIVE.pop(number, None)
+        else:
+            _WATCHED.append((number, notice))
 
 
 def _run_backward(
@@ -452,15 +474,10 @@ def _run_backward(
     return 1
 
 
-def _delete(number: int) -> int:
-    _ALIVE.pop(number, None)
-    return 1
-
-
-_FUNCTIONS = (_BACKWARD(_run_backward), _DELETE(_delete))
-for _function in _FUNCTIONS:
-    # MXNet may let go of arrays when the interpreter has cleared this module already.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_function))
+_FUNCTION = _BACKWARD(_run_backward)
+# MXNet may let go of arrays when the interpreter has cleared this module already.
+for _held in (_FUNCTION, _ALIVE):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
 def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Backward) -> None:
@@ -476,15 +493,16 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
     """
     kind = ctypes.CFUNCTYPE(ctypes.c_int)
-    number = next(_NUMBERS)
-    functions = c_array(kind, [ctypes.cast(function, kind) for function in _FUNCTIONS])
-    numbers = c_array(ctypes.c_void_p, [number, number])
+    number, notice = next(_NUMBERS), Notice()
+    functions = c_array(kind, [ctypes.cast(function, kind) for function in (_FUNCTION, GIVE)])
+    numbers = c_array(ctypes.c_void_p, [number, notice.address])
     listed = MXCallbackList(
         ctypes.c_int(2),
         ctypes.cast(functions, ctypes.POINTER(kind)),
         ctypes.cast(numbers, ctypes.POINTER(ctypes.c_void_p)),
     )
     _ALIVE[number] = _Recorded(backward, (functions, numbers, listed))
+    _WATCHED.append((number, notice))
     previous = autograd.set_recording(True)
     try:
         check_call(

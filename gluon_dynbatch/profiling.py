@@ -2,6 +2,10 @@
 
 MXNet's own entries carry the names of operators only.  A launch is waited for while the profiler
 runs, so that what the trace shows is the time of its work and not that of handing it out.
+
+MXNet dies, or hangs, if its profiler starts or stops in the middle of a call of MXNet by another
+thread.  The backward pass of a scope makes such calls in a thread of MXNet's, so that what starts
+or stops the profiler waits for all work first.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import os
 from contextlib import contextmanager
 from typing import Any, Iterator, List
 
+import mxnet as mx
 from mxnet import profiler
 from mxnet.ndarray import NDArray
 
@@ -24,17 +29,26 @@ class Profiler:
         self._domain: Any = None
         #: Looked at for every launch.
         self.running = self._on
-        self._follow("set_state", self._set_state)
+        self._follow("set_state", self._set_state, waits=True)
+        # These say which calls of MXNet are profiled, also while the profiler runs.
+        self._follow("set_config", None, waits=True)
+        self._follow("profiler_set_config", None, waits=True)
         self._follow("pause", lambda profile_process="worker": self._pause(True))
         self._follow("resume", lambda profile_process="worker": self._pause(False))
 
-    def _follow(self, name: str, note: Any) -> None:
+    def _follow(self, name: str, note: Any, waits: bool = False) -> None:
         original = getattr(profiler, name)
 
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            note(*args, **kwargs)
+            try:
+                if waits:
+                    mx.nd.waitall()
+            finally:
+                # What waiting raises is the failure of some work, not of this function.
+                result = original(*args, **kwargs)
+                if note is not None:
+                    note(*args, **kwargs)
             return result
 
         setattr(profiler, name, function)

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -15,6 +17,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.gradient import GradientTape
 from gluon_dynbatch.profiling import PROFILER
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
@@ -36,6 +39,30 @@ run(block("after_"))
 profiler.dump()
 """
 
+#: The profiler starts and stops while backward passes are pending or their graphs go.
+TOGGLES = """
+import sys
+import mxnet as mx
+from mxnet import autograd, profiler
+import gluon_dynbatch as gdb
+from tests.test_profiling import INPUTS, block
+profiler.set_config(filename=sys.argv[1], profile_all=True)
+net = block("toggled_")
+for turn in range(100):
+    with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        outputs = [net(x) for x in INPUTS]
+        for _ in range(8):
+            outputs = [mx.nd.relu(y) for y in outputs]
+    autograd.backward(outputs)
+    if turn % 3:
+        del outputs
+    if turn % 5 == 4:
+        profiler.set_config(filename=sys.argv[1], profile_all=turn % 2 == 0)
+    profiler.set_state("stop" if turn % 2 else "run")
+mx.nd.waitall()
+print("all turns")
+"""
+
 
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
 
@@ -55,14 +82,22 @@ def run(net: Any) -> None:
     mx.nd.waitall()
 
 
+def output_of(program: str, path: Path) -> str:
+    root = Path(__file__).parent.parent
+    command = [sys.executable, "-W", "ignore", "-c", program, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        command, cwd=root, env=environment, timeout=100, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: Any) -> Dict[str, List[float]]:
     """Return the names in the trace, each with the times at which entries begin and end."""
     path = tmp_path_factory.mktemp("profile") / "trace.json"
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    subprocess.run(command, check=True, cwd=root, env=environment, timeout=100)
+    output_of(PROGRAM, path)
     found: Dict[str, List[float]] = {}
     for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
         if event.get("cat") == "gluon_dynbatch":
@@ -89,3 +124,33 @@ def test_nothing_is_made_while_the_profiler_does_not_run(monkeypatch):
 
     monkeypatch.setattr(PROFILER, "shown", refuse)
     run(block("quiet_"))
+
+
+def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
+    """MXNet dies if it does so within a call of MXNet in another thread, such as its own."""
+    assert output_of(TOGGLES, tmp_path / "trace.json") == "all turns\n"
+
+
+@pytest.mark.parametrize("change", ["set_state", "set_config"])
+def test_profiler_changes_when_no_backward_pass_runs(change, tmp_path, monkeypatch):
+    """Python tells of each: the backward pass is held until the main thread waits for it."""
+    done: List[str] = []
+    backward, entered = GradientTape.backward, threading.Event()
+
+    def slow(*args: Any) -> Any:
+        entered.set()
+        time.sleep(0.05)
+        made = backward(*args)
+        done.append("backward")
+        return made
+
+    monkeypatch.setattr(GradientTape, "backward", slow)
+    with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        loss = block("slow_")(INPUTS[0])
+    loss.backward()
+    assert entered.wait(30)
+    if change == "set_state":
+        mx.profiler.set_state("stop")
+    else:
+        mx.profiler.set_config(filename=str(tmp_path / "none.json"), continuous_dump=False)
+    assert done == ["backward"]

@@ -17,6 +17,7 @@ from mxnet.gluon import nn
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import gradient
 from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.record import STATE
 
@@ -291,3 +292,41 @@ def test_forking_while_a_backward_pass_is_pending():
         [sys.executable, "-c", FORKS], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_mxnet_lets_go_of_a_graph_without_python(model):
+    """It does so in a thread of its own, for which a fork or the end of a process waits."""
+    interval = sys.getswitchinterval()
+    # From here on this thread only gives up the global lock where it waits.
+    sys.setswitchinterval(1000)
+    try:
+        known = set(gradient._ALIVE)
+        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+            losses = [model(rows).sum() for rows in sequences(1)]
+        autograd.backward(losses)
+        mx.nd.waitall()
+        (number,) = set(gradient._ALIVE) - known
+        del losses
+        deadline = time.monotonic() + PATIENCE
+        while number in gradient._ALIVE and time.monotonic() < deadline:
+            gradient.forget()
+    finally:
+        sys.setswitchinterval(interval)
+    assert number not in gradient._ALIVE
+
+
+def test_graphs_that_are_kept_cost_little_to_keep(model):
+    """Few of them are looked at per flush, all in their turn."""
+    kept = []
+    for _ in range(40):
+        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+            kept.append(model(sequences(1, 1)[0]).sum())
+    assert len(gradient._ALIVE) >= len(kept)
+    del kept
+    mx.nd.waitall()
+    before = len(gradient._ALIVE)
+    gradient.forget()
+    assert before - len(gradient._ALIVE) <= gradient._LOOKS
+    for _ in range(before):
+        gradient.forget()
+    assert len(gradient._ALIVE) <= before - 40
