@@ -119,8 +119,8 @@ class ContextError(DynBatchError, ValueError):
 class ScopeError(DynBatchError, RuntimeError):
     """A batching scope is used in a way that it cannot be.
 
-    Cause: a scope inside another asks for other options, a pending value is used by another thread,
-    a suspended generator has left a scope open, or an array got another handle while it was read.
+    Cause: a scope inside another asks for other options; a pending value, or a scope itself, is
+    used by another thread; or an array got another handle while it was read.
     Way out: give options to the outer scope, and call ``flush()`` before values go elsewhere.
     """
 

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
-from typing import Any, Callable, Dict, List, Tuple
+import operator
+from collections import deque
+from itertools import repeat
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
@@ -125,147 +127,163 @@ class Operator:
         return found
 
 
+#: Attribute of a replacement: what it stands for.
+REPLACES = "_dynbatch_replaces"
+
+
+def _pair(make: Callable[[Any], Any], original: Any) -> Tuple[Any, Any]:
+    replacement = make(original)
+    setattr(replacement, REPLACES, original)
+    return original, replacement
+
+
 class Hooks:
-    """Installs the replacements while at least one scope is open in the process."""
+    """Installs replacements while at least one scope in the process needs them.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._operators: Dict[int, OperatorInfo] = {}
-        self._originals: List[Tuple[Any, str, Any]] = []
+    Without a lock, which an interrupt could leave locked: what decides is the set of scopes, and
+    `_settle` brings MXNet in line with it, by one call of C that nothing comes between.
 
-    def acquire(self) -> None:
-        """Install the replacements unless they are in place."""
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._replace(register, "_imperative_invoke", self._invoke_hook)
-                self._replace(HybridBlock, "forward", self._forward_hook)
-                self._replace(HybridBlock, "_call_cached_op", self._cached_op_hook)
-                self._replace(NDArray, "__getitem__", self._index_hook)
-                self._replace(Parameter, "__setattr__", self._attribute_hook)
-                for name, before in CHANGES.items():
-                    self._replace(_LIB, name, functools.partial(self._change_hook, before))
-                for name in MODES:
-                    self._replace(_LIB, name, self._mode_hook)
+    Parameters
+    ----------
+    places : sequence of tuple
+        Owner and name of each function, and what makes its replacement.
+    """
 
-    def release(self) -> None:
-        """Put the originals back when the last scope closes."""
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                for owner, name, original in reversed(self._originals):
-                    if original is None:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, original)
-                self._originals.clear()
+    def __init__(self, places: Sequence[Tuple[Any, str, Callable[[Any], Any]]]) -> None:
+        self._scopes: Set[Any] = set()
+        self._owners, self._names, self._makers = zip(*places)
+        #: Owners and names of what is replaced.
+        self.places = tuple(zip(self._owners, self._names))
+        #: For each place the original and its replacement.
+        self._functions: Tuple[Tuple[Any, Any], ...] = ()
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        inherited = name not in vars(owner)
-        self._originals.append((owner, name, None if inherited else original))
-        setattr(owner, name, make(original))
+    def acquire(self, scope: Any) -> None:
+        """Install the replacements for a scope unless they are in place."""
+        self._scopes.add(scope)
+        if not hasattr(getattr(self._owners[0], self._names[0]), REPLACES):
+            # At once: all are originals, or all the replacements of another thread.
+            found = list(map(getattr, self._owners, self._names))
+            originals = [getattr(function, REPLACES, function) for function in found]
+            if originals != [original for original, _ in self._functions]:
+                self._functions = tuple(map(_pair, self._makers, originals))
+            self._settle()
 
-    def _invoke_hook(self, original: Any) -> Any:
-        def invoke(
-            handle: int,
-            arrays: List[Any],
-            keys: List[str],
-            values: List[Any],
-            out: Any,
-            is_np_op: bool,
-            output_is_list: bool,
-        ) -> Any:
-            recorder = STATE.recorder
-            if recorder is None:
-                return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-            info = self._info(handle)
-            if info.mutates:
-                recorder.before_write(arrays)
-            if out is not None:
-                recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
-            if arrays:
-                wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
-            else:
-                wanted = info.creates
-            if not wanted or out is not None or is_np_op:
-                return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-            callee = Operator(info, tuple(keys), tuple(map(str, values)))
-            if not arrays:
-                return recorder.constant(
-                    callee.token,
-                    lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list),
-                )
-            made = recorder.invoke(callee, arrays)
-            if made is None:
-                return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-            return made[0] if len(made) == 1 and not output_is_list else made
+    def release(self, scope: Any) -> None:
+        """Put the originals back when the last scope closes; may be called again."""
+        self._scopes.discard(scope)
+        if not self._scopes:
+            self._settle()
 
-        return invoke
+    def _settle(self) -> None:
+        """Install the replacements if there are scopes, else the originals."""
+        wanted = map(operator.getitem, self._functions, map(bool, repeat(self._scopes)))
+        deque(map(setattr, self._owners, self._names, wanted), maxlen=0)
 
-    def _info(self, handle: int) -> OperatorInfo:
-        info = self._operators.get(handle)
-        if info is None:
-            info = self._operators[handle] = OperatorInfo(handle)
-        return info
 
-    @staticmethod
-    def _forward_hook(original: Any) -> Any:
-        def forward(block: HybridBlock, x: Any, *args: Any) -> Any:
-            recorder = STATE.recorder
-            if recorder is None or not block._active or not isinstance(x, NDArray):
-                return original(block, x, *args)
-            return recorder.call_block(block, (x, *args))
+#: What is known of operators, by handle.
+_OPERATORS: Dict[int, OperatorInfo] = {}
 
-        return forward
 
-    @staticmethod
-    def _cached_op_hook(original: Any) -> Any:
-        def call_cached_op(block: HybridBlock, *args: Any) -> Any:
-            recorder = STATE.recorder
-            if recorder is None and STATE.batch is not None:
-                recorder = STATE.batch.recorder_of(block)
-            if recorder is None:
-                return original(block, *args)
-            return recorder.call_block(block, args)
+def _invoke_hook(original: Any) -> Any:
+    def invoke(
+        handle: int,
+        arrays: List[Any],
+        keys: List[str],
+        values: List[Any],
+        out: Any,
+        is_np_op: bool,
+        output_is_list: bool,
+    ) -> Any:
+        recorder = STATE.recorder
+        if recorder is None:
+            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+        info = _info(handle)
+        if info.mutates:
+            recorder.before_write(arrays)
+        if out is not None:
+            recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
+        if arrays:
+            wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
+        else:
+            wanted = info.creates
+        if not wanted or out is not None or is_np_op:
+            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+        callee = Operator(info, tuple(keys), tuple(map(str, values)))
+        if not arrays:
+            return recorder.constant(
+                callee.token,
+                lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list),
+            )
+        made = recorder.invoke(callee, arrays)
+        if made is None:
+            return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
+        return made[0] if len(made) == 1 and not output_is_list else made
 
-        return call_cached_op
+    return invoke
 
-    @staticmethod
-    def _change_hook(before: Any, original: Any) -> Any:
-        def change(*args: Any) -> Any:
-            if STATE.recorder is not None:
-                before(STATE.recorder, *args)
-            return original(*args)
 
-        return change
+def _info(handle: int) -> OperatorInfo:
+    info = _OPERATORS.get(handle)
+    if info is None:
+        info = _OPERATORS[handle] = OperatorInfo(handle)
+    return info
 
-    @staticmethod
-    def _attribute_hook(original: Any) -> Any:
-        def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
-            if STATE.recorder is not None:
-                STATE.recorder.before_change(parameter)
-            original(parameter, name, value)
 
-        return set_attribute
+def _forward_hook(original: Any) -> Any:
+    def forward(block: HybridBlock, x: Any, *args: Any) -> Any:
+        recorder = STATE.recorder
+        if recorder is None or not block._active or not isinstance(x, NDArray):
+            return original(block, x, *args)
+        return recorder.call_block(block, (x, *args))
 
-    @staticmethod
-    def _index_hook(original: Any) -> Any:
-        def read(array: NDArray, key: Any) -> NDArray:
-            return original(array, key.real() if type(key) is LazyNDArray else key)
+    return forward
 
-        return read
 
-    @staticmethod
-    def _mode_hook(original: Any) -> Any:
-        def set_mode(*args: Any) -> Any:
-            done = original(*args)
-            if STATE.recorder is not None:
-                STATE.recorder.mode = current_mode()
-            return done
+def _cached_op_hook(original: Any) -> Any:
+    def call_cached_op(block: HybridBlock, *args: Any) -> Any:
+        recorder = STATE.recorder
+        if recorder is None and STATE.batch is not None:
+            recorder = STATE.batch.recorder_of(block)
+        if recorder is None:
+            return original(block, *args)
+        return recorder.call_block(block, args)
 
-        return set_mode
+    return call_cached_op
+
+
+def _change_hook(before: Any, original: Any) -> Any:
+    def change(*args: Any) -> Any:
+        if STATE.recorder is not None:
+            before(STATE.recorder, *args)
+        return original(*args)
+
+    return change
+
+
+def _attribute_hook(original: Any) -> Any:
+    def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
+        if STATE.recorder is not None:
+            STATE.recorder.before_change(parameter)
+        original(parameter, name, value)
+
+    return set_attribute
+
+
+def _index_hook(original: Any) -> Any:
+    def read(array: NDArray, key: Any) -> NDArray:
+        return original(array, key.real() if type(key) is LazyNDArray else key)
+
+    return read
+
+
+def _mode_hook(original: Any) -> Any:
+    def set_mode(*args: Any) -> Any:
+        done = original(*args)
+        if STATE.recorder is not None:
+            STATE.recorder.mode = current_mode()
+        return done
+
+    return set_mode
 
 
 def current_mode() -> int:
@@ -275,4 +293,16 @@ def current_mode() -> int:
     )
 
 
-HOOKS = Hooks()
+#: For every open scope: calls of blocks that run at once are counted.
+CALLS = Hooks([(HybridBlock, "_call_cached_op", _cached_op_hook)])
+#: For scopes that record.
+HOOKS = Hooks(
+    [
+        (register, "_imperative_invoke", _invoke_hook),
+        (HybridBlock, "forward", _forward_hook),
+        (NDArray, "__getitem__", _index_hook),
+        (Parameter, "__setattr__", _attribute_hook),
+        *[(_LIB, name, functools.partial(_change_hook, call)) for name, call in CHANGES.items()],
+        *[(_LIB, name, _mode_hook) for name in MODES],
+    ]
+)

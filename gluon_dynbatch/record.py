@@ -339,9 +339,15 @@ class Recorder:
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
 
-    def close(self) -> None:
-        """Let go of scope and recording, so that none of the three waits for the collector."""
-        self.recording = self._flush = None  # type: ignore[assignment]
+    def close(self, reason: str) -> None:
+        """Let go of scope and recording, so that none of the three waits for the collector.
+
+        What is still pending says `reason`, for want of a value, when it is used.
+        """
+        recording, self._flush = self.recording, None
+        if recording is not None:
+            recording.drop(reason)
+        self.recording = None  # type: ignore[assignment]
 
     def fresh(self) -> Recording:
         """Start a new recording and return the one that ends."""
@@ -359,6 +365,8 @@ class Recorder:
                     "call batch.flush() in the scope's own thread first",
                 )
             )
+        if self._flush is None:
+            return
         where = user_line()
         self.forced[where] = self.forced.get(where, 0) + 1
         self._flush()
@@ -456,8 +464,8 @@ class Recorder:
             try:
                 drawn = {name: p.data(context) for name, p in block._reg_params.items()}
             except DeferredInitializationError:
-                STATE.recorder = None
                 try:
+                    STATE.recorder = None
                     block._deferred_infer_shape(*args)
                 finally:
                     STATE.recorder = self
@@ -581,8 +589,8 @@ class Recorder:
             )
         self._check_contexts(callee, types)
         # Tracing calls children with symbols: these are not calls to record.
-        STATE.recorder = None
         try:
+            STATE.recorder = None
             return self._library.entry(key, callee, self.mode, spec, types, places, where_of(where))
         finally:
             STATE.recorder = self

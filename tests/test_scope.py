@@ -11,21 +11,16 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import HybridBlock, nn
-from mxnet.ndarray import register
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import intercept
 from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
 from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.record import STATE
 from tests.cells import dense
 
-HOOKED = [
-    (register, "_imperative_invoke"),
-    (HybridBlock, "_call_cached_op"),
-    (autograd, "set_recording"),
-    (autograd, "set_training"),
-]
+HOOKED = [*intercept.CALLS.places, *intercept.HOOKS.places]
 ORIGINALS = [getattr(owner, name) for owner, name in HOOKED]
 
 

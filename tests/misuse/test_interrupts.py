@@ -1,0 +1,162 @@
+"""An interrupt may come at any instruction: what follows starts clean."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Callable, Iterator, Optional
+
+import numpy as np
+import pytest
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch import auto, batch, flush, intercept, lazy, race, record
+from gluon_dynbatch.record import STATE
+from tests.misuse.common import FIXED, array
+
+PLACES = [*intercept.CALLS.places, *intercept.HOOKS.places]
+ORIGINALS = [getattr(owner, name) for owner, name in PLACES]
+#: Every how many instructions there is an interrupt.
+EVERY = 5
+SAMPLES = [array(1, 4, seed=i) for i in range(3)]
+
+
+class Interrupt:
+    """Raises ``KeyboardInterrupt`` at one instruction of some files; 0: only counts them."""
+
+    def __init__(self, instruction: int, files: Any):
+        self._instruction = instruction
+        self._files = {module.__file__ for module in files}
+        self.seen = 0
+
+    def __enter__(self) -> Interrupt:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes = True
+        return self._step
+
+    def _step(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.seen += 1
+            if self.seen == self._instruction:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._step
+
+
+def values_of(net: Any) -> Any:
+    return np.array([net(x).asnumpy() for x in SAMPLES])
+
+
+def nothing_is_left() -> None:
+    """Check that MXNet is as it was, without waiting for the collector."""
+    assert STATE.batch is None and STATE.recorder is None
+    assert [getattr(owner, name) for owner, name in PLACES] == ORIGINALS
+    assert not autograd.is_recording() and not autograd.is_training()
+
+
+def works(net: Any, wanted: Any) -> None:
+    """Check that the next scope does what scopes do."""
+    with gdb.batching(**FIXED) as scope:
+        got = [net(x) for x in SAMPLES]
+    assert (scope.report.nodes, scope.report.launches) == (3, 1)
+    np.testing.assert_allclose([y.asnumpy() for y in got], wanted, 1e-5, 1e-6)
+
+
+def plain(net: Any) -> None:
+    with gdb.batching(**FIXED):
+        for x in SAMPLES:
+            net(x)
+
+
+def automatic(net: Any) -> None:
+    with gdb.batching():
+        for x in SAMPLES:
+            net(x)
+
+
+def training(net: Any) -> None:
+    mode = autograd.record()
+    mode.__enter__()
+    try:
+        with gdb.batching(**FIXED):
+            losses = [net(x) for x in SAMPLES]
+    finally:
+        # MXNet's own, which does not outlive an interrupt of its beginning or end.
+        autograd.set_recording(False)
+        autograd.set_training(False)
+    autograd.backward(losses)
+
+
+def nested(net: Any) -> None:
+    scope = gdb.batching(**FIXED)
+    with scope:
+        net(SAMPLES[0])
+        with gdb.batching(), scope:
+            net(SAMPLES[1])
+
+
+@contextlib.contextmanager
+def batched() -> Iterator[Any]:
+    with gdb.batching(**FIXED) as scope:
+        yield scope
+
+
+def managed(net: Any) -> None:
+    with batched():
+        net(SAMPLES[0])
+        gdb.map(net, SAMPLES[1:])
+
+
+PROGRAMS = [plain, automatic, training, nested, managed]
+
+
+def interrupted(
+    program: Callable[[Any], None], net: Any, instruction: int, files: Any
+) -> Optional[BaseException]:
+    try:
+        with Interrupt(instruction, files):
+            program(net)
+    except KeyboardInterrupt as error:
+        # With its traceback, and the frames and scopes in it.
+        return error
+    return None
+
+
+def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
+    """Interrupt a program at instructions of some files, and look at what follows."""
+    wanted = values_of(net)
+    program(net)
+    with Interrupt(0, files) as counter:
+        program(net)
+    struck = 0
+    for instruction in range(first, counter.seen + 1, every):
+        error = interrupted(program, net, instruction, files)
+        struck += error is not None
+        nothing_is_left()
+        if not struck % 4:
+            works(net, wanted)
+        del error
+    works(net, wanted)
+    assert struck > 0.8 * (counter.seen // every) > 30
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_interrupts_as_a_scope_begins_and_ends(net, program):
+    """Every fifth instruction, another one for each program; with an `EVERY` of 1, all."""
+    sweep(program, net, (batch, intercept), 1 + PROGRAMS.index(program) % EVERY, EVERY)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_interrupts_in_mid_scope(net, program):
+    """Not where a lock is held: Python takes no interrupt where ``with lock`` would not free it."""
+    sweep(program, net, (auto, flush, lazy, race, record), 3, 2 * EVERY - 1)
