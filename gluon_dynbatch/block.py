@@ -15,6 +15,7 @@ from .batch import RUNTIME, Batch, check_options, scope_defaults
 from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
 from .record import ARGUMENTS, FLATTENER, STATE, context_error
+from .samples import applier
 from .trace import infer_shapes
 from .where import user_line
 
@@ -84,19 +85,34 @@ def map(
     Parameters
     ----------
     fn : callable
-        What to compute for one sample.
+        What to compute for one sample: a block or a function.
     samples : iterable
-        The minibatch.
+        The minibatch.  A sample that is a tuple is passed as several arguments, ``fn(*sample)``,
+        if `fn` takes that many and cannot be called with one; everything else is one argument.
     **scope_options
         Options of :func:`batching`.
 
     Returns
     -------
     list
-        ``fn(sample)`` for every sample, computed.
+        ``fn(sample)`` for every sample, computed; within another scope, still pending.
+
+    Raises
+    ------
+    ArgumentError
+        `fn` can be called neither with a sample nor with its elements; or it is a generator
+        function or a coroutine function, which would return before anything has run.
+
+    Examples
+    --------
+    >>> distance = lambda a, b: mx.nd.norm(a - b)
+    >>> pairs = [(mx.nd.ones((3,)), mx.nd.zeros((3,))), (mx.nd.ones((3,)), mx.nd.ones((3,)))]
+    >>> [round(d.asscalar(), 2) for d in gdb.map(distance, pairs)]
+    [1.73, 0.0]
     """
+    apply = applier(fn, PASSING)
     with batching(**scope_options):
-        return [fn(sample) for sample in samples]
+        return [apply(sample) for sample in samples]
 
 
 class DynamicHybridBlock(HybridBlock):
@@ -221,6 +237,8 @@ class DynamicHybridBlock(HybridBlock):
 
 #: Blocks with one of these methods are cells.
 CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward)
+#: What passes the arguments of a call on to methods that a block defines.
+PASSING = (Block.__call__, DynamicHybridBlock.__call__, *CELL_FORWARDS)
 
 
 class CachedGraph:

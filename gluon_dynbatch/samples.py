@@ -1,0 +1,121 @@
+"""How `map` gives a sample to a function: as one argument, or a tuple as several."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any, Callable, Collection, Optional, Tuple
+
+from mxnet.gluon import Block
+
+from .errors import ArgumentError, user_message
+from .where import user_line
+
+#: What returns something that is yet to be run, and what it is called.
+UNSTARTED = (
+    (inspect.isgeneratorfunction, inspect.isgenerator, "a generator"),
+    (inspect.iscoroutinefunction, inspect.iscoroutine, "a coroutine"),
+    (inspect.isasyncgenfunction, inspect.isasyncgen, "an asynchronous generator"),
+)
+
+
+def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any], Any]:
+    """Return a function of one sample that calls `fn`.
+
+    Parameters
+    ----------
+    fn : callable
+        A function or a block.
+    passing : collection of functions
+        Methods of blocks that only pass arguments on, to ``forward`` or ``hybrid_forward``.
+
+    Raises
+    ------
+    ArgumentError
+        `fn` is a generator function or a coroutine function; or, when it is applied, cannot be
+        called with the sample.
+    """
+    called, given = _called(fn, passing)
+    for is_function, _, kind in UNSTARTED:
+        if is_function(called):
+            raise _unstarted(fn, kind)
+    signature = _signature(called, given)
+
+    @functools.lru_cache(maxsize=None)
+    def takes(count: int) -> bool:
+        if signature is None:
+            return True
+        try:
+            signature.bind(*[None] * count)
+        except TypeError:
+            return False
+        return True
+
+    def apply(sample: Any) -> Any:
+        if takes(1):
+            result = fn(sample)
+        elif isinstance(sample, tuple) and takes(len(sample)):
+            result = fn(*sample)
+        else:
+            raise _misfit(fn, signature, sample)
+        for _, is_result, kind in UNSTARTED:
+            if is_result(result):
+                if not inspect.isasyncgen(result):
+                    result.close()
+                raise _unstarted(fn, kind)
+        return result
+
+    return apply
+
+
+def _called(fn: Any, passing: Collection[Any]) -> Tuple[Any, Collection[str]]:
+    """Return what takes the arguments of a call, and names of those that MXNet gives to it."""
+    if isinstance(fn, Block):
+        if type(fn).__call__ not in passing:
+            return fn.__call__, ()
+        if type(fn).forward not in passing:
+            return fn.forward, ()
+        first = next(iter(inspect.signature(fn.hybrid_forward).parameters), "")
+        return fn.hybrid_forward, (first, *fn._reg_params)
+    if inspect.isroutine(fn) or isinstance(fn, (type, functools.partial)):
+        return fn, ()
+    return fn.__call__, ()
+
+
+def _signature(called: Any, given: Collection[str]) -> Optional[inspect.Signature]:
+    """Return what a user may pass; None if Python does not tell."""
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):
+        return None
+    kept = [p for name, p in signature.parameters.items() if name not in given]
+    return signature.replace(parameters=kept)
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "name" if isinstance(fn, Block) else "__name__", type(fn).__name__)
+
+
+def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
+    given = f"a tuple of {len(sample)}" if isinstance(sample, tuple) else type(sample).__name__
+    taken = ", ".join(map(str, signature.parameters.values()))
+    return ArgumentError(
+        user_message(
+            f"{_name(fn)} takes the arguments ({taken}), and a sample is {given}",
+            user_line(),
+            None,
+            "give samples that are tuples of its arguments, or a function of one sample: "
+            "map(lambda sample: net(sample[0], sample[1]), samples)",
+        )
+    )
+
+
+def _unstarted(fn: Any, kind: str) -> ArgumentError:
+    return ArgumentError(
+        user_message(
+            f"{_name(fn)} returns {kind}, which map would not run",
+            user_line(),
+            None,
+            "give map a function that returns its result",
+        )
+    )
