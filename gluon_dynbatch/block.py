@@ -31,10 +31,15 @@ def batching(
     strict: bool = False,
     debug: bool = False,
 ) -> Batch:
-    """Open a scope in which hybridized calls of many samples run together.
+    """Open a scope in which the calls of many samples run together.
 
-    Inside, calls of hybridized blocks, and operators applied to their results, are recorded; their
-    results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
+    Inside, two kinds of calls are recorded: of hybridized blocks, each as one call; and of
+    ``mx.nd`` operators, each by itself, if one of their arrays is a result of a recorded call or
+    was made by ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  A block that is not hybridized
+    is no call of its own but the operators in it.  Everything else runs at once, as without a
+    scope.
+
+    Results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
     value is asked for, everything recorded is grouped and run.  Values and gradients are those of
     the same program without the scope.
 
@@ -277,6 +282,11 @@ _CONVERTED: Dict[type, type] = {}
 
 def convert(block: Block) -> Block:
     """Make an existing Gluon or GluonNLP block, with all its children, dynamic in place.
+
+    Hybridized Gluon blocks are recorded in a scope without this as well.  Converted, they can do
+    what those cannot: be called with structures of arguments that differ from call to call, such as
+    lists of any length; be recorded at less cost per call; give defaults for scopes to
+    ``hybridize``; and let ``"auto"`` run small minibatches at once.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """The places where MXNet is watched while a scope is open.
 
 * ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
-  Python operators and most methods of arrays;
+  Python operators, most methods of arrays, and what is in blocks that are not hybridized; recorded
+  if one of the arrays is lazy;
 * ``HybridBlock.forward`` and ``_call_cached_op``: every call of a hybridized block; the former,
   which looks at all arguments through the C library, is passed by;
 * functions of MXNet's C library that change what an array or a random number is (``CHANGES``), so
