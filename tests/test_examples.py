@@ -12,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import gluon
 
 import gluon_dynbatch as gdb
 
@@ -80,6 +81,64 @@ def readme_names():
         for number, code in enumerate(blocks(README, "python")):
             exec(compile(code, f"README.md block {number}", "exec"), names)
     return names
+
+
+class Leaves(gluon.Block):
+    """Stands for the README's `TreeLSTM`: a block that is written for one sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = gluon.nn.Dense(3, in_units=6, activation="tanh")
+        self.out = gluon.nn.Dense(2, in_units=3)
+
+    def encode(self, vectors, tree):
+        if isinstance(tree, int):
+            return vectors[tree : tree + 1]
+        left, right = (self.encode(vectors, child) for child in tree)
+        return self.cell(mx.nd.concat(left, right, dim=1))
+
+    def forward(self, vectors, tree):
+        return self.out(self.encode(vectors, tree))
+
+
+class ReadmeTrainer:
+    """Notes the gradients of every step."""
+
+    def __init__(self, names):
+        self.names, self.gradients, self.trainer = names, [], None
+
+    def step(self, size):
+        parameters = self.names["net"].collect_params()
+        self.trainer = self.trainer or gluon.Trainer(parameters, "sgd", {"learning_rate": 0.5})
+        self.gradients.append([p.grad().asnumpy() for p in parameters.values()])
+        self.trainer.step(size)
+
+
+def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
+    (diff,) = blocks(README, "diff")
+    trees = [((0, 1), 2), (0, 1), ((0, 1), (2, (1, 0)))]
+    vectors = [np.random.uniform(-1, 1, (3, 3)) for _ in range(6)]
+    samples = [
+        ((mx.nd.array(x), trees[i % 3]), mx.nd.array([i % 2])) for i, x in enumerate(vectors)
+    ]
+    sides = []
+    for sign in "-+":
+        code = "".join(line[1:] + "\n" for line in diff.splitlines() if line[:1] in ("", " ", sign))
+        names = {
+            "autograd": mx.autograd,
+            "TreeLSTM": Leaves,
+            "loader": [samples[:3], samples[3:]],
+            "loss_fn": gluon.loss.SoftmaxCrossEntropyLoss(),
+        }
+        names["trainer"] = trainer = ReadmeTrainer(names)
+        mx.random.seed(1)
+        exec(compile(code, f"README.md {sign}", "exec"), names)
+        assert ("gdb" in names) == (sign == "+")
+        sides.append(trainer.gradients)
+    assert len(sides[0]) == 2 and all((g != 0).any() for step in sides[0] for g in step)
+    for step, wanted in zip(*sides):
+        for a, b in zip(step, wanted):
+            np.testing.assert_allclose(a, b, 1e-4, 1e-6)
 
 
 def test_readme_trains(readme_names):
