@@ -32,8 +32,19 @@ from .training import seed_everything
 from .trees import Corpus, Pair
 
 #: What must stay as it was when a run is resumed, or it would be another run.
-SETTINGS = ("seed", "batch_size", "optimizer", "lr", "lr_decay", "weight_decay", "hidden",
-            "similarity_hidden", "embedding_size", "freeze_embedding", "limit")  # fmt: skip
+SETTINGS = {
+    "seed": int,
+    "batch_size": int,
+    "optimizer": str,
+    "lr": float,
+    "lr_decay": float,
+    "weight_decay": float,
+    "hidden": int,
+    "similarity_hidden": int,
+    "embedding_size": int,
+    "freeze_embedding": bool,
+    "limit": (None, int),
+}
 #: What a launcher of distributed training sets for every process.
 LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER",
             "DMLC_NUM_SERVER")  # fmt: skip
@@ -121,10 +132,13 @@ def assemble(
         if settings["freeze_embedding"] is None:
             settings["freeze_embedding"] = vectors is not None
     else:
+        checkpoint.expect({"settings": {**SETTINGS, "data": str}})
         vocab, settings, vectors = checkpoint.vocab, checkpoint.state["settings"], None
     model = RelatednessModel(
         len(vocab), settings["embedding_size"], settings["hidden"], settings["similarity_hidden"]
     )
+    if checkpoint is not None:
+        checkpoint.check(model)  # before a model of any size takes up memory
     seed_everything(settings["seed"], 0)
     model.initialize(mx.init.Xavier(), ctx=args.ctx)
     if settings["freeze_embedding"]:
@@ -144,7 +158,10 @@ def check_resumable(
     Raises
     ------
     UsageError
+    CheckpointError
+        If it does not say what its settings were.
     """
+    checkpoint.expect({"settings": {**SETTINGS, "data": str}})
     then = checkpoint.state["settings"]
     for name in SETTINGS:
         now = getattr(args, name)

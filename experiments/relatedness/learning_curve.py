@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .checkpoint import whole_file
+
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#B0B0B0"
 
@@ -57,7 +59,8 @@ def draw_learning_curve(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E8E8E8")
-    figure.savefig(path, dpi=120)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 def _column(history: Sequence[Dict[str, Any]], name: str) -> List[float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from .checkpoint import whole_file
+from .progress import CheckpointError, conform
 
 
 class StepLog:
@@ -42,8 +43,23 @@ class StepLog:
 
 
 def read_steps(path: Path) -> List[Dict[str, Any]]:
-    """Read the lines; a last one that a killed program left unfinished is no line."""
+    """Read the lines; a last one that a killed program left unfinished is no line.
+
+    Raises
+    ------
+    CheckpointError
+        If a line is something else.
+    """
     if not path.exists():
         return []
-    *lines, _ = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines]
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return [_read_step(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _read_step(line: str, place: str) -> Dict[str, Any]:
+    try:
+        step = json.loads(line)
+        conform(step, {"epoch": int, "step": int, "loss": float}, "step")
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{place}: no step of this run; delete the line") from None
+    return dict(step)

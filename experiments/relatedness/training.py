@@ -22,8 +22,26 @@ from .data import Loader
 from .interruption import Interruption
 from .learning_curve import draw_learning_curve
 from .metrics import Metrics, measure
+from .progress import CheckpointError
 from .running import Runner, Step
 from .steps import StepLog, read_steps
+
+#: What a checkpoint of a run holds beside its settings.
+STATE = {
+    "epoch": int,
+    "best": (None, float),
+    "history": [
+        {
+            "epoch": int,
+            "loss": float,
+            "dev": {"pearson": (None, float), "spearman": (None, float),
+                    "mse": (None, float), "count": int},
+            "samples_per_second": float,
+            "launches_per_batch": (None, float),
+            "analysis_share": (None, float),
+        }
+    ],
+}  # fmt: skip
 
 
 class DivergedError(ArithmeticError):
@@ -180,6 +198,9 @@ class Training:
         self.best: Optional[float] = None
         self.history: List[Dict[str, Any]] = []
         if checkpoint is not None:
+            checkpoint.expect(STATE)
+            if len(checkpoint.state["history"]) != checkpoint.state["epoch"]:
+                raise CheckpointError(f"{checkpoint.path}: not a line of history for every epoch")
             checkpoint.restore(runner.model, trainer)
             self.epoch = checkpoint.state["epoch"]
             self.best = checkpoint.state["best"]
