@@ -359,3 +359,28 @@ def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
     assert any((gradient == 0).all() for gradient in wanted)
     for a, b in zip(wanted, got):
         np.testing.assert_allclose(b, a)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_a_parameter_that_is_frozen_and_thawed(granularity):
+    """The recordings are equal, so the plan is the same; what goes backward is not."""
+    embedding = gdb.convert(nn.Embedding(5, 3))
+    embedding.initialize(mx.init.Uniform(1))
+    embedding.hybridize()
+    words = [mx.nd.array([k]) for k in (1, 2, 1)]
+    scale = mx.nd.ones((1, 3))
+    scale.attach_grad()
+    found = []
+    for grad_req in ("write", "null", "write", "null", "add"):
+        embedding.weight.grad_req = grad_req
+        weights = [] if grad_req == "null" else [embedding.weight]
+        batch = gdb.testing.check_against_loop(
+            lambda word: embedding(word) * scale,
+            words,
+            weights,
+            granularity=granularity,
+            policy="depth",
+        )
+        found.append(np.abs(weights[0].grad().asnumpy()).sum() if weights else 0)
+    assert batch.report.flushes[-1].cached
+    assert [bool(total) for total in found] == [True, False, True, False, True]

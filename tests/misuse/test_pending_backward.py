@@ -44,6 +44,32 @@ def test_trainer_step_right_after_backward(optimizer, engine):
     assert output_of(program, MXNET_ENGINE_TYPE=engine).split()[-1] == "True"
 
 
+TIED = """
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+
+    embedding = gdb.convert(mx.gluon.nn.Embedding(50, 64))
+    scores = gdb.convert(mx.gluon.nn.Dense(50, in_units=64, params=embedding.params))
+    for layer in (embedding, scores):
+        layer.initialize(force_reinit=True)
+        layer.hybridize()
+    trainer = mx.gluon.Trainer(scores.collect_params(), "sgd", {"learning_rate": 0.1})
+    words = [mx.nd.array([k]) for k in range(50)]
+    for _ in range(3):
+        with mx.autograd.record():
+            with gdb.batching(granularity="block", policy="depth"):
+                losses = [(scores(embedding(word)) ** 2).sum() for word in words]
+        mx.autograd.backward(losses)
+        trainer.step(1)
+    print(scores.weight is embedding.weight, losses[0].asscalar() > 0)
+"""
+
+
+def test_trainer_step_on_a_table_that_is_also_a_weight():
+    """Looked up, it is not read in the backward pass; as the weight of a product, it is."""
+    assert output_of(TIED).split()[-2:] == ["True", "True"]
+
+
 LATE = """
     import mxnet as mx
     import gluon_dynbatch as gdb
