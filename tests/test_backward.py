@@ -384,3 +384,25 @@ def test_a_parameter_that_is_frozen_and_thawed(granularity):
         found.append(np.abs(weights[0].grad().asnumpy()).sum() if weights else 0)
     assert batch.report.flushes[-1].cached
     assert [bool(total) for total in found] == [True, False, True, False, True]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_other_results_are_held_after_the_same_calls(granularity):
+    """The plan is the same, but gradients arrive elsewhere."""
+    net = make_cells().linear
+    samples = [mx.nd.ones((1, WIDTH)) * k for k in (1, 2)]
+    for x in samples:
+        x.attach_grad()
+    for scope in (nullcontext, lambda: gdb.batching(granularity=granularity, policy="depth")):
+        found = []
+        for kept in (0, 1):
+            with autograd.record(), scope():
+                first = [net(x) for x in samples]
+                losses = [net(y) for y in first] + [first[kept]]
+                del first
+            autograd.backward(losses)
+            found.append([x.grad.asnumpy() for x in samples])
+        if scope is nullcontext:
+            wanted = found
+    np.testing.assert_allclose(found, wanted, 1e-4, 1e-6)
+    assert not np.allclose(wanted[0], wanted[1])
