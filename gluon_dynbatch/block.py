@@ -16,7 +16,7 @@ from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
 from .record import ARGUMENTS, FLATTENER, STATE, context_error
 from .samples import applier
-from .trace import infer_shapes
+from .trace import graph_arguments, infer_shapes
 from .where import user_line
 
 Sample = TypeVar("Sample")
@@ -131,7 +131,7 @@ class DynamicHybridBlock(HybridBlock):
 
     _scope_defaults: Optional[Dict[str, Any]] = None
 
-    def hybridize(self, active: bool = True, **options: Any) -> None:
+    def hybridize(self, active: bool = True, *flags: Any, **options: Any) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
 
         Parameters
@@ -140,7 +140,7 @@ class DynamicHybridBlock(HybridBlock):
             On or off.
         analysis_budget, granularity, policy : optional
             Defaults for scopes that are opened without them; see :func:`batching`.
-        **options
+        *flags, **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
         """
         own = {
@@ -150,7 +150,7 @@ class DynamicHybridBlock(HybridBlock):
         }
         self._scope_defaults = scope_defaults(own) or None
         RUNTIME.hybridized += 1
-        super().hybridize(active, **options)
+        super().hybridize(active, *flags, **options)
 
     def __call__(self, *args: Any) -> Any:
         """Run or record the block for one sample."""
@@ -227,6 +227,8 @@ class DynamicHybridBlock(HybridBlock):
         self._cached_graph = graph.inputs, graph.symbol
         # In place: a new list would mean that the graphs are out of date.
         self._cached_op_args[:] = graph.arguments
+        if self._callback:
+            graph.show_operators(self._callback, self._monitor_all)
         return graph.run(leaves)
 
     def _deferred_infer_shape(self, *args: Any) -> None:
@@ -254,18 +256,15 @@ class CachedGraph:
         self.symbol = program.symbol
         self.inputs = [mx.sym.var(name) for name in program.names]
         self._out_spec = program.out_spec
-        parameters = {p.name: p for p in program.parameters.values()}
-        places = {name: i for i, name in enumerate(program.names)}
-        self.arguments = [
-            (True, places[name]) if name in places else (False, parameters[name])
-            for name in self.symbol.list_inputs()
-        ]
+        self.arguments = graph_arguments(program)
         data = [i for i, (is_data, _) in enumerate(self.arguments) if is_data]
         rest = [i for i, (is_data, _) in enumerate(self.arguments) if not is_data]
         flags = [("data_indices", data), ("param_indices", rest), *block._flags]
         self._cached_op = mx.nd.CachedOp(self.symbol, flags)
-        if block._callback:
-            self._cached_op._register_op_hook(block._callback, block._monitor_all)
+
+    def show_operators(self, callback: Any, monitor_all: bool) -> None:
+        """Let `callback` see the result of each operator; see ``register_op_hook``."""
+        self._cached_op._register_op_hook(callback, monitor_all)
 
     def run(self, leaves: List[NDArray]) -> Any:
         """Run the graph and return its results in their structure."""

@@ -11,6 +11,7 @@ from typing import (
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
+from mxnet.util import is_np_shape
 
 from .arrays import ROW, TYPES, ArrayType, elements
 from .errors import (
@@ -145,7 +146,7 @@ class LazyNDArray(NDArray):
         view = None
         if type(key) is slice and (key.step is None or key.step == 1):
             view = TYPES.view(self._type, key.start, key.stop)
-        elif type(key) is int:
+        elif type(key) is int and not (self.ndim == 1 and is_np_shape()):
             view = TYPES.view(self._type, key, ROW)
         if view is not None:
             return recording.lazy(self._value, self._offset + view[0], view[1])
@@ -176,7 +177,7 @@ class LazyNDArray(NDArray):
             step.append(stride)
             if type(k) is not int:
                 kept.append(count)
-        if 0 in kept:
+        if 0 in kept or not kept and len(key) == len(shape) and is_np_shape():
             return self.real()[key]
         sliced = mx.nd.slice(self, begin=tuple(begin), end=tuple(end), step=tuple(step))
         kept.extend(shape[len(key) :])

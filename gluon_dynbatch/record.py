@@ -437,6 +437,8 @@ class Recorder:
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a block."""
+        if block._callback is not None:
+            return self._run_shown(block, args)
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
@@ -451,6 +453,9 @@ class Recorder:
                 if self.watch is not None:
                     self.watch.note(self.recording)
                 return made
+        if any(isinstance(arg, mx.sym.Symbol) for arg in args):
+            # Gluon infers something of a block around this one.
+            return block.forward(*args)
         try:
             return self.call(callee, args)
         except RunAsPythonError:
@@ -473,6 +478,20 @@ class Recorder:
                     parameter._finish_deferred_init()
                 drawn = {name: p.data(context) for name, p in block._reg_params.items()}
             return block.hybrid_forward(mx.nd, *args, **drawn)
+
+    def _run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
+        """Run a block at once: each of its operators is shown to somebody, for this call alone."""
+        self._run_at_once(self._library.callee(block), "register_op_hook shows their operators")
+        leaves = FLATTENER.flatten(args)[0]
+        for leaf in leaves:
+            if type(leaf) is LazyNDArray:
+                leaf.real()
+        STATE.recorder = None
+        try:
+            with leaves[0].context:
+                return block._call_cached_op(*args)
+        finally:
+            STATE.recorder = self
 
     def _run_part(self, callee: Any) -> None:
         """Run what is recorded if this call is like the very first: a sample seems to begin."""
@@ -524,7 +543,8 @@ class Recorder:
 
     def _run_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
-        reason = f"Calls of operator {callee.name} run at once: {why}."
+        kind = "operator" if callee.token[0] == "op" else "block"
+        reason = f"Calls of {kind} {callee.name} run at once: {why}."
         where = user_line()
         if self.strict:
             raise NotMergedError(

@@ -13,6 +13,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.base import MXNetError, NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
+from mxnet.gluon.block import _flatten
 from mxnet.gluon.parameter import DeferredInitializationError
 
 from . import structure
@@ -111,6 +112,7 @@ class BlockCallee:
             # Name scopes of Gluon are not made for several threads in one block.
             with _TRACING:
                 found = self.programs[spec] = trace_block(self.block, spec, len(types), where)
+                _show_graph(self.block, spec, found)
         return found
 
 
@@ -201,6 +203,33 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
     return _read_symbol(mx.sym.Group(outputs), names, parameters, out_spec)
+
+
+def graph_arguments(program: Program) -> List[Tuple[bool, Any]]:
+    """Return what a block's graph is called with, as Gluon keeps it: its place, or a parameter."""
+    parameters = {p.name: p for p in program.parameters.values()}
+    places = {name: i for i, name in enumerate(program.names)}
+    return [
+        (True, places[name]) if name in places else (False, parameters[name])
+        for name in program.symbol.list_inputs()
+    ]
+
+
+def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
+    """Leave the first graph where ``export`` and ``save`` look for it, as a call that runs does."""
+    if block._cached_graph or isinstance(block, SymbolBlock):
+        return
+    inputs = [mx.sym.var(name) for name in program.names]
+    results = list(program.symbol)
+    try:
+        _, block._in_format = _flatten(structure.unflatten(spec, inputs), "input")
+        _, block._out_format = _flatten(structure.unflatten(program.out_spec, results), "output")
+    except ValueError:
+        # A structure that Gluon itself does not take; only dynamic blocks can be called with it.
+        block._in_format = block._out_format = None
+    block._cached_graph = inputs, program.symbol
+    # In place: a new list would mean that the graph is out of date.
+    block._cached_op_args[:] = graph_arguments(program)
 
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
@@ -310,6 +339,15 @@ def infer(
                 "check the shapes of this call",
             )
         ) from None
+    if any(not t.shape for t in types):
+        raise ShapeError(
+            user_message(
+                "an array of shape () has no axis along which calls could be merged",
+                where,
+                callee.name,
+                "make it one of shape (1,) with .reshape((1,))",
+            )
+        )
     for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
         if 0 in shape:
             raise ShapeError(

@@ -1,0 +1,228 @@
+"""What Gluon offers around calls, in a scope as without: hooks, ``export``, summaries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import SymbolBlock, nn
+
+import gluon_dynbatch as gdb
+from tests.misuse.common import FIXED, array, equal, same_as_loop
+from tests.misuse.refusals import cell, refused
+
+# MXNet warns of static memory in any case, and of types that an exported graph leaves open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:register_op_hook is experimental"),
+    pytest.mark.filterwarnings("ignore:Cannot decide type"),
+]
+
+DYNAMIC = pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "stock"])
+
+
+def model(dynamic: bool = True) -> Any:
+    net = nn.HybridSequential(prefix="model_")
+    with net.name_scope():
+        net.add(nn.Dense(2, in_units=3, prefix="a_"), nn.Dense(2, in_units=2, prefix="b_"))
+    if dynamic:
+        gdb.convert(net)
+    net.initialize(mx.init.One())
+    net.hybridize()
+    return net
+
+
+# Operators shown to somebody
+
+
+@DYNAMIC
+@pytest.mark.parametrize("monitor_all", [False, True])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_operators_are_shown(dynamic, monitor_all, called_before):
+    """Blocks whose operators are shown run at once, one by one; others are merged."""
+    seen: List[List[str]] = []
+
+    def program():
+        net, other = model(dynamic), model(dynamic)
+        x = array(1, 3)
+        x.attach_grad()
+        if called_before:
+            net(x)
+        seen.append([])
+        net.register_op_hook(lambda name, *_: seen[-1].append(str(name)), monitor_all)
+        with autograd.record():
+            outputs = [net(x), net(other(x)[:, :1].tile((1, 3))), other(x)]
+
+        def end():
+            autograd.backward(outputs)
+            return [*outputs, x.grad]
+
+        return end
+
+    same_as_loop(program)
+    assert seen[0] and all(names == seen[0] for names in seen[1:])
+
+
+def test_operators_shown_are_reported():
+    net = model()
+    net.register_op_hook(lambda *_: None)
+    with gdb.batching(**FIXED) as batch:
+        net(array(1, 3))
+    assert [(one.name, one.calls) for one in batch.report.alone] == [("model", 1)]
+    assert "register_op_hook" in batch.report.alone[0].reason
+    with refused(gdb.NotMergedError, "register_op_hook"), gdb.batching(strict=True):
+        net(array(1, 3))  # wrong
+
+
+# Files
+
+
+def exported(net: Any, path: str) -> Any:
+    net.export(path)
+    names = sorted(mx.nd.load(f"{path}-0000.params"))
+    with open(f"{path}-symbol.json") as file:
+        return names, json.load(file)
+
+
+@DYNAMIC
+@pytest.mark.parametrize("inside", [True, False])
+def test_export_after_calls_in_scopes_only(tmp_path, dynamic, inside):
+    net, x = model(dynamic), array(1, 3)
+    wanted = net(x)
+    want = exported(net, str(tmp_path / "wanted"))
+    net = model(dynamic)
+    with gdb.batching(**FIXED):
+        net(x)
+        if inside:
+            got = exported(net, str(tmp_path / "got"))
+    if not inside:
+        got = exported(net, str(tmp_path / "got"))
+    assert got == want
+    path = str(tmp_path / "got")
+    read = SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    equal([read(x), net(x)], [wanted] * 2)
+
+
+@DYNAMIC
+def test_save_and_load_after_calls_in_scopes_only(tmp_path, dynamic):
+    path, x = str(tmp_path / "model"), array(1, 3)
+    net = model(dynamic)
+    with gdb.batching(**FIXED):
+        net(x)
+    net.save(path)
+    with open(f"{path}-model.json") as file:
+        saved = json.load(file)["hybridsequential0"]
+    assert saved["hybridized"] and (saved["in_format"], saved["out_format"]) == ([0], 0)
+    again = model(dynamic)
+    again.load(path)
+    equal([again(x)], [net(x)])
+
+
+def test_export_of_a_block_with_several_arguments_and_results(tmp_path):
+    path = str(tmp_path / "cell")
+    block = cell(lambda F, x, others: (x + others[0], {"b": others[1] * 2}))
+    x = array(1, 3)
+    with gdb.batching(**FIXED):
+        got = block(x, [x, x])
+    block.export(path)
+    read = SymbolBlock.imports(f"{path}-symbol.json", ["data0", "data1", "data2"])
+    equal(read(x, x, x), [got[0], got[1]["b"]])
+
+
+def test_parameters_changed_after_the_scope_are_exported(tmp_path):
+    net, x = model(), array(1, 3)
+    with gdb.batching(**FIXED):
+        net(x)
+    net[0].weight.set_data(mx.nd.ones((2, 3)) * 2)
+    exported(net, str(tmp_path / "net"))
+    path = str(tmp_path / "net")
+    read = SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    equal([read(x)], [net(x)])
+
+
+# Others
+
+
+@DYNAMIC
+def test_inference_of_shapes_and_types_in_a_scope(dynamic):
+    def program():
+        net = model(dynamic)
+        net.infer_shape(array(1, 3))
+        y = net(array(1, 3))
+        net.infer_type(array(1, 3))
+        return lambda: [y]
+
+    same_as_loop(program)
+
+
+@DYNAMIC
+def test_summary_in_a_scope(dynamic, capsys):
+    def program():
+        net = model(dynamic)
+        y = net(array(1, 3))
+        net.hybridize(False)
+        net.summary(array(1, 3))
+        return lambda: [y]
+
+    same_as_loop(program)
+    printed = capsys.readouterr().out
+    assert printed.count("Total params: 14") == 3
+
+
+def test_hooks_of_blocks_see_the_arrays():
+    def program():
+        net, seen = model(), []
+        net.hybridize(False)
+        net[0].hybridize()
+        net[0].register_forward_hook(lambda block, given, made: seen.append(made))
+        net.register_forward_pre_hook(lambda block, given: seen.append(given[0]))
+        y = net(array(1, 3))
+        return lambda: [y, *seen]
+
+    assert len(same_as_loop(program)) == 3
+
+
+def test_flags_of_hybridize_by_place():
+    """``optimize_for`` gives them like this."""
+    net = model()
+    net.hybridize(True, None, True, True)
+    assert ("static_alloc", True) in net._flags
+
+
+# Arrays without axes
+
+NO_AXES: List[Callable[[Any, Any], Any]] = [
+    lambda net, x: net(x),  # wrong
+    lambda net, x: net(mx.nd.ones((1, 2))) + x,  # wrong
+]
+
+
+@pytest.mark.parametrize("call", NO_AXES, ids=["block", "operator"])
+def test_array_without_axes_is_refused(call):
+    net = cell(lambda F, x: x * 2)
+    batch = gdb.batching(**FIXED)
+    with mx.util.np_shape(True), refused(gdb.ShapeError, "shape ()", "reshape"), batch:
+        call(net, mx.nd.array(3.0))
+
+
+ELEMENTS = {
+    "[i]": lambda y: y[1], "[-1]": lambda y: y[-1], "[NumPy]": lambda y: y[np.int64(1)],
+    "[(i,)]": lambda y: y[(1,)], "[i, :]": lambda y: y.reshape((3, 1))[1, :],
+    "[i, j]": lambda y: y.reshape((3, 1))[1, 0], "[i:j]": lambda y: y[1:2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.parametrize("np_shape", [True, False])
+def test_element_has_the_shape_that_it_has_without_a_scope(element, np_shape):
+    net, x = cell(lambda F, x: x * 2), array(3)
+    for _ in range(2):
+        with mx.util.np_shape(np_shape):
+            wanted = element(net(x))
+            with gdb.batching(**FIXED):
+                got = element(net(x))
+            assert got.shape == wanted.shape
+            equal([got], [wanted])
