@@ -169,8 +169,8 @@ class GradientError(DynBatchError, RuntimeError):
 class LaunchError(DynBatchError, RuntimeError):
     """A merged launch failed while it ran.
 
-    Cause: what MXNet reports below the message: a changed model, a value that an operator refuses,
-    or memory; the line that recorded the first member of the launch is named.
+    Cause: what MXNet reports below the message: a value that an operator refuses, or memory; the
+    line that recorded the first member of the launch is named.
     Way out: ``analysis_budget=0`` finds the call; smaller minibatches or ``max_rows`` need less
     memory.
     """

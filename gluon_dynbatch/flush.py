@@ -339,11 +339,11 @@ def _split_views(
     recording: Recording, lazies: List[LazyNDArray]
 ) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray, int]]]:
     """Return arrays that get memory of their own, and views: of which of these, from where on."""
-    sharing: Dict[int, List[LazyNDArray]] = {}
+    sharing: Dict[Any, List[LazyNDArray]] = {}
     for lazy in lazies:
         sharing.setdefault(recording.memory(lazy)[0], []).append(lazy)
     owners, views = [], []
-    for value, held in sharing.items():
+    for (value, _), held in sharing.items():
         owner = held[0] if len(held) == 1 else _owner(recording, value, held)
         if owner is None:
             owners += held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import (
     Any,
+    List,
     Optional,
     Tuple,
 )
@@ -42,6 +43,19 @@ class _OfConstant(int):
 
 
 OF_CONSTANT = _OfConstant(0)
+
+
+class _OfCopy(int):
+    """An offset into a value that is handed out as a copy: views of it lie in that copy."""
+
+    def __init__(self, _: int):
+        #: The copy, of which only the identity counts.
+        self.copy: object = object()
+
+    def __add__(self, other: int) -> _OfCopy:
+        moved = _OfCopy(int(self) + other)
+        moved.copy = self.copy
+        return moved
 
 
 class LazyNDArray(NDArray):
@@ -131,13 +145,21 @@ class LazyNDArray(NDArray):
     @property
     def _has_views(self) -> bool:
         """Whether views can be recorded instead of taken."""
-        return self._recording.open and type(self._offset) is int
+        return self._recording.open and type(self._offset) is not _OfConstant
 
-    def _view(self, offset: int, shape: Tuple[int, ...]) -> LazyNDArray:
-        """Return `shape` elements from `offset` on as a view, without recording a call."""
+    @property
+    def memory(self) -> Any:
+        """What tells its memory from that of other arrays of the same value."""
+        return self._offset.copy if type(self._offset) is _OfCopy else None
+
+    def _view(
+        self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0
+    ) -> LazyNDArray:
+        """Return elements from the `first` on in another shape, without recording a call."""
         kind = TYPES[self._type]
         type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
-        return self._recording.lazy(self._value, self._offset + offset, type_id)
+        offset = self._offset + first if inplace else _OfCopy(self._offset)
+        return self._recording.lazy(self._value, offset, type_id)
 
     def _index(self, key: Any) -> NDArray:
         recording = self._recording
@@ -160,28 +182,28 @@ class LazyNDArray(NDArray):
     __getitem__ = _index
 
     def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
-        """Index several axes at once, by one recorded ``slice`` and a view."""
+        """Index several axes at once: a view where MXNet makes one, else a recorded ``slice``."""
         shape = self.shape
         if len(key) > len(shape):
             raise IndexError(f"{len(key)} indices for an array with {len(shape)} axes")
-        begin, end, step, kept = [], [], [], []
+        cuts, kept = [], []
         for size, k in zip(shape, key):
             if type(k) is int and not -size <= k < size:
                 raise IndexError(f"index {k} is out of bounds for an axis of size {size}")
             cut = slice(k % size, k % size + 1) if type(k) is int else k
-            start, stop, stride = cut.indices(size)
-            count = len(range(start, stop, stride))
-            begin.append(start)
-            # A stop of -1 would mean "the last" to the operator; None means "to the very end".
-            end.append(None if stop < 0 else stop)
-            step.append(stride)
+            cuts.append(cut.indices(size))
             if type(k) is not int:
-                kept.append(count)
+                kept.append(len(range(*cuts[-1])))
         if 0 in kept or not kept and len(key) == len(shape) and is_np_shape():
             return self.real()[key]
-        sliced = mx.nd.slice(self, begin=tuple(begin), end=tuple(end), step=tuple(step))
         kept.extend(shape[len(key) :])
-        return sliced.reshape(tuple(kept) or (1,))
+        wanted = tuple(kept) or (1,)
+        if _is_one_piece(cuts, shape):
+            first = sum(cut[0] * elements(shape[a + 1 :]) for a, cut in enumerate(cuts))
+            return self._view(wanted, first=first)
+        # A stop of -1 would mean "the last" to the operator; None means "to the very end".
+        begin, end, step = zip(*((a, None if b < 0 else b, c) for a, b, c in cuts))
+        return mx.nd.slice(self, begin=begin, end=end, step=step).reshape(wanted)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
@@ -193,26 +215,26 @@ class LazyNDArray(NDArray):
         known = resolve_shape(self.shape, tuple(asked))
         if known is None or kwargs.get("reverse"):
             return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
-        return self._view(0, known)
+        return self._view(known)
 
     def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
-        """Return a view with an axis of size one at `axis`."""
+        """Return a copy, or a view, with an axis of size one at `axis`."""
         ndim = self.ndim
         if not self._has_views or not -ndim - 1 <= axis <= ndim:
             return self.real().expand_dims(axis, inplace)
         at = axis + ndim + 1 if axis < 0 else axis
         shape = self.shape
-        return self._view(0, shape[:at] + (1,) + shape[at:])
+        return self._view(shape[:at] + (1,) + shape[at:], inplace)
 
     def flatten(self, inplace: bool = False) -> NDArray:
-        """Return a view in which all axes but the first are one."""
+        """Return a copy, or a view, in which all axes but the first are one."""
         if not self._has_views:
             return self.real().flatten(inplace)
         shape = self.shape
-        return self.reshape((shape[0], elements(shape[1:])))
+        return self._view((shape[0], elements(shape[1:])), inplace)
 
     def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
-        """Return a view without axes of size one."""
+        """Return a copy, or a view, without axes of size one."""
         if not self._has_views:
             return self.real().squeeze(axis, inplace)
         shape = self.shape
@@ -222,7 +244,8 @@ class LazyNDArray(NDArray):
             drop = {a for a in drop if shape[a] == 1}
         if len(drop) != len(list(axes)) and axis is not None or any(shape[a] != 1 for a in drop):
             raise ValueError(f"cannot squeeze axis {axis} of an array of shape {shape}")
-        return self._view(0, tuple(n for a, n in enumerate(shape) if a not in drop) or (1,))
+        kept = tuple(n for a, n in enumerate(shape) if a not in drop)
+        return self._view(kept or (1,), inplace)
 
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
         """Return the array with elements of another type."""
@@ -275,6 +298,16 @@ class LazyNDArray(NDArray):
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
+
+
+def _is_one_piece(cuts: List[Tuple[int, int, int]], shape: Tuple[int, ...]) -> bool:
+    """Whether slices of the first axes leave elements that follow each other in memory."""
+    lengths = [len(range(*cut)) for cut in cuts]
+    several = next((axis for axis, length in enumerate(lengths) if length != 1), None)
+    return several is None or (
+        cuts[several][2] == 1
+        and all(cut == (0, size, 1) for cut, size in zip(cuts[several + 1 :], shape[several + 1 :]))
+    )
 
 
 def _accept_lazy_values() -> None:

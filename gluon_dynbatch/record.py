@@ -108,8 +108,8 @@ class Recording(Tape):
         self._looked = 0, 0
         #: Values of what creation operators made, by operator and attributes.
         self.constants: Dict[Any, int] = {}
-        #: Values that are others, cut from the gradient graph: the other and an offset into it.
-        self.detached: Dict[int, Tuple[int, int]] = {}
+        #: Values that are others, cut from the gradient graph: in which memory, from where on.
+        self.detached: Dict[int, Tuple[Any, int]] = {}
         self.seconds = time.perf_counter()
 
     def lazy(self, value: int, offset: int, type_id: int) -> LazyNDArray:
@@ -131,10 +131,15 @@ class Recording(Tape):
         self.detached[made._value] = self.memory(lazy)
         return made
 
-    def memory(self, lazy: LazyNDArray) -> Tuple[int, int]:
-        """Return the value in whose memory `lazy` lies, and the offset there."""
-        value, offset = self.detached.get(lazy._value, (lazy._value, 0))
-        return value, offset + lazy._offset
+    def memory(self, lazy: LazyNDArray) -> Tuple[Any, int]:
+        """Return what names the memory that `lazy` will lie in, and the offset there.
+
+        The name is a value, and which copy of it.
+        """
+        memory, offset = self.detached.get(lazy._value, ((lazy._value, None), 0))
+        if lazy.memory is not None:
+            memory = memory[0], lazy.memory
+        return memory, offset + lazy._offset
 
     def external(self, value: NDArray) -> int:
         """Return the value id of an array that this recording does not compute."""

@@ -129,7 +129,34 @@ SHARING: Dict[str, Callable[[Any], List[Any]]] = {
     "after a flush": lambda y: [y, y.asnumpy(), m := y.detach(), write(m)],
     "computed when detached": lambda y: [y, m := y.detach(), m.asnumpy(), write(m)],
     "copy": lambda y: [y, m := y.copy(), write(m)],
+    "flattened": lambda y: [y, m := y.flatten(), write(m)],
+    "flattened in place": lambda y: [y, m := y.flatten(inplace=True), write(m)],
+    "row of flattened": lambda y: [y, f := y.flatten(), m := f[1], m * 2, write(f), f[0:2]],
+    "expanded": lambda y: [y, m := y.expand_dims(1), y.expand_dims(1), write(m)],
+    "expanded, detached": lambda y: [y, e := y.expand_dims(0), m := e.detach(), e[0, 1:], write(m)],
+    "squeezed": lambda y: [y, m := y.reshape((1, 3, 2)).squeeze(0), write(m)],
+    "squeezed, views only": lambda y: [(s := y[0:1].squeeze(0))[0:1], m := s[0:2], write(m), s + 1],
 }  # fmt: skip
+
+
+CUTS = (
+    slice(None), slice(0, 1), slice(1, 3), slice(0, 3, 2), slice(2, 3, 2), slice(None, None, -1), 1,
+)  # fmt: skip
+
+
+def test_basic_indices_share_memory_as_without_a_scope():
+    square = cell(lambda F, x: x * x)
+    keys = [(a, b) for a in CUTS for b in CUTS] + [(a,) for a in CUTS]
+
+    def program():
+        made = [square(array(3, 3, seed=i)) for i in range(len(keys))]
+        parts = [y[key] for y, key in zip(made, keys)]
+        read = [part * 2 for part in parts]
+        for i, part in enumerate(parts):
+            write(part, i)
+        return lambda: [*made, *parts, *read]
+
+    same_as_loop(program)
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["predicting", "recording"])
