@@ -264,6 +264,13 @@ class Batch:
                 self._record()
         return STATE.recorder  # type: ignore[no-any-return]
 
+    def count_wait(self, seconds: float) -> None:
+        """Take note of time spent waiting for a value: none of it is recording."""
+        self.report.count_wait(1e3 * seconds)
+        recorder = self._recorder
+        if recorder is not None and recorder.recording.started:
+            recorder.recording.started += seconds
+
     def _admit(self, hold: Hold, options: Options) -> None:
         """Let a statement inside this scope join it."""
         default = check_options()

@@ -156,7 +156,7 @@ class Flush:
             ),
             planned.plan.rows_gathered,
             planned.plan.arena_bytes,
-            1e3 * (started - recording.seconds),
+            1e3 * (started - (recording.started or started)),
             1e3 * (analysed - before),
             1e3 * (finished - analysed),
         )

@@ -10,6 +10,7 @@
   see the change run before;
 * ``Parameter.__setattr__``: a parameter gets other arrays, a device, or another ``grad_req``;
 * ``NDArray.__getitem__``: a lazy array as an index has to be real;
+* those that wait for values: what this takes is told in the report;
 * those that switch the mode of autograd: so that the mode of a call is known without asking the C
   library each time.
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+import time
 from collections import deque
 from itertools import repeat
 from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
@@ -70,6 +72,9 @@ CHANGES = {
     "MXRandomSeed": Recorder.before_seeding,
     "MXRandomSeedContext": Recorder.before_seeding,
 }
+
+#: What waits for a value.
+WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 
 #: What switches the mode of autograd.
 MODES = ("MXAutogradSetIsRecording", "MXAutogradSetIsTraining")
@@ -277,6 +282,19 @@ def _index_hook(original: Any) -> Any:
     return read
 
 
+def _wait_hook(original: Any) -> Any:
+    def wait(*args: Any) -> Any:
+        if STATE.recorder is None:
+            return original(*args)
+        batch, started = STATE.batch, time.perf_counter()
+        try:
+            return original(*args)
+        finally:
+            batch.count_wait(time.perf_counter() - started)
+
+    return wait
+
+
 def _mode_hook(original: Any) -> Any:
     def set_mode(*args: Any) -> Any:
         done = original(*args)
@@ -304,6 +322,7 @@ HOOKS = Hooks(
         (NDArray, "__getitem__", _index_hook),
         (Parameter, "__setattr__", _attribute_hook),
         *[(_LIB, name, functools.partial(_change_hook, call)) for name, call in CHANGES.items()],
+        *[(_LIB, name, _wait_hook) for name in WAITS],
         *[(_LIB, name, _mode_hook) for name in MODES],
     ]
 )

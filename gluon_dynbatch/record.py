@@ -88,7 +88,7 @@ class Recording(Tape):
         "constants",
         "detached",
         "recorder",
-        "seconds",
+        "started",
         "__weakref__",
     )
 
@@ -110,7 +110,9 @@ class Recording(Tape):
         self.constants: Dict[Any, int] = {}
         #: Values that are others, cut from the gradient graph: in which memory, from where on.
         self.detached: Dict[int, Tuple[Any, int]] = {}
-        self.seconds = time.perf_counter()
+        #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
+        #: spent waiting for values since; 0 before.
+        self.started = 0.0
 
     def lazy(self, value: int, offset: int, type_id: int) -> LazyNDArray:
         """Hand out a lazy array for `value`."""
@@ -452,6 +454,8 @@ class Recorder:
             return self._enter(block, args)
         if self.hold and len(self.recording.node_entry) >= self.hold:
             self._run_part(callee)
+        if not self.recording.started:
+            self.recording.started = time.perf_counter()
         if NATIVE is not None:
             made = NATIVE.call(self.recording, self._entries, callee.token, self.mode, args)
             if made is not NotImplemented:
@@ -539,6 +543,8 @@ class Recorder:
         if self.mode & TRAINING and self._library.writes(callee, len(arrays)):
             self._run_at_once(callee, "in training it writes to its arguments")
             return None
+        if not self.recording.started:
+            self.recording.started = time.perf_counter()
         key: List[Any] = [callee.token, self.mode]
         sources: List[int] = []
         offsets: List[int] = []

@@ -37,14 +37,16 @@ class FlushReport(NamedTuple):
     alone: Tuple[Alone, ...]
     rows_gathered: int
     arena_bytes: int
-    #: From the first recorded call to the flush; the user's own Python is part of it.
+    #: From the first recorded call to the flush, without waiting but with the user's own Python.
     recording_ms: float
     analysis_ms: float
     dispatch_ms: float
+    #: Waiting for values in the scope, after this flush and before the next.
+    waiting_ms: float = 0.0
 
     @property
     def line(self) -> str:
-        """The flush in one line."""
+        """The flush in one line, as it is logged before anybody waits for its values."""
         return (
             f"{self.nodes} calls -> {self.launches} launches "
             f"({self.granularity} by {self.policy}, plan {'cached' if self.cached else 'made'}), "
@@ -62,11 +64,16 @@ class Report:
         One per flush.
     forced : dict of Where to int
         User lines that asked for a value while work was pending, and how often.
+    waiting_ms : float
+        Milliseconds spent waiting for values of arrays (``asnumpy``, ``wait_to_read`` and what
+        calls these) while the scope was open. What it took to compute them is part of that, as far
+        as it was not done by then.
     """
 
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
         self.forced: Dict[Where, int] = {}
+        self.waiting_ms = 0.0
         #: Calls of operators that can only run at once, by name.
         self.immediate: Dict[str, Alone] = {}
         #: Calls of blocks that were not recorded but run at once, as "auto" had found that better.
@@ -78,6 +85,13 @@ class Report:
     def trying(self) -> bool:
         """Whether "auto" still times its candidates, for which scopes wait."""
         return self.choice.startswith("auto: trying")
+
+    def count_wait(self, milliseconds: float) -> None:
+        """Add time spent waiting for a value, most likely one of the last flush."""
+        self.waiting_ms += milliseconds
+        if self.flushes:
+            last = self.flushes[-1]
+            self.flushes[-1] = last._replace(waiting_ms=last.waiting_ms + milliseconds)
 
     def _total(self, field: str) -> Any:
         return sum(getattr(flush, field) for flush in self.flushes)
@@ -125,6 +139,7 @@ class Report:
             "flushes": flushes,
             "immediate": immediate,
             "forced": forced,
+            "waiting_ms": self.waiting_ms,
             "at_once": self.at_once,
             "choice": self.choice,
         }
@@ -167,5 +182,6 @@ def _describe(flush: FlushReport) -> List[str]:
         f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, "
         f"{flush.rows_gathered} rows gathered",
         f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
-        f"dispatch {flush.dispatch_ms:.1f} ms",
+        f"dispatch {flush.dispatch_ms:.1f} ms"
+        + (f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, List
 
 import mxnet as mx
@@ -10,6 +11,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
+from gluon_dynbatch.record import STATE
 from gluon_dynbatch.report import Alone, FlushReport
 from tests.cells import dense
 
@@ -65,11 +67,85 @@ def test_widths(net):
 def test_times_are_milliseconds_of_zero_or_more(net):
     batch = run(net, 200)
     for flush in batch.report.flushes:
-        for time in (flush.recording_ms, flush.analysis_ms, flush.dispatch_ms):
-            assert 0 <= time < 60_000
+        for taken in (flush.recording_ms, flush.analysis_ms, flush.dispatch_ms):
+            assert 0 <= taken < 60_000
         assert flush.recording_ms > 0 and flush.dispatch_ms > 0
     assert 0 <= batch.report.analysis_share < 1
     assert gdb.batching().report.analysis_share == 0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time passes only where the tests say so: the result is called with seconds."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def take(seconds: float) -> None:
+        now[0] += seconds
+
+    return take
+
+
+def slow(function: Any, clock: Any) -> Any:
+    def wait(array: mx.nd.NDArray) -> Any:
+        clock(5)
+        return function(array)
+
+    return wait
+
+
+@pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])
+def test_recording_is_without_what_comes_before_it_and_without_waiting(
+    net, clock, monkeypatch, name
+):
+    """Waiting is a figure of its own, of the flush whose values are waited for."""
+    waits = slow(getattr(mx.nd.NDArray, name), clock)
+    monkeypatch.setattr(mx.nd.NDArray, name, waits)
+    x = samples(1)[0]
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        clock(100)
+        getattr(x, name)()  # before any flush
+        first = net(x)
+        clock(1)
+        getattr(x, name)()  # of nothing that is pending
+        clock(1)
+        getattr(first, name)()
+        clock(100)
+        second = net(x)
+        clock(3)
+        getattr(first, name)()
+        getattr(first, name)()
+        mx.nd.relu(second)
+        clock(4)
+        batch.flush()
+        getattr(second, name)()
+        clock(100)
+    getattr(second, name)()  # after the scope
+    found = [(flush.recording_ms, flush.waiting_ms) for flush in batch.report.flushes]
+    assert found == [(2000, 15000), (7000, 5000)]
+    assert batch.report.waiting_ms == 30000
+    assert "recording 7000.0 ms" in str(batch.report)
+    assert str(batch.report).count("waiting for values") == 2
+
+
+@pytest.mark.parametrize("read", [str, bool, mx.nd.NDArray.asscalar])
+def test_ways_of_reading_a_value_are_waiting(net, clock, monkeypatch, read):
+    monkeypatch.setattr(mx.nd.NDArray, "asnumpy", slow(mx.nd.NDArray.asnumpy, clock))
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        read(net(samples(1)[0]).sum())
+        assert STATE.recorder is not None
+    assert batch.report.waiting_ms == 5000
+
+
+def test_an_operator_starts_the_clock_too(net, clock):
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        y = net(samples(1)[0])
+        batch.flush()
+        clock(9)
+        kept = mx.nd.relu(y)
+        clock(2)
+    assert kept.shape == (1, 3)
+    assert [flush.recording_ms for flush in batch.report.flushes] == [0, 2000]
 
 
 def test_plan_from_the_cache(net):
@@ -230,6 +306,7 @@ def test_one_line():
         "recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms"
     )
     assert "plan made" in made_up(cached=False).line
+    assert made_up(waiting_ms=3.0).line == made_up().line, "it is logged before that is known"
 
 
 def test_auto_says_what_it_knows(net):
@@ -245,7 +322,8 @@ def test_json_round_trip(net):
         net(samples(1)[0]).asnumpy()
         mx.nd.Custom(net(samples(1)[0]), op_type="dynbatch_report_doubling")
     told = json.loads(batch.report.to_json())
-    assert set(told) == {"flushes", "immediate", "forced", "at_once", "choice"}
+    assert set(told) == {"flushes", "immediate", "forced", "waiting_ms", "at_once", "choice"}
+    assert told["waiting_ms"] == batch.report.waiting_ms > 0
     assert told["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
     assert len(told["flushes"]) == len(batch.report.flushes) == 2
     for fields, flush in zip(told["flushes"], batch.report.flushes):
@@ -259,7 +337,9 @@ def test_json_round_trip(net):
 
 def test_json_of_nothing():
     told = json.loads(gdb.Report().to_json())
-    assert told == {"flushes": [], "immediate": [], "forced": [], "at_once": 0, "choice": ""}
+    assert told == {
+        "flushes": [], "immediate": [], "forced": [], "waiting_ms": 0, "at_once": 0, "choice": "",
+    }  # fmt: skip
 
 
 # Plans
