@@ -17,7 +17,6 @@ copies made in the forward pass.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import itertools
@@ -352,9 +351,22 @@ def _with_dense_gradient(array: NDArray) -> NDArray:
         autograd.set_recording(previous)
 
 
-# At its end the process stops MXNet's threads for backward passes first and then waits for all
-# work, for ever if a backward pass is still to come.  This runs before that: it registers later.
-atexit.register(mx.nd.waitall)
+def _wait_before_the_end() -> None:
+    """Let MXNet wait for all work before it stops its threads at the end of the process.
+
+    It waits afterwards only, for ever if a backward pass is still to come.  A function of `atexit`
+    would run before those that the user registered earlier, which may go backward, too.
+    """
+    original = _LIB.MXNotifyShutdown
+
+    def shut_down() -> int:
+        _LIB.MXNDArrayWaitAll()
+        return original()  # type: ignore[no-any-return]
+
+    _LIB.MXNotifyShutdown = shut_down
+
+
+_wait_before_the_end()
 # Before a fork, MXNet joins the thread that runs backward passes, which may wait for this one.
 os.register_at_fork(before=mx.nd.waitall)
 

@@ -15,8 +15,9 @@
   library each time.
 
 The replacements act for threads that have a scope open; for any other they pass the call on.  When
-the last scope closes they are gone.  Two more stay, as lazy arrays outlive their scope:
-``autograd.grad`` (see `gradient.py`) and ``NDArray._prepare_value_nd`` (see `lazy.py`).
+the last scope closes they are gone.  Some more stay, as lazy arrays and backward passes outlive
+their scope: ``autograd.grad`` and the C library's ``MXNotifyShutdown`` (see `gradient.py`),
+``NDArray._prepare_value_nd`` (see `lazy.py`), functions of ``mx.profiler`` (see `profiling.py`).
 """
 
 from __future__ import annotations

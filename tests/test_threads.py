@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, List
 
@@ -330,3 +331,52 @@ def test_graphs_that_are_kept_cost_little_to_keep(model):
     for _ in range(before):
         gradient.forget()
     assert len(gradient._ALIVE) <= before - 40
+
+
+ENDS = """
+import atexit, os, sys
+import mxnet as mx
+end = sys.argv[1]
+atexit.register(lambda: end == "late" and turn())
+import gluon_dynbatch as gdb
+net = gdb.convert(mx.gluon.nn.Dense(8, in_units=8))
+net.initialize()
+net.hybridize()
+trainer = mx.gluon.Trainer(net.collect_params(), "adam")
+data = [mx.nd.ones((1, 8)) for _ in range(30)]
+def turn():
+    with mx.autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        losses = [net(net(net(x))).sum() for x in data]
+    mx.autograd.backward(losses)
+    return losses
+for _ in range(3):
+    kept = turn()
+    trainer.step(30)
+kept = [turn() for _ in range(3)]
+if end == "profiled":
+    mx.profiler.set_config(filename=os.devnull, profile_all=True)
+    mx.profiler.set_state("run")
+    kept.append(turn())
+if end == "forked" and os.fork():
+    os.wait()
+if end == "freed":
+    del kept, net, trainer
+if end == "failed":
+    raise SystemExit(3)
+"""
+
+
+def test_processes_end_with_backward_passes_pending():
+    """Neither do they hang nor abort, whatever is still held, and whoever runs last."""
+
+    def run(end: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ENDS, end],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
+        )  # fmt: skip
+        return end, done.returncode, done.stderr
+
+    ends = ["kept", "late", "profiled", "forked", "freed", "failed"]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(run, ends))
+    assert found == [(end, 3 if end == "failed" else 0, "") for end in ends]
