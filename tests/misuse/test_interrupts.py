@@ -147,7 +147,8 @@ def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
             works(net, wanted)
         del error
     works(net, wanted)
-    assert struck > 0.8 * (counter.seen // every) > 30
+    # "auto" may choose another setting meanwhile, which takes fewer instructions.
+    assert struck > 0.8 * (counter.seen // every) > 30 or program is automatic and struck > 10
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
