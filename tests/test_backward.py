@@ -406,3 +406,19 @@ def test_other_results_are_held_after_the_same_calls(granularity):
             wanted = found
     np.testing.assert_allclose(found, wanted, 1e-4, 1e-6)
     assert not np.allclose(wanted[0], wanted[1])
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_a_table_that_is_also_a_weight(granularity):
+    """It is looked up first, of which only its shape is needed later, and then multiplied with."""
+    embedding = gdb.convert(nn.Embedding(5, 3))
+    scores = gdb.convert(nn.Dense(5, in_units=3, params=embedding.params))
+    for layer in (embedding, scores):
+        layer.initialize(mx.init.Uniform(1), force_reinit=True)
+        layer.hybridize()
+    gdb.testing.check_against_loop(
+        lambda word: mx.nd.tanh(scores(embedding(word))),
+        [mx.nd.array([k]) for k in (1, 2, 1)],
+        [embedding.weight, scores.bias],
+        granularity=granularity,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.batch import RUNTIME
-from tests.cells import Binary, Unary, chain, complete, inputs, ready, tree
+from tests.cells import WIDTH, Binary, Unary, chain, complete, inputs, ready, tree
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,20 @@ def test_options_are_part_of_what_a_plan_is_for(a):
     assert run(granularity="block", policy="depth", max_rows=2) == (False, 4)
     assert run(granularity="operator", policy="depth") == (False, 2)
     assert run(granularity="block", policy="depth") == (True, 2)
+
+
+def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(a):
+    """Other rows of an equal result, and the same rows of a larger array, make other plans."""
+    RUNTIME.plans.clear()
+    random = np.random.RandomState(5)
+    table = mx.nd.array(random.uniform(-1, 1, (3, WIDTH)))
+
+    def run(make):
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            got = a(make())
+        np.testing.assert_allclose(got.asnumpy(), a(make()).asnumpy(), 1e-4, 1e-6)
+        return batch.report.flushes[-1].cached
+
+    assert [run(lambda k=k: a(table)[k : k + 1]) for k in (1, 2, 1)] == [False, False, True]
+    sizes = (3, 2, 3)
+    assert [run(lambda n=n: mx.nd.ones((n, WIDTH))[1:2]) for n in sizes] == [False, False, True]
