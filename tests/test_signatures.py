@@ -123,3 +123,35 @@ def test_equal_zeros_are_one_value(a):
     assert widths(batch) == [5]
     assert len(batch.plan.fills[0].externals) == 1
     assert len({y.asnumpy().tobytes() for y in outputs}) == 1
+
+
+class Part(gdb.DynamicHybridBlock):
+    """One half of the columns of its argument, or of a product with its weight."""
+
+    def __init__(self, which, product, **kwargs):
+        super().__init__(**kwargs)
+        self.which, self.product = which, product
+        with self.name_scope():
+            self.weight = self.params.get("weight", shape=(4, 4))
+
+    def hybrid_forward(self, F, x, weight):
+        if self.product:
+            x = F.FullyConnected(x, weight, num_hidden=4, no_bias=True)
+        return F.split(x, num_outputs=2, axis=1)[self.which]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_other_halves_of_one_product(dtype, granularity):
+    """Nothing but the half differs, so the two are no equal calls."""
+    product = dtype == "float32"
+    first = Part(0, product, prefix="part_")
+    second = Part(1, product, prefix="part_", params=first.params)
+    first.initialize(mx.init.Uniform(1))
+    for part in (first, second):
+        part.hybridize()
+    x = mx.nd.arange(4).reshape((1, 4)).astype(dtype)
+    with gdb.batching(granularity=granularity, policy="depth"):
+        got = [first(x), second(x), first(x + 1)]
+    for a, b in zip(got, [first(x), second(x), first(x + 1)]):
+        np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), 1e-5)
