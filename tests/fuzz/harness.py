@@ -78,6 +78,16 @@ def scan(cell: Any, rows: Any, state: Any) -> Any:
     return state
 
 
+#: Arrays that got a gradient while the program ran, in the order in which they did.
+LATE: List[mx.nd.NDArray] = []
+
+
+def late(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """Compare the gradient of an array as well, which the program is about to attach."""
+    LATE.append(array)
+    return array
+
+
 class Setting(NamedTuple):
     """How a program is run."""
 
@@ -153,6 +163,7 @@ def run(case: Case, batch: Any = None) -> Dict[str, np.ndarray]:
     for array in variables.values():
         array.grad[:] = START if setting.grad_req == "add" else 0
     losses = []
+    LATE.clear()
     with entered(setting.mode):
         with nullcontext() if batch is None else batch:
             leaves = FLATTENER.flatten([case.fn(sample) for sample in case.samples])[0]
@@ -169,6 +180,7 @@ def run(case: Case, batch: Any = None) -> Dict[str, np.ndarray]:
     values = {f"result {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
     if losses:
         values.update((f"the gradient of {n}", a.grad.asnumpy()) for n, a in variables.items())
+        values.update((f"what late array {i} got", a.grad.asnumpy()) for i, a in enumerate(LATE))
     return values
 
 

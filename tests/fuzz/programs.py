@@ -166,13 +166,15 @@ class Author:
         if recursive:
             self._add_children(body, environments)
         for _ in range(choose.count(1, 8)):
-            what = choose.count(0, 6)
+            what = choose.count(0, 7)
             if what == 0:
                 self._add_layer(body, made, selves)
             elif what < 4:
                 body.add_case()
-            else:
+            elif what < 7:
                 add_call(body, eager=False)
+            else:
+                body.add_dead(body.add_case)
         results = f"F.tanh({body.need((1, WIDTH))})" if recursive else self._results(body)
         heads = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive
         text = _class_text(name, made, heads + parameters, [*body.lines, f"return {results}"])
@@ -184,7 +186,9 @@ class Author:
         joined = self.choose.pick(
             ["F.add_n(*[F.tanh(c) for c in children])", "F.max(F.stack(*children), axis=0)",
              "F.mean(F.concat(*children, dim=0), axis=0, keepdims=True)",
-             "F.add_n(*[F.sigmoid(a0 + c) * c for c in children])"]
+             "F.add_n(*[F.sigmoid(a0 + c) * c for c in children])",
+             "F.add_n(F.add_n(*[F.tanh(c) for c in children]), a0)",
+             "F.tanh(F.add_n(*children, F.add_n(*children), F.add_n(a0, children[0])))"]
         )  # fmt: skip
         body.add(f"{joined} if children else F.zeros_like(a0)")
 
@@ -245,7 +249,7 @@ class Author:
         return _function_text(f"run{number}(net, s)", lines), inputs
 
     def _add_step(self, body: Body) -> None:
-        what = self.choose.count(0, 9)
+        what = self.choose.count(0, 13)
         if what < 5:
             self._add_cell_call(body, self.choose.pick(self.cells))
         elif what < 7:
@@ -254,11 +258,39 @@ class Author:
             body.add_case()
         elif what < 9:
             body.run(f"{body.value().name}.asnumpy()")
-        else:
+        elif what < 10:
             name = body.name()
             line = f"with autograd.pause(): {name} = 2 * {body.value().name}"
             if body.run(line):
                 body.know(name)
+        elif what < 11:
+            body.add_dead(lambda: self._add_cell_call(body, self.choose.pick(self.cells)))
+        elif what < 12:
+            body.add_dead(body.add_case)
+        elif what < 13:
+            self._add_late_gradient(body)
+        else:
+            self._add_detached(body)
+
+    def _add_late_gradient(self, body: Body) -> None:
+        """Attach a gradient between two uses of an array, or to a result that may be pending."""
+        if self.choose.flag():
+            given = Input((self.choose.count(1, 2), 3), "normal", 0)
+            array = given.text(self.seed(), 0, self.dtype)
+        else:
+            array = f"2 * {body.value().name}"
+        if body.add(array):
+            name = body.lines[-1].split(" = ")[0]
+            body.add(f"F.tanh({name})")
+            body.run(f"late({name}).attach_grad({self.grad_req!r})")
+
+    def _add_detached(self, body: Body) -> None:
+        """Detach a result, and perhaps write to what was detached."""
+        if body.add(f"2 * {body.value().name}"):
+            name = body.lines[-1].split(" = ")[0]
+            if body.add(f"{name}.detach()") and self.choose.flag():
+                detached = body.lines[-1].split(" = ")[0]
+                body.run(f"{detached}[:] = {self.choose.pick(['0.5', f'2 * {detached}'])}")
 
     def _add_cell_call(self, body: Body, cell: Cell) -> None:
         target = f"net.{cell.name.lower()}"

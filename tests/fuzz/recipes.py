@@ -134,6 +134,17 @@ def _join(body: Body, v: Value) -> str:
     return f"F.{op}({names}{axis[op]})"
 
 
+def _nested_sum(body: Body, v: Value) -> str:
+    """Sums of sums, of what is there or computed for them, some of them twice."""
+    alike = [u.name for u in body.floats() if u.shapes == v.shapes]
+    text = v.name
+    for _ in range(body.choose.count(2, 4)):
+        form = body.choose.pick(["{}", "{}", "F.tanh({})", "0.5 * {}"])
+        terms = [form.format(body.choose.pick(alike)) for _ in range(body.choose.count(0, 2))]
+        text = f"F.add_n({', '.join([text, *terms])})"
+    return f"F.tanh({text})" if body.choose.flag() else text
+
+
 def _split(body: Body, v: Value) -> str:
     axis = _axis(body, v)
     parts = [n for n in (2, 3, 4) if v.shape[axis] % n == 0] or [1]
@@ -189,6 +200,7 @@ def _creation(body: Body, v: Value) -> str:
 CALLS: Tuple[Callable[[Body, Value], str], ...] = (
     _chain, _python, _broadcast, _dense, _join, _reduce, _softmax, _transpose, _expand, _squeeze,
     _reshape, _slice, _slice_axis, _dot, _batch_dot, _split, _repeat, _take, _pick, _where,
+    _nested_sum, _nested_sum,
 )  # fmt: skip
 
 

@@ -255,10 +255,21 @@ class Body:
 
     def _silence(self) -> bool:
         """Replace random values by zeros."""
+        return all([self.add(f"F.zeros_like({v.name})") for v in self.drop_last()])
+
+    def drop_last(self) -> List[Value]:
+        """Let nobody read what the last line has made, and return it."""
         last = self.lines[-1].split(" = ")[0]
-        drawn = [v for v in self.values if v.name == last or v.name.startswith(f"{last}[")]
-        self.values = [v for v in self.values if v not in drawn]
-        return all([self.add(f"F.zeros_like({v.name})") for v in drawn])
+        made = [v for v in self.values if v.name == last or v.name.startswith(f"{last}[")]
+        self.values = [v for v in self.values if v not in made]
+        return made
+
+    def add_dead(self, add: Callable[[], Any]) -> None:
+        """Append a line with `add`, and let nobody read what it makes."""
+        before = len(self.lines)
+        add()
+        if len(self.lines) > before and " = " in self.lines[-1]:
+            self.drop_last()
 
 
 def _parts(name: str, env: Dict[str, Any]) -> List[Tuple[str, Any]]:
