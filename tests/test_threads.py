@@ -304,10 +304,10 @@ def test_mxnet_lets_go_of_a_graph_without_python(model):
         known = set(gradient._ALIVE)
         with autograd.record(), gdb.batching(granularity="block", policy="depth"):
             losses = [model(rows).sum() for rows in sequences(1)]
-        autograd.backward(losses)
-        mx.nd.waitall()
         (number,) = set(gradient._ALIVE) - known
+        autograd.backward(losses)
         del losses
+        mx.nd.waitall()
         deadline = time.monotonic() + PATIENCE
         while number in gradient._ALIVE and time.monotonic() < deadline:
             gradient.forget()
