@@ -34,7 +34,7 @@ from mxnet.base import _LIB
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 from mxnet.ndarray import NDArray
 
-from . import structure
+from . import rules, structure
 from .arrays import ROW, TYPES, Memory, memory_of
 from .errors import (
     ArgumentError,
@@ -449,8 +449,7 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
-        training = bool(self.mode & TRAINING)
-        if callee.enters[training]:
+        if callee.enters[self.mode]:
             return self._enter(block, args)
         if self.hold and len(self.recording.node_entry) >= self.hold:
             self._run_part(callee)
@@ -468,7 +467,7 @@ class Recorder:
         try:
             return self.call(callee, args)
         except RunAsPythonError:
-            callee.enters[training] = True
+            callee.enters[self.mode] = True
             return self._enter(block, args)
 
     def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -542,6 +541,9 @@ class Recorder:
             return None
         if self.mode & TRAINING and self._library.writes(callee, len(arrays)):
             self._run_at_once(callee, "in training it writes to its arguments")
+            return None
+        if self.mode & RECORDING and callee.name in rules.HANGS_IN_BACKWARD:
+            self._run_at_once(callee, "MXNet may never finish its backward pass within another")
             return None
         if not self.recording.started:
             self.recording.started = time.perf_counter()

@@ -44,7 +44,7 @@ from .errors import (
     RunAsPythonError,
     Where,
 )
-from .graph import TRAINING
+from .graph import RECORDING, TRAINING
 from .intercept import Operator
 from .trace import VARIABLE, BlockCallee, Program, Ref, infer, infer_shapes, trace_operator
 
@@ -335,12 +335,15 @@ class Library:
         return known
 
     def _is_python(self, program: Program, mode: int) -> bool:
-        """Whether a block writes to its arguments, or MXNet cannot compile it.
+        """Whether a block writes to its arguments, or MXNet cannot compile it or go backward.
 
         Its operators are then recorded one by one, and those that do so run at once.
         """
         written = set(program.symbol.list_auxiliary_states()).intersection(program.names)
+        operators = {row.op for row in program.rows}
         if mode & TRAINING and written:
+            return True
+        if mode & RECORDING and not operators.isdisjoint(rules.HANGS_IN_BACKWARD):
             return True
         if all(row.op in rules.TABLE for row in program.rows if row.op != VARIABLE):
             return False

@@ -27,6 +27,7 @@ from .errors import (
     Where,
     user_message,
 )
+from .graph import TRAINING
 from .intercept import Operator
 
 #: A value inside a program: row and output number.
@@ -83,9 +84,11 @@ class BlockCallee:
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
         parameters = block.collect_params().values()
-        #: When predicting and when training: whether calls run as Python, so that what is in them
-        #: is recorded; as those that draw parameters of their own do, and `RunAsPythonError`.
-        self.enters = [any(_draws(p, mode) for p in parameters) for mode in (False, True)]
+        #: By mode: whether calls run as Python, so that what is in them is recorded; as those that
+        #: draw parameters of their own do, and `RunAsPythonError`.
+        self.enters = [
+            any(_draws(p, bool(mode & TRAINING)) for p in parameters) for mode in range(4)
+        ]
         self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}

@@ -422,3 +422,51 @@ def test_a_table_that_is_also_a_weight(granularity):
         [embedding.weight, scores.bias],
         granularity=granularity,
     )
+
+
+class Cubing(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] * in_data[0] * in_data[0])
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], 3 * in_data[0] * in_data[0] * out_grad[0])
+
+
+@mx.operator.register("dynbatch_backward_cubing")
+class CubingProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, in_shapes, in_dtypes):
+        return Cubing()
+
+
+class Cubed(gdb.DynamicHybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3, in_units=4)
+
+    def hybrid_forward(self, F, x):
+        return F.Custom(self.dense(x), op_type="dynbatch_backward_cubing")
+
+
+@pytest.mark.parametrize("in_a_cell", [True, False])
+def test_custom_operators_train(in_a_cell):
+    """MXNet may never come to the end of a custom operator's backward pass within another."""
+    net = Cubed()
+    net.initialize(mx.init.Normal(1))
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(1, 4)) for _ in range(5)]
+
+    def run(x):
+        if in_a_cell:
+            return net(x)
+        return mx.nd.Custom(net.dense(x), op_type="dynbatch_backward_cubing")
+
+    gradients = []
+    for scope in (nullcontext(), *[gdb.batching(policy="depth") for _ in range(4)]):
+        with autograd.record(), scope:
+            results = [run(x) for x in samples]
+        autograd.backward(results)
+        gradients.append(net.dense.weight.grad().asnumpy())
+    for gradient in gradients[1:]:
+        np.testing.assert_allclose(gradient, gradients[0], 1e-4, 1e-5)
+    (told,) = scope.report.alone
+    assert told.calls == 5 and "may never finish its backward pass" in told.reason

@@ -8,9 +8,11 @@ from typing import Any, List
 
 import mxnet as mx
 import pytest
+from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
+from gluon_dynbatch.intercept import WAITS
 from gluon_dynbatch.record import STATE
 from gluon_dynbatch.report import Alone, FlushReport
 from tests.cells import dense
@@ -86,21 +88,22 @@ def clock(monkeypatch):
     return take
 
 
-def slow(function: Any, clock: Any) -> Any:
-    def wait(array: mx.nd.NDArray) -> Any:
-        clock(5)
-        return function(array)
+@pytest.fixture
+def slow(clock, monkeypatch):
+    """Let every wait of MXNet's take five seconds."""
+    for name in WAITS:
+        original = getattr(_LIB, name)
 
-    return wait
+        def wait(*args: Any, original: Any = original) -> Any:
+            clock(5)
+            return original(*args)
+
+        monkeypatch.setattr(_LIB, name, wait)
 
 
 @pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])
-def test_recording_is_without_what_comes_before_it_and_without_waiting(
-    net, clock, monkeypatch, name
-):
+def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, slow, name):
     """Waiting is a figure of its own, of the flush whose values are waited for."""
-    waits = slow(getattr(mx.nd.NDArray, name), clock)
-    monkeypatch.setattr(mx.nd.NDArray, name, waits)
     x = samples(1)[0]
     with gdb.batching(granularity="block", policy="depth") as batch:
         clock(100)
@@ -129,8 +132,7 @@ def test_recording_is_without_what_comes_before_it_and_without_waiting(
 
 
 @pytest.mark.parametrize("read", [str, bool, mx.nd.NDArray.asscalar])
-def test_ways_of_reading_a_value_are_waiting(net, clock, monkeypatch, read):
-    monkeypatch.setattr(mx.nd.NDArray, "asnumpy", slow(mx.nd.NDArray.asnumpy, clock))
+def test_ways_of_reading_a_value_are_waiting(net, slow, read):
     with gdb.batching(granularity="block", policy="depth") as batch:
         read(net(samples(1)[0]).sum())
         assert STATE.recorder is not None

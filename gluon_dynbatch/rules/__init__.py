@@ -16,6 +16,7 @@ from .families import MERGED, Family, reference, spelling, summary
 from .kernels import BUILT_PER_SHAPE, SPARES_ROWS, faster
 from .properties import (
     CREATION,
+    HANGS_IN_BACKWARD,
     OVERWRITES,
     READS_FIRST_RESULT,
     UNREAD_IN_BACKWARD,
@@ -35,6 +36,7 @@ __all__ = [
     "UNREAD_IN_BACKWARD",
     "FAMILIES",
     "Family",
+    "HANGS_IN_BACKWARD",
     "INPUT",
     "INTERNAL",
     "MERGED",

@@ -49,6 +49,9 @@ OVERWRITES: FrozenSet[str] = words(
 READS_FIRST_RESULT: FrozenSet[str] = words("moments")
 """Operators whose second result is wrong in a ``CachedOp`` in which nobody reads the first one."""
 
+HANGS_IN_BACKWARD: FrozenSet[str] = words("Custom")
+"""Operators whose backward pass, begun within that of a function, MXNet may never finish."""
+
 _RANDOM = words("Dropout _shuffle Custom RNN")
 _MUTATES = words("_set_value reset_arrays fill_element_0index")
 _MUTATES_IN_TRAINING = words(

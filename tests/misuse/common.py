@@ -15,6 +15,7 @@ import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.gradient import forget
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +75,7 @@ def alive() -> int:
 def none_left(before: int) -> bool:
     """Whether there are no more arrays than before; MXNet's threads may take a moment."""
     for _ in range(40):
+        forget()  # as the next flush does
         if alive() <= before:
             return True
         time.sleep(0.05)

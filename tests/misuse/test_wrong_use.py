@@ -178,9 +178,9 @@ class DoublingProp(mx.operator.CustomOpProp):
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_strict_refuses_what_has_no_rule(net, granularity):
-    block = cell(lambda F, x: F.Custom(x, op_type="dynbatch_test_doubling"))
+    block = cell(lambda F, x: F.LinearRegressionOutput(x, x))
     with refused(
-        gdb.NotMergedError, "3 calls", "block: the_cell", "Custom", "strict=False", late=True
+        gdb.NotMergedError, "3 calls", "block: the_cell", "Output", "strict=False", late=True
     ):
         with gdb.batching(strict=True, granularity=granularity):
             for _ in range(3):
@@ -189,11 +189,11 @@ def test_strict_refuses_what_has_no_rule(net, granularity):
 
 
 def test_strict_refuses_an_operator_without_rule(net):
-    with refused(gdb.NotMergedError, "3 calls", "block: Custom", late=True):
+    with refused(gdb.NotMergedError, "3 calls", "block: LinearRegressionOutput", late=True):
         with gdb.batching(strict=True):
             for _ in range(3):
                 y = net(array(1, 4))
-                mx.nd.Custom(y, op_type="dynbatch_test_doubling")  # wrong
+                mx.nd.LinearRegressionOutput(y, y)  # wrong
 
 
 def test_without_strict_the_same_runs_alone_and_is_named(net):
