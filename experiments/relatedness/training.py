@@ -44,6 +44,19 @@ STATE = {
 }  # fmt: skip
 
 
+def _join_store(trainer: gluon.Trainer) -> None:
+    """Let a trainer take its parameters from the store now, in all processes at once.
+
+    By itself it does so in its first step, after the first gradients; what one process takes then
+    has been seen to be other than what the next one has.
+    """
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+    if trainer._params_to_init:
+        trainer._init_params()
+    mx.nd.waitall()
+
+
 class DivergedError(ArithmeticError):
     """The loss is no longer a finite number; a smaller learning rate may help."""
 
@@ -207,6 +220,7 @@ class Training:
             self.history = checkpoint.state["history"]
         else:
             self._save("last")  # something to resume from if the first epoch is interrupted
+        _join_store(trainer)
 
     def run(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the very first.
