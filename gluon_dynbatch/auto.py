@@ -146,8 +146,6 @@ class Workload:
         Blocks called so far, by id.
     first : int
         Calls up to its first flush; 0 if that is not known yet.
-    race : Race
-        Between the settings of which the user has left the choice open.
     settings : list of Setting
         Who takes part in the race from the beginning.
     all_open : bool
