@@ -52,10 +52,9 @@ setup(
     author="gluon_dynbatch authors",
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
-    # Optional: without a C compiler the package is installed without them; Python does the same.
     ext_modules=[
-        Extension(f"gluon_dynbatch.{name}", [f"gluon_dynbatch/{name}.c"], optional=True)
-        for name in ("_native", "_planning")
+        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.c"])
+        for name in ("recording", "planning")
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

@@ -1,8 +1,6 @@
 """Dynamic batching for Gluon: write a model for one sample, run it for a minibatch at once."""
 
 from . import testing
-from .analysis import Budget
-from .batch import Batch
 from .block import DynamicHybridBlock, batching, convert, map
 from .errors import (
     ArgumentError,
@@ -22,6 +20,8 @@ from .errors import (
     UninitializedError,
 )
 from .report import Report
+from .schedule import Budget
+from .scope import Batch
 
 __version__ = "0.1.0"
 

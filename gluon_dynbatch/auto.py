@@ -23,10 +23,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
-from .analysis import Analysis, Budget
-from .graph import RECORDING
+from .modes import RECORDING
 from .race import AT_ONCE, Race, Setting
 from .report import FlushReport
+from .schedule import Analysis, Budget
 
 #: Recording one call takes so many seconds more than making it at once.
 RECORDING_SECONDS = 4e-6
@@ -270,9 +270,7 @@ class CallSite:
         self._begin()
         self._scopes += 1
         trial, self._trial = self._trial, None
-        self._timed = any(
-            w.race.open and self._scopes - w.met <= PATIENCE for w in self._workloads
-        )
+        self._timed = any(w.race.open and self._scopes - w.met <= PATIENCE for w in self._workloads)
         if self._timed or trial is not None:
             mx.nd.waitall()
         self._started = time.perf_counter()
@@ -340,9 +338,7 @@ class CallSite:
                 self._setting = found.race.best(lambda setting: not needs_foresight(setting))
                 self._timed = False
 
-    def _new_workload(
-        self, called: Set[int], calls: int, options: Any, budget: Budget
-    ) -> Workload:
+    def _new_workload(self, called: Set[int], calls: int, options: Any, budget: Budget) -> Workload:
         open_ = options.granularity == "auto"
         settings = [
             Setting(granularity, options.policy, budget)

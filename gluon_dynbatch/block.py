@@ -9,15 +9,15 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
-from . import structure
-from .arrays import TYPES
-from .batch import RUNTIME, Batch, check_options, scope_defaults
-from .dispatch import ONE_AT_A_TIME
 from .errors import ArgumentError, user_message
-from .record import ARGUMENTS, FLATTENER, STATE, context_error
+from .record import structure
+from .record.recorder import ARGUMENTS, FLATTENER, STATE, context_error
+from .record.types import TYPES
+from .record.where import user_line
+from .run.dispatch import ONE_AT_A_TIME
 from .samples import applier
-from .trace import graph_arguments, infer_shapes
-from .where import user_line
+from .scope import RUNTIME, Batch, check_options, scope_defaults
+from .trace.program import graph_arguments, infer_shapes
 
 Sample = TypeVar("Sample")
 Result = TypeVar("Result")

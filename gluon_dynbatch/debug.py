@@ -11,16 +11,16 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from .analysis import Budget, analyze
-from .arrays import TYPES, memory_of
-from .dispatch import Dispatcher
 from .errors import MismatchError, user_message
-from .execute import Execution
-from .expand import expand, read_nodes
-from .plan import Plan, make_plan
-from .record import Recording
-from .segment import SegmentTable
-from .where import where_of
+from .lower.expand import expand, read_nodes
+from .lower.segment import SegmentTable
+from .plan.plan import Plan, make_plan
+from .record.recorder import Recording
+from .record.types import TYPES, memory_of
+from .record.where import where_of
+from .run.dispatch import Dispatcher
+from .run.execute import Execution
+from .schedule import Budget, analyze
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -140,7 +140,7 @@ class Comparison:
         self._tolerances = _tolerances(recording)
         weights = np.zeros(len(recording.value_type), dtype=bool)
         self._units = expand(recording, "alone", weights, segments)
-        groups = analyze(self._units.graph, "depth", Budget(visits=0)).groups
+        groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
         types = [TYPES[recording.value_type[v]] for v in recording.external_values]
         self._loop = Execution(
             make_plan(self._units, groups, types),
@@ -151,7 +151,7 @@ class Comparison:
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.
         self._made: Dict[int, List[Tuple[int, int]]] = {}
-        launch_of = np.zeros(plan.units.graph.size, dtype=np.int64)
+        launch_of = np.zeros(plan.units.dependencies.size, dtype=np.int64)
         for number, launch in enumerate(plan.launches):
             launch_of[launch.units] = number
         for node, value in _comparable(recording):

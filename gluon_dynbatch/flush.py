@@ -9,27 +9,27 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from .analysis import Analysis, Budget, analyze, singles_in_order, split_by_rows
-from .arrays import TYPES
 from .auto import CallSite, Choice, Figures, is_recorded
 from .cache import PlanCache
-from .contract import Composer
 from .debug import Comparison
-from .dispatch import Dispatcher
 from .errors import NotMergedError, Where, user_message
-from .execute import Execution
-from .expand import expand, find_unused, find_weights
-from .gradient import GradientTape, forget
-from .gradient_plan import GradientPlan, Head, plan_gradient
-from .graph import FLOATS, RECORDING
-from .lazy import LazyNDArray
-from .plan import Plan, make_plan
+from .lower.expand import expand, find_unused, find_weights
+from .lower.fuse_samples import Composer
+from .lower.segment import SegmentTable
+from .modes import FLOATS, RECORDING
+from .plan.gradient_plan import GradientPlan, Head, plan_gradient
+from .plan.plan import Plan, make_plan
 from .race import Setting
-from .record import Recording
+from .record.lazy import LazyNDArray
+from .record.recorder import Recording
+from .record.types import TYPES
+from .record.where import where_of
 from .report import Alone, FlushReport
-from .segment import SegmentTable
-from .template import Library
-from .where import where_of
+from .run.dispatch import Dispatcher
+from .run.execute import Execution
+from .run.gradient import GradientTape, forget
+from .schedule import Analysis, Budget, analyze, singles_in_order, split_by_rows
+from .trace.entry import Library
 
 #: Handing out this many arrays of one type pays for splitting one array.
 MANY = 8
@@ -88,7 +88,7 @@ class Planned(NamedTuple):
     def bytes(self) -> int:
         """About what the plan takes in memory, with one for the backward pass of the same size."""
         units = self.plan.units
-        held = (*self.plan, *units, *units.graph, self.mode, self.term)
+        held = (*self.plan, *units, *units.dependencies, self.mode, self.term)
         return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
 
 
@@ -141,7 +141,7 @@ class Flush:
         finished = time.perf_counter()
         self.report = FlushReport(
             len(recording.node_entry),
-            planned.plan.units.graph.size,
+            planned.plan.units.dependencies.size,
             planned.launches,
             planned.widths[0],
             planned.widths[1],
@@ -224,11 +224,11 @@ class Flush:
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
         units = expand(calls, granularity, weights, runtime.segments, unused)
         figures, budget = runtime.figures, choice.setting.budget
-        analysis = analyze(units.graph, choice.policy, budget, figures.rate, choice.worth)
+        analysis = analyze(units.dependencies, choice.policy, budget, figures.rate, choice.worth)
         if analysis.milliseconds > 0 and analysis.visits:
             figures.rate = analysis.visits / analysis.milliseconds
         self._analysis = analysis
-        groups = split_by_rows(analysis.groups, units.graph.rows, self._options.max_rows)
+        groups = split_by_rows(analysis.groups, units.dependencies.rows, self._options.max_rows)
         groups = singles_in_order(groups)
         plan = make_plan(
             units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
@@ -245,7 +245,7 @@ class Flush:
             modes = np.where(places >= 0, mode_of[made], 0)
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
-        analysed = analysis.complete or analysis.visits >= units.graph.size
+        analysed = analysis.complete or analysis.visits >= units.dependencies.size
         return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:

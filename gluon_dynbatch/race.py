@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from .analysis import Budget
+from .schedule import Budget
 
 #: An entrant is out if its best run takes this many times the leader's lower quartile, by the
 #: number of runs that count of both; then the last figure.

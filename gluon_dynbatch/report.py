@@ -132,9 +132,7 @@ class Report:
             fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
             flushes.append(fields)
         forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]
-        immediate = [
-            {**one._asdict(), "where": str(one.where)} for one in self.immediate.values()
-        ]
+        immediate = [{**one._asdict(), "where": str(one.where)} for one in self.immediate.values()]
         content = {
             "flushes": flushes,
             "immediate": immediate,
@@ -150,9 +148,7 @@ class Report:
             return "nothing was recorded"
         lines = []
         if self.at_once:
-            lines.append(
-                f"at once     {self.at_once} calls: recording them would not pay"
-            )
+            lines.append(f"at once     {self.at_once} calls: recording them would not pay")
         for flush in self.flushes[-8:]:
             lines += _describe(flush)
         if len(self.flushes) > 8:

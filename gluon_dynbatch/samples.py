@@ -9,7 +9,7 @@ from typing import Any, Callable, Collection, Optional, Tuple
 from mxnet.gluon import Block
 
 from .errors import ArgumentError, user_message
-from .where import user_line
+from .record.where import user_line
 
 #: What returns something that is yet to be run, and what it is called.
 UNSTARTED = (

@@ -9,9 +9,9 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from .batch import Batch
 from .block import batching
-from .record import FLATTENER
+from .record.recorder import FLATTENER
+from .scope import Batch
 
 #: Relative and absolute tolerance by dtype.
 TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}

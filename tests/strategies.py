@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.analysis import check_groups, lower_bound
-from gluon_dynbatch.graph import check_graph
-from gluon_dynbatch.plan_check import check_plan
+from gluon_dynbatch.plan.check import check_plan
+from gluon_dynbatch.schedule import check_groups, lower_bound
+from gluon_dynbatch.schedule.dependencies import check_graph
 
 #: Features of every vector, and words of the vocabulary.
 WIDTH, WORDS = 3, 7
@@ -426,7 +426,7 @@ def check_invariants(batch: gdb.Batch) -> int:
     if batch.plan is None:
         assert batch.report.launches == 0
         return 0
-    graph = batch.plan.units.graph
+    graph = batch.plan.units.dependencies
     check_graph(graph)
     groups = np.full(graph.size, -1, np.int32)
     for number, launch in enumerate(batch.plan.launches):

@@ -9,11 +9,11 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto
-from gluon_dynbatch.analysis import Analysis
 from gluon_dynbatch.auto import BAND, GROWTH, Figures, _Account, _Searches
-from gluon_dynbatch.lazy import LazyNDArray
 from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, Race
+from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.report import FlushReport
+from gluon_dynbatch.schedule import Analysis
 
 
 @pytest.fixture
@@ -150,7 +150,6 @@ def test_one_setting_serves_a_whole_scope(net):
             net(x).asnumpy()
     assert len({(f.granularity, f.policy) for f in batch.report.flushes}) == 1
     assert len(batch.report.flushes) == 3
-
 
 
 def report(**fields):
@@ -333,9 +332,7 @@ def test_gradients_over_calls_at_once_and_recorded_ones(net):
     weight, found = net.weight, []
     for count in (None, 1, 1, 40):
         with autograd.record():
-            outputs = (
-                [net(x) for x in samples] if count is None else run(net, samples[:count])[1]
-            )
+            outputs = [net(x) for x in samples] if count is None else run(net, samples[:count])[1]
         autograd.backward(outputs)
         found.append(weight.grad().asnumpy())
     np.testing.assert_allclose(found[-1], found[0], rtol=1e-4, atol=1e-5)

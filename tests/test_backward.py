@@ -11,7 +11,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from tests.strategies import (
     TREE_BATCH,
     WIDTH,

@@ -14,8 +14,8 @@ import pytest
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.analysis import POLICIES, lower_bound
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.schedule import POLICIES, lower_bound
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
@@ -162,7 +162,7 @@ def test_three_rotations_of_three_cells(a, b, c):
             lambda s: chain(*s), samples, granularity="block", policy=policy, analysis_budget=None
         )
         counts[policy] = batch.report.launches
-        bounds.add(lower_bound(batch.plan.units.graph))
+        bounds.add(lower_bound(batch.plan.units.dependencies))
     # {a} {b b} {c c c} {a a} {b}: every cell but one has to run twice.
     assert counts["depth"] < 9 and counts["search"] == 5
     assert max(bounds) <= counts["search"] <= counts["agenda"] <= counts["depth"]

@@ -11,20 +11,41 @@ import pytest
 
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
-PURE = (
+#: The rooms and the modules beside them; each imports only from those before it.
+ORDER = (
     "errors",
-    "structure",
-    "graph",
+    "modes",
     "native",
-    "order",
-    "analysis",
-    "plan",
-    "plan_check",
-    "gradient_plan",
-    "cache",
-    "race",
     "report",
     "rules",
+    "record",
+    "trace",
+    "schedule",
+    "lower",
+    "plan",
+    "run",
+    "cache",
+    "debug",
+    "race",
+    "auto",
+    "flush",
+    "scope",
+    "samples",
+    "block",
+    "testing",
+)
+#: What never imports MXNet.
+PURE = (
+    "errors",
+    "modes",
+    "native",
+    "report",
+    "rules",
+    "record.structure",
+    "schedule",
+    "plan",
+    "cache",
+    "race",
 )
 Resolved = Tuple[ast.stmt, Set[str]]
 
@@ -38,7 +59,11 @@ MODULES: Dict[str, Path] = {module_name(path): path for path in sorted(ROOT.rglo
 
 
 def is_pure(module: str) -> bool:
-    return module.split(".")[1:2] != [] and module.split(".")[1] in PURE
+    return any(f"{module}.".startswith(f"{PACKAGE}.{pure}.") for pure in PURE)
+
+
+def room(module: str) -> str:
+    return (module.split(".") + [""])[1]
 
 
 def is_for_typing(node: ast.AST) -> bool:
@@ -87,7 +112,7 @@ IMPORTS: Dict[str, List[Resolved]] = {
 
 
 def test_the_package_was_found():
-    assert {f"{PACKAGE}.errors", f"{PACKAGE}.analysis", f"{PACKAGE}.analysis.depth"} <= set(MODULES)
+    assert {f"{PACKAGE}.errors", f"{PACKAGE}.schedule", f"{PACKAGE}.schedule.depth"} <= set(MODULES)
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if is_pure(module)])
@@ -99,13 +124,29 @@ def test_pure_modules_never_import_mxnet(module):
         assert not impure, f"{MODULES[module]}:{node.lineno} imports {impure}, which may use mxnet"
 
 
+def test_every_room_has_its_place():
+    assert {room(module) for module in MODULES} - {""} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_only_go_down(module):
+    if not room(module):
+        return  # what users import comes last
+    for node, named in IMPORTS[module]:
+        above = {
+            n for n in named if n in MODULES and ORDER.index(room(n)) > ORDER.index(room(module))
+        }
+        assert not above, f"{MODULES[module]}:{node.lineno} imports {above}, which come later"
+
+
 def test_no_cycles_among_modules():
     graph = nx.DiGraph()
     for module, found in IMPORTS.items():
         for _, named in found:
-            graph.add_edges_from((module, name) for name in named if name in MODULES)
+            # `from . import native_code` names the package itself.
+            graph.add_edges_from((module, n) for n in named if n in MODULES and n != module)
     tangled = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
-    assert tangled == [] and list(nx.nodes_with_selfloops(graph)) == []
+    assert tangled == []
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -123,16 +164,16 @@ def test_no_function_imports_a_module_of_the_package(module):
         ("import mxnet as mx", {"mxnet"}),
         ("from mxnet.gluon import nn", {"mxnet.gluon"}),
         ("def f():\n  import mxnet.nd", {"mxnet.nd"}),
-        ("from gluon_dynbatch.analysis import depth", {"gluon_dynbatch.analysis.depth"}),
-        ("from gluon_dynbatch.analysis import analyze", {"gluon_dynbatch.analysis"}),
-        ("from .depth import cut", {"gluon_dynbatch.analysis.depth"}),
-        ("from . import depth", {"gluon_dynbatch.analysis.depth"}),
+        ("from gluon_dynbatch.schedule import depth", {"gluon_dynbatch.schedule.depth"}),
+        ("from gluon_dynbatch.schedule import analyze", {"gluon_dynbatch.schedule"}),
+        ("from .depth import cut", {"gluon_dynbatch.schedule.depth"}),
+        ("from . import depth", {"gluon_dynbatch.schedule.depth"}),
         ("from ..errors import Where", {"gluon_dynbatch.errors"}),
         ("if TYPE_CHECKING:\n  import mxnet", set()),
         ("if typing.TYPE_CHECKING:\n  import mxnet\nelse:\n  import os", {"os"}),
     ],
 )
 def test_reads_imports_as_python_does(code, named):
-    path = MODULES["gluon_dynbatch.analysis.agenda"]
-    found = list(imports(ast.parse(code), "gluon_dynbatch.analysis.agenda", path))
+    path = MODULES["gluon_dynbatch.schedule.agenda"]
+    found = list(imports(ast.parse(code), "gluon_dynbatch.schedule.agenda", path))
     assert set().union(*(modules for _, modules in found)) == named

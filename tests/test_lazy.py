@@ -17,8 +17,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lazy import LazyNDArray
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.shift import SHAPE, check_use, host, real, same, shift, values
 
 __all__ = ["shift"]

@@ -14,13 +14,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import expand, native, order, plan, record, tape, wiring
-from gluon_dynbatch.analysis import depth
-from gluon_dynbatch.arrays import TYPES
-from gluon_dynbatch.lazy import LazyNDArray
-from gluon_dynbatch.plan_check import check_plan
-from gluon_dynbatch.record import STATE
-from gluon_dynbatch.segment import SegmentTable
+from gluon_dynbatch import native
+from gluon_dynbatch.lower import expand
+from gluon_dynbatch.lower import wire as wiring
+from gluon_dynbatch.lower.segment import SegmentTable
+from gluon_dynbatch.plan import order, plan
+from gluon_dynbatch.plan.check import check_plan
+from gluon_dynbatch.record import recorder as record
+from gluon_dynbatch.record import tape
+from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.types import TYPES
+from gluon_dynbatch.schedule import depth
 from tests import strategies
 
 ROOT = Path(__file__).parents[1]
@@ -84,7 +89,7 @@ def planned(program, granularity, table):
         last = len(made.value_type)
         unused = expand.find_unused(made, range(last * 3 // 4, last))
         units = expand.expand(made, granularity, expand.find_weights(made), table, unused)
-        groups = depth.group_by_depth(units.graph)
+        groups = depth.group_by_depth(units.dependencies)
         types = [TYPES[made.value_type[value]] for value in made.external_values]
         result = plan.make_plan(units, groups, types)
     check_plan(result)
@@ -104,7 +109,7 @@ def test_both_plan_the_same(program, granularity):
     assert native_units.segments == units.segments
     for name, native_array, array in [
         *zip(units._fields, native_units, units),
-        *zip(units.graph._fields, native_units.graph, units.graph),
+        *zip(units.dependencies._fields, native_units.dependencies, units.dependencies),
     ]:
         if isinstance(array, np.ndarray):
             assert native_array.dtype == array.dtype and (native_array == array).all(), name

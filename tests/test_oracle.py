@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import batch as batch_module
-from gluon_dynbatch import plan, plan_check
-from gluon_dynbatch.analysis import POLICIES
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch import scope as batch_module
 from gluon_dynbatch.cache import PlanCache
+from gluon_dynbatch.plan import check as plan_check
+from gluon_dynbatch.plan import plan
+from gluon_dynbatch.schedule import POLICIES
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
 from tests.strategies import Cells, Gate, cells, dags, run_tree, sequence_batches, tree_batches
@@ -158,7 +159,7 @@ def test_reading_values_on_the_way(program, granularity):
 
     def fn(sample):
         result = program.fn(sample)
-        for leaf in gdb.record.FLATTENER.flatten(result)[0][:1]:
+        for leaf in gdb.record.recorder.FLATTENER.flatten(result)[0][:1]:
             leaf.asnumpy()
         return result
 
@@ -171,8 +172,8 @@ def check_inference(program, **options):
     wanted = [program.fn(sample) for sample in program.samples]
     with gdb.batching(**options) as batch:
         got = [program.fn(sample) for sample in program.samples]
-    leaves, spec = gdb.record.FLATTENER.flatten(wanted)
-    found, same = gdb.record.FLATTENER.flatten(got)
+    leaves, spec = gdb.record.recorder.FLATTENER.flatten(wanted)
+    found, same = gdb.record.recorder.FLATTENER.flatten(got)
     assert spec == same
     for a, b in zip(leaves, found):
         np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), 1e-4, 1e-5)

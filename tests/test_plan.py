@@ -16,7 +16,8 @@ from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan import (
+from gluon_dynbatch.plan.check import check_plan
+from gluon_dynbatch.plan.plan import (
     Fetches,
     Gather,
     Mixed,
@@ -27,7 +28,6 @@ from gluon_dynbatch.plan import (
     Sum,
     Whole,
 )
-from gluon_dynbatch.plan_check import check_plan
 from tests.cells import (
     WIDTH,
     Attention,
@@ -261,7 +261,7 @@ def test_refuses_two_signatures_in_one_launch():
     plan = plan_of("by_agenda")
     swapped = list(plan.launches)
     a, b = swapped[0].units, swapped[1].units
-    assert plan.units.graph.signature[a[0]] != plan.units.graph.signature[b[0]]
+    assert plan.units.dependencies.signature[a[0]] != plan.units.dependencies.signature[b[0]]
     both = np.concatenate([a, b])
     swapped[:2] = [swapped[0]._replace(units=both, rows=len(both))]
     refuses(plan._replace(launches=tuple(swapped)), "mixes signatures")
@@ -342,7 +342,7 @@ def test_refuses_gathers_outside_the_indices():
 
 def test_rows_side_by_side_are_a_slice_and_others_a_gather():
     fetches = Fetches()
-    arena = gdb.plan.Arena(4, "float32", "cpu")
+    arena = gdb.plan.plan.Arena(4, "float32", "cpu")
     region = fetches.reserve(arena, 6)
     assert region == Region(0, 1, 6), "row 0 is the zero row"
     at = np.array([4, 8, 12])
@@ -361,7 +361,7 @@ def test_rows_side_by_side_are_a_slice_and_others_a_gather():
 
 def test_memory_of_an_arena_is_the_sum_of_its_rows():
     fetches = Fetches()
-    arena = gdb.plan.Arena(4, "float32", "cpu")
+    arena = gdb.plan.plan.Arena(4, "float32", "cpu")
     regions = [fetches.reserve(arena, rows) for rows in (2, 3, 1)]
     assert [r.start for r in regions] == [1, 3, 6] and fetches.sizes == [7]
     assert fetches.reserve(arena._replace(dtype="float64"), 1) == Region(1, 1, 1)

@@ -17,8 +17,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.gradient import GradientTape
-from gluon_dynbatch.profiling import PROFILER
+from gluon_dynbatch.run.gradient import GradientTape
+from gluon_dynbatch.run.profiling import PROFILER
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
 PROGRAM = """

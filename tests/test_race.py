@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gluon_dynbatch.analysis import Budget
 from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, RUNS, SHARE, Race, Setting
+from gluon_dynbatch.schedule import Budget
 
 OPERATOR, BLOCK, GRAPH = (Setting(g, "auto", Budget()) for g in ("operator", "block", "graph"))
 #: The first run of each pays for compiling.

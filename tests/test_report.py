@@ -12,8 +12,8 @@ from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
-from gluon_dynbatch.intercept import WAITS
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.intercept import WAITS
+from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.report import Alone, FlushReport
 from tests.cells import dense
 

@@ -8,7 +8,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import RUNTIME
+from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, Binary, Unary, chain, complete, inputs, ready, tree
 
 

@@ -15,10 +15,10 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import intercept
-from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
-from gluon_dynbatch.lazy import LazyNDArray
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record import intercept
+from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.scope import BUDGET_VARIABLE, RUNTIME
 from tests.cells import dense
 
 HOOKED = [*intercept.CALLS.places, *intercept.HOOKS.places]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_dynbatch.structure import LEAF, Flattener, rebuilder, unflatten
+from gluon_dynbatch.record.structure import LEAF, Flattener, rebuilder, unflatten
 
 
 class Leaf:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
-from gluon_dynbatch.cut import MOST_TERMS
+from gluon_dynbatch.lower.cut import MOST_TERMS
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.strategies import check_invariants
 from tests.test_oracle import examples
@@ -122,9 +122,7 @@ MINIBATCHES = st.builds(
 )
 #: Sums three deep, with a term that comes twice and one that samples share.
 NESTED = [Line("children", (0,)), Line("sum", (4, 0)), Line("sum", (5, 5, 2))]
-TWICE = Minibatch(
-    ((NESTED, []), ([Line("tanh", (0,))], [0])), [[(0, 1), (0, 1)], [(1, 1)]], True
-)
+TWICE = Minibatch(((NESTED, []), ([Line("tanh", (0,))], [0])), [[(0, 1), (0, 1)], [(1, 1)]], True)
 
 
 @examples(30)

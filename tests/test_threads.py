@@ -18,9 +18,9 @@ from mxnet.gluon import nn
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import gradient
-from gluon_dynbatch.lazy import LazyNDArray
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.lazy import LazyNDArray
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.run import gradient
 
 ROOT = Path(__file__).parents[1]
 

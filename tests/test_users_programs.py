@@ -10,7 +10,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
 from tests.strategies import (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from gluon_dynbatch.record.recorder import STATE
 from workloads.base import Workload
 
 from .results import Column, Spread, Table, grouped, middle
@@ -211,6 +212,7 @@ def measure(
     step : callable
         Called with a word on what was done, for each round; `heats` + `rounds` + 2 of them.
     """
+    STATE.sites.clear()  # a new process would know nothing of the cases before
     case = _Case(workload, kind, batch_size, seed, step)
     contenders = fixed_settings(batch_size)
     case.warm_up(contenders)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.execute import Execution
+from gluon_dynbatch.run.execute import Execution
 from workloads.base import Workload
 
 from .results import Column, Table, grouped, middle

@@ -13,9 +13,9 @@ from typing import Any, ContextManager, Dict, Iterator, List, NamedTuple, Option
 import mxnet as mx
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.analysis import analyze
-from gluon_dynbatch.batch import RUNTIME
 from gluon_dynbatch.cache import PlanCache
+from gluon_dynbatch.schedule import analyze
+from gluon_dynbatch.scope import RUNTIME
 from workloads.base import Workload
 
 KINDS = ("inference", "training")
@@ -132,7 +132,7 @@ class Contender:
         budget = gdb.Budget(**parse_budget(flush.budget))
         if budget.is_zero:
             return 0
-        return analyze(self.batch.plan.units.graph, flush.policy, budget, self._rate).visits
+        return analyze(self.batch.plan.units.dependencies, flush.policy, budget, self._rate).visits
 
     def forget(self) -> None:
         """Drop the plans made so far, so that the next run makes its own."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, NamedTuple, Sequence, Set
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.analysis import analyze, lower_bound
+from gluon_dynbatch.schedule import analyze, lower_bound
 from workloads.base import Workload
 
 from .results import Column, Table, middle
@@ -106,7 +106,7 @@ def simulate(
 
 def _simulate(contender: Contender, workload: Workload, samples: Sequence[Any]) -> _Once:
     timing = contender.run(workload, samples, "inference")
-    graph = contender.batch.plan.units.graph
+    graph = contender.batch.plan.units.dependencies
     analysis = analyze(graph, contender.options["policy"], gdb.Budget())
     return _Once(
         timing.calls,

@@ -64,7 +64,5 @@ def pondering(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workl
     for _ in range(limit or 1024):
         x = rng.normal(size=model.cell._input_size)
         label = x[:CLASSES].argmax()
-        samples.append(
-            PonderSample(mx.nd.array([x]), rng.uniform(*PATIENCE), mx.nd.array([label]))
-        )
+        samples.append(PonderSample(mx.nd.array([x]), rng.uniform(*PATIENCE), mx.nd.array([label])))
     return labelling("reads", "adaptive computation, random inputs", "inputs", samples, model)

@@ -185,9 +185,7 @@ class SentimentModel(gluon.Block):
         return h, c
 
 
-def tree_samples(
-    sst: Optional[Path], limit: Optional[int]
-) -> Tuple[List[TreeSample], int, str]:
+def tree_samples(sst: Optional[Path], limit: Optional[int]) -> Tuple[List[TreeSample], int, str]:
     """Return samples of the treebank or the built-in corpus, how many words, and where from."""
     if sst is None:
         sentences, source = embedded_phrases(limit), "built-in corpus"

@@ -303,8 +303,10 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     pairs = tmp_path / "pairs"
     for split in ("train", "dev", "test"):
         (pairs / split).mkdir(parents=True)
-        for name, line in zip(("a.toks", "b.toks", "a.parents", "b.parents", "sim.txt", "id.txt"),
-                              ("so", "so", "0", "0", "5", "1")):
+        for name, line in zip(
+            ("a.toks", "b.toks", "a.parents", "b.parents", "sim.txt", "id.txt"),
+            ("so", "so", "0", "0", "5", "1"),
+        ):
             (pairs / split / name).write_text(line + "\n")
     assert train(tmp_path, "--epochs", 2, "--resume", "--data", pairs) == 2
     assert "last was trained on other pairs" in capsys.readouterr().err

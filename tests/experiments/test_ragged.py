@@ -211,9 +211,7 @@ def test_all_ways_train_alike(name):
     assert [way.label for way in contest.ways] == [*labels, ragged.PADDED][: len(contest.ways)]
     assert (ragged.PADDED in [way.label for way in contest.ways]) == (name == "sequences")
     batches = [[0, 1, 2], [3, 4], [2, 0, 1]]
-    expected, *others = (
-        [way._step(batch).asnumpy() for batch in batches] for way in contest.ways
-    )
+    expected, *others = ([way._step(batch).asnumpy() for batch in batches] for way in contest.ways)
     assert np.abs(expected[0] - expected[2][[1, 2, 0]]).max() > 1e-3, "something is learned"
     for losses in others:
         for found, wanted in zip(losses, expected):

@@ -14,7 +14,7 @@ import numpy as np
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.structure import Flattener
+from gluon_dynbatch.record.structure import Flattener
 from tests.rules.interpreter import Array
 
 FLATTENER = Flattener(mx.nd.NDArray)

@@ -12,8 +12,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.analysis import POLICIES
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.schedule import POLICIES
+from gluon_dynbatch.scope import GRANULARITIES
 from tests.rules.interpreter import Array, R
 
 from . import harness

@@ -12,7 +12,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 
 ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
 

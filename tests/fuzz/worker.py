@@ -17,7 +17,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from gluon_dynbatch import rules
-from gluon_dynbatch.batch import RUNTIME
+from gluon_dynbatch.scope import RUNTIME
 from tests.strategies import check_invariants
 
 from .harness import ExcusedError

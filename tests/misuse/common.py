@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.gradient import forget
+from gluon_dynbatch.run.gradient import forget
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from mxnet import autograd
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.recorder import STATE
 from tests.cells import dense
 
 INVOKE = register._imperative_invoke

@@ -21,7 +21,7 @@ from mxnet.gluon import nn
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.recorder import STATE
 
 LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gdb, contextlib))
 INVOKE = register._imperative_invoke

@@ -15,7 +15,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
-from gluon_dynbatch.execute import Execution
+from gluon_dynbatch.run.execute import Execution
 from tests.misuse.common import array
 
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]

@@ -15,7 +15,7 @@ from mxnet import autograd
 from mxnet.gluon.data import ArrayDataset, DataLoader
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.common import FIXED, array, equal, output_of
 
 SAMPLES = [array(1, 4, seed=i) for i in range(6)]

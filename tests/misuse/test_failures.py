@@ -13,9 +13,10 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import execute, flush, gradient
-from gluon_dynbatch.batch import RUNTIME
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch import flush
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.run import execute, gradient
+from gluon_dynbatch.scope import RUNTIME
 from tests.misuse.common import FIXED, alive, array, equal, none_left
 
 SAMPLES = [array(1, 4, seed=i) for i in range(5)]

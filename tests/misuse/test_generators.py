@@ -11,7 +11,7 @@ import pytest
 from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.common import FIXED, array, equal
 
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]

@@ -11,8 +11,11 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, batch, flush, intercept, lazy, race, record
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch import auto, flush, race
+from gluon_dynbatch import scope as batch
+from gluon_dynbatch.record import intercept, lazy
+from gluon_dynbatch.record import recorder as record
+from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.common import FIXED, array
 
 PLACES = [*intercept.CALLS.places, *intercept.HOOKS.places]

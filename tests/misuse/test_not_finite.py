@@ -11,7 +11,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import gradient
+from gluon_dynbatch.run import gradient
 from tests.misuse.common import array, output_of
 from tests.strategies import assert_close, gradients, make_cells, tree_losses, zero_gradients
 

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import STATE
+from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.common import array, output_of
 
 SAMPLES = [array(1, 4) * i for i in range(1, 6)]

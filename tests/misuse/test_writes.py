@@ -11,7 +11,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lazy import LazyNDArray
+from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.misuse.common import FIXED, array, equal
 
 Write = Callable[[], Any]

@@ -16,8 +16,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import gradient
-from gluon_dynbatch.batch import BUDGET_VARIABLE, RUNTIME
+from gluon_dynbatch.run import gradient
+from gluon_dynbatch.scope import BUDGET_VARIABLE, RUNTIME
 from tests.misuse.refusals import array, cell, dense, net, refused, user_frame, works
 
 __all__ = ["net"]

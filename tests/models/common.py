@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 
 WIDTH = 4

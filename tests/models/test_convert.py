@@ -11,7 +11,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import inputs
 from tests.models.common import LENGTHS, WIDTH, check, ragged, ready

@@ -11,7 +11,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from tests.cells import inputs
 from tests.models.common import LENGTHS, WIDTH, arrays, check, ragged, ready
 

@@ -12,7 +12,7 @@ from mxnet import autograd
 from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.batch import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.models.common import WIDTH, arrays, check, ragged, ready
 

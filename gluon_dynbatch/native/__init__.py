@@ -1,0 +1,19 @@
+"""Native code: what runs once per recorded call, and what looks at every unit of a flush.
+
+`recording.c` is called by `record`, `planning.c` by `schedule`, `lower` and `plan`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from . import planning, recording
+except ImportError as error:
+    raise ImportError(
+        "the native code of gluon_dynbatch is not built; run `pip install .`, or "
+        "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler"
+    ) from error
+
+NATIVE: Any = recording
+PLANNING: Any = planning

@@ -1,0 +1,342 @@
+"""Lazy arrays: what recorded calls return until, and after, their values are there."""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    List,
+    Optional,
+    Tuple,
+)
+
+import mxnet as mx
+import numpy as np
+from mxnet.ndarray import NDArray
+from mxnet.util import is_np_shape
+
+from ..errors import (
+    GradientError,
+    user_message,
+)
+from .types import ROW, TYPES, ArrayType, elements
+from .where import user_line
+
+
+class _Realised:
+    """What lazy arrays that have become real belong to, in place of a recording."""
+
+    open = False
+    recorder = None
+
+
+_REALISED = _Realised()
+
+
+class _OfConstant(int):
+    """The offset, 0, of an array that a creation operator made.
+
+    All that one operator makes are a single value until somebody looks into one or writes to it:
+    a view has to be of the memory of its own array, which becomes real first.
+    """
+
+    __slots__ = ()
+
+
+OF_CONSTANT = _OfConstant(0)
+
+
+class _OfCopy(int):
+    """An offset into a value that is handed out as a copy: views of it lie in that copy."""
+
+    def __init__(self, _: int):
+        #: The copy, of which only the identity counts.
+        self.copy: object = object()
+
+    def __add__(self, other: int) -> _OfCopy:
+        moved = _OfCopy(int(self) + other)
+        moved.copy = self.copy
+        return moved
+
+
+class LazyNDArray(NDArray):
+    """An array that a scope has recorded and not yet computed.
+
+    Its shape, dtype and context are known at once.  Whatever asks for its value, in this package or
+    in any other code, makes it real, and from then on it is an array like any other.
+    """
+
+    __slots__ = ("_recording", "_value", "_offset", "_type", "_real", "__weakref__")
+
+    def __init__(self, recording: Any, value: int, offset: int, type_id: int):
+        # NDArrayBase.__init__ would store a handle, and there is none yet.
+        self._recording = recording
+        self._value = value
+        self._offset = offset
+        self._type = type_id
+        self._real: Optional[NDArray] = None
+
+    # The base class frees the handle here, but it belongs to the real array, which does so itself.
+    # There is nothing to do; a method of C does it in a third of the time of one of Python.
+    __del__ = object.__hash__
+
+    @property
+    def handle(self) -> Any:  # type: ignore[override]
+        """Handle of the real array; asking for it computes the value."""
+        return self.real().handle
+
+    @property
+    def writable(self) -> bool:  # type: ignore[override]
+        """Whether the array may be written to."""
+        return True
+
+    def real(self) -> NDArray:
+        """Return the computed array, computing everything that is pending if need be."""
+        if self._real is None:
+            self._recording.realise(self)
+        return self._real
+
+    def become(self, real: NDArray) -> None:
+        """Take the value of `real`, for good."""
+        self._real = real
+        self._recording = _REALISED
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Tuple of sizes."""
+        return TYPES[self._type].shape
+
+    @property
+    def dtype(self) -> Any:
+        """Element type, as a NumPy type."""
+        return np.dtype(TYPES[self._type].dtype).type
+
+    @property
+    def context(self) -> mx.Context:
+        """Device of the array."""
+        return TYPES[self._type].context
+
+    ctx = context
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(TYPES[self._type].shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return TYPES[self._type].elements
+
+    @property
+    def stype(self) -> str:
+        """Storage type."""
+        return "default"
+
+    @property
+    def pending(self) -> bool:
+        """Whether the value is still to be computed."""
+        return self._recording.open
+
+    @property
+    def constant(self) -> bool:
+        """Whether the value is pending, but known to be what a creation operator makes."""
+        return type(self._offset) is _OfConstant and self._real is None
+
+    @property
+    def _has_views(self) -> bool:
+        """Whether views can be recorded instead of taken."""
+        return self._recording.open and type(self._offset) is not _OfConstant
+
+    @property
+    def memory(self) -> Any:
+        """What tells its memory from that of other arrays of the same value."""
+        return self._offset.copy if type(self._offset) is _OfCopy else None
+
+    def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> LazyNDArray:
+        """Return elements from the `first` on in another shape, without recording a call."""
+        kind = TYPES[self._type]
+        type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
+        offset = self._offset + first if inplace else _OfCopy(self._offset)
+        return self._recording.lazy(self._value, offset, type_id)
+
+    def _index(self, key: Any) -> NDArray:
+        recording = self._recording
+        if not self._has_views:
+            return self.real()[key]
+        view = None
+        if type(key) is slice and (key.step is None or key.step == 1):
+            view = TYPES.view(self._type, key.start, key.stop)
+        elif type(key) is int and not (self.ndim == 1 and is_np_shape()):
+            view = TYPES.view(self._type, key, ROW)
+        if view is not None:
+            return recording.lazy(self._value, self._offset + view[0], view[1])
+        if type(key) is tuple and key and all(type(k) in (int, slice) for k in key):
+            return self._slice_axes(key)
+        if isinstance(key, np.integer):
+            return self._index(int(key))
+        return self.real()[key]
+
+    # The native code puts a faster one here, which turns to `_index` where it does not know.
+    __getitem__ = _index
+
+    def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
+        """Index several axes at once: a view where MXNet makes one, else a recorded ``slice``."""
+        shape = self.shape
+        if len(key) > len(shape):
+            raise IndexError(f"{len(key)} indices for an array with {len(shape)} axes")
+        cuts, kept = [], []
+        for size, k in zip(shape, key):
+            if type(k) is int and not -size <= k < size:
+                raise IndexError(f"index {k} is out of bounds for an axis of size {size}")
+            cut = slice(k % size, k % size + 1) if type(k) is int else k
+            cuts.append(cut.indices(size))
+            if type(k) is not int:
+                kept.append(len(range(*cuts[-1])))
+        if 0 in kept or not kept and len(key) == len(shape) and is_np_shape():
+            return self.real()[key]
+        kept.extend(shape[len(key) :])
+        wanted = tuple(kept) or (1,)
+        if _is_one_piece(cuts, shape):
+            first = sum(cut[0] * elements(shape[a + 1 :]) for a, cut in enumerate(cuts))
+            return self._view(wanted, first=first)
+        # A stop of -1 would mean "the last" to the operator; None means "to the very end".
+        begin, end, step = zip(*((a, None if b < 0 else b, c) for a, b, c in cuts))
+        return mx.nd.slice(self, begin=begin, end=end, step=step).reshape(wanted)
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
+        """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
+        if not self._has_views:
+            return self.real().reshape(*shape, **kwargs)
+        asked = kwargs.get(
+            "shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        )
+        known = resolve_shape(self.shape, tuple(asked))
+        if known is None or kwargs.get("reverse"):
+            return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
+        return self._view(known)
+
+    def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
+        """Return a copy, or a view, with an axis of size one at `axis`."""
+        ndim = self.ndim
+        if not self._has_views or not -ndim - 1 <= axis <= ndim:
+            return self.real().expand_dims(axis, inplace)
+        at = axis + ndim + 1 if axis < 0 else axis
+        shape = self.shape
+        return self._view(shape[:at] + (1,) + shape[at:], inplace)
+
+    def flatten(self, inplace: bool = False) -> NDArray:
+        """Return a copy, or a view, in which all axes but the first are one."""
+        if not self._has_views:
+            return self.real().flatten(inplace)
+        shape = self.shape
+        return self._view((shape[0], elements(shape[1:])), inplace)
+
+    def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
+        """Return a copy, or a view, without axes of size one."""
+        if not self._has_views:
+            return self.real().squeeze(axis, inplace)
+        shape = self.shape
+        axes = range(len(shape)) if axis is None else ([axis] if isinstance(axis, int) else axis)
+        drop = {a % len(shape) for a in axes if axis is None or -len(shape) <= a < len(shape)}
+        if axis is None:
+            drop = {a for a in drop if shape[a] == 1}
+        if len(drop) != len(list(axes)) and axis is not None or any(shape[a] != 1 for a in drop):
+            raise ValueError(f"cannot squeeze axis {axis} of an array of shape {shape}")
+        kept = tuple(n for a, n in enumerate(shape) if a not in drop)
+        return self._view(kept or (1,), inplace)
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+        """Return the array with elements of another type."""
+        if not self.pending:
+            return self.real().astype(dtype, copy)
+        name = np.dtype(dtype).name
+        if not copy and name == TYPES[self._type].dtype:
+            return self
+        return mx.nd.cast(self, dtype=name)
+
+    def copy(self) -> NDArray:
+        """Return a copy."""
+        return mx.nd.identity(self) if self.pending else self.real().copy()
+
+    def detach(self) -> NDArray:
+        """Return the same values in the same memory, cut from the gradient graph."""
+        made = self._recording.detach(self) if self._has_views else None
+        return self.real().detach() if made is None else made
+
+    def backward(
+        self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True
+    ) -> None:
+        """Compute the gradients of this array; as ``NDArray.backward``.
+
+        Raises
+        ------
+        GradientError
+            The graph is gone: all arrays of one flush share one, and backward frees it.
+        """
+        try:
+            self.real().backward(out_grad, retain_graph, train_mode)
+        except mx.MXNetError as error:
+            if "not in a computational graph" not in str(error):
+                raise
+            raise GradientError(
+                user_message(
+                    "this array is not in a graph: it was not recorded under autograd.record(), "
+                    "or backward has "
+                    "already been called on an array of the same flush",
+                    user_line(),
+                    None,
+                    "call mx.autograd.backward(losses) once for all arrays, "
+                    "or pass retain_graph=True",
+                )
+            ) from error
+
+    def as_in_context(self, context: mx.Context) -> NDArray:
+        """Return the array on another device."""
+        return self if context == self.context else self.real().as_in_context(context)
+
+    def __reduce__(self) -> Any:
+        return self.real().__reduce__()
+
+
+def _is_one_piece(cuts: List[Tuple[int, int, int]], shape: Tuple[int, ...]) -> bool:
+    """Whether slices of the first axes leave elements that follow each other in memory."""
+    lengths = [len(range(*cut)) for cut in cuts]
+    several = next((axis for axis, length in enumerate(lengths) if length != 1), None)
+    return several is None or (
+        cuts[several][2] == 1
+        and all(cut == (0, size, 1) for cut, size in zip(cuts[several + 1 :], shape[several + 1 :]))
+    )
+
+
+def _accept_lazy_values() -> None:
+    """Let lazy arrays be assigned to elements of others; there MXNet wants exactly its own type."""
+    original = NDArray._prepare_value_nd
+
+    def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
+        return original(
+            array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs
+        )
+
+    NDArray._prepare_value_nd = prepare
+
+
+_accept_lazy_values()
+
+
+def resolve_shape(old: Tuple[int, ...], asked: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+    """Return the shape that ``reshape`` gives, or None if `asked` uses codes beyond 0 and -1."""
+    if any(n < -1 for n in asked) or asked.count(-1) > 1 or not asked:
+        return None
+    try:
+        new = [old[i] if n == 0 else n for i, n in enumerate(asked)]
+    except IndexError:
+        return None
+    known = elements([n for n in new if n != -1])
+    total = elements(old)
+    if -1 in new:
+        if not known or total % known:
+            raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
+        new[new.index(-1)] = total // known
+    elif known != total:
+        raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
+    return tuple(new)

@@ -1,0 +1,73 @@
+"""Lines of the user's program: the nearest caller outside this package, MXNet and GluonNLP."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from typing import (
+    Any,
+    Dict,
+    Tuple,
+)
+
+import mxnet as mx
+
+from ..errors import (
+    Where,
+)
+
+
+def _library_directories() -> Tuple[str, ...]:
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    roots = [os.path.dirname(mx.__file__), package]
+    site = os.path.dirname(roots[0])
+    return tuple(os.path.join(r, "") for r in [*roots, os.path.join(site, "gluonnlp")])
+
+
+class _UserCode:
+    """Tells the user's code objects from those of the libraries between user and recorder."""
+
+    def __init__(self) -> None:
+        self._directories = _library_directories()
+        #: By id, because hashing a code object reads all of it; held, so that ids stay unique.
+        self.known: Dict[int, Tuple[bool, Any]] = {}
+
+    def __call__(self, code: Any) -> bool:
+        known = self.known.get(id(code))
+        if known is None:
+            name = code.co_filename
+            # Functions that MXNet generates have no file.
+            user = not (name.startswith(self._directories) or name == "<string>")
+            known = self.known[id(code)] = (user, code)
+        return known[0]
+
+
+IS_USER_CODE = _UserCode()
+
+
+def call_line(depth: int = 2) -> Tuple[Any, int]:
+    """Return code object and instruction of the nearest caller outside the libraries."""
+    frame = sys._getframe(depth)
+    while not IS_USER_CODE(frame.f_code):
+        back = frame.f_back
+        if back is None:
+            break
+        frame = back
+    return frame.f_code, frame.f_lasti
+
+
+def where_of(place: Tuple[Any, int]) -> Where:
+    """Make a readable place out of a code object and an instruction."""
+    code, instruction = place
+    number = code.co_firstlineno
+    for start, line in dis.findlinestarts(code):
+        if start > instruction:
+            break
+        number = line or number
+    return Where(code.co_filename, number, code.co_name)
+
+
+def user_line() -> Where:
+    """Return the nearest place outside the libraries."""
+    return where_of(call_line())

@@ -1,0 +1,439 @@
+"""The batching scope."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import inspect
+import logging
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from .auto import MOST_SITES, CallSite
+from .debug import Watch
+from .errors import BudgetError, OptionError, ScopeError, user_message
+from .flush import Flush, Options, Runtime
+from .modes import RECORDING, TRAINING
+from .plan.plan import Plan
+from .record.intercept import CALLS, HOOKS, current_mode
+from .record.recorder import STATE, Recorder
+from .record.where import call_line, user_line, where_of
+from .report import Report
+from .run.gradient import forget
+from .schedule import POLICIES, parse_budget
+
+LOGGER = logging.getLogger("gluon_dynbatch")
+
+GRANULARITIES = ("graph", "block", "operator")
+#: Sets the analysis budget of scopes that are opened without one.
+BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
+
+#: Why values are missing if an interrupt came as a scope began or ended.
+INTERRUPTED = "the scope was interrupted"
+
+#: Flags of code whose frames can wait while others run.
+WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+#: What this process has traced, compiled, planned and measured.
+RUNTIME = Runtime()
+
+
+@atexit.register
+def _forget() -> None:
+    """Let go of what was compiled while Python is whole: custom operators call it when they go."""
+    try:
+        mx.nd.waitall()
+    finally:
+        # Work that failed is no reason to keep the rest.
+        forget()
+        vars(RUNTIME).update(vars(Runtime()))
+        gc.collect()
+
+
+def check_options(
+    analysis_budget: Any = "auto",
+    granularity: str = "auto",
+    policy: str = "auto",
+    max_rows: Optional[int] = None,
+    strict: bool = False,
+    debug: bool = False,
+) -> Options:
+    """Check the options of a scope; see :func:`gluon_dynbatch.batching`."""
+    if granularity not in ("auto", *GRANULARITIES):
+        raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
+    if policy not in ("auto", *POLICIES):
+        raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
+    if max_rows is not None and (
+        isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1
+    ):
+        raise OptionError(
+            f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}"
+        )
+    for name, switch in (("strict", strict), ("debug", debug)):
+        # A text such as "no" counts as true in Python.
+        if not isinstance(switch, (bool, np.bool_)):
+            raise OptionError(f"{name} must be True or False, not {switch!r}")
+    return Options(
+        parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug)
+    )
+
+
+class Hold:
+    """The part of one ``with`` statement in the scope that it opened or joined."""
+
+    __slots__ = ("scope", "statement", "computes")
+
+    def __init__(self) -> None:
+        self.scope: Optional[Batch] = None
+        #: Weak reference that is dead as soon as the statement is left, in whatever way; to the
+        #: `Batch` if there is no statement.
+        self.statement: Any = None
+        #: Whether what is pending is computed at the end of this statement.
+        self.computes = False
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the statement was left without a call of ``__exit__`` that came to its end."""
+        return self.statement is None or self.statement() is None
+
+    def let_go(self, statement: Any) -> None:
+        """Leave the scope, as the statement is gone."""
+        del statement
+        if self.scope is not None:
+            self.scope._release(self, INTERRUPTED)
+
+
+class _Exit:
+    """Makes an ``__exit__`` for each ``with`` statement, which alone holds it.
+
+    That is how a statement is known to be left: an interrupt may come when ``__enter__`` has not
+    quite returned, or ``__exit__`` has not quite begun, and then Python calls ``__exit__`` never.
+    A ``partial`` has no frame, in which a traceback would keep it alive.
+    """
+
+    def __get__(self, batch: Optional[Batch], kind: Any = None) -> Any:
+        if batch is None:
+            return Batch._leave_by_hand
+        hold = Hold()
+        leave = functools.partial(batch._leave, hold)
+        hold.statement = weakref.ref(leave, hold.let_go)
+        batch._entering = hold
+        return leave
+
+
+class Batch:
+    """A scope in which calls are recorded and run together.
+
+    Made by :func:`gluon_dynbatch.batching`; usable in a ``with`` statement, again and again.
+    Inside another scope it joins that one and cannot have other options.  A scope is open until the
+    last ``with`` statement that opened or joined it is left, in whatever order that happens; what
+    is pending is computed when the first of those still open is left.
+
+    Attributes
+    ----------
+    report : Report
+        What happened since the scope was entered.
+    plan : Plan or None
+        The launches of the last flush.
+    """
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._defaults: Dict[str, Any] = {}
+        self._environment: Any = "auto"
+        self._recorder: Optional[Recorder] = None
+        #: Statements in this scope, the oldest first; it is open as long as there is one.
+        self._holds: Dict[Hold, None] = {}
+        #: What looking up ``__exit__`` made for the ``__enter__`` that follows.
+        self._entering: Optional[Hold] = None
+        #: What was entered through this object without a statement, as by an ``ExitStack``.
+        self._by_hand: List[Hold] = []
+        #: What the thread that opened the scope knows of it.
+        self._state: Dict[str, Any] = {}
+        #: The user's line that opened the scope, as code object and instruction.
+        self._place: Any = None
+        #: The generator that opened the scope and may never go on, if that is so.
+        self._generator: Any = None
+        self._site: Optional[CallSite] = None
+        #: Calls that may still run at once before recording begins.
+        self._at_once = 0
+        self.report = Report()
+        self.plan: Optional[Plan] = None
+
+    def __enter__(self) -> Batch:
+        hold, self._entering = self._entering, None
+        if hold is None or hold.is_dead:
+            hold = Hold()
+            hold.statement = weakref.ref(self, hold.let_go)
+            self._by_hand.append(hold)
+        scope = STATE.batch
+        if scope is not None and all(held.is_dead for held in scope._holds):
+            scope._close(INTERRUPTED)
+            scope = None
+        try:
+            if scope is None:
+                scope = self._open(hold, sys._getframe(1))
+            else:
+                scope._admit(hold, self._options)
+        except BaseException:
+            hold.let_go(None)
+            raise
+        return scope  # type: ignore[no-any-return]
+
+    if TYPE_CHECKING:
+
+        def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+    else:
+        __exit__ = _Exit()
+
+    def _open(self, hold: Hold, frame: Any) -> Batch:
+        """Open the scope; whatever interrupts this, `_close` undoes it."""
+        if self._holds:
+            raise ScopeError(
+                user_message(
+                    "this scope is open in another thread",
+                    user_line(),
+                    None,
+                    "make a scope for each thread with gluon_dynbatch.batching()",
+                )
+            )
+        self.report = Report()
+        self.plan = None
+        self._defaults = {}
+        self._environment = _budget_from_environment()
+        self._place = call_line()
+        self._generator = frame if _may_be_left(frame) else None
+        self._state = vars(STATE)
+        recorder = Recorder(RUNTIME.library, self.flush)
+        recorder.forced = self.report.forced
+        recorder.immediate = self.report.immediate
+        recorder.strict = self._options.strict
+        recorder.watch = Watch() if self._options.debug else None
+        self._site = self._call_site(frame)
+        self._at_once = 0
+        if self._site is not None:
+            self._at_once, recorder.hold = self._site.enter()
+        self._recorder = recorder
+        hold.scope = self
+        self._holds[hold] = None
+        self._state["batch"] = self
+        CALLS.acquire(self)
+        if not self._at_once:
+            self._record()
+        return self
+
+    def _call_site(self, frame: Any) -> Optional[CallSite]:
+        """Return what "auto" knows of the place that opens this scope; None without "auto"."""
+        if "auto" not in (self._options.granularity, self._options.policy):
+            return None
+        if frame.f_globals.get("__name__") == f"{__package__}.block" and frame.f_back:
+            frame = frame.f_back  # the scope is that of `map`; the place is its caller's
+        sites = STATE.sites
+        key = (id(frame.f_code), frame.f_lasti, current_mode(), self._options_now())
+        found = sites.get(key)
+        if found is None or not found.is_current:
+            if len(sites) >= MOST_SITES:
+                sites.clear()
+            found = sites[key] = CallSite(RUNTIME, frame.f_code)
+        return found
+
+    def _record(self) -> None:
+        """Record calls from now on."""
+        assert self._recorder is not None
+        self._at_once = 0
+        HOOKS.acquire(self)
+        self._recorder.mode = current_mode()
+        self._state["recorder"] = self._recorder
+
+    def recorder_of(self, block: Any) -> Optional[Recorder]:
+        """Return what records a call of a block that comes now; None if it is to run at once."""
+        if self._at_once:
+            assert self._site is not None
+            calls = self.report.at_once
+            if calls < self._at_once and (calls or self._site.expects(block)):
+                self.report.at_once += 1
+            else:
+                self._record()
+        return STATE.recorder  # type: ignore[no-any-return]
+
+    def count_wait(self, seconds: float) -> None:
+        """Take note of time spent waiting for a value: none of it is recording."""
+        self.report.count_wait(1e3 * seconds)
+        recorder = self._recorder
+        if recorder is not None and recorder.recording.started:
+            recorder.recording.started += seconds
+
+    def _admit(self, hold: Hold, options: Options) -> None:
+        """Let a statement inside this scope join it."""
+        default = check_options()
+        for name, asked, own, plain in zip(Options._fields, options, self._options, default):
+            if asked != plain and asked != own:
+                outer = where_of(self._place)
+                raise ScopeError(
+                    user_message(
+                        f"a batching scope inside another asks for {name}={asked!r}, the outer "
+                        f"one, opened at {outer.filename}:{outer.line}, has {own!r}",
+                        user_line(),
+                        None,
+                        "give the option to the outer scope, or leave it out here",
+                    )
+                )
+        # It may never go on, and then nobody computes what this statement leaves behind.
+        hold.computes = self._generator is not None and not _is_running(self._generator)
+        hold.scope = self
+        self._holds[hold] = None
+
+    def _leave_by_hand(self, kind: Any, error: Any, trace: Any) -> None:
+        """Leave without a ``with`` statement of one's own."""
+        while self._by_hand:
+            hold = self._by_hand.pop()
+            if hold.scope is not None:
+                self._leave(hold, kind, error, trace)
+                break
+
+    def _leave(self, hold: Hold, kind: Any, error: Any, trace: Any) -> None:
+        scope = hold.scope
+        if scope is None:
+            # Not that of a statement: it was looked up to be called.
+            self._leave_by_hand(kind, error, trace)
+            return
+        # GeneratorExit is how a generator ends that nobody asks for more: no failure.
+        failed = kind is not None and kind is not GeneratorExit
+        try:
+            if next(iter(scope._holds), None) is hold:
+                scope._finish(failed)
+            elif hold.computes and not failed:
+                scope.flush()
+        finally:
+            ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
+            scope._release(hold, f"the scope ended {ending}")
+
+    def _finish(self, failed: bool) -> None:
+        """Compute what is pending at the end of the oldest statement in this scope."""
+        if len(self._holds) > 1:
+            # Calls of other statements are pending as well: one's failure is not theirs.
+            with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
+                self.flush()
+        elif not failed:
+            self.flush()
+            if self._site is not None:
+                self.report.choice = self._site.leave(self.report.at_once)
+
+    def _release(self, hold: Hold, reason: str) -> None:
+        """Let a statement go, and close the scope after the last one; may be called again."""
+        self._holds.pop(hold, None)
+        if not self._holds:
+            self._close(reason)
+        # Not before the scope is closed: if this was interrupted, `Hold.let_go` does it again.
+        hold.statement = None
+
+    def _close(self, reason: str) -> None:
+        """Leave nothing behind; may be called again, if it was interrupted."""
+        if self._state.get("batch") is self:
+            self._state["recorder"] = None
+        HOOKS.release(self)
+        CALLS.release(self)
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.close(reason)
+        self._holds.clear()
+        self._recorder = self._site = self._generator = None
+        self._at_once = 0
+        if self._state.get("batch") is self:
+            self._state["batch"] = None
+
+    def use_defaults(self, defaults: Dict[str, Any]) -> None:
+        """Take over options that a block was hybridized with; the first block to give one wins."""
+        for name, value in defaults.items():
+            self._defaults.setdefault(name, value)
+
+    def _options_now(self) -> Options:
+        """Return the options of the next flush: own ones, else a block's, else the defaults."""
+        options = self._options
+        for name, value in self._defaults.items():
+            if getattr(options, name) == "auto":
+                options = options._replace(**{name: value})
+        return options if options.budget != "auto" else options._replace(budget=self._environment)
+
+    def flush(self) -> None:
+        """Compute everything recorded so far.
+
+        Returns as soon as the work is handed to MXNet's engine.  Happens by itself at the end of
+        the scope, and whenever a value is asked for.
+        """
+        recorder = self._recorder
+        if recorder is None:
+            return
+        ended, mode = recorder.recording, current_mode()
+        try:
+            self._state["recorder"] = None
+            recorder.fresh()
+            ended.check_handles()
+            if recorder.watch is not None:
+                recorder.watch.check()
+            flush = Flush(RUNTIME, self._options_now(), ended, self._site, self.report.at_once)
+            flush.run()
+            ended.close()
+        except BaseException as error:
+            ended.drop(f"computing it failed with {type(error).__name__}")
+            # What runs launches puts the mode back by itself, but for an interrupt just before.
+            mx.autograd.set_recording(bool(mode & RECORDING))
+            mx.autograd.set_training(bool(mode & TRAINING))
+            raise
+        finally:
+            if self._holds and not self._at_once:
+                self._state["recorder"] = recorder
+        if flush.report is not None:
+            self.plan = flush.plan
+            self.report.flushes.append(flush.report)
+            LOGGER.debug("%s", flush.report.line)
+
+
+def _may_be_left(frame: Any) -> bool:
+    """Whether a frame is that of a generator or coroutine that may wait for ever once it yields.
+
+    Not if it was begun by an ``__enter__``, as of ``contextlib.contextmanager``: then a ``with``
+    statement sees to it that it comes to its end.
+    """
+    if not frame.f_code.co_flags & WAITS:
+        return False
+    while frame is not None and frame.f_code.co_flags & WAITS:
+        if frame.f_code.co_name == "__aenter__":
+            return False
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name != "__enter__"
+
+
+def _is_running(frame: Any) -> bool:
+    """Whether a frame is on the stack of this thread."""
+    running = sys._getframe(1)
+    while running is not None and running is not frame:
+        running = running.f_back
+    return running is not None
+
+
+def _budget_from_environment() -> Any:
+    text = os.environ.get(BUDGET_VARIABLE, "auto")
+    try:
+        return parse_budget(text)
+    except BudgetError as error:
+        raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
+
+
+def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Check options given to ``hybridize`` and return them under the names of :class:`Options`."""
+    checked = check_options(**options)
+    names: Tuple[Tuple[str, str], ...] = (
+        ("analysis_budget", "budget"),
+        ("granularity",) * 2,
+        ("policy",) * 2,
+    )
+    return {field: getattr(checked, field) for given, field in names if given in options}

@@ -1,0 +1,164 @@
+"""Graphs from drawings, random graphs, and slow but obvious answers to compare with."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Callable, Dict, List, NamedTuple
+
+import networkx as nx
+import numpy as np
+from hypothesis import strategies as st
+
+from gluon_dynbatch.schedule import check_groups
+from gluon_dynbatch.schedule.dependencies import Dependencies, check_graph
+
+Order = Callable[[nx.DiGraph], List[str]]
+
+
+class Drawing(NamedTuple):
+    """A graph with the names that its units have in the drawing."""
+
+    graph: Dependencies
+    names: List[str]
+
+    def launches(self, groups: np.ndarray) -> List[str]:
+        """Write each launch as the sorted names of its units, in order of the launches."""
+        check_groups(self.graph, groups)
+        members: Dict[int, List[str]] = {}
+        for name, group in zip(self.names, groups.tolist()):
+            members.setdefault(group, []).append(name)
+        return [" ".join(sorted(members[group])) for group in sorted(members)]
+
+
+def breadth_first(dag: nx.DiGraph) -> List[str]:
+    """Record in the order of the names, sample after sample as far as possible."""
+    return list(nx.lexicographical_topological_sort(dag))
+
+
+def depth_first(dag: nx.DiGraph) -> List[str]:
+    """Record in the opposite order: whatever may come last in the other one comes first."""
+    return list(nx.lexicographical_topological_sort(dag, key=lambda name: [-ord(c) for c in name]))
+
+
+def draw(text: str, order: Order = breadth_first) -> Drawing:
+    """Read lines such as ``a0 -> b1 -> a2``; the letter of a unit is its signature."""
+    dag = nx.DiGraph()
+    for line in text.strip().splitlines():
+        units = [unit.strip() for unit in line.split("->")]
+        nx.add_path(dag, units)
+    names = order(dag)
+    place = {name: number for number, name in enumerate(names)}
+    preds = [[place[pred] for pred in dag.predecessors(name)] for name in names]
+    letters = sorted({name[0] for name in names})
+    return Drawing(build([letters.index(name[0]) for name in names], preds), names)
+
+
+def build(
+    signature: List[int], preds: List[List[int]], rows: List[int] | None = None
+) -> Dependencies:
+    """Make a checked graph from a list of predecessors per unit."""
+    offsets = np.cumsum([0] + [len(units) for units in preds], dtype=np.int64)
+    flat = np.array([pred for units in preds for pred in units], np.int32)
+    height = np.array([1] * len(signature) if rows is None else rows, np.int64)
+    graph = Dependencies(np.array(signature, np.int32), offsets, flat, height)
+    check_graph(graph)
+    return graph
+
+
+def pred_lists(graph: Dependencies) -> List[List[int]]:
+    """Return the predecessors of every unit."""
+    return [part.tolist() for part in np.split(graph.preds, graph.offsets[1:-1])][: graph.size]
+
+
+def as_networkx(graph: Dependencies) -> nx.DiGraph:
+    """Return the same graph for networkx."""
+    dag = nx.DiGraph()
+    dag.add_nodes_from(range(graph.size))
+    for unit, preds in enumerate(pred_lists(graph)):
+        dag.add_edges_from((pred, unit) for pred in preds)
+    return dag
+
+
+@st.composite
+def graphs(draw_value: Callable, max_units: int = 24) -> Dependencies:
+    """Any DAG: several edges between two units, gaps between the signature ids, rows of zero."""
+    units = draw_value(st.integers(0, max_units))
+    names = draw_value(st.sampled_from([[0], [0, 1], [2, 0, 5], [1, 7, 3, 4]]))
+    signature = draw_value(st.lists(st.sampled_from(names), min_size=units, max_size=units))
+    rows = draw_value(st.lists(st.integers(0, 5), min_size=units, max_size=units))
+    preds = [
+        draw_value(st.lists(st.integers(0, unit - 1), max_size=3)) if unit else []
+        for unit in range(units)
+    ]
+    return build(signature, preds, rows)
+
+
+def random_graph(seed: int, units: int, signatures: int, window: int) -> Dependencies:
+    """Make a larger graph whose edges reach back at most `window` units; wide if that is large."""
+    rng = np.random.default_rng(seed)
+    preds = [
+        rng.integers(max(0, unit - window), unit, rng.integers(0, 4)).tolist() if unit else []
+        for unit in range(units)
+    ]
+    return build(rng.integers(0, signatures, units).tolist(), preds)
+
+
+def random_trees(seed: int, trees: int, size: int) -> Dependencies:
+    """Make trees in post-order whose units are told apart by their number of children."""
+    rng = np.random.default_rng(seed)
+    signature: List[int] = []
+    preds: List[List[int]] = []
+    for _ in range(trees):
+        roots: List[int] = []
+        for left in range(size - 1, -1, -1):
+            wanted = int(rng.choice(5, p=[0.5, 0.28, 0.12, 0.06, 0.04]))
+            count = min(len(roots), wanted if left else len(roots), 4)
+            preds.append([roots.pop() for _ in range(count)])
+            signature.append(count)
+            roots.append(len(signature) - 1)
+    return build(signature, preds)
+
+
+def slow_depth(graph: Dependencies) -> List[int]:
+    """Compute depths by the definition."""
+    depth: List[int] = []
+    for preds in pred_lists(graph):
+        depth.append(max((depth[pred] + 1 for pred in preds), default=0))
+    return depth
+
+
+def slow_bound(graph: Dependencies) -> int:
+    """Compute the bound by walking every path there is."""
+    dag = as_networkx(graph)
+    most: Dict[int, int] = {}
+
+    def walk(unit: int, counts: Dict[int, int]) -> None:
+        signature = int(graph.signature[unit])
+        counts = {**counts, signature: counts.get(signature, 0) + 1}
+        for key, count in counts.items():
+            most[key] = max(most.get(key, 0), count)
+        for after in dag.successors(unit):
+            walk(after, counts)
+
+    for unit in range(graph.size):
+        walk(unit, {})
+    return sum(most.values())
+
+
+def fewest_launches(graph: Dependencies) -> int:
+    """Try all schedules; launching every ready unit of a signature is never a mistake."""
+    preds = [sum({1 << pred for pred in units}) for units in pred_lists(graph)]
+    everything = (1 << graph.size) - 1
+
+    @lru_cache(maxsize=None)
+    def rest(done: int) -> int:
+        if done == everything:
+            return 0
+        ready: Dict[int, int] = {}
+        for unit in range(graph.size):
+            if not done >> unit & 1 and preds[unit] & ~done == 0:
+                key = int(graph.signature[unit])
+                ready[key] = ready.get(key, 0) | 1 << unit
+        return 1 + min(rest(done | units) for units in ready.values())
+
+    return rest(0)
