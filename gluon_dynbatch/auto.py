@@ -23,15 +23,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 import mxnet as mx
 import numpy as np
 
+from .accounts import Account, Searches
 from .modes import RECORDING
 from .race import AT_ONCE, Race, Setting
 from .report import FlushReport
 from .schedule import Analysis, Budget
 
-#: Recording one call takes so many seconds more than making it at once.
-RECORDING_SECONDS = 4e-6
-#: Up to so many calls per launch, recording cannot pay.
-NARROW = 1.25
 #: If recording takes less than this share of what calls at once take, nobody need time those.
 CERTAIN = 1 / 3
 #: A workload's minibatches have up to so many times the calls of its first one, or a part thereof;
@@ -43,35 +40,8 @@ PATIENCE = 4
 MOST_WHOLE = 4096
 #: What the analysis may cost if that is left open.
 AS_IT_PAYS = "as it pays"
-#: Searches after which it is asked whether they earn what they cost.
-SEARCHES = 3
 #: Places remembered per thread, and workloads per place.
 MOST_SITES, MOST_WORKLOADS = 256, 16
-
-
-class Figures:
-    """Running figures of the process: what a launch costs, and what the analyzer gets done."""
-
-    def __init__(self) -> None:
-        #: Visits per millisecond of the last analysis.
-        self.rate: Optional[float] = None
-        #: Seconds to hand out a launch, by whether it is recorded for a backward pass.
-        self._launch: Dict[bool, float] = {}
-
-    def note(self, recorded: bool, seconds: float, launches: int) -> None:
-        """Take note of what handing out so many launches took, when nothing had to be built."""
-        each = seconds / launches
-        self._launch[recorded] = 0.8 * self._launch.get(recorded, each) + 0.2 * each
-
-    def launch_seconds(self, recorded: bool) -> Optional[float]:
-        """Seconds that one launch costs, its backward pass, of twice the work, included."""
-        each = self._launch.get(recorded)
-        return None if each is None else each * (3 if recorded else 1)
-
-    def visits_per_launch(self, recorded: bool) -> Optional[float]:
-        """Visits of the analyzer that take as long as one launch; None before it is known."""
-        seconds = self.launch_seconds(recorded)
-        return None if seconds is None or self.rate is None else seconds * 1e3 * self.rate
 
 
 class Choice(NamedTuple):
@@ -86,55 +56,6 @@ class Choice(NamedTuple):
     budget: str = ""
     #: What one launch less is worth, in visits; None for no limit.
     worth: Optional[float] = None
-
-
-class _Searches:
-    """What searching has cost at one workload and granularity, and what it has saved."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._spent = self._saved = 0.0
-
-    @property
-    def pay(self) -> bool:
-        """Whether it has earned what it cost, or has hardly been tried."""
-        return self._number < SEARCHES or self._saved >= self._spent
-
-    def note(self, analysis: Analysis, launch_seconds: float) -> None:
-        """Take note of an analysis, if it searched."""
-        self._number += analysis.search_milliseconds > 0
-        self._spent += 1e-3 * analysis.search_milliseconds
-        self._saved += launch_seconds * analysis.saved
-
-
-class _Account:
-    """What one scope did, flush by flush."""
-
-    def __init__(self) -> None:
-        self.calls = self.units = self.launches = self.flushes = 0
-        self.analysis = self.dispatch = 0.0
-
-    def note(self, calls: int, flush: FlushReport) -> None:
-        """Add a flush with so many calls of blocks."""
-        self.flushes += 1
-        self.calls += calls
-        self.units += flush.units
-        self.launches += flush.launches
-        self.analysis += 1e-3 * flush.analysis_ms
-        self.dispatch += 1e-3 * flush.dispatch_ms
-
-    @property
-    def narrow(self) -> bool:
-        """Whether launches are hardly wider than calls."""
-        return self.units <= NARROW * self.launches
-
-    @property
-    def ratio(self) -> float:
-        """What recording takes, as a multiple of what calls at once take; the engine left out."""
-        if not self.calls or not self.dispatch:
-            return 0.0
-        recorded = RECORDING_SECONDS * self.calls + self.analysis + self.dispatch
-        return recorded / (self.calls * self.dispatch / self.launches)
 
 
 class Workload:
@@ -168,7 +89,7 @@ class Workload:
         self.recorded = 0
         #: Whether samples of the first scope repeat, so that whole samples might merge.
         self.repeats = False
-        self._searches: Dict[str, _Searches] = {}
+        self._searches: Dict[str, Searches] = {}
 
     @property
     def at_once(self) -> bool:
@@ -185,11 +106,11 @@ class Workload:
         """Return a workload of the same blocks for larger minibatches; nothing is known of it."""
         return Workload(set(self.called), 0, self._settings, self._all_open)
 
-    def searches(self, setting: Setting) -> _Searches:
+    def searches(self, setting: Setting) -> Searches:
         """Return the account of searches at a granularity."""
-        return self._searches.setdefault(setting.granularity, _Searches())
+        return self._searches.setdefault(setting.granularity, Searches())
 
-    def judge(self, account: _Account) -> None:
+    def judge(self, account: Account) -> None:
         """Let the account of a recorded scope say who else takes part."""
         self.recorded += 1
         if self.recorded == 1 and self.repeats and account.flushes == 1:
@@ -250,7 +171,7 @@ class CallSite:
         self._timed = False
         self._workload: Optional[Workload] = None
         self._setting: Optional[Setting] = None
-        self._account = _Account()
+        self._account = Account()
 
     @property
     def is_current(self) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-import mxnet as mx
 import numpy as np
-from mxnet.ndarray import NDArray
 
-from .auto import CallSite, Choice, Figures, is_recorded
+from .accounts import Figures
+from .auto import CallSite, Choice, is_recorded
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where, user_message
@@ -28,13 +27,9 @@ from .report import Alone, FlushReport
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import GradientTape, forget
+from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
 from .schedule import Analysis, Budget, analyze, singles_in_order, split_by_rows
 from .trace.entry import Library
-
-#: Handing out this many arrays of one type pays for splitting one array.
-MANY = 8
-#: Outputs of one split.
-SPLIT = 512
 
 
 class Runtime:
@@ -118,33 +113,42 @@ class Flush:
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        self._hand_out_constants(lazies)
+        hand_out_constants(recording, lazies)
         lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
         choice = self._choose()
         built = self._runtime.dispatcher.built
         before = time.perf_counter()
-        owners, views = _split_views(recording, lazies)
+        owners, views = split_views(recording, lazies)
         planned, cached = self._planned(choice, sorted({lazy._value for lazy in owners}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
         heads, held = self._heads(planned, owners)
         execution, tape = self._execute(planned, held)
-        arrays = self._hand_out(execution, planned, heads, owners)
+        arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
         for view, owner, offset in views:
             recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
-            _become_view(view, owner, offset, bool(recorded))
+            become_view(view, owner, offset, bool(recorded))
         finished = time.perf_counter()
-        self.report = FlushReport(
-            len(recording.node_entry),
-            planned.plan.units.dependencies.size,
+        recorded_in = started - (recording.started or started)
+        times = recorded_in, analysed - before, finished - analysed
+        self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
+        self._note(finished - analysed, built)
+
+    def _report(
+        self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float
+    ) -> FlushReport:
+        """Say what happened; the times are those of recording, analysis and dispatch."""
+        plan = planned.plan
+        return FlushReport(
+            len(self._recording.node_entry),
+            plan.units.dependencies.size,
             planned.launches,
-            planned.widths[0],
-            planned.widths[1],
+            *planned.widths,
             choice.setting.granularity,
             choice.policy,
             choice.budget,
@@ -154,13 +158,10 @@ class Flush:
                 Alone(name, why, calls, self._where(planned, node))
                 for name, why, calls, node in planned.alone
             ),
-            planned.plan.rows_gathered,
-            planned.plan.arena_bytes,
-            1e3 * (started - (recording.started or started)),
-            1e3 * (analysed - before),
-            1e3 * (finished - analysed),
+            plan.rows_gathered,
+            plan.arena_bytes,
+            *milliseconds,
         )
-        self._note(finished - analysed, built)
 
     def _note(self, seconds: float, built: int) -> None:
         """Tell "auto" what this flush did; what had to be compiled says nothing of the next one."""
@@ -309,92 +310,6 @@ class Flush:
         )
         execution.run()
         return execution, tape
-
-    def _hand_out_constants(self, lazies: List[LazyNDArray]) -> None:
-        recording = self._recording
-        numbers = {value: i for i, value in enumerate(recording.external_values)}
-        for lazy in lazies:
-            if lazy.constant:
-                # A copy: the holder may write into it.
-                lazy.become(recording.externals[numbers[lazy._value]].copy())
-
-    def _hand_out(
-        self, execution: Execution, planned: Planned, heads: Any, lazies: List[LazyNDArray]
-    ) -> List[NDArray]:
-        """Make the arrays that are still held real, as copies out of the arenas."""
-        groups: Dict[Any, List[int]] = {}
-        for i, (head, _) in enumerate(heads):
-            arena, element = planned.plan.place(head.term)
-            groups.setdefault((arena, head.shape), []).append(i)
-        arrays: List[Optional[NDArray]] = [None] * len(lazies)
-        for (arena, shape), members in groups.items():
-            starts = [planned.plan.place(heads[i][0].term)[1] + heads[i][0].offset for i in members]
-            for i, array in zip(members, _take_out(execution, arena, shape, starts)):
-                arrays[i] = array
-                lazies[i].become(array)
-        return arrays  # type: ignore[return-value]
-
-
-def _split_views(
-    recording: Recording, lazies: List[LazyNDArray]
-) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray, int]]]:
-    """Return arrays that get memory of their own, and views: of which of these, from where on."""
-    sharing: Dict[Any, List[LazyNDArray]] = {}
-    for lazy in lazies:
-        sharing.setdefault(recording.memory(lazy)[0], []).append(lazy)
-    owners, views = [], []
-    for (value, _), held in sharing.items():
-        owner = held[0] if len(held) == 1 else _owner(recording, value, held)
-        if owner is None:
-            owners += held
-        else:
-            owners.append(owner)
-            views += [(one, owner, recording.memory(one)[1]) for one in held if one is not owner]
-    return owners, views
-
-
-def _owner(recording: Recording, value: int, held: List[LazyNDArray]) -> Optional[LazyNDArray]:
-    """Return an array that spans all that lie in the memory of `value`; None if they lie apart."""
-    size = TYPES[recording.value_type[value]].elements
-    # The value itself comes first: what is cut from it has no gradient.
-    whole = sorted((one for one in held if one.size == size), key=lambda one: one._value != value)
-    if whole:
-        return whole[0]
-    places = sorted((recording.memory(one)[1], one.size) for one in held)
-    if all(a + size <= b for (a, size), (b, _) in zip(places, places[1:])):
-        return None
-    return recording.lazy(value, 0, recording.value_type[value])
-
-
-def _become_view(view: LazyNDArray, owner: LazyNDArray, offset: int, recorded: bool) -> None:
-    """Let a view share the memory of its array, as it would without a scope."""
-    previous = mx.autograd.set_recording(recorded)
-    try:
-        flat = owner.real().reshape((-1,))
-        if view.size != owner.size:
-            flat = flat[offset : offset + view.size]
-        made = flat.reshape(view.shape)
-        view.become(made if recorded else made.detach())
-    finally:
-        mx.autograd.set_recording(previous)
-
-
-def _take_out(
-    execution: Execution, arena: int, shape: Tuple[int, ...], starts: List[int]
-) -> List[NDArray]:
-    if len(starts) < MANY:
-        return [execution.buffers.elements(arena, start, shape).copy() for start in starts]
-    unit = int(np.prod(shape))
-    elements = np.array(starts, dtype=np.int64)
-    rows = execution.buffers.rows(arena, elements, unit).reshape((len(starts),) + shape)
-    made: List[NDArray] = []
-    for low in range(0, len(starts), SPLIT):
-        part = rows[low : low + SPLIT]
-        if len(part) == 1:
-            made.append(part[0].copy())
-        else:
-            made += mx.nd.SliceChannel(part, num_outputs=len(part), axis=0, squeeze_axis=True)
-    return made
 
 
 def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:

@@ -9,7 +9,8 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto
-from gluon_dynbatch.auto import BAND, GROWTH, Figures, _Account, _Searches
+from gluon_dynbatch.accounts import Account, Figures, Searches
+from gluon_dynbatch.auto import BAND, GROWTH
 from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, Race
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.report import FlushReport
@@ -187,14 +188,14 @@ def test_minibatches_of_reading_scopes_may_grow(net):
     ],
 )
 def test_the_account_of_a_scope(flush, ratio):
-    account = _Account()
+    account = Account()
     account.note(100, report(**flush))
     assert account.ratio == pytest.approx(ratio)
     assert account.narrow == ("launches" in flush)
 
 
 def test_calls_at_once_take_part_where_the_account_is_open(net, clock, monkeypatch):
-    monkeypatch.setattr(_Account, "ratio", 0.5)
+    monkeypatch.setattr(Account, "ratio", 0.5)
     samples = rows(40)
     seconds = {"operator": 3.0, "block": 3.5, "graph": 3.5, "at once": 1.0}
     ran, batch = settle(clock, lambda: run(net, samples)[0], seconds)
@@ -206,7 +207,7 @@ def test_calls_at_once_take_part_where_the_account_is_open(net, clock, monkeypat
 
 
 def test_calls_at_once_take_no_part_where_recording_clearly_pays(net, clock, monkeypatch):
-    monkeypatch.setattr(_Account, "ratio", 0.1)
+    monkeypatch.setattr(Account, "ratio", 0.1)
     samples = rows(40)
     ran, batch = settle(clock, lambda: run(net, samples)[0], dict.fromkeys(MODES, 1.0))
     assert "at once" not in ran
@@ -229,7 +230,7 @@ def test_whoever_asks_for_something_is_not_run_at_once(net, options):
 
 
 def test_a_search_goes_on_while_it_earns_what_it_costs():
-    account = _Searches()
+    account = Searches()
     for _ in range(3):
         assert account.pay
         account.note(Analysis(None, 1, 1, 5.0, "search", True, 0, 5.0), 1)
@@ -370,7 +371,7 @@ def test_blocks_that_are_not_dynamic_are_counted_too():
 def parts(monkeypatch, clock):
     """Minibatches of eight calls may run in two parts."""
     monkeypatch.setattr(auto, "MOST_WHOLE", 8)
-    monkeypatch.setattr(_Account, "ratio", 0.0)
+    monkeypatch.setattr(Account, "ratio", 0.0)
     return clock
 
 

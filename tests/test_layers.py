@@ -26,6 +26,7 @@ ORDER = (
     "run",
     "cache",
     "debug",
+    "accounts",
     "race",
     "auto",
     "flush",
@@ -44,6 +45,7 @@ PURE = (
     "record.structure",
     "schedule",
     "plan",
+    "accounts",
     "cache",
     "race",
 )
