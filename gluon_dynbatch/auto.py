@@ -214,7 +214,7 @@ class CallSite:
 
         Parameters
         ----------
-        recording : Recording
+        recording : Tape
             What is to be run.
         options : Options
             Of the scope, some of them ``"auto"``.

@@ -9,9 +9,9 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
-from .errors import ArgumentError, user_message
 from .record import structure
-from .record.recorder import ARGUMENTS, FLATTENER, STATE, context_error
+from .record.recorder import FLATTENER, bad_argument, context_error
+from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
 from .run.dispatch import ONE_AT_A_TIME
@@ -209,14 +209,7 @@ class DynamicHybridBlock(HybridBlock):
         try:
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:
-            raise ArgumentError(
-                user_message(
-                    f"an argument holds {error.args[0]!r} of type {type(error.args[0]).__name__}",
-                    user_line(),
-                    self.name,
-                    ARGUMENTS,
-                )
-            ) from None
+            raise bad_argument(error.args[0], self.name) from None
         callee = RUNTIME.library.callee(self)
         graph = callee.graphs.get(spec)
         if graph is None:

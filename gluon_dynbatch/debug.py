@@ -15,7 +15,7 @@ from .errors import MismatchError, user_message
 from .lower.expand import expand, read_nodes
 from .lower.segment import SegmentTable
 from .plan.plan import Plan, make_plan
-from .record.recorder import Recording
+from .record.tape import Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
 from .run.dispatch import Dispatcher
@@ -73,7 +73,7 @@ class Watch:
         self._entries: Set[int] = set()
         self._externals = 0
 
-    def note(self, recording: Recording) -> None:
+    def note(self, recording: Tape) -> None:
         """Look at the arrays and parameters that the last recorded call brought along."""
         where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
         for array in recording.externals[self._externals :]:
@@ -117,7 +117,7 @@ class Comparison:
 
     Parameters
     ----------
-    recording : Recording
+    recording : Tape
         What was recorded.
     plan : Plan
         The launches to check.
@@ -129,7 +129,7 @@ class Comparison:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: Tape,
         plan: Plan,
         terms: np.ndarray,
         segments: SegmentTable,
@@ -184,7 +184,7 @@ class Comparison:
                 )
 
 
-def _comparable(recording: Recording) -> Iterator[Tuple[int, int]]:
+def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
     """Yield calls with their results, but for those that depend on random numbers."""
     nodes = read_nodes(recording)
     random: Set[int] = set()
@@ -201,7 +201,7 @@ def _comparable(recording: Recording) -> Iterator[Tuple[int, int]]:
             yield node, value
 
 
-def _tolerances(recording: Recording) -> Dict[str, Tuple[float, float]]:
+def _tolerances(recording: Tape) -> Dict[str, Tuple[float, float]]:
     """Return the tolerance of the coarsest type for all: a cast to a finer one adds nothing."""
     found = {TYPES[kind].dtype for kind in recording.value_type}
     coarsest = max((TOLERANCES[dtype] for dtype in found & TOLERANCES.keys()), default=(0, 0))

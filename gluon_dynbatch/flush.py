@@ -20,7 +20,7 @@ from .plan.gradient_plan import GradientPlan, Head, plan_gradient
 from .plan.plan import Plan, make_plan
 from .race import Setting
 from .record.lazy import LazyNDArray
-from .record.recorder import Recording
+from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
@@ -94,7 +94,7 @@ class Flush:
         self,
         runtime: Runtime,
         options: Options,
-        recording: Recording,
+        recording: Tape,
         site: Optional[CallSite] = None,
         at_once: int = 0,
     ):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import gc
-import inspect
 import logging
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -20,10 +18,14 @@ from .auto import MOST_SITES, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .flush import Flush, Options, Runtime
+from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
 from .modes import RECORDING, TRAINING
 from .plan.plan import Plan
+from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode
-from .record.recorder import STATE, Recorder
+from .record.recorder import Recorder
+from .record.state import STATE, ScopeState
+from .record.tape import check_tape
 from .record.where import call_line, user_line, where_of
 from .report import Report
 from .run.gradient import forget
@@ -31,15 +33,11 @@ from .schedule import POLICIES, parse_budget
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
+Result = TypeVar("Result")
+
 GRANULARITIES = ("graph", "block", "operator")
 #: Sets the analysis budget of scopes that are opened without one.
 BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
-
-#: Why values are missing if an interrupt came as a scope began or ended.
-INTERRUPTED = "the scope was interrupted"
-
-#: Flags of code whose frames can wait while others run.
-WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 #: What this process has traced, compiled, planned and measured.
 RUNTIME = Runtime()
@@ -85,49 +83,6 @@ def check_options(
     )
 
 
-class Hold:
-    """The part of one ``with`` statement in the scope that it opened or joined."""
-
-    __slots__ = ("scope", "statement", "computes")
-
-    def __init__(self) -> None:
-        self.scope: Optional[Batch] = None
-        #: Weak reference that is dead as soon as the statement is left, in whatever way; to the
-        #: `Batch` if there is no statement.
-        self.statement: Any = None
-        #: Whether what is pending is computed at the end of this statement.
-        self.computes = False
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the statement was left without a call of ``__exit__`` that came to its end."""
-        return self.statement is None or self.statement() is None
-
-    def let_go(self, statement: Any) -> None:
-        """Leave the scope, as the statement is gone."""
-        del statement
-        if self.scope is not None:
-            self.scope._release(self, INTERRUPTED)
-
-
-class _Exit:
-    """Makes an ``__exit__`` for each ``with`` statement, which alone holds it.
-
-    That is how a statement is known to be left: an interrupt may come when ``__enter__`` has not
-    quite returned, or ``__exit__`` has not quite begun, and then Python calls ``__exit__`` never.
-    A ``partial`` has no frame, in which a traceback would keep it alive.
-    """
-
-    def __get__(self, batch: Optional[Batch], kind: Any = None) -> Any:
-        if batch is None:
-            return Batch._leave_by_hand
-        hold = Hold()
-        leave = functools.partial(batch._leave, hold)
-        hold.statement = weakref.ref(leave, hold.let_go)
-        batch._entering = hold
-        return leave
-
-
 class Batch:
     """A scope in which calls are recorded and run together.
 
@@ -155,15 +110,15 @@ class Batch:
         self._entering: Optional[Hold] = None
         #: What was entered through this object without a statement, as by an ``ExitStack``.
         self._by_hand: List[Hold] = []
-        #: What the thread that opened the scope knows of it.
-        self._state: Dict[str, Any] = {}
+        #: What the thread that opened the scope knows of it: attributes of its `STATE`.
+        self._thread: Dict[str, Any] = {}
         #: The user's line that opened the scope, as code object and instruction.
         self._place: Any = None
         #: The generator that opened the scope and may never go on, if that is so.
         self._generator: Any = None
         self._site: Optional[CallSite] = None
-        #: Calls that may still run at once before recording begins.
-        self._at_once = 0
+        #: How many calls may run at once before recording begins.
+        self._most_at_once = 0
         self.report = Report()
         self.plan: Optional[Plan] = None
 
@@ -192,7 +147,7 @@ class Batch:
         def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
 
     else:
-        __exit__ = _Exit()
+        __exit__ = Exit()
 
     def _open(self, hold: Hold, frame: Any) -> Batch:
         """Open the scope; whatever interrupts this, `_close` undoes it."""
@@ -210,25 +165,49 @@ class Batch:
         self._defaults = {}
         self._environment = _budget_from_environment()
         self._place = call_line()
-        self._generator = frame if _may_be_left(frame) else None
-        self._state = vars(STATE)
-        recorder = Recorder(RUNTIME.library, self.flush)
+        self._generator = frame if may_be_left(frame) else None
+        self._thread = vars(STATE)
+        recorder = Recorder(RUNTIME.library, self)
         recorder.forced = self.report.forced
         recorder.immediate = self.report.immediate
         recorder.strict = self._options.strict
         recorder.watch = Watch() if self._options.debug else None
         self._site = self._call_site(frame)
-        self._at_once = 0
+        self._most_at_once = 0
         if self._site is not None:
-            self._at_once, recorder.hold = self._site.enter()
+            self._most_at_once, recorder.hold = self._site.enter()
         self._recorder = recorder
         hold.scope = self
         self._holds[hold] = None
-        self._state["batch"] = self
         CALLS.acquire(self)
-        if not self._at_once:
+        if self._most_at_once:
+            self._become(ScopeState.AT_ONCE)
+        else:
             self._record()
         return self
+
+    @property
+    def _state(self) -> ScopeState:
+        mine = self._thread.get("batch") is self
+        return self._thread["state"] if mine else ScopeState.CLOSED
+
+    def _become(self, state: ScopeState) -> None:
+        """Change the state; only `at_work` does so, too."""
+        self._thread.update(
+            batch=None if state is ScopeState.CLOSED else self,
+            state=state,
+            recorder=self._recorder if state is ScopeState.RECORDING else None,
+        )
+
+    def at_work(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` returns, none of whose calls is recorded."""
+        before = {name: self._thread[name] for name in ("state", "recorder")}
+        try:
+            self._become(ScopeState.AT_WORK)
+            return work()
+        finally:
+            if self._holds:
+                self._thread.update(before)
 
     def _call_site(self, frame: Any) -> Optional[CallSite]:
         """Return what "auto" knows of the place that opens this scope; None without "auto"."""
@@ -248,17 +227,16 @@ class Batch:
     def _record(self) -> None:
         """Record calls from now on."""
         assert self._recorder is not None
-        self._at_once = 0
         HOOKS.acquire(self)
         self._recorder.mode = current_mode()
-        self._state["recorder"] = self._recorder
+        self._become(ScopeState.RECORDING)
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:
         """Return what records a call of a block that comes now; None if it is to run at once."""
-        if self._at_once:
+        if self._state is ScopeState.AT_ONCE:
             assert self._site is not None
             calls = self.report.at_once
-            if calls < self._at_once and (calls or self._site.expects(block)):
+            if calls < self._most_at_once and (calls or self._site.expects(block)):
                 self.report.at_once += 1
             else:
                 self._record()
@@ -268,8 +246,8 @@ class Batch:
         """Take note of time spent waiting for a value: none of it is recording."""
         self.report.count_wait(1e3 * seconds)
         recorder = self._recorder
-        if recorder is not None and recorder.recording.started:
-            recorder.recording.started += seconds
+        if recorder is not None and recorder.tape.started:
+            recorder.tape.started += seconds
 
     def _admit(self, hold: Hold, options: Options) -> None:
         """Let a statement inside this scope join it."""
@@ -287,7 +265,7 @@ class Batch:
                     )
                 )
         # It may never go on, and then nobody computes what this statement leaves behind.
-        hold.computes = self._generator is not None and not _is_running(self._generator)
+        hold.computes = self._generator is not None and not is_running(self._generator)
         hold.scope = self
         self._holds[hold] = None
 
@@ -337,8 +315,9 @@ class Batch:
 
     def _close(self, reason: str) -> None:
         """Leave nothing behind; may be called again, if it was interrupted."""
-        if self._state.get("batch") is self:
-            self._state["recorder"] = None
+        mine = self._thread.get("batch") is self
+        if mine:
+            self._become(ScopeState.AT_WORK)
         HOOKS.release(self)
         CALLS.release(self)
         recorder = self._recorder
@@ -346,9 +325,8 @@ class Batch:
             recorder.close(reason)
         self._holds.clear()
         self._recorder = self._site = self._generator = None
-        self._at_once = 0
-        if self._state.get("batch") is self:
-            self._state["batch"] = None
+        if mine:
+            self._become(ScopeState.CLOSED)
 
     def use_defaults(self, defaults: Dict[str, Any]) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
@@ -369,55 +347,32 @@ class Batch:
         Returns as soon as the work is handed to MXNet's engine.  Happens by itself at the end of
         the scope, and whenever a value is asked for.
         """
+        if self._state is not ScopeState.CLOSED:
+            self.at_work(self._compute)
+
+    def _compute(self) -> None:
         recorder = self._recorder
-        if recorder is None:
-            return
-        ended, mode = recorder.recording, current_mode()
+        assert recorder is not None
+        tape, mode = recorder.tape, current_mode()
         try:
-            self._state["recorder"] = None
             recorder.fresh()
-            ended.check_handles()
+            check_handles(tape)
             if recorder.watch is not None:
                 recorder.watch.check()
-            flush = Flush(RUNTIME, self._options_now(), ended, self._site, self.report.at_once)
+                check_tape(tape)
+            flush = Flush(RUNTIME, self._options_now(), tape, self._site, self.report.at_once)
             flush.run()
-            ended.close()
+            tape.close()
         except BaseException as error:
-            ended.drop(f"computing it failed with {type(error).__name__}")
+            tape.close(f"computing it failed with {type(error).__name__}")
             # What runs launches puts the mode back by itself, but for an interrupt just before.
             mx.autograd.set_recording(bool(mode & RECORDING))
             mx.autograd.set_training(bool(mode & TRAINING))
             raise
-        finally:
-            if self._holds and not self._at_once:
-                self._state["recorder"] = recorder
         if flush.report is not None:
             self.plan = flush.plan
             self.report.flushes.append(flush.report)
             LOGGER.debug("%s", flush.report.line)
-
-
-def _may_be_left(frame: Any) -> bool:
-    """Whether a frame is that of a generator or coroutine that may wait for ever once it yields.
-
-    Not if it was begun by an ``__enter__``, as of ``contextlib.contextmanager``: then a ``with``
-    statement sees to it that it comes to its end.
-    """
-    if not frame.f_code.co_flags & WAITS:
-        return False
-    while frame is not None and frame.f_code.co_flags & WAITS:
-        if frame.f_code.co_name == "__aenter__":
-            return False
-        frame = frame.f_back
-    return frame is None or frame.f_code.co_name != "__enter__"
-
-
-def _is_running(frame: Any) -> bool:
-    """Whether a frame is on the stack of this thread."""
-    running = sys._getframe(1)
-    while running is not None and running is not frame:
-        running = running.f_back
-    return running is not None
 
 
 def _budget_from_environment() -> Any:

@@ -30,6 +30,7 @@ ORDER = (
     "race",
     "auto",
     "flush",
+    "hold",
     "scope",
     "samples",
     "block",
@@ -38,6 +39,7 @@ ORDER = (
 #: What never imports MXNet.
 PURE = (
     "errors",
+    "hold",
     "modes",
     "native",
     "report",

@@ -177,7 +177,7 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
                 opened.set()
                 assert done.wait(PATIENCE)
                 assert all(type(y) is LazyNDArray and y.pending for y in lazy)
-                recorded = len(STATE.recorder.recording.node_entry)
+                recorded = len(STATE.recorder.tape.node_entry)
                 assert recorded == 2 * sum(map(len, samples))
             equal(lazy, wanted)
             assert batch.report.nodes == recorded

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..modes import FLOATS
 from ..native import PLANNING
-from ..record.recorder import Recording
+from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array, ragged_range
 from .cut import cut_call
@@ -37,7 +37,7 @@ class Nodes(NamedTuple):
     producer: np.ndarray
 
 
-def read_nodes(recording: Recording) -> Nodes:
+def read_nodes(recording: Tape) -> Nodes:
     """Turn a recording into arrays."""
     entry = np.array(recording.node_entry, dtype=np.int32)
     value0 = np.array(recording.node_value0, dtype=np.int64)
@@ -56,7 +56,7 @@ def read_nodes(recording: Recording) -> Nodes:
     )
 
 
-def _table(recording: Recording, of: Any, dtype: Any = np.int64) -> Array:
+def _table(recording: Tape, of: Any, dtype: Any = np.int64) -> Array:
     """Return a figure of every entry, indexed by entry id."""
     table = np.zeros(max(recording.entries, default=-1) + 1, dtype=dtype)
     for number, entry in recording.entries.items():
@@ -64,7 +64,7 @@ def _table(recording: Recording, of: Any, dtype: Any = np.int64) -> Array:
     return table
 
 
-def find_weights(recording: Recording) -> np.ndarray:
+def find_weights(recording: Tape) -> np.ndarray:
     """Mark the values that are variables with a gradient of their own and several rows."""
     weights = np.zeros(len(recording.value_type), dtype=bool)
     for value, external in zip(recording.external_values, recording.externals):
@@ -74,12 +74,12 @@ def find_weights(recording: Recording) -> np.ndarray:
     return weights
 
 
-def find_unused(recording: Recording, wanted: Sequence[int]) -> Optional[Array]:
+def find_unused(recording: Tape, wanted: Sequence[int]) -> Optional[Array]:
     """Mark the calls of which no result is wanted, nor read by a call with such a result.
 
     Parameters
     ----------
-    recording : Recording
+    recording : Tape
         The calls.
     wanted : sequence of int
         Values that the user still holds.
@@ -118,7 +118,7 @@ def find_unused(recording: Recording, wanted: Sequence[int]) -> Optional[Array]:
 
 
 def expand(
-    recording: Recording,
+    recording: Tape,
     granularity: str,
     weights: np.ndarray,
     table: SegmentTable,
@@ -128,7 +128,7 @@ def expand(
 
     Parameters
     ----------
-    recording : Recording
+    recording : Tape
         The calls.
     granularity : str
         ``"block"`` or ``"operator"``; ``"alone"`` keeps every call as it was written.
@@ -221,7 +221,7 @@ class Survey(NamedTuple):
         return found
 
 
-def _survey(recording: Recording, weights: Array) -> Survey:
+def _survey(recording: Tape, weights: Array) -> Survey:
     callees: Dict[Any, int] = {}
     families: Dict[Any, int] = {}
     callee, family, widths = {}, {}, []
@@ -251,7 +251,7 @@ def _survey(recording: Recording, weights: Array) -> Survey:
     return _look(recording, survey, weights)
 
 
-def _look_natively(recording: Recording, survey: Survey, weights: Array, table: Array) -> None:
+def _look_natively(recording: Tape, survey: Survey, weights: Array, table: Array) -> None:
     """Do what `_look` does; see ``survey`` in ``_planning.c``."""
     entries = recording.entries
     places: List[int] = []
@@ -279,7 +279,7 @@ def _look_natively(recording: Recording, survey: Survey, weights: Array, table: 
     )
 
 
-def _look(recording: Recording, survey: Survey, weights: Array) -> Survey:
+def _look(recording: Tape, survey: Survey, weights: Array) -> Survey:
     nodes = read_nodes(recording)
     entries = recording.entries
     arity = _table(recording, lambda e: len(e.in_types))[nodes.entry]

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from ..errors import CellError, DynBatchError
-from ..record.recorder import Recording
+from ..record.tape import Tape
 from ..record.types import TYPES
 from ..record.where import where_of
 from ..trace.entry import Entry, Library
@@ -29,9 +29,9 @@ CAPACITY = 256
 
 
 class Contracted:
-    """A recording in which isomorphic samples are single calls; see :class:`Recording`."""
+    """A recording in which isomorphic samples are single calls; see :class:`Tape`."""
 
-    def __init__(self, recording: Recording):
+    def __init__(self, recording: Tape):
         self.entries: Dict[int, Any] = {}
         self.node_entry = array("i")
         self.node_value0 = array("i")
@@ -82,12 +82,12 @@ class Composer:
         #: None where composing failed or would not merge.
         self._known: OrderedDict[Any, Any] = OrderedDict()
 
-    def contract(self, recording: Recording, wanted: Sequence[int]) -> Contracted:
+    def contract(self, recording: Tape, wanted: Sequence[int]) -> Contracted:
         """Replace isomorphic samples by single calls.
 
         Parameters
         ----------
-        recording : Recording
+        recording : Tape
             What was recorded.
         wanted : sequence of int
             Values that somebody holds, in increasing order.
@@ -116,7 +116,7 @@ class Composer:
             _append_call(contracted, recording, nodes, node)
         return contracted
 
-    def repeats(self, recording: Recording) -> bool:
+    def repeats(self, recording: Tape) -> bool:
         """Whether most samples are isomorphic to several others, so that composing them pays."""
         nodes = read_nodes(recording)
         held = np.zeros(len(recording.value_type), dtype=bool)
@@ -124,7 +124,7 @@ class Composer:
         shapes = {_shape_of(recording, nodes, members, held)[0] for members in samples}
         return len(samples) >= SAMPLES_PER_SHAPE * len(shapes)
 
-    def _entry(self, recording: Recording, shape: _Shape, results: Any, example: _Component) -> Any:
+    def _entry(self, recording: Tape, shape: _Shape, results: Any, example: _Component) -> Any:
         key = (shape, results)
         if key in self._known:
             self._known.move_to_end(key)
@@ -135,9 +135,7 @@ class Composer:
             self._known.popitem(last=False)
         return entry
 
-    def _compose(
-        self, recording: Recording, shape: _Shape, results: Any, example: _Component
-    ) -> Any:
+    def _compose(self, recording: Tape, shape: _Shape, results: Any, example: _Component) -> Any:
         calls = [recording.entries[number] for number, _ in shape.calls]
         modes = {entry.mode for entry in calls}
         if len(modes) > 1 or not shape.externals or not results:
@@ -194,7 +192,7 @@ def components(nodes: Nodes) -> List[np.ndarray]:
 
 
 def _shape_of(
-    recording: Recording, nodes: Nodes, members: np.ndarray, held: np.ndarray
+    recording: Tape, nodes: Nodes, members: np.ndarray, held: np.ndarray
 ) -> Tuple[_Shape, _Component]:
     place: Dict[int, Tuple[int, int]] = {}
     externals: List[int] = []
@@ -220,7 +218,7 @@ def _shape_of(
 
 
 def _append_component(
-    contracted: Contracted, recording: Recording, entry: Any, results: Any, component: _Component
+    contracted: Contracted, recording: Tape, entry: Any, results: Any, component: _Component
 ) -> None:
     value0 = len(contracted.value_type)
     contracted.value_type.extend(entry.out_types)
@@ -230,7 +228,7 @@ def _append_component(
     contracted.append(entry, externals, [0] * len(externals), value0, int(component.calls[0]))
 
 
-def _append_call(contracted: Contracted, recording: Recording, nodes: Nodes, node: int) -> None:
+def _append_call(contracted: Contracted, recording: Tape, nodes: Nodes, node: int) -> None:
     entry = recording.entries[recording.node_entry[node]]
     first = int(nodes.operand0[node])
     last = first + len(entry.in_types)

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import numpy as np
 
 from ..native import PLANNING
-from ..record.recorder import Recording
+from ..record.tape import Tape
 from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
 from .segment import Cut, Segment
@@ -43,12 +43,12 @@ class _Wires(NamedTuple):
     value_term: Array
 
 
-def wire(recording: Recording, kinds: Dict[int, Kind]) -> Graph:
+def wire(recording: Tape, kinds: Dict[int, Kind]) -> Graph:
     """Wire the pieces of all calls together.
 
     Parameters
     ----------
-    recording : Recording
+    recording : Tape
         The calls, each after those whose results it reads.
     kinds : dict
         How each entry's calls are cut.
@@ -139,7 +139,7 @@ def _empty(sizes: _Sizes, values: int) -> _Wires:
 
 
 def _wire_natively(
-    recording: Recording, kinds: Dict[int, Kind], numbers: Dict[Segment, int]
+    recording: Tape, kinds: Dict[int, Kind], numbers: Dict[Segment, int]
 ) -> Tuple[_Wires, Array, Array]:
     """Do what `_Wiring` and `_predecessors` do; see ``wire`` in ``_planning.c``."""
     last = max(kinds) + 1
@@ -194,7 +194,7 @@ def _code(cut: Cut, numbers: Dict[Segment, int]) -> List[int]:
 class _Wiring:
     """Wires whole blocks of like calls at once, in NumPy."""
 
-    def __init__(self, recording: Recording, kinds: Dict[int, Kind], numbers: Dict[Segment, int]):
+    def __init__(self, recording: Tape, kinds: Dict[int, Kind], numbers: Dict[Segment, int]):
         self._numbers = numbers
         entry = np.array(recording.node_entry, dtype=np.int64)
         last = max(kinds) + 1

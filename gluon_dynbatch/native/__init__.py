@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["planning", "recording"]
+
 try:
     from . import planning, recording
 except ImportError as error:

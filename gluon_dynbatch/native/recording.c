@@ -854,7 +854,7 @@ native_connect(PyObject *module, PyObject *args)
     mxnet.shape = (int (*)(void *, int *, const int64_t **))(uintptr_t)shape;
     mxnet.dtype = (int (*)(void *, int *))(uintptr_t)dtype;
     mxnet.context = (int (*)(void *, int *, int *))(uintptr_t)context;
-    if ((py.recording = slot_of(lazy, "_recording")) < 0 ||
+    if ((py.recording = slot_of(lazy, "_tape")) < 0 ||
         (py.value = slot_of(lazy, "_value")) < 0 || (py.offset = slot_of(lazy, "_offset")) < 0 ||
         (py.type = slot_of(lazy, "_type")) < 0 || (py.real = slot_of(lazy, "_real")) < 0 ||
         (py.handle = slot_of(array, "handle")) < 0)

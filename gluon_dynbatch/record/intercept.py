@@ -1,34 +1,15 @@
-"""The places where MXNet is watched while a scope is open.
+"""The functions of MXNet that this package replaces: `TABLE` has all of them.
 
-* ``mxnet.ndarray.register._imperative_invoke``: every generated ``mx.nd`` function, hence also
-  Python operators, most methods of arrays, and what is in blocks that are not hybridized; recorded
-  if one of the arrays is lazy;
-* ``HybridBlock.forward`` and ``_call_cached_op``: every call of a hybridized block; the former,
-  which looks at all arguments through the C library, is passed by;
-* functions of MXNet's C library that change what an array or a random number is (``CHANGES``), so
-  that it does not matter by which name of MXNet's Python they are reached: pending calls that may
-  see the change run before;
-* ``Parameter.__setattr__``: a parameter gets other arrays, a device, or another ``grad_req``;
-* ``NDArray.__getitem__``: a lazy array as an index has to be real;
-* those that wait for values: what this takes is told in the report;
-* those that switch the mode of autograd: so that the mode of a call is known without asking the C
-  library each time.
-
-The replacements act for threads that have a scope open; for any other they pass the call on.  When
-the last scope closes they are gone.  Some more stay, as lazy arrays and backward passes outlive
-their scope: ``autograd.grad`` and the C library's ``MXNotifyShutdown`` (see `gradient.py`),
-``NDArray._prepare_value_nd`` (see `lazy.py`), functions of ``mx.profiler`` (see `profiling.py`).
+The replacements act for threads that have a scope open; for any other they pass the call on.  What
+is replaced for good is what lazy arrays and backward passes need after their scope.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 import time
-from collections import deque
-from itertools import repeat
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
@@ -37,48 +18,14 @@ from mxnet.ndarray import NDArray, register
 
 from .. import rules
 from ..modes import RECORDING, TRAINING
+from . import hazards
+from .hooks import Hooks, Lifetime, Replaced, replaced_pair
 from .lazy import LazyNDArray
-from .recorder import STATE, Recorder
+from .state import STATE
 
 #: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
 #: code uses them, and there relies on the exact type.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
-
-#: Functions of MXNet's library that change what pending calls may read, and the method of the
-#: recorder that is given their arguments before.
-CHANGES = {
-    # Gradients go to arrays that are not named.
-    "MXAutogradBackwardEx": Recorder.before_anything,
-    "MXExecutorForward": Recorder.before_anything,
-    "MXExecutorBackwardEx": Recorder.before_anything,
-    # As does what a store gives out.
-    "MXKVStoreBroadcast": Recorder.before_anything,
-    "MXKVStoreBroadcastEx": Recorder.before_anything,
-    "MXKVStorePullRowSparse": Recorder.before_anything,
-    "MXKVStorePullRowSparseEx": Recorder.before_anything,
-    "MXKVStorePullWithSparse": Recorder.before_anything,
-    "MXKVStorePullWithSparseEx": Recorder.before_anything,
-    "MXKVStorePushPull": Recorder.before_anything,
-    "MXKVStorePushPullEx": Recorder.before_anything,
-    # A data iterator writes the next batch where an earlier one was.
-    "MXDataIterNext": Recorder.before_anything,
-    "MXDataIterBeforeFirst": Recorder.before_anything,
-    # Who waits for all work may then write to memory that MXNet shares with NumPy or others.
-    "MXNDArrayWaitAll": Recorder.before_anything,
-    # The same for one array, as before it is lent for writing, and a copy from NumPy.
-    "MXNDArrayWaitToWrite": Recorder.before_copy,
-    "MXNDArraySyncCopyFromCPU": Recorder.before_copy,
-    # An array is made a variable, with a new gradient.
-    "MXAutogradMarkVariables": Recorder.before_marking,
-    "MXRandomSeed": Recorder.before_seeding,
-    "MXRandomSeedContext": Recorder.before_seeding,
-}
-
-#: What waits for a value.
-WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
-
-#: What switches the mode of autograd.
-MODES = ("MXAutogradSetIsRecording", "MXAutogradSetIsTraining")
 
 
 class OperatorInfo:
@@ -124,7 +71,7 @@ class Operator:
     @property
     def name(self) -> str:
         """Name for messages and reports."""
-        return self.info.name
+        return str(self.info.name)
 
     def attributes(self, inputs: int) -> Dict[str, str]:
         """Return the attributes of a call with this number of inputs."""
@@ -132,59 +79,6 @@ class Operator:
         if self.info.count_attribute:
             found[self.info.count_attribute] = str(inputs)
         return found
-
-
-#: Attribute of a replacement: what it stands for.
-REPLACES = "_dynbatch_replaces"
-
-
-def _pair(make: Callable[[Any], Any], original: Any) -> Tuple[Any, Any]:
-    replacement = make(original)
-    setattr(replacement, REPLACES, original)
-    return original, replacement
-
-
-class Hooks:
-    """Installs replacements while at least one scope in the process needs them.
-
-    Without a lock, which an interrupt could leave locked: what decides is the set of scopes, and
-    `_settle` brings MXNet in line with it, by one call of C that nothing comes between.
-
-    Parameters
-    ----------
-    places : sequence of tuple
-        Owner and name of each function, and what makes its replacement.
-    """
-
-    def __init__(self, places: Sequence[Tuple[Any, str, Callable[[Any], Any]]]) -> None:
-        self._scopes: Set[Any] = set()
-        self._owners, self._names, self._makers = zip(*places)
-        #: Owners and names of what is replaced.
-        self.places = tuple(zip(self._owners, self._names))
-        #: For each place the original and its replacement.
-        self._functions: Tuple[Tuple[Any, Any], ...] = ()
-
-    def acquire(self, scope: Any) -> None:
-        """Install the replacements for a scope unless they are in place."""
-        self._scopes.add(scope)
-        if not hasattr(getattr(self._owners[0], self._names[0]), REPLACES):
-            # At once: all are originals, or all the replacements of another thread.
-            found = list(map(getattr, self._owners, self._names))
-            originals = [getattr(function, REPLACES, function) for function in found]
-            if originals != [original for original, _ in self._functions]:
-                self._functions = tuple(map(_pair, self._makers, originals))
-            self._settle()
-
-    def release(self, scope: Any) -> None:
-        """Put the originals back when the last scope closes; may be called again."""
-        self._scopes.discard(scope)
-        if not self._scopes:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Install the replacements if there are scopes, else the originals."""
-        wanted = map(operator.getitem, self._functions, map(bool, repeat(self._scopes)))
-        deque(map(setattr, self._owners, self._names, wanted), maxlen=0)
 
 
 #: What is known of operators, by handle.
@@ -206,9 +100,9 @@ def _invoke_hook(original: Any) -> Any:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         info = _info(handle)
         if info.mutates:
-            recorder.before_write(arrays)
+            hazards.before_write(recorder, arrays)
         if out is not None:
-            recorder.before_write(out if isinstance(out, (list, tuple)) else [out])
+            hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
         if arrays:
             wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
         else:
@@ -270,7 +164,7 @@ def _change_hook(before: Any, original: Any) -> Any:
 def _attribute_hook(original: Any) -> Any:
     def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
         if STATE.recorder is not None:
-            STATE.recorder.before_change(parameter)
+            hazards.before_change(STATE.recorder, parameter)
         original(parameter, name, value)
 
     return set_attribute
@@ -283,11 +177,20 @@ def _index_hook(original: Any) -> Any:
     return read
 
 
+def _assign_hook(original: Any) -> Any:
+    def prepare(array: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
+        value = value.real() if type(value) is LazyNDArray else value
+        return original(array, value, *args, **kwargs)
+
+    return prepare
+
+
 def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
-        batch, started = STATE.batch, time.perf_counter()
+        batch: Any = STATE.batch
+        started = time.perf_counter()
         try:
             return original(*args)
         finally:
@@ -313,17 +216,162 @@ def current_mode() -> int:
     )
 
 
-#: For every open scope: calls of blocks that run at once are counted.
-CALLS = Hooks([(HybridBlock, "_call_cached_op", _cached_op_hook)])
-#: For scopes that record.
-HOOKS = Hooks(
-    [
-        (register, "_imperative_invoke", _invoke_hook),
-        (HybridBlock, "forward", _forward_hook),
-        (NDArray, "__getitem__", _index_hook),
-        (Parameter, "__setattr__", _attribute_hook),
-        *[(_LIB, name, functools.partial(_change_hook, call)) for name, call in CHANGES.items()],
-        *[(_LIB, name, _wait_hook) for name in WAITS],
-        *[(_LIB, name, _mode_hook) for name in MODES],
-    ]
+def _library(
+    lifetime: Lifetime, why: str, make: Optional[Callable[[Any], Any]], *names: str
+) -> Iterable[Replaced]:
+    """Yield functions of MXNet's C library: so it does not matter by which name Python has them."""
+    return (Replaced(_LIB, name, lifetime, why, make) for name in names)
+
+
+def _changes(why: str, before: Callable[..., None], *names: str) -> Iterable[Replaced]:
+    """Yield functions before which pending calls run that may see what they change."""
+    make = functools.partial(_change_hook, before)
+    return _library(Lifetime.RECORDING, why, make, *names)
+
+
+#: What waits for a value.
+WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
+
+#: Every function of MXNet that this package replaces.
+TABLE: Tuple[Replaced, ...] = (
+    Replaced(
+        HybridBlock,
+        "_call_cached_op",
+        Lifetime.OPEN,
+        "calls of hybridized blocks are recorded, or counted if they run at once",
+        _cached_op_hook,
+    ),
+    Replaced(
+        register,
+        "_imperative_invoke",
+        Lifetime.RECORDING,
+        "calls of operators are recorded if an array is lazy; all of mx.nd's functions, most "
+        "methods of arrays, and what is in blocks that are not hybridized, come by here",
+        _invoke_hook,
+    ),
+    Replaced(
+        HybridBlock,
+        "forward",
+        Lifetime.RECORDING,
+        "it looks at all arguments through the C library, which takes longer than recording",
+        _forward_hook,
+    ),
+    Replaced(
+        NDArray,
+        "__getitem__",
+        Lifetime.RECORDING,
+        "a lazy array as an index has to be real",
+        _index_hook,
+    ),
+    Replaced(
+        Parameter,
+        "__setattr__",
+        Lifetime.RECORDING,
+        "a parameter gets other arrays, a device, or another grad_req",
+        _attribute_hook,
+    ),
+    *_changes(
+        "gradients go to arrays that are not named",
+        hazards.before_anything,
+        "MXAutogradBackwardEx",
+        "MXExecutorForward",
+        "MXExecutorBackwardEx",
+    ),
+    *_changes(
+        "a store writes to the arrays that it gives out to",
+        hazards.before_anything,
+        "MXKVStoreBroadcast",
+        "MXKVStoreBroadcastEx",
+        "MXKVStorePullRowSparse",
+        "MXKVStorePullRowSparseEx",
+        "MXKVStorePullWithSparse",
+        "MXKVStorePullWithSparseEx",
+        "MXKVStorePushPull",
+        "MXKVStorePushPullEx",
+    ),
+    *_changes(
+        "a data iterator writes the next batch where an earlier one was",
+        hazards.before_anything,
+        "MXDataIterNext",
+        "MXDataIterBeforeFirst",
+    ),
+    *_changes(
+        "who waits for all work may then write to memory that MXNet shares with NumPy or others",
+        hazards.before_anything,
+        "MXNDArrayWaitAll",
+    ),
+    *_changes(
+        "an array is lent for writing, or written to from NumPy",
+        hazards.before_copy,
+        "MXNDArrayWaitToWrite",
+        "MXNDArraySyncCopyFromCPU",
+    ),
+    *_changes(
+        "an array becomes a variable, with a new gradient",
+        hazards.before_marking,
+        "MXAutogradMarkVariables",
+    ),
+    *_changes(
+        "random numbers of pending calls belong to the old seed",
+        hazards.before_seeding,
+        "MXRandomSeed",
+        "MXRandomSeedContext",
+    ),
+    *_library(
+        Lifetime.RECORDING,
+        "the report tells what waiting for values takes",
+        _wait_hook,
+        *WAITS,
+    ),
+    *_library(
+        Lifetime.RECORDING,
+        "the mode of a call is known without asking the C library each time",
+        _mode_hook,
+        "MXAutogradSetIsRecording",
+        "MXAutogradSetIsTraining",
+    ),
+    Replaced(
+        NDArray,
+        "_prepare_value_nd",
+        Lifetime.FOR_GOOD,
+        "a lazy array is assigned to elements of another, where MXNet wants exactly its own type",
+    ),
+    Replaced(
+        autograd,
+        "grad",
+        Lifetime.FOR_GOOD,
+        "gradients of gradients through a scope are refused, of which MXNet says nothing",
+    ),
+    *_library(
+        Lifetime.FOR_GOOD,
+        "pending backward passes end before MXNet stops its threads, or it would wait for ever",
+        None,
+        "MXNotifyShutdown",
+    ),
+    *_library(
+        Lifetime.FOR_GOOD,
+        "the profiler starts or stops, which no call of MXNet in another thread survives",
+        None,
+        "MXSetProcessProfilerState",
+        "MXSetProcessProfilerConfig",
+        "MXProcessProfilePause",
+    ),
 )
+
+
+def of_lifetime(lifetime: Lifetime) -> Dict[str, Replaced]:
+    """Return the functions that are replaced so long, by name."""
+    return {one.name: one for one in TABLE if one.lifetime is lifetime}
+
+
+def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
+    """Replace one of the functions that `TABLE` has for good by what `make` makes of it."""
+    one = of_lifetime(Lifetime.FOR_GOOD)[name]
+    setattr(one.owner, name, replaced_pair(make, getattr(one.owner, name))[1])
+
+
+#: For every open scope.
+CALLS = Hooks(of_lifetime(Lifetime.OPEN).values())
+#: For scopes that record.
+HOOKS = Hooks(of_lifetime(Lifetime.RECORDING).values())
+replace_for_good("_prepare_value_nd", _assign_hook)

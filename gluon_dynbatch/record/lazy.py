@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import (
-    Any,
-    List,
-    Optional,
-    Tuple,
-)
+import weakref
+from typing import Any, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
-from ..errors import (
-    GradientError,
-    user_message,
-)
+from ..errors import GradientError, user_message
 from .types import ROW, TYPES, ArrayType, elements
 from .where import user_line
 
 
 class _Realised:
-    """What lazy arrays that have become real belong to, in place of a recording."""
+    """What lazy arrays that have become real belong to, in place of a tape."""
 
     open = False
     recorder = None
@@ -58,47 +51,48 @@ class _OfCopy(int):
         return moved
 
 
-class LazyNDArray(NDArray):
+class LazyNDArray(NDArray):  # type: ignore[misc]
     """An array that a scope has recorded and not yet computed.
 
     Its shape, dtype and context are known at once.  Whatever asks for its value, in this package or
     in any other code, makes it real, and from then on it is an array like any other.
     """
 
-    __slots__ = ("_recording", "_value", "_offset", "_type", "_real", "__weakref__")
+    __slots__ = ("_tape", "_value", "_offset", "_type", "_real", "__weakref__")
 
-    def __init__(self, recording: Any, value: int, offset: int, type_id: int):
+    def __init__(self, tape: Any, value: int, offset: int, type_id: int):
         # NDArrayBase.__init__ would store a handle, and there is none yet.
-        self._recording = recording
+        self._tape = tape
         self._value = value
         self._offset = offset
         self._type = type_id
         self._real: Optional[NDArray] = None
+        tape.lazies.append(weakref.ref(self))
 
     # The base class frees the handle here, but it belongs to the real array, which does so itself.
     # There is nothing to do; a method of C does it in a third of the time of one of Python.
     __del__ = object.__hash__
 
     @property
-    def handle(self) -> Any:  # type: ignore[override]
+    def handle(self) -> Any:
         """Handle of the real array; asking for it computes the value."""
         return self.real().handle
 
     @property
-    def writable(self) -> bool:  # type: ignore[override]
+    def writable(self) -> bool:
         """Whether the array may be written to."""
         return True
 
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
         if self._real is None:
-            self._recording.realise(self)
+            self._tape.recorder.realise(self)
         return self._real
 
     def become(self, real: NDArray) -> None:
         """Take the value of `real`, for good."""
         self._real = real
-        self._recording = _REALISED
+        self._tape = _REALISED
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -135,7 +129,7 @@ class LazyNDArray(NDArray):
     @property
     def pending(self) -> bool:
         """Whether the value is still to be computed."""
-        return self._recording.open
+        return bool(self._tape.open)
 
     @property
     def constant(self) -> bool:
@@ -145,22 +139,29 @@ class LazyNDArray(NDArray):
     @property
     def _has_views(self) -> bool:
         """Whether views can be recorded instead of taken."""
-        return self._recording.open and type(self._offset) is not _OfConstant
+        return self._tape.open and type(self._offset) is not _OfConstant
 
     @property
-    def memory(self) -> Any:
-        """What tells its memory from that of other arrays of the same value."""
-        return self._offset.copy if type(self._offset) is _OfCopy else None
+    def memory(self) -> Tuple[Any, int]:
+        """What names the memory that it will lie in, and the offset there, in elements.
+
+        The name is a value, and which copy of it.
+        """
+        memory, offset = self._tape.detached.get(self._value, ((self._value, None), 0))
+        if type(self._offset) is _OfCopy:
+            memory = memory[0], self._offset.copy
+        return memory, offset + self._offset
 
     def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> LazyNDArray:
         """Return elements from the `first` on in another shape, without recording a call."""
         kind = TYPES[self._type]
         type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
         offset = self._offset + first if inplace else _OfCopy(self._offset)
-        return self._recording.lazy(self._value, offset, type_id)
+        return LazyNDArray(self._tape, self._value, offset, type_id)
 
+    # ``__getitem__`` is native (see `recorder.py`): slices and numbers that were asked for before
+    # it knows, for all others it calls this.
     def _index(self, key: Any) -> NDArray:
-        recording = self._recording
         if not self._has_views:
             return self.real()[key]
         view = None
@@ -169,15 +170,12 @@ class LazyNDArray(NDArray):
         elif type(key) is int and not (self.ndim == 1 and is_np_shape()):
             view = TYPES.view(self._type, key, ROW)
         if view is not None:
-            return recording.lazy(self._value, self._offset + view[0], view[1])
+            return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1])
         if type(key) is tuple and key and all(type(k) in (int, slice) for k in key):
             return self._slice_axes(key)
         if isinstance(key, np.integer):
             return self._index(int(key))
         return self.real()[key]
-
-    # The native code puts a faster one here, which turns to `_index` where it does not know.
-    __getitem__ = _index
 
     def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
         """Index several axes at once: a view where MXNet makes one, else a recorded ``slice``."""
@@ -260,7 +258,7 @@ class LazyNDArray(NDArray):
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        made = self._recording.detach(self) if self._has_views else None
+        made = self._tape.recorder.detach(self) if self._has_views else None
         return self.real().detach() if made is None else made
 
     def backward(
@@ -306,21 +304,6 @@ def _is_one_piece(cuts: List[Tuple[int, int, int]], shape: Tuple[int, ...]) -> b
         cuts[several][2] == 1
         and all(cut == (0, size, 1) for cut, size in zip(cuts[several + 1 :], shape[several + 1 :]))
     )
-
-
-def _accept_lazy_values() -> None:
-    """Let lazy arrays be assigned to elements of others; there MXNet wants exactly its own type."""
-    original = NDArray._prepare_value_nd
-
-    def prepare(array_: NDArray, value: Any, *args: Any, **kwargs: Any) -> NDArray:
-        return original(
-            array_, value.real() if type(value) is LazyNDArray else value, *args, **kwargs
-        )
-
-    NDArray._prepare_value_nd = prepare
-
-
-_accept_lazy_values()
 
 
 def resolve_shape(old: Tuple[int, ...], asked: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:

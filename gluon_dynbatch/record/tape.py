@@ -1,60 +1,216 @@
-"""The flat arrays of one recording, native if the native code was built (see `native.py`)."""
+"""The tape: recorded calls as flat arrays, which is what one flush works on."""
 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ..native import NATIVE
+import mxnet as mx
+from mxnet.ndarray import NDArray
+
+from ..errors import ArgumentError, user_message
+from ..native import recording
+from .lazy import LazyNDArray
+from .types import TYPES, elements
+from .where import user_line, where_of
+
+if TYPE_CHECKING:
+    from ..trace.entry import Entry
 
 
-class PythonTape:
-    """Flat arrays that grow by appending; positions are ids."""
+class Operand(NamedTuple):
+    """A value that a call reads, from an offset in elements on: ``x[2:5]`` costs no call."""
 
-    __slots__ = (
-        "open",
-        "node_entry",
-        "node_value0",
-        "sources",
-        "offsets",
-        "value_type",
-        "entries",
-        "wheres",
-        "lazies",
-        "externals",
-        "handles",
-        "external_values",
-        "external_ids",
+    value: int
+    offset: int
+
+
+class Call(NamedTuple):
+    """One call of a tape, for those who look at it call by call."""
+
+    entry: Entry
+    operands: Tuple[Operand, ...]
+    results: range
+
+
+class Tape(recording.Tape):  # type: ignore[misc]
+    """Recorded calls; positions are ids.
+
+    A *value* is one array: a result of a call, or an *external* array that existed before.  A
+    *node* is one call; its results are consecutive values.  An *operand* is a value and an offset.
+    ``print(tape)`` shows a line per call, :func:`check_tape` checks it.
+
+    Parameters
+    ----------
+    recorder : Recorder, optional
+        Who computes the values when one of the arrays handed out is asked for its own.
+    """
+
+    # The native base class has the rest.
+    __slots__ = ("recorder", "error", "constants", "detached", "started", "__weakref__")
+
+    #: Whether calls may still be recorded.
+    open: bool
+    #: Per node: id of its entry, and its first value.
+    node_entry: array[int]
+    node_value0: array[int]
+    #: Per operand, nodes one after another: value and offset in elements.
+    sources: array[int]
+    offsets: array[int]
+    #: Per value: type id.
+    value_type: array[int]
+    #: Entries used, by id.
+    entries: Dict[int, Entry]
+    #: Per node: code object and instruction of the user's call.
+    wheres: List[Tuple[Any, int]]
+    #: Weak references to all lazy arrays handed out.
+    lazies: List[Any]
+    #: Arrays from outside, held so that their ids stay theirs; their handles when they were
+    #: recorded; their values; and these values by id of the array.
+    externals: List[NDArray]
+    handles: List[Any]
+    external_values: array[int]
+    external_ids: Dict[int, int]
+
+    def __init__(self, recorder: Any = None):
+        self.recorder = recorder
+        #: Why there are no values, if there are none.
+        self.error: Optional[str] = None
+        #: Values of what creation operators made, by operator and attributes.
+        self.constants: Dict[Any, int] = {}
+        #: Values that are others, cut from the gradient graph: in which memory, from where on.
+        self.detached: Dict[int, Tuple[Any, int]] = {}
+        #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
+        #: spent waiting for values since; 0 before.
+        self.started = 0.0
+
+    def external(self, value: NDArray) -> int:
+        """Return the value of an array that no call of this tape makes.
+
+        Raises
+        ------
+        ArgumentError
+            The array is sparse, or one of ``mx.np``.
+        """
+        known = self.external_ids.get(id(value))
+        if known is not None:
+            return known
+        real = value.real() if type(value) is LazyNDArray else value
+        known = self.external_ids.get(id(real))
+        if known is None:
+            if type(real) is not NDArray:
+                _check_storage(real)
+            known = len(self.value_type)
+            self.value_type.append(TYPES.of(real))
+            self.external_ids[id(real)] = known
+            self.external_values.append(known)
+            self.externals.append(real)
+            self.handles.append(real.handle)
+        return known
+
+    def append(
+        self, entry: Entry, sources: List[int], offsets: List[int], where: Tuple[Any, int]
+    ) -> List[LazyNDArray]:
+        """Append one call and hand out its results."""
+        first = len(self.value_type)
+        self.entries[entry.id] = entry
+        self.node_entry.append(entry.id)
+        self.node_value0.append(first)
+        self.sources.extend(sources)
+        self.offsets.extend(offsets)
+        self.wheres.append(where)
+        self.value_type.extend(entry.out_types)
+        return [LazyNDArray(self, first + i, 0, t) for i, t in enumerate(entry.out_types)]
+
+    def calls(self) -> Iterator[Call]:
+        """Yield the calls in the order in which they were made."""
+        operand = 0
+        for number, first in zip(self.node_entry, self.node_value0):
+            entry = self.entries[number]
+            places = range(operand, operand + len(entry.in_types))
+            operand = places.stop
+            yield Call(
+                entry,
+                tuple(Operand(self.sources[p], self.offsets[p]) for p in places),
+                range(first, first + len(entry.out_types)),
+            )
+
+    def close(self, error: Optional[str] = None) -> None:
+        """Let go of what only a flush needs; `error` says why arrays handed out have no value."""
+        self.open = False  # type: ignore[misc]
+        self.error = error
+        # Who computed them may have the list.
+        self.externals = []  # type: ignore[misc]
+        self.handles.clear()
+        self.lazies.clear()
+        self.wheres.clear()
+
+    def __str__(self) -> str:
+        lines = []
+        for node, call in enumerate(self.calls()):
+            read = ", ".join(map(self._shown, call.operands, call.entry.in_types))
+            made = ", ".join(f"%{v} {_type(TYPES[self.value_type[v]])}" for v in call.results)
+            where = f"  # {where_of(self.wheres[node])}" if self.wheres else ""
+            lines.append(f"{made} = {call.entry.name}({read}){where}")
+        return "\n".join(lines)
+
+    def _shown(self, operand: Operand, kind: Any) -> str:
+        value, offset = operand
+        part = ""
+        if kind.elements < TYPES[self.value_type[value]].elements:
+            part = f"[{offset}:{offset + kind.elements}]"
+        return f"%{value}{part} {kind.shape}"
+
+
+def _type(kind: Any) -> str:
+    return f"{kind.dtype}{kind.shape}"
+
+
+def _check_storage(array: NDArray) -> None:
+    """Raise unless `array` is dense and not one of ``mx.np``."""
+    if isinstance(array, mx.np.ndarray):
+        kind, method = "of mx.np", "as_nd_ndarray()"
+    elif array.stype != "default":
+        kind, method = f"of storage type {array.stype!r}", "tostype('default')"
+    else:
+        return
+    raise ArgumentError(
+        user_message(
+            f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
+        )
     )
 
-    def __init__(self) -> None:
-        #: Whether calls may still be recorded.
-        self.open = True
-        #: Per node: id of its entry, and its first output value.
-        self.node_entry = array("i")
-        self.node_value0 = array("i")
-        #: Per operand, nodes one after another: value and offset in elements.
-        self.sources = array("i")
-        self.offsets = array("q")
-        #: Per value: type id.
-        self.value_type = array("i")
-        #: Entries used, by id.
-        self.entries: Dict[int, Any] = {}
-        #: Per node: code object and instruction of the user's call.
-        self.wheres: List[Tuple[Any, int]] = []
-        #: Weak references to all lazy arrays handed out.
-        self.lazies: List[Any] = []
-        #: Arrays from outside, their handles when they were recorded, their values, and these
-        #: values by id of the array.
-        self.externals: List[Any] = []
-        self.handles: List[Any] = []
-        self.external_values = array("i")
-        self.external_ids: Dict[int, int] = {}
 
-    def held(self) -> List[Any]:
-        """Return the lazy arrays that somebody still holds and that are not computed yet."""
-        alive = [reference() for reference in self.lazies]
-        return [lazy for lazy in alive if lazy is not None and lazy._real is None]
+def check_tape(tape: Tape) -> None:
+    """Raise ``AssertionError`` if an open `tape` breaks an invariant.
 
-
-Tape: Any = PythonTape if NATIVE is None else NATIVE.Tape
+    Counts match the entries; every value is made once, as a result of a call or from outside; every
+    operand is an earlier value, and lies within it.
+    """
+    types = [TYPES[number] for number in tape.value_type]
+    assert len(tape.node_value0) == len(tape.wheres) == len(tape.node_entry), "counts of calls"
+    assert len(tape.sources) == len(tape.offsets), "counts of operands"
+    assert len(tape.externals) == len(tape.handles) == len(tape.external_values), "externals"
+    made, read = list(tape.external_values), 0
+    for value, external in zip(tape.external_values, tape.externals):
+        assert tape.external_ids.get(id(external)) == value, f"%{value}: not known by its array"
+    for node, number in enumerate(tape.node_entry):
+        assert number in tape.entries, f"call {node}: no entry {number}"
+        read += len(tape.entries[number].in_types)
+    assert read == len(tape.sources), "operands do not match the entries"
+    for node, (entry, operands, results) in enumerate(tape.calls()):
+        assert entry.id == tape.node_entry[node], f"call {node}: entry of another number"
+        for (value, offset), kind in zip(operands, entry.in_types):
+            assert 0 <= value < results.start, f"call {node}: %{value} is no earlier value"
+            whole = types[value]
+            same = whole.dtype == kind.dtype and whole.context == kind.context
+            assert same, f"call {node}: %{value} is of another type than the entry's"
+            inside = 0 <= offset <= whole.elements - elements(kind.shape)
+            assert inside, f"call {node}: reads beyond %{value}"
+        assert list(tape.value_type[v] for v in results) == list(entry.out_types), (
+            f"call {node}: results of other types than the entry's"
+        )
+        made += results
+    assert sorted(made) == list(range(len(types))), "a value is not made exactly once"
+    known = {*tape.constants.values(), *tape.detached}
+    assert known <= set(made), "a constant or detached value does not exist"

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import (
-    Any,
-    Dict,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.ndarray import NDArray

@@ -5,17 +5,11 @@ from __future__ import annotations
 import dis
 import os
 import sys
-from typing import (
-    Any,
-    Dict,
-    Tuple,
-)
+from typing import Any, Dict, Tuple
 
 import mxnet as mx
 
-from ..errors import (
-    Where,
-)
+from ..errors import Where
 
 
 def _library_directories() -> Tuple[str, ...]:

@@ -53,6 +53,7 @@ from ..lower.segment import ParameterRows
 from ..modes import FLOATS, TRAINING
 from ..plan.gradient_plan import GradientPlan, Pull, Reach
 from ..plan.plan import Plan, Whole
+from ..record.intercept import replace_for_good
 from ..record.where import user_line
 from .dispatch import ONE_AT_A_TIME
 from .execute import Buffers, add_to, part, zero
@@ -351,32 +352,30 @@ def _with_dense_gradient(array: NDArray) -> NDArray:
         autograd.set_recording(previous)
 
 
-def _wait_before_the_end() -> None:
+def _wait_before_the_end(original: Callable[[], int]) -> Callable[[], int]:
     """Let MXNet wait for all work before it stops its threads at the end of the process.
 
     It waits afterwards only, for ever if a backward pass is still to come.  A function of `atexit`
     would run before those that the user registered earlier, which may go backward, too.
     """
-    original = _LIB.MXNotifyShutdown
 
     def shut_down() -> int:
         _LIB.MXNDArrayWaitAll()
-        return original()  # type: ignore[no-any-return]
+        return original()
 
-    _LIB.MXNotifyShutdown = shut_down
+    return shut_down
 
 
-_wait_before_the_end()
+replace_for_good("MXNotifyShutdown", _wait_before_the_end)
 # Before a fork, MXNet joins the thread that runs backward passes, which may wait for this one.
 os.register_at_fork(before=mx.nd.waitall)
 
 
-def _refuse_second_order() -> None:
+def _refuse_second_order(original: Callable[..., Any]) -> Callable[..., Any]:
     """Let ``autograd.grad(create_graph=True)`` say that it cannot go through a scope.
 
     MXNet itself says nothing: it hands out gradients that are no longer connected to anything.
     """
-    original = autograd.grad
 
     @functools.wraps(original)
     def grad(
@@ -398,7 +397,7 @@ def _refuse_second_order() -> None:
             )
         return original(heads, variables, head_grads, retain_graph, create_graph, train_mode)
 
-    autograd.grad = grad
+    return grad
 
 
 def _as_list(heads: Any) -> List[NDArray]:
@@ -414,7 +413,7 @@ def _passes_a_scope(head: NDArray) -> bool:
         return False
 
 
-_refuse_second_order()
+replace_for_good("grad", _refuse_second_order)
 
 _BACKWARD = ctypes.CFUNCTYPE(
     ctypes.c_int,

@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 from ..plan.gradient_plan import Head
 from ..plan.plan import Plan
 from ..record.lazy import LazyNDArray
-from ..record.recorder import Recording
+from ..record.tape import Tape
 from ..record.types import TYPES
 from .execute import Execution
 
@@ -21,7 +21,7 @@ MANY = 8
 SPLIT = 512
 
 
-def hand_out_constants(recording: Recording, lazies: List[LazyNDArray]) -> None:
+def hand_out_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
     """Make copies of what creation operators made; their holders may write into them."""
     numbers = {value: i for i, value in enumerate(recording.external_values)}
     for lazy in lazies:
@@ -47,12 +47,12 @@ def hand_out(
 
 
 def split_views(
-    recording: Recording, lazies: List[LazyNDArray]
+    recording: Tape, lazies: List[LazyNDArray]
 ) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray, int]]]:
     """Return arrays that get memory of their own, and views: of which of these, from where on."""
     sharing: Dict[Any, List[LazyNDArray]] = {}
     for lazy in lazies:
-        sharing.setdefault(recording.memory(lazy)[0], []).append(lazy)
+        sharing.setdefault(lazy.memory[0], []).append(lazy)
     owners, views = [], []
     for (value, _), held in sharing.items():
         owner = held[0] if len(held) == 1 else _owner(recording, value, held)
@@ -60,21 +60,21 @@ def split_views(
             owners += held
         else:
             owners.append(owner)
-            views += [(one, owner, recording.memory(one)[1]) for one in held if one is not owner]
+            views += [(one, owner, one.memory[1]) for one in held if one is not owner]
     return owners, views
 
 
-def _owner(recording: Recording, value: int, held: List[LazyNDArray]) -> Optional[LazyNDArray]:
+def _owner(recording: Tape, value: int, held: List[LazyNDArray]) -> Optional[LazyNDArray]:
     """Return an array that spans all that lie in the memory of `value`; None if they lie apart."""
     size = TYPES[recording.value_type[value]].elements
     # The value itself comes first: what is cut from it has no gradient.
     whole = sorted((one for one in held if one.size == size), key=lambda one: one._value != value)
     if whole:
         return whole[0]
-    places = sorted((recording.memory(one)[1], one.size) for one in held)
+    places = sorted((one.memory[1], one.size) for one in held)
     if all(a + size <= b for (a, size), (b, _) in zip(places, places[1:])):
         return None
-    return recording.lazy(value, 0, recording.value_type[value])
+    return LazyNDArray(recording, value, 0, recording.value_type[value])
 
 
 def become_view(view: LazyNDArray, owner: LazyNDArray, offset: int, recorded: bool) -> None:

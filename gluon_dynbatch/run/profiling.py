@@ -19,6 +19,11 @@ import mxnet as mx
 from mxnet import profiler
 from mxnet.ndarray import NDArray
 
+from ..record.intercept import replace_for_good
+
+#: The process profiled, in MXNet's C library: this one, not that of a store.
+WORKER = 0
+
 
 class Profiler:
     """Knows whether ``mx.profiler`` runs, which MXNet itself does not tell."""
@@ -29,38 +34,20 @@ class Profiler:
         self._domain: Any = None
         #: Looked at for every launch.
         self.running = self._on
-        self._follow("set_state", self._set_state, waits=True)
-        # These say which calls of MXNet are profiled, also while the profiler runs.
-        self._follow("set_config", None, waits=True)
-        self._follow("profiler_set_config", None, waits=True)
-        self._follow("pause", lambda profile_process="worker": self._pause(True))
-        self._follow("resume", lambda profile_process="worker": self._pause(False))
+        replace_for_good("MXSetProcessProfilerState", functools.partial(_follow, self._set_state))
+        # It says which calls of MXNet are profiled, also while the profiler runs.
+        replace_for_good("MXSetProcessProfilerConfig", functools.partial(_follow, None))
+        replace_for_good("MXProcessProfilePause", functools.partial(_note, self._pause))
 
-    def _follow(self, name: str, note: Any, waits: bool = False) -> None:
-        original = getattr(profiler, name)
-
-        @functools.wraps(original)
-        def function(*args: Any, **kwargs: Any) -> Any:
-            try:
-                if waits:
-                    mx.nd.waitall()
-            finally:
-                # What waiting raises is the failure of some work, not of this function.
-                result = original(*args, **kwargs)
-                if note is not None:
-                    note(*args, **kwargs)
-            return result
-
-        setattr(profiler, name, function)
-
-    def _set_state(self, state: str = "stop", profile_process: str = "worker") -> None:
-        if profile_process == "worker":
-            self._on = state == "run"
+    def _set_state(self, state: Any, process: int, *_: Any) -> None:
+        if process == WORKER:
+            self._on = getattr(state, "value", state) == 1
             self.running = self._on and not self._paused
 
-    def _pause(self, paused: bool) -> None:
-        self._paused = paused
-        self.running = self._on and not paused
+    def _pause(self, paused: int, process: int, *_: Any) -> None:
+        if process == WORKER:
+            self._paused = paused == 1
+            self.running = self._on and not self._paused
 
     @contextmanager
     def shown(self, name: str, calls: int, results: List[NDArray]) -> Iterator[None]:
@@ -75,6 +62,33 @@ class Profiler:
                 result.wait_to_read()
         finally:
             task.stop()
+
+
+def _note(note: Any, original: Any) -> Any:
+    """Tell `note` the arguments of calls that succeed."""
+
+    def function(*args: Any) -> Any:
+        failed = original(*args)
+        if not failed:
+            note(*args)
+        return failed
+
+    return function
+
+
+def _follow(note: Any, original: Any) -> Any:
+    """Wait for all work before each call."""
+    call = original if note is None else _note(note, original)
+
+    def function(*args: Any) -> Any:
+        try:
+            mx.nd.waitall()
+        finally:
+            # What waiting raises is the failure of some work, not of this function.
+            result = call(*args)
+        return result
+
+    return function
 
 
 PROFILER = Profiler()

@@ -11,9 +11,9 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, flush, race
+from gluon_dynbatch import auto, flush, hold, race
 from gluon_dynbatch import scope as batch
-from gluon_dynbatch.record import intercept, lazy
+from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.record.recorder import STATE
 from tests.misuse.common import FIXED, array
@@ -157,10 +157,10 @@ def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts_as_a_scope_begins_and_ends(net, program):
     """Every fifth instruction, another one for each program; with an `EVERY` of 1, all."""
-    sweep(program, net, (batch, intercept), 1 + PROGRAMS.index(program) % EVERY, EVERY)
+    sweep(program, net, (batch, hold, intercept, hooks), 1 + PROGRAMS.index(program) % EVERY, EVERY)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts_in_mid_scope(net, program):
     """Not where a lock is held: Python takes no interrupt where ``with lock`` would not free it."""
-    sweep(program, net, (auto, flush, lazy, race, record), 3, 2 * EVERY - 1)
+    sweep(program, net, (auto, flush, hazards, lazy, race, record, tape), 3, 2 * EVERY - 1)
