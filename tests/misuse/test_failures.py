@@ -15,7 +15,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
 from gluon_dynbatch.record.recorder import STATE
-from gluon_dynbatch.run import execute, gradient
+from gluon_dynbatch.run import execute, gradient, hand_out
 from gluon_dynbatch.scope import RUNTIME
 from tests.misuse.common import FIXED, alive, array, equal, none_left
 
@@ -33,7 +33,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "filling": (execute.Execution, "_fill"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
-    "handing out": (flush, "_take_out"),
+    "handing out": (hand_out, "_take_out"),
     "connecting": (gradient, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)

@@ -11,11 +11,12 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, flush, hold, race
+from gluon_dynbatch import accounts, auto, flush, hold, race
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.run import hand_out
 from tests.misuse.common import FIXED, array
 
 PLACES = [*intercept.CALLS.places, *intercept.HOOKS.places]
@@ -163,4 +164,10 @@ def test_interrupts_as_a_scope_begins_and_ends(net, program):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts_in_mid_scope(net, program):
     """Not where a lock is held: Python takes no interrupt where ``with lock`` would not free it."""
-    sweep(program, net, (auto, flush, hazards, lazy, race, record, tape), 3, 2 * EVERY - 1)
+    sweep(
+        program,
+        net,
+        (accounts, auto, flush, hand_out, hazards, lazy, race, record, tape),
+        3,
+        2 * EVERY - 1,
+    )
