@@ -299,18 +299,18 @@ def convert(block: Block) -> Block:
     if not isinstance(block, Block):
         raise TypeError(f"convert takes a Gluon block, not {type(block).__name__}")
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
-        kind = type(block)
-        if kind not in _CONVERTED:
+        cls = type(block)
+        if cls not in _CONVERTED:
             names: Dict[str, Any] = {
-                name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")
+                name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")
             }
             # What the class itself overrides stays in front of what this one brings.
-            if kind.forward is not HybridBlock.forward:
-                names["forward"] = kind.forward
-            if kind.__call__ is not HybridBlock.__call__:
-                names["__call__"] = kind.__call__
-            _CONVERTED[kind] = type(kind.__name__, (DynamicHybridBlock, kind), names)
-        block.__class__ = _CONVERTED[kind]
+            if cls.forward is not HybridBlock.forward:
+                names["forward"] = cls.forward
+            if cls.__call__ is not HybridBlock.__call__:
+                names["__call__"] = cls.__call__
+            _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), names)
+        block.__class__ = _CONVERTED[cls]
     for child in block._children.values():
         convert(child)
     return block

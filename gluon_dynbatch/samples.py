@@ -36,9 +36,9 @@ def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any],
         called with the sample.
     """
     called, given = _called(fn, passing)
-    for is_function, _, kind in UNSTARTED:
+    for is_function, _, what in UNSTARTED:
         if is_function(called):
-            raise _unstarted(fn, kind)
+            raise _unstarted(fn, what)
     signature = _signature(called, given)
 
     @functools.lru_cache(maxsize=None)
@@ -58,11 +58,11 @@ def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any],
             result = fn(*sample)
         else:
             raise _misfit(fn, signature, sample)
-        for _, is_result, kind in UNSTARTED:
+        for _, is_result, what in UNSTARTED:
             if is_result(result):
                 if not inspect.isasyncgen(result):
                     result.close()
-                raise _unstarted(fn, kind)
+                raise _unstarted(fn, what)
         return result
 
     return apply
@@ -110,10 +110,10 @@ def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
     )
 
 
-def _unstarted(fn: Any, kind: str) -> ArgumentError:
+def _unstarted(fn: Any, what: str) -> ArgumentError:
     return ArgumentError(
         user_message(
-            f"{_name(fn)} returns {kind}, which map would not run",
+            f"{_name(fn)} returns {what}, which map would not run",
             user_line(),
             None,
             "give map a function that returns its result",

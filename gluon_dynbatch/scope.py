@@ -217,12 +217,12 @@ class Batch:
             frame = frame.f_back  # the scope is that of `map`; the place is its caller's
         sites = STATE.sites
         key = (id(frame.f_code), frame.f_lasti, current_mode(), self._options_now())
-        found = sites.get(key)
-        if found is None or not found.is_current:
+        site = sites.get(key)
+        if site is None or not site.is_current:
             if len(sites) >= MOST_SITES:
                 sites.clear()
-            found = sites[key] = CallSite(RUNTIME, frame.f_code)
-        return found
+            site = sites[key] = CallSite(RUNTIME, frame.f_code)
+        return site
 
     def _record(self) -> None:
         """Record calls from now on."""
@@ -252,13 +252,13 @@ class Batch:
     def _admit(self, hold: Hold, options: Options) -> None:
         """Let a statement inside this scope join it."""
         default = check_options()
-        for name, asked, own, plain in zip(Options._fields, options, self._options, default):
-            if asked != plain and asked != own:
+        for name, asked, given, plain in zip(Options._fields, options, self._options, default):
+            if asked != plain and asked != given:
                 outer = where_of(self._place)
                 raise ScopeError(
                     user_message(
                         f"a batching scope inside another asks for {name}={asked!r}, the outer "
-                        f"one, opened at {outer.filename}:{outer.line}, has {own!r}",
+                        f"one, opened at {outer.filename}:{outer.line}, has {given!r}",
                         user_line(),
                         None,
                         "give the option to the outer scope, or leave it out here",

@@ -63,8 +63,8 @@ class Hooks:
         self._scopes.add(scope)
         if not hasattr(getattr(self._owners[0], self._names[0]), REPLACES):
             # At once: all are originals, or all the replacements of another thread.
-            found = list(map(getattr, self._owners, self._names))
-            originals = [getattr(function, REPLACES, function) for function in found]
+            functions = list(map(getattr, self._owners, self._names))
+            originals = [getattr(function, REPLACES, function) for function in functions]
             if originals != [original for original, _ in self._functions]:
                 self._functions = tuple(map(replaced_pair, self._makers, originals))
             self._settle()

@@ -75,10 +75,10 @@ class Operator:
 
     def attributes(self, inputs: int) -> Dict[str, str]:
         """Return the attributes of a call with this number of inputs."""
-        found = dict(zip(self.keys, self.values))
+        attributes = dict(zip(self.keys, self.values))
         if self.info.count_attribute:
-            found[self.info.count_attribute] = str(inputs)
-        return found
+            attributes[self.info.count_attribute] = str(inputs)
+        return attributes
 
 
 #: What is known of operators, by handle.
@@ -115,10 +115,10 @@ def _invoke_hook(original: Any) -> Any:
                 callee.token,
                 lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list),
             )
-        made = recorder.invoke(callee, arrays)
-        if made is None:
+        results = recorder.invoke(callee, arrays)
+        if results is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        return made[0] if len(made) == 1 and not output_is_list else made
+        return results[0] if len(results) == 1 and not output_is_list else results
 
     return invoke
 

@@ -154,8 +154,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> LazyNDArray:
         """Return elements from the `first` on in another shape, without recording a call."""
-        kind = TYPES[self._type]
-        type_id = TYPES.id_of(ArrayType(shape, kind.dtype, kind.context))
+        array_type = TYPES[self._type]
+        type_id = TYPES.id_of(ArrayType(shape, array_type.dtype, array_type.context))
         offset = self._offset + first if inplace else _OfCopy(self._offset)
         return LazyNDArray(self._tape, self._value, offset, type_id)
 
@@ -258,8 +258,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        made = self._tape.recorder.detach(self) if self._has_views else None
-        return self.real().detach() if made is None else made
+        detached = self._tape.recorder.detach(self) if self._has_views else None
+        return self.real().detach() if detached is None else detached
 
     def backward(
         self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True

@@ -153,14 +153,14 @@ class Recorder:
         tape, mode = self.tape, self.mode
         self.mode &= ~RECORDING
         try:
-            made = mx.nd.identity(lazy)
+            detached = mx.nd.identity(lazy)
         finally:
             self.mode = mode
-        tape.detached[made._value] = lazy.memory
-        return made  # type: ignore[no-any-return]
+        tape.detached[detached._value] = lazy.memory
+        return detached  # type: ignore[no-any-return]
 
     def constant(self, token: Any, create: Any) -> LazyNDArray:
-        """Return a lazy array for what a creation operator makes, made once per recording.
+        """Return a lazy array for what a creation operator makes, made once per tape.
 
         Many samples start from equal zeros; as one value they need neither memory nor time each.
         """
@@ -184,11 +184,11 @@ class Recorder:
         tape = self.tape
         if not tape.started:
             tape.started = time.perf_counter()
-        made = recording.call(tape, self._entries, callee.token, self.mode, args)
-        if made is not NotImplemented:
+        results = recording.call(tape, self._entries, callee.token, self.mode, args)
+        if results is not NotImplemented:
             if self.watch is not None:
                 self.watch.note(tape)
-            return made
+            return results
         if any(isinstance(arg, mx.sym.Symbol) for arg in args):
             # Gluon infers something of a block around this one.
             return block.forward(*args)
@@ -249,8 +249,8 @@ class Recorder:
 
     def _note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
-        kind = "operator" if callee.token[0] == "op" else "block"
-        reason = f"Calls of {kind} {callee.name} run at once: {why}."
+        what = "operator" if callee.token[0] == "op" else "block"
+        reason = f"Calls of {what} {callee.name} run at once: {why}."
         where = user_line()
         if self.strict:
             raise NotMergedError(

@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 from ..errors import ArgumentError, user_message
 from ..native import recording
 from .lazy import LazyNDArray
-from .types import TYPES, elements
+from .types import TYPES
 from .where import user_line, where_of
 
 if TYPE_CHECKING:
@@ -154,16 +154,16 @@ class Tape(recording.Tape):  # type: ignore[misc]
             lines.append(f"{made} = {call.entry.name}({read}){where}")
         return "\n".join(lines)
 
-    def _shown(self, operand: Operand, kind: Any) -> str:
+    def _shown(self, operand: Operand, array_type: Any) -> str:
         value, offset = operand
         part = ""
-        if kind.elements < TYPES[self.value_type[value]].elements:
-            part = f"[{offset}:{offset + kind.elements}]"
-        return f"%{value}{part} {kind.shape}"
+        if array_type.elements < TYPES[self.value_type[value]].elements:
+            part = f"[{offset}:{offset + array_type.elements}]"
+        return f"%{value}{part} {array_type.shape}"
 
 
-def _type(kind: Any) -> str:
-    return f"{kind.dtype}{kind.shape}"
+def _type(array_type: Any) -> str:
+    return f"{array_type.dtype}{array_type.shape}"
 
 
 def _check_storage(array: NDArray) -> None:
@@ -200,12 +200,12 @@ def check_tape(tape: Tape) -> None:
     assert read == len(tape.sources), "operands do not match the entries"
     for node, (entry, operands, results) in enumerate(tape.calls()):
         assert entry.id == tape.node_entry[node], f"call {node}: entry of another number"
-        for (value, offset), kind in zip(operands, entry.in_types):
+        for (value, offset), wanted in zip(operands, entry.in_types):
             assert 0 <= value < results.start, f"call {node}: %{value} is no earlier value"
             whole = types[value]
-            same = whole.dtype == kind.dtype and whole.context == kind.context
-            assert same, f"call {node}: %{value} is of another type than the entry's"
-            inside = 0 <= offset <= whole.elements - elements(kind.shape)
+            fits = whole.dtype == wanted.dtype and whole.context == wanted.context
+            assert fits, f"call {node}: %{value} is of another type than the entry's"
+            inside = 0 <= offset <= whole.elements - wanted.elements
             assert inside, f"call {node}: reads beyond %{value}"
         assert list(tape.value_type[v] for v in results) == list(entry.out_types), (
             f"call {node}: results of other types than the entry's"

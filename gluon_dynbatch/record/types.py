@@ -75,13 +75,13 @@ class TypeTable:
 
     def id_of(self, array_type: ArrayType) -> int:
         """Return the id of `array_type`, a new one if it was not seen before."""
-        found = self._ids.get(array_type)
-        if found is None:
+        known = self._ids.get(array_type)
+        if known is None:
             with self._lock:
-                found = self._ids.setdefault(array_type, len(self._types))
-                if found == len(self._types):
+                known = self._ids.setdefault(array_type, len(self._types))
+                if known == len(self._types):
                     self._types.append(array_type)
-        return found
+        return known
 
     def view(self, type_id: int, start: Any, stop: Any) -> Optional[Tuple[int, int]]:
         """Return offset in elements and type of ``x[start]`` or, with a stop, of ``x[start:stop]``.
@@ -93,26 +93,26 @@ class TypeTable:
         IndexError
             There is no row `start`.
         """
-        found = self.views.get((type_id, start, stop))
-        if found is None:
-            kind = self._types[type_id]
-            count, row = kind.shape[0], elements(kind.shape[1:])
+        view = self.views.get((type_id, start, stop))
+        if view is None:
+            whole = self._types[type_id]
+            count, row = whole.shape[0], elements(whole.shape[1:])
             if stop is ROW:
                 if not -count <= start < count:
                     raise IndexError(f"index {start} is out of bounds for axis 0 with size {count}")
-                first, shape = start % count, kind.shape[1:] or (1,)
+                first, shape = start % count, whole.shape[1:] or (1,)
             else:
                 first, last, _ = slice(start, stop).indices(count)
-                shape = (last - first,) + kind.shape[1:]
+                shape = (last - first,) + whole.shape[1:]
                 if last <= first:
                     return None
-            found = first * row, self.id_of(kind._replace(shape=shape))
+            view = first * row, self.id_of(whole._replace(shape=shape))
             if len(self.views) > MOST_VIEWS:
                 self.views.clear()
             # What an element is depends on MXNet's np_shape: not for native code to tell.
-            if stop is not ROW or len(kind.shape) > 1:
-                self.views[type_id, start, stop] = found
-        return found
+            if stop is not ROW or len(whole.shape) > 1:
+                self.views[type_id, start, stop] = view
+        return view
 
     def of(self, value: NDArray) -> int:
         """Return the id of the type of a real array."""
