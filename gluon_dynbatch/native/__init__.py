@@ -17,5 +17,4 @@ except ImportError as error:
         "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler"
     ) from error
 
-NATIVE: Any = recording
 PLANNING: Any = planning

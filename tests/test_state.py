@@ -1,0 +1,107 @@
+"""The states of a scope, as its thread sees them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, List
+
+import mxnet as mx
+import pytest
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch import scope
+from gluon_dynbatch.record.state import STATE, ScopeState
+from tests.cells import dense
+
+FIXED = {"granularity": "block", "policy": "depth"}
+CLOSED, AT_ONCE, RECORDING, AT_WORK = (
+    ScopeState.CLOSED,
+    ScopeState.AT_ONCE,
+    ScopeState.RECORDING,
+    ScopeState.AT_WORK,
+)
+X = mx.nd.ones((1, 4))
+
+
+class Spy(gdb.DynamicHybridBlock):
+    """Notes the state whenever it is traced, or fails."""
+
+    def __init__(self, seen: List[Any], fails: bool = False):
+        super().__init__()
+        self._seen, self._fails = seen, fails
+        self.hybridize()
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        self._seen.append(STATE.state)
+        if self._fails:
+            raise ZeroDivisionError
+        return F.relu(x)
+
+
+@pytest.fixture
+def flushing(monkeypatch: pytest.MonkeyPatch) -> List[ScopeState]:
+    """Give the states in which flushes run."""
+    seen: List[ScopeState] = []
+    run = scope.Flush.run
+    monkeypatch.setattr(scope.Flush, "run", lambda flush: [seen.append(STATE.state), run(flush)])
+    return seen
+
+
+def test_from_closed_to_closed(flushing):
+    traced: List[ScopeState] = []
+    spy = Spy(traced)
+    assert STATE.state is CLOSED
+    with gdb.batching(**FIXED) as batch:
+        assert STATE.state is RECORDING and STATE.recorder is not None
+        y = spy(X)
+        assert STATE.state is RECORDING
+        y.asnumpy()
+        with gdb.batching():
+            spy(X)
+        batch.flush()
+        assert STATE.state is RECORDING and STATE.batch is batch
+    assert STATE.state is CLOSED and STATE.batch is None and STATE.recorder is None
+    assert traced == [AT_WORK] and flushing == [AT_WORK] * len(flushing) and len(flushing) >= 2
+    batch.flush()
+    assert len(flushing) == len(batch.report.flushes) + 1  # the last had nothing to do
+
+
+def test_work_that_fails_returns_to_the_state_before(flushing, monkeypatch):
+    traced: List[ScopeState] = []
+    with gdb.batching(**FIXED):
+        with pytest.raises((ZeroDivisionError, gdb.DynBatchError)):
+            Spy(traced, fails=True)(X)
+        assert traced == [AT_WORK] and STATE.state is RECORDING
+        y = Spy([])(X)
+        with monkeypatch.context() as patch, pytest.raises(KeyError):
+            patch.setattr(scope.Flush, "run", lambda flush: {}[STATE.state])
+            y.asnumpy()
+        assert STATE.state is RECORDING
+    assert STATE.state is CLOSED
+
+
+def test_calls_at_once_come_before_recording():
+    """As many as in scopes before, opened at the same place."""
+    net = dense()
+    for calls in (1, 1, 1, 1, 100):
+        with gdb.batching() as batch:
+            first = STATE.state
+            batch.flush()
+            assert STATE.state is first
+            for _ in range(calls):
+                y = net(X)
+            last = STATE.state
+            y.asnumpy()
+            assert STATE.state is last
+    assert first is AT_ONCE and last is RECORDING
+    assert 0 < batch.report.at_once < 100
+    assert STATE.state is CLOSED
+
+
+def test_each_thread_has_its_own():
+    seen: List[ScopeState] = []
+    with gdb.batching(**FIXED):
+        thread = threading.Thread(target=lambda: seen.append(STATE.state))
+        thread.start()
+        thread.join()
+        assert seen == [CLOSED] and STATE.state is RECORDING
