@@ -233,9 +233,9 @@ def test_a_search_goes_on_while_it_earns_what_it_costs():
     account = Searches()
     for _ in range(3):
         assert account.pay
-        account.note(Analysis(None, 1, 1, 5.0, "search", True, 0, 5.0), 1)
+        account.note(Analysis(None, 1, 5.0, True, 0, 5.0), 1)
     assert not account.pay
-    account.note(Analysis(None, 1, 1, 5.0, "search", True, 1, 5.0), 1.0)
+    account.note(Analysis(None, 1, 5.0, True, 1, 5.0), 1.0)
     assert account.pay
 
 

@@ -98,7 +98,7 @@ def test_both_plan_the_same(program, granularity):
     table = SegmentTable()
     native_units, native_groups, native_plan = planned(program, granularity, table)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (expand, wiring, order, depth, plan):
+        for module in (expand, wiring, order, plan):
             patch.setattr(module, "PLANNING", None)
         units, groups, result = planned(program, granularity, table)
     assert native_units.segments == units.segments

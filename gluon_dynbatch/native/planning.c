@@ -8,11 +8,11 @@
  *   survey     expand.py: which arguments all calls share, and who delivers which argument
  *   unused     expand.py: calls whose results nobody reads
  *   wire       wiring.py: numbers units, slots, inputs and terms
- *   depths     analysis/depth.py: how far units are from the sources
- *   heights    analysis/heights.py: how often signatures recur on the way to a sink
- *   successors analysis/frontier.py: turns lists of predecessors around
- *   agenda     analysis/agenda.py: launches what is ready, the most urgent signature first
- *   join       analysis/merge.py: joins groups that never had to be apart
+ *   depths      schedule/depth.py: how far units are from the sources
+ *   path_counts schedule/bound.py: how often signatures recur on the way to a sink
+ *   successors  schedule/dependencies.py: turns lists of predecessors around
+ *   agenda      schedule/agenda.py: launches what is ready, the most urgent signature first
+ *   merge       schedule/merge.py: merges groups that never had to be separate
  *   order      order.py: the order of units within their launches
  *   resolve    plan.py: where the operands of launches lie
  */
@@ -235,33 +235,52 @@ depths(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* -------------------------------------------------------------------------------- heights */
+/* ---------------------------------------------------------------------------- path_counts */
+
+/* Numbers held at once; limits the memory to 8 MB, unless a single column needs more. */
+#define CELLS (1 << 21)
 
 static PyObject *
-heights(PyObject *Py_UNUSED(module), PyObject *args)
+path_counts(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Buffers buffers;
-    void *data[5];
-    Py_ssize_t sizes[5];
-    /* Predecessors; per unit its column in the table or -1; the table, zeros; per unit a height. */
-    if (open_buffers(&buffers, args, "liiII", data, sizes) < 0)
+    void *data[4];
+    Py_ssize_t sizes[4];
+    /* Predecessors; per unit the column of its signature or -1, and its count, ones. */
+    if (open_buffers(&buffers, args, "liiI", data, sizes) < 0)
         return NULL;
     const int64_t *offsets = data[0];
     const int32_t *preds = data[1], *column = data[2];
-    int32_t *table = data[3], *height = data[4];
-    Py_ssize_t units = sizes[2], width = units ? sizes[3] / units : 0;
-    for (Py_ssize_t u = units - 1; u >= 0; u--) {
-        int32_t *row = table + u * width;
-        if (column[u] >= 0)
-            height[u] = ++row[column[u]];
-        for (int64_t k = offsets[u]; k < offsets[u + 1]; k++) {
-            int32_t *before = table + preds[k] * width;
-            for (Py_ssize_t c = 0; c < width; c++)
-                before[c] = before[c] > row[c] ? before[c] : row[c];
+    int32_t *count = data[3], columns = 0;
+    Py_ssize_t units = sizes[2];
+    for (Py_ssize_t u = 0; u < units; u++)
+        columns = column[u] >= columns ? column[u] + 1 : columns;
+    int32_t width = units * columns <= CELLS ? columns : units < CELLS ? (int32_t)(CELLS / units) : 1;
+    int32_t *table = PyMem_Malloc((units * width + 1) * sizeof(int32_t));
+    int32_t *most = PyMem_Calloc(columns + 1, sizeof(int32_t));
+    int64_t sum = 0;
+    int failed = table == NULL || most == NULL;
+    for (int32_t low = 0; !failed && low < columns; low += width) {
+        memset(table, 0, units * width * sizeof(int32_t));
+        for (Py_ssize_t u = units - 1; u >= 0; u--) {
+            int32_t *row = table + u * width, c = column[u];
+            if (c >= low && c < low + width) {
+                count[u] = ++row[c - low];
+                most[c] = count[u] > most[c] ? count[u] : most[c];
+            }
+            for (int64_t k = offsets[u]; k < offsets[u + 1]; k++) {
+                int32_t *before = table + preds[k] * width;
+                for (int32_t w = 0; w < width; w++)
+                    before[w] = before[w] > row[w] ? before[w] : row[w];
+            }
         }
     }
+    for (int32_t c = 0; !failed && c < columns; c++)
+        sum += most[c];
+    PyMem_Free(table);
+    PyMem_Free(most);
     release(&buffers);
-    Py_RETURN_NONE;
+    return failed ? PyErr_NoMemory() : PyLong_FromLongLong(sum);
 }
 
 /* ----------------------------------------------------------------------------- successors */
@@ -296,13 +315,47 @@ successors(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* --------------------------------------------------------------------------------- agenda */
 
-/* The tables of agenda.py: per unit, per signature, and per signature and height. */
+/* What is ready and what is left. `count` is NULL if the average depth decides alone. */
 typedef struct {
-    const int32_t *signature, *depth, *height, *start;
-    int32_t *left, *top, *left_at, *ready_at, *first, *next;
+    const int32_t *signature, *depth, *count;
+    /* Ready units of each signature as a linked list. */
+    int32_t *next, *first;
+    /* Per signature: units not launched yet, the largest count of one, the sum of their depths. */
+    int32_t *left, *top;
     int64_t *depth_left;
+    /* By signature and count, a signature from `start` on: units not launched yet; those ready. */
+    int32_t *start, *left_at, *ready_at;
+    /* What the average depth is divided by to decide ties only. */
     double scale;
 } Agenda;
+
+static inline int32_t
+count_place(const Agenda *a, int32_t unit)
+{
+    return a->start[a->signature[unit]] + (a->count ? a->count[unit] : 0);
+}
+
+static void
+tabulate(Agenda *a, int32_t units, int32_t signatures)
+{
+    int32_t deepest = 0, start = 0;
+    for (int32_t u = 0; u < units; u++) {
+        int32_t s = a->signature[u];
+        a->left[s]++;
+        a->depth_left[s] += a->depth[u];
+        deepest = a->depth[u] > deepest ? a->depth[u] : deepest;
+        if (a->count && a->count[u] > a->top[s])
+            a->top[s] = a->count[u];
+    }
+    for (int32_t s = 0; s < signatures; s++) {
+        a->start[s] = start;
+        a->first[s] = -1;
+        start += a->top[s] + 1;
+    }
+    for (int32_t u = 0; u < units; u++)
+        a->left_at[count_place(a, u)]++;
+    a->scale = (deepest + 1.0) * 1e3;
+}
 
 static void
 make_ready(Agenda *a, int32_t unit)
@@ -310,7 +363,7 @@ make_ready(Agenda *a, int32_t unit)
     int32_t s = a->signature[unit];
     a->next[unit] = a->first[s];
     a->first[s] = unit;
-    a->ready_at[a->start[s] + a->height[unit]]++;
+    a->ready_at[count_place(a, unit)]++;
 }
 
 /* How urgent a signature with ready units is; lower is sooner. */
@@ -319,7 +372,7 @@ urgency(const Agenda *a, int32_t s)
 {
     double average = (double)a->depth_left[s] / a->left[s];
     int32_t top = a->start[s] + a->top[s];
-    if (a->scale == 0.0)
+    if (!a->count)
         return average;
     return (1.0 - (double)a->ready_at[top] / a->left_at[top]) + average / a->scale;
 }
@@ -333,62 +386,87 @@ take_ready(Agenda *a, int32_t s)
     for (int32_t u = taken; u >= 0; u = a->next[u]) {
         a->left[s]--;
         a->depth_left[s] -= a->depth[u];
-        a->left_at[a->start[s] + a->height[u]]--;
-        a->ready_at[a->start[s] + a->height[u]]--;
+        a->left_at[count_place(a, u)]--;
+        a->ready_at[count_place(a, u)]--;
     }
     while (a->top[s] && !a->left_at[a->start[s] + a->top[s]])
         a->top[s]--;
     return taken;
 }
 
-static PyObject *
-agenda(PyObject *Py_UNUSED(module), PyObject *args)
+/* Launches until nothing is left or `limit` cannot be undercut; returns whether nothing is. A unit
+ * that waits for no other any more is launched, and then has a group. */
+static int
+launch_all(Agenda *a, const int64_t *offsets, const int32_t *successors, int32_t units,
+           int32_t signatures, int64_t limit, double *value, int32_t *groups)
 {
-    Buffers buffers;
-    void *data[17];
-    Py_ssize_t sizes[17];
-    /* Successors, the tables (see agenda.py) with the limit among them, and room to work in. */
-    if (open_buffers(&buffers, args, "liiiiillIIIILIILI", data, sizes) < 0)
-        return NULL;
-    const int64_t *after0 = data[0];
-    const int32_t *after = data[1];
-    Agenda a = {.signature = data[2], .depth = data[3], .height = data[4], .start = data[5],
-                .scale = *(double *)data[6], .left = data[8], .top = data[9], .left_at = data[10],
-                .ready_at = data[11], .depth_left = data[12], .first = data[13], .next = data[14]};
-    int64_t limit = *(int64_t *)data[7], unfinished = 0, launch = 0;
-    /* A unit that waits for no other any more is launched, and then has a group. */
-    double *value = data[15];
-    int32_t *groups = data[16], *waiting = data[16];
-    Py_ssize_t signatures = sizes[8];
-    for (int32_t u = 0; u < sizes[2]; u++)
+    int32_t unfinished = 0, launch = 0, *waiting = groups;
+    for (int32_t u = 0; u < units; u++)
         if (!waiting[u])
-            make_ready(&a, u);
+            make_ready(a, u);
     for (int32_t s = 0; s < signatures; s++) {
-        unfinished += a.left[s] > 0;
-        value[s] = a.first[s] < 0 ? Py_HUGE_VAL : urgency(&a, s);
+        unfinished += a->left[s] > 0;
+        value[s] = a->first[s] < 0 ? Py_HUGE_VAL : urgency(a, s);
     }
     for (; unfinished && launch + unfinished < limit; launch++) {
         int32_t chosen = 0;
         for (int32_t s = 1; s < signatures; s++)
             chosen = value[s] < value[chosen] ? s : chosen;
-        int32_t taken = take_ready(&a, chosen);
-        unfinished -= !a.left[chosen];
+        int32_t taken = take_ready(a, chosen);
+        unfinished -= !a->left[chosen];
         value[chosen] = Py_HUGE_VAL;
         for (int32_t u = taken, following; u >= 0; u = following) {
-            following = a.next[u];
-            groups[u] = (int32_t)launch;
-            for (int64_t k = after0[u]; k < after0[u + 1]; k++)
-                if (!--waiting[after[k]]) {
-                    make_ready(&a, after[k]);
-                    value[a.signature[after[k]]] = -1.0;
+            following = a->next[u];
+            groups[u] = launch;
+            for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
+                if (!--waiting[successors[k]]) {
+                    make_ready(a, successors[k]);
+                    value[a->signature[successors[k]]] = -1.0;
                 }
         }
         for (int32_t s = 0; s < signatures; s++)
             if (value[s] < 0.0)
-                value[s] = urgency(&a, s);
+                value[s] = urgency(a, s);
     }
+    return !unfinished;
+}
+
+static PyObject *
+agenda(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Buffers buffers;
+    void *data[7];
+    Py_ssize_t sizes[7];
+    /* Successors; per unit signature, depth and count (or none); the limit; per unit how many it
+     * waits for, and then its group. */
+    if (open_buffers(&buffers, args, "liiiilI", data, sizes) < 0)
+        return NULL;
+    Agenda a = {.signature = data[2], .depth = data[3], .count = sizes[4] ? data[4] : NULL};
+    int32_t units = (int32_t)sizes[2], signatures = 0;
+    for (int32_t u = 0; u < units; u++)
+        signatures = a.signature[u] >= signatures ? a.signature[u] + 1 : signatures;
+    /* The counts of a signature are at most its units, and a place more is for zero. */
+    int64_t places = (int64_t)units + signatures;
+    int32_t *room = PyMem_Calloc(units + 4 * (int64_t)signatures + 2 * places + 1, sizeof(int32_t));
+    double *value = PyMem_Malloc((signatures + 1) * sizeof(double));
+    a.depth_left = PyMem_Calloc(signatures + 1, sizeof(int64_t));
+    int failed = room == NULL || value == NULL || a.depth_left == NULL, done = 0;
+    if (!failed) {
+        a.next = room;
+        a.first = a.next + units;
+        a.left = a.first + signatures;
+        a.top = a.left + signatures;
+        a.start = a.top + signatures;
+        a.left_at = a.start + signatures;
+        a.ready_at = a.left_at + places;
+        tabulate(&a, units, signatures);
+        done = launch_all(&a, data[0], data[1], units, signatures, *(int64_t *)data[5], value, data[6]);
+    }
+    PyMem_Free(room);
+    PyMem_Free(value);
+    PyMem_Free(a.depth_left);
     release(&buffers);
-    return PyBool_FromLong(!unfinished);
+    return failed ? PyErr_NoMemory() : PyBool_FromLong(done);
 }
 
 /* --------------------------------------------------------------------------------- unused */
@@ -420,7 +498,7 @@ unused(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromSsize_t(found);
 }
 
-/* ----------------------------------------------------------------------------------- join */
+/* ---------------------------------------------------------------------------------- merge */
 
 /* Which group reaches which other: a row of bits per group. */
 typedef struct {
@@ -430,12 +508,13 @@ typedef struct {
 
 #define ROW(reach, group) ((reach)->bits + (int64_t)(group) * (reach)->words)
 #define REACHES(reach, from, to) (ROW(reach, from)[(to) >> 6] >> ((to) & 63) & 1)
+#define SET(reach, from, to) (ROW(reach, from)[(to) >> 6] |= (uint64_t)1 << ((to) & 63))
 
 static void
-add_row(Reach *reach, int32_t to, const uint64_t *row)
+add_row(Reach *reach, int32_t to, int32_t from)
 {
     for (int32_t w = 0; w < reach->words; w++)
-        ROW(reach, to)[w] |= row[w];
+        ROW(reach, to)[w] |= ROW(reach, from)[w];
 }
 
 /* Fills in who is reached through others; groups are numbered in an order of launches. */
@@ -445,40 +524,39 @@ close_reach(Reach *reach)
     for (int32_t g = reach->groups - 1; g >= 0; g--)
         for (int32_t after = g + 1; after < reach->groups; after++)
             if (REACHES(reach, g, after))
-                add_row(reach, g, ROW(reach, after));
+                add_row(reach, g, after);
 }
 
 /* Lets group `keep` stand for both. */
 static void
-join_pair(Reach *reach, int32_t keep, int32_t drop)
+merge_pair(Reach *reach, int32_t keep, int32_t drop)
 {
-    uint64_t bit = (uint64_t)1 << (drop & 63);
-    add_row(reach, keep, ROW(reach, drop));
+    add_row(reach, keep, drop);
     memset(ROW(reach, drop), 0, reach->words * sizeof(uint64_t));
     for (int32_t g = 0; g < reach->groups; g++)
         if (REACHES(reach, g, keep) || REACHES(reach, g, drop)) {
-            add_row(reach, g, ROW(reach, keep));
-            ROW(reach, g)[keep >> 6] |= (uint64_t)1 << (keep & 63);
-            ROW(reach, g)[drop >> 6] &= ~bit;
+            add_row(reach, g, keep);
+            SET(reach, g, keep);
+            ROW(reach, g)[drop >> 6] &= ~((uint64_t)1 << (drop & 63));
         }
 }
 
-/* Joins what can be joined of the `count` groups `members`, always the two closest together. */
+/* Merges what can be merged of the `count` groups `members`, always the two closest together. */
 static void
-join_members(Reach *reach, int32_t *members, int32_t count, int32_t *stands_for)
+merge_members(Reach *reach, int32_t *members, int32_t count, int32_t *stands_for)
 {
-    for (int32_t apart = 1; apart < count; apart++)
-        for (int32_t first = 0; first + apart < count; first++) {
-            int32_t keep = members[first], drop = members[first + apart];
+    for (int32_t distance = 1; distance < count; distance++)
+        for (int32_t first = 0; first + distance < count; first++) {
+            int32_t keep = members[first], drop = members[first + distance];
             if (REACHES(reach, keep, drop) || REACHES(reach, drop, keep))
                 continue;
-            join_pair(reach, keep, drop);
+            merge_pair(reach, keep, drop);
             stands_for[drop] = keep;
             count--;
-            memmove(members + first + apart, members + first + apart + 1,
-                    (count - first - apart) * sizeof(int32_t));
-            /* What was free before may be free no more, and what was farther apart is closer. */
-            apart = 0;
+            memmove(members + first + distance, members + first + distance + 1,
+                    (count - first - distance) * sizeof(int32_t));
+            /* What was free before may be free no more, and what was farther away is closer. */
+            distance = 0;
             break;
         }
 }
@@ -488,7 +566,6 @@ static void
 renumber(Reach *reach, int32_t *stands_for, int32_t *before, int32_t *number)
 {
     int32_t next = 0;
-    memset(before, 0, reach->groups * sizeof(int32_t));
     for (int32_t g = 0; g < reach->groups; g++)
         for (int32_t to = 0; to < reach->groups; to++)
             before[to] += REACHES(reach, g, to);
@@ -499,11 +576,12 @@ renumber(Reach *reach, int32_t *stands_for, int32_t *before, int32_t *number)
 }
 
 static PyObject *
-join(PyObject *Py_UNUSED(module), PyObject *args)
+merge(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Buffers buffers;
     void *data[4];
     Py_ssize_t sizes[4];
+    /* Signatures; predecessors; groups. */
     if (open_buffers(&buffers, args, "iliI", data, sizes) < 0)
         return NULL;
     const int32_t *signature = data[0], *preds = data[2];
@@ -515,13 +593,14 @@ join(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Reach reach = {NULL, count, count / 64 + 1};
     reach.bits = PyMem_Calloc((int64_t)count * reach.words + 1, sizeof(uint64_t));
-    int32_t *of = PyMem_Malloc((5 * (int64_t)count + 1) * sizeof(int32_t));
-    if (reach.bits != NULL && of != NULL) {
-        int32_t *stands_for = of + count, *members = of + 2 * count;
+    int32_t *room = PyMem_Calloc(5 * (int64_t)count + 1, sizeof(int32_t));
+    int failed = reach.bits == NULL || room == NULL;
+    if (!failed) {
+        int32_t *of = room, *stands_for = of + count, *members = stands_for + count;
         for (Py_ssize_t u = 0; u < sizes[0]; u++) {
             of[groups[u]] = signature[u];
             for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
-                ROW(&reach, groups[preds[k]])[groups[u] >> 6] |= (uint64_t)1 << (groups[u] & 63);
+                SET(&reach, groups[preds[k]], groups[u]);
         }
         close_reach(&reach);
         for (int32_t g = 0; g < count; g++)
@@ -531,9 +610,9 @@ join(PyObject *Py_UNUSED(module), PyObject *args)
             for (int32_t g = 0; g < count; g++)
                 if (of[g] == chosen)
                     members[found++] = g;
-            join_members(&reach, members, found, stands_for);
+            merge_members(&reach, members, found, stands_for);
         }
-        int32_t *before = of + 3 * count, *number = of + 4 * count;
+        int32_t *before = members + count, *number = before + count;
         renumber(&reach, stands_for, before, number);
         for (Py_ssize_t u = 0; u < sizes[0]; u++) {
             int32_t g = groups[u];
@@ -542,9 +621,8 @@ join(PyObject *Py_UNUSED(module), PyObject *args)
             groups[u] = number[g];
         }
     }
-    int failed = reach.bits == NULL || of == NULL;
     PyMem_Free(reach.bits);
-    PyMem_Free(of);
+    PyMem_Free(room);
     release(&buffers);
     if (failed)
         return PyErr_NoMemory();
@@ -838,10 +916,10 @@ static PyMethodDef METHODS[] = {
     {"unused", unused, METH_VARARGS, NULL},
     {"wire", wire, METH_VARARGS, NULL},
     {"depths", depths, METH_VARARGS, NULL},
-    {"heights", heights, METH_VARARGS, NULL},
+    {"path_counts", path_counts, METH_VARARGS, NULL},
     {"successors", successors, METH_VARARGS, NULL},
     {"agenda", agenda, METH_VARARGS, NULL},
-    {"join", join, METH_VARARGS, NULL},
+    {"merge", merge, METH_VARARGS, NULL},
     {"order", order, METH_VARARGS, NULL},
     {"resolve", resolve, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

@@ -1,4 +1,4 @@
-"""Fewer launches than this are impossible, whatever the policy.
+"""Lower bound on launches for any policy.
 
     a -> b -> a -> c        a: two on one path, b: one, c: one        4 launches at least
     a -> c
@@ -12,34 +12,49 @@ from __future__ import annotations
 
 import numpy as np
 
-from gluon_dynbatch.schedule.dependencies import Dependencies
-from gluon_dynbatch.schedule.depth import unit_depth
-from gluon_dynbatch.schedule.frontier import Ints
-from gluon_dynbatch.schedule.heights import largest_heights, signature_heights
+from ..native import planning
+from .dependencies import Array, Dependencies, Ints
+from .depth import unit_depth
 
 
 def lower_bound(graph: Dependencies) -> int:
-    """Count the launches that any valid grouping of `graph` needs at least.
+    """Sum over signatures the largest number of its units on one path."""
+    return path_counts(graph, unit_depth(graph))[1]
 
-    Returns
-    -------
-    int
-        Sum over signatures of the largest number of its units on one path.
+
+def path_counts(graph: Dependencies, depth: Ints) -> tuple[Ints, int]:
+    """Count, for each unit, the most units of its own signature on a path that starts with it.
+
+    Returns these counts, int32, shape (units,), and the `lower_bound`; takes what `unit_depth`
+    returns.
     """
-    return bound_from_heights(graph, signature_heights(graph, unit_depth(graph)))
+    counts, repeated = np.ones(graph.size, np.int32), repeated_signatures(graph, depth)
+    column = np.full(int(graph.signature.max(initial=-1)) + 1, -1, np.int32)
+    column[repeated] = np.arange(len(repeated))
+    most = planning.path_counts(graph.offsets, graph.preds, column[graph.signature], counts)
+    return counts, signature_count(graph) - len(repeated) + int(most)
 
 
-def bound_from_heights(graph: Dependencies, heights: Ints) -> int:
-    """Compute `lower_bound` from what `signature_heights` returned."""
-    return int(largest_heights(graph, heights).sum())
+def path_counts_cost(graph: Dependencies, depth: Ints) -> int | None:
+    """Estimate the visits that `path_counts` is worth; None if these are too many for the graph."""
+    repeated = len(repeated_signatures(graph, depth))
+    cost = 2 * graph.size + (graph.size + len(graph.preds)) * repeated // 16
+    return graph.size if not repeated else cost if cost <= 50 * graph.size + 12_500 else None
+
+
+def repeated_signatures(graph: Dependencies, depth: Ints) -> Array:
+    """Return the signatures whose units lie at more than one depth; others fit into one launch."""
+    one_depth = np.zeros(int(graph.signature.max(initial=-1)) + 1, np.int32)
+    one_depth[graph.signature] = depth
+    elsewhere = graph.signature[depth != one_depth[graph.signature]]
+    return np.flatnonzero(np.bincount(elsewhere))
 
 
 def quick_bound(graph: Dependencies, depth: Ints) -> int:
-    """Bound the launches from below by what is known once the depths are.
+    """Return the units of the longest path or the number of signatures, whichever is larger."""
+    return max(int(depth.max(initial=-1)) + 1, signature_count(graph))
 
-    The longest path has ``max(depth) + 1`` units, each in a launch of its own; and there are at
-    least as many launches as signatures.
-    """
-    if not graph.size:
-        return 0
-    return max(int(depth.max()) + 1, int(np.count_nonzero(np.bincount(graph.signature))))
+
+def signature_count(graph: Dependencies) -> int:
+    """Count the signatures that occur."""
+    return int(np.count_nonzero(np.bincount(graph.signature)))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
-from gluon_dynbatch.errors import BudgetError, user_message
-from gluon_dynbatch.native import PLANNING
+from ..errors import BudgetError, user_message
 
-DEFAULT_RATE = 2_000.0 if PLANNING is None else 20_000.0
+DEFAULT_RATE = 20_000.0
 """Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
 
 UNLIMITED = 2**62
-"""What `Meter.left_visits` returns when nothing limits the visits."""
+"""What `Meter.left` is when nothing limits the visits."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +20,15 @@ class Budget:
     """A limit on the analysis of one flush; ``None`` leaves a quantity unlimited.
 
     A *visit* is one unit (a recorded call, or a piece of one at granularity "operator") looked at
-    once.  Grouping a minibatch by depth takes a visit per unit.  Whatever else the analyzer does,
-    such as choosing launches or joining groups, is charged as the visits that take as long, some
-    0.01 microseconds each, before it is done.
+    once.  Grouping a minibatch by depth takes a visit per unit.  Everything else, such as choosing
+    launches or merging groups, is charged in advance as the visits that take as long, some 0.01
+    microseconds each.
 
     Parameters
     ----------
     milliseconds : float, optional
-        Wall-clock time.  The analyzer looks at the clock between its steps, so it may overrun by
-        one step that it estimated to fit.
+        Wall-clock time.  The clock is looked at between steps, so one step that was estimated to
+        fit may overrun.
     visits : int, optional
         Visits.  Gives the same grouping on every machine.
 
@@ -60,9 +58,8 @@ class Budget:
     def __str__(self) -> str:
         """Write the limits with their units."""
         limits = [(self.milliseconds, "ms"), (self.visits, "visits")]
-        return ", ".join(f"{limit:g} {unit}" for limit, unit in limits if limit is not None) or (
-            "unlimited"
-        )
+        texts = [f"{limit:g} {unit}" for limit, unit in limits if limit is not None]
+        return ", ".join(texts) or "unlimited"
 
 
 def parse_budget(value: object) -> Budget | str:
@@ -74,11 +71,6 @@ def parse_budget(value: object) -> Budget | str:
         ``"auto"``, ``None`` or ``"none"`` (no limit), milliseconds as a number or as text such as
         an environment variable holds, or a `Budget`, which is returned as it is.
 
-    Returns
-    -------
-    Budget or str
-        ``"auto"`` is the only string that is returned.
-
     Raises
     ------
     BudgetError
@@ -86,15 +78,13 @@ def parse_budget(value: object) -> Budget | str:
     """
     if isinstance(value, Budget):
         return value
-    if value is None:
+    text = value.strip().lower() if isinstance(value, str) else None
+    if text == "auto":
+        return text
+    if value is None or text == "none":
         return Budget()
-    number = value
-    if isinstance(value, str):
-        text = value.strip().lower()
-        if text == "auto":
-            return text
-        if text == "none":
-            return Budget()
+    number: Any = value
+    if text is not None:
         try:
             number = float(text)
         except ValueError:
@@ -102,23 +92,20 @@ def parse_budget(value: object) -> Budget | str:
     if not _is_limit(number):
         advice = 'give a number of 0 or more, "auto", or None for no limit'
         raise _refusal("analysis budget", value, advice)
-    return Budget(milliseconds=float(number))  # type: ignore[arg-type]
+    return Budget(milliseconds=float(number))
 
 
 class Meter:
-    """Holds the analysis of one flush to its budget.
+    """Holds the analysis of one flush, from now on, to `budget`.
 
-    Parameters
-    ----------
-    budget : Budget
-        The limits.
-    clock : callable, optional
-        Returns seconds that only grow.  The time counts from when the meter is made.
+    `rate` (visits per millisecond) expresses the time left in visits; `clock` returns seconds.
     """
 
-    def __init__(self, budget: Budget, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.budget = budget
+    def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
+        #: Visits charged.
         self.visits = 0
+        self._budget = budget
+        self._rate = DEFAULT_RATE if rate is None else rate
         self._clock = clock
         self._start = clock()
 
@@ -127,52 +114,24 @@ class Meter:
         """Time since the meter was made."""
         return (self._clock() - self._start) * 1e3
 
-    def spend(self, visits: int) -> None:
-        """Charge `visits`; more than is left may be charged, less than nothing may not."""
-        assert visits >= 0
-        self.visits += int(visits)
-
-    def out_of_time(self) -> bool:
-        """Whether the milliseconds are used up."""
-        limit = self.budget.milliseconds
-        return limit is not None and self.milliseconds >= limit
-
     @property
-    def exhausted(self) -> bool:
-        """Whether either limit is used up."""
-        limit = self.budget.visits
-        return (limit is not None and self.visits >= limit) or self.out_of_time()
-
-    def left_visits(self, rate: float | None = None) -> int:
-        """Count the visits that both limits still allow.
-
-        Parameters
-        ----------
-        rate : float, optional
-            Visits per millisecond, to express the time left in visits.
-
-        Returns
-        -------
-        int
-            Zero if the budget is used up, `UNLIMITED` if there is no limit.
-        """
+    def left(self) -> int:
+        """Visits that both limits still allow; `UNLIMITED` if there is none."""
         left = float(UNLIMITED)
-        if self.budget.visits is not None:
-            left = min(left, self.budget.visits - self.visits)
-        if self.budget.milliseconds is not None:
-            time_left = self.budget.milliseconds - self.milliseconds
-            if time_left <= 0:
-                return 0
-            left = min(left, time_left * (DEFAULT_RATE if rate is None else rate))
+        if self._budget.visits is not None:
+            left = min(left, self._budget.visits - self.visits)
+        if self._budget.milliseconds is not None:
+            time_left = self._budget.milliseconds - self.milliseconds
+            left = min(left, time_left * self._rate if time_left > 0 else 0)
         return max(0, int(left))
 
 
-def _is_limit(value: object) -> bool:
+def _is_limit(value: Any) -> bool:
     """Whether `value` is a number of zero or more."""
     if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
         return False
     try:
-        return float(value) >= 0  # type: ignore[arg-type]
+        return float(value) >= 0
     except (TypeError, ValueError):
         return False
 

@@ -1,4 +1,4 @@
-"""What was recorded, and what the analyzer sees of it: flat arrays whose positions are the ids."""
+"""What was recorded, as the scheduler sees it: flat arrays whose positions are the ids."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..native import planning
+
 #: An array of integers or booleans.
 Array = NDArray[Any]
+Ints = NDArray[np.int32]
 
 
 class Dependencies(NamedTuple):
@@ -41,6 +44,12 @@ class Dependencies(NamedTuple):
         """Number of units."""
         return len(self.signature)
 
+    def first(self, units: int) -> Dependencies:
+        """Return the graph of the first `units`, which depend on no other."""
+        offsets = self.offsets[: units + 1]
+        preds = self.preds[: offsets[-1]]
+        return Dependencies(self.signature[:units], offsets, preds, self.rows[:units])
+
 
 def check_graph(graph: Dependencies) -> None:
     """Raise ``AssertionError`` if `graph` is no topologically numbered DAG."""
@@ -51,6 +60,33 @@ def check_graph(graph: Dependencies) -> None:
     owners = np.repeat(np.arange(units), np.diff(graph.offsets))
     assert (graph.preds >= 0).all() and (graph.preds < owners).all(), "not topological"
     assert (graph.rows >= 0).all()
+
+
+def successors(graph: Dependencies) -> tuple[Array, Ints]:
+    """Return offsets and units: ``units[offsets[u]:offsets[u + 1]]`` depend on unit ``u``."""
+    offsets, units = np.zeros(graph.size + 1, np.int64), np.empty(len(graph.preds), np.int32)
+    planning.successors(graph.offsets, graph.preds, offsets, units)
+    return offsets, units
+
+
+def reverse(graph: Dependencies) -> Dependencies:
+    """Turn every dependency of `graph` around.
+
+    Unit ``u`` becomes unit ``size - 1 - u``, which keeps the numbering topological.  `unreverse`
+    turns a grouping of the result into one of `graph`.
+    """
+    offsets, units = successors(graph)
+    return Dependencies(
+        np.ascontiguousarray(graph.signature[::-1]),
+        np.ascontiguousarray(offsets[-1] - offsets[::-1]),
+        np.ascontiguousarray(graph.size - 1 - units[::-1]),
+        np.ascontiguousarray(graph.rows[::-1]),
+    )
+
+
+def unreverse(groups: Ints) -> Ints:
+    """Turn a grouping of ``reverse(graph)`` into the grouping of ``graph`` that it stands for."""
+    return np.ascontiguousarray(groups.max(initial=-1) - groups[::-1])
 
 
 def ragged_range(counts: Array) -> Array:

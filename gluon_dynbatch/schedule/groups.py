@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from gluon_dynbatch.errors import OptionError, user_message
-from gluon_dynbatch.schedule.dependencies import Dependencies
-from gluon_dynbatch.schedule.frontier import Array, Ints
+from ..errors import OptionError, user_message
+from .dependencies import Array, Dependencies, Ints
 
 
-def one_by_one(graph: Dependencies) -> Ints:
-    """Put every unit into a group of its own, in recording order."""
-    return np.arange(graph.size, dtype=np.int32)
+def count_groups(groups: Ints) -> int:
+    """Count the groups of a valid grouping."""
+    return int(groups.max(initial=-1)) + 1
 
 
 def check_groups(graph: Dependencies, groups: Array) -> None:
-    """Raise ``AssertionError`` unless `groups` can be launched in order of its numbers.
-
-    Parameters
-    ----------
-    graph : Dependencies
-        What is grouped.
-    groups : numpy.ndarray of int32, shape (units,)
-        Group of each unit.
-    """
+    """Raise ``AssertionError`` unless `groups` can be launched in order of its numbers."""
     assert groups.dtype == np.int32, f"groups are {groups.dtype}, not int32"
     assert groups.shape == (graph.size,), f"{groups.shape} groups for {graph.size} units"
     if not graph.size:
@@ -47,7 +38,7 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     rows : numpy.ndarray of int64, shape (units,)
         Rows of each unit.
     max_rows : int or None
-        The limit; ``None`` for no limit.  A unit that alone has more rows gets its own group.
+        The limit, at least 1.  A unit that by itself has more rows gets its own group.
 
     Returns
     -------
@@ -64,12 +55,11 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     if max_rows < 1:
         advice = "give at least 1, or None for no limit"
         raise OptionError(user_message(f"max_rows is {max_rows!r}", advice=advice))
-    count = int(groups.max(initial=-1)) + 1
-    totals = np.bincount(groups, weights=rows, minlength=count)
-    if not len(groups) or totals.max() <= max_rows:
+    totals = np.bincount(groups, weights=rows)
+    if totals.max(initial=0) <= max_rows:
         return groups
     order = np.argsort(groups, kind="stable")
-    ends = np.cumsum(np.bincount(groups, minlength=count)).tolist()
+    ends = np.cumsum(np.bincount(groups)).tolist()
     filled = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows[order], dtype=np.int64)])
     is_first = np.zeros(len(groups), np.int32)
     is_first[[0] + ends[:-1]] = 1
@@ -85,19 +75,9 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
 
 
 def singles_in_order(groups: Ints) -> Ints:
-    """Put neighbouring groups of one unit each into recording order.
+    """Put neighbouring groups of one unit each into recording order; others stay where they are.
 
     What cannot be merged may move statistics, one call after another as they were made.
-
-    Parameters
-    ----------
-    groups : numpy.ndarray of int32, shape (units,)
-        A valid grouping of units that are numbered topologically.
-
-    Returns
-    -------
-    numpy.ndarray of int32, shape (units,)
-        A valid grouping.
     """
     single = np.bincount(groups) == 1
     if np.count_nonzero(single[1:] & single[:-1]) == 0:

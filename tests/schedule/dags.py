@@ -127,21 +127,25 @@ def slow_depth(graph: Dependencies) -> List[int]:
     return depth
 
 
+def slow_path_counts(graph: Dependencies) -> List[int]:
+    """Count for each unit the units of its signature on the paths that start with it."""
+    dag, counts = as_networkx(graph), []
+    for start in range(graph.size):
+        alike = (graph.signature == graph.signature[start]).astype(int)
+        most: Dict[int, int] = {}
+        for unit in range(graph.size - 1, start - 1, -1):
+            most[unit] = alike[unit] + max(
+                (most[after] for after in dag.successors(unit)), default=0
+            )
+        counts.append(most[start])
+    return counts
+
+
 def slow_bound(graph: Dependencies) -> int:
-    """Compute the bound by walking every path there is."""
-    dag = as_networkx(graph)
+    """Add up the largest count of each signature."""
     most: Dict[int, int] = {}
-
-    def walk(unit: int, counts: Dict[int, int]) -> None:
-        signature = int(graph.signature[unit])
-        counts = {**counts, signature: counts.get(signature, 0) + 1}
-        for key, count in counts.items():
-            most[key] = max(most.get(key, 0), count)
-        for after in dag.successors(unit):
-            walk(after, counts)
-
-    for unit in range(graph.size):
-        walk(unit, {})
+    for signature, count in sorted(zip(graph.signature.tolist(), slow_path_counts(graph))):
+        most[signature] = count
     return sum(most.values())
 
 
@@ -162,3 +166,60 @@ def fewest_launches(graph: Dependencies) -> int:
         return 1 + min(rest(done | units) for units in ready.values())
 
     return rest(0)
+
+
+def slow_agenda(graph: Dependencies, toward_bound: bool, limit: int) -> List[int] | None:
+    """Launch the most urgent signature, with every figure computed anew for each launch."""
+    signature, preds = graph.signature.tolist(), pred_lists(graph)
+    depth, counts = slow_depth(graph), slow_path_counts(graph)
+    groups: Dict[int, int] = {}
+    launch = 0
+    while len(groups) < graph.size:
+        left = [unit for unit in range(graph.size) if unit not in groups]
+        if launch + len({signature[unit] for unit in left}) >= limit:
+            return None
+        ready = [unit for unit in left if groups.keys() >= set(preds[unit])]
+
+        urgency: Dict[int, float] = {}
+        for key in sorted({signature[unit] for unit in ready}):
+            alike = [unit for unit in left if signature[unit] == key]
+            longest = max(counts[unit] for unit in alike)
+            top = {unit for unit in alike if counts[unit] == longest}
+            missing = 1.0 - len(top.intersection(ready)) / len(top)
+            average = sum(depth[unit] for unit in alike) / len(alike)
+            tie = average / ((max(depth) + 1.0) * 1e3)
+            urgency[key] = missing + tie if toward_bound else average
+        chosen = min(urgency, key=urgency.__getitem__)
+        groups.update((unit, launch) for unit in ready if signature[unit] == chosen)
+        launch += 1
+    return [groups[unit] for unit in range(graph.size)]
+
+
+def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
+    """Merge the closest pair of groups of a signature, with the closure anew for each merge."""
+
+    def closure() -> nx.DiGraph:
+        dag = nx.DiGraph()
+        dag.add_nodes_from(groups)
+        dag.add_edges_from((groups[a], groups[b]) for a, b in as_networkx(graph).edges)
+        return nx.transitive_closure(dag)
+
+    signature = graph.signature.tolist()
+    for key in sorted(set(signature)):
+        while True:
+            reach = closure()
+            members = sorted({group for group, own in zip(groups, signature) if own == key})
+            free = [
+                (b - a, a, b)
+                for a in range(len(members))
+                for b in range(a + 1, len(members))
+                if not reach.has_edge(members[a], members[b])
+                and not reach.has_edge(members[b], members[a])
+            ]
+            if not free:
+                break
+            _, keep, drop = min(free)
+            groups = [members[keep] if group == members[drop] else group for group in groups]
+    reach = closure()
+    order = sorted(set(groups), key=lambda group: (reach.in_degree(group), group))
+    return [order.index(group) for group in groups]

@@ -1,16 +1,17 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 
-from gluon_dynbatch.schedule import POLICIES, Budget, analyze, heights, lower_bound, unit_depth
-from gluon_dynbatch.schedule.bound import quick_bound
+from gluon_dynbatch.schedule import POLICIES, Budget, analyze, lower_bound
+from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
+from gluon_dynbatch.schedule.dependencies import Dependencies
+from gluon_dynbatch.schedule.depth import unit_depth
 from tests.schedule.dags import (
-    as_networkx,
     build,
     fewest_launches,
     graphs,
     random_graph,
     slow_bound,
+    slow_path_counts,
 )
 
 
@@ -29,56 +30,47 @@ def test_bound_that_cannot_be_reached(draw):
     a0 -> b1
     b2 -> a3
     """
-    drawing = draw("a0 -> b1\nb2 -> a3")
-    assert lower_bound(drawing.graph) == 2
-    assert (
-        analyze(drawing.graph, "search", Budget()).launches == 3 == fewest_launches(drawing.graph)
-    )
-
-
-@settings(deadline=None)
-@given(graphs(max_units=8))
-def test_equals_the_walk_over_all_paths(graph):
-    assert lower_bound(graph) == slow_bound(graph)
+    graph = draw("a0 -> b1\nb2 -> a3").graph
+    assert lower_bound(graph) == 2
+    assert analyze(graph, "search", Budget()).launches == 3 == fewest_launches(graph)
 
 
 @settings(deadline=None)
 @given(graphs(max_units=8))
 def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
     fewest = fewest_launches(graph)
+    assert lower_bound(graph) == slow_bound(graph)
     assert quick_bound(graph, unit_depth(graph)) <= lower_bound(graph) <= fewest
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
 
 
-@pytest.mark.parametrize("cells", [1, 4000, 2**21])
-def test_heights_do_not_depend_on_how_many_signatures_are_followed_at_once(cells, monkeypatch):
-    monkeypatch.setattr(heights, "CELLS", cells)
-    graph = random_graph(seed=5, units=300, signatures=7, window=40)
-    found = heights.signature_heights(graph, unit_depth(graph))
-    dag = as_networkx(graph)
-    for unit in range(0, graph.size, 29):
-        assert found[unit] == most_of_its_kind(graph, dag, unit)
+@settings(deadline=None)
+@given(graphs())
+def test_path_counts(graph):
+    assert path_counts(graph, unit_depth(graph))[0].tolist() == slow_path_counts(graph)
 
 
-def most_of_its_kind(graph, dag, start):
-    own = graph.signature == graph.signature[start]
-    best = np.zeros(graph.size, int)
-    for unit in range(graph.size - 1, start - 1, -1):
-        best[unit] = own[unit] + max((best[after] for after in dag.successors(unit)), default=0)
-    return best[start]
+def test_path_counts_of_more_signatures_than_are_followed_at_once():
+    """Three thousand copies of a graph count as one of them does, in several rounds."""
+    part = random_graph(seed=5, units=60, signatures=20, window=60)
+    copies = 3000
+    whole = Dependencies(
+        np.tile(part.signature, copies),
+        np.append(0, np.tile(np.diff(part.offsets), copies).cumsum()),
+        np.concatenate([part.preds + part.size * copy for copy in range(copies)]).astype(np.int32),
+        np.tile(part.rows, copies),
+    )
+    assert len(repeated_signatures(part, unit_depth(part))) * whole.size > 2**21
+    counts, bound = path_counts(whole, unit_depth(whole))
+    assert (counts.reshape(copies, -1) == slow_path_counts(part)).all()
+    assert bound == lower_bound(part)
 
 
 def test_signatures_at_one_depth_are_not_followed():
     """Of a0 -> b1 and a2 -> b3 -> a4 only signature a lies at two depths."""
     graph = build([0, 1, 0, 1, 0], [[], [0], [], [2], [3]])
-    assert heights.repeated_signatures(graph, unit_depth(graph)).tolist() == [0]
-
-
-def test_deep_chain():
-    units = 3000
-    graph = build([unit % 2 for unit in range(units)], [[]] + [[unit] for unit in range(units - 1)])
-    assert lower_bound(graph) == units
+    assert repeated_signatures(graph, unit_depth(graph)).tolist() == [0]
 
 
 def test_empty_graph():

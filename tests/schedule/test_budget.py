@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from gluon_dynbatch.errors import BudgetError, DynBatchError
-from gluon_dynbatch.schedule import DEFAULT_RATE, Budget, Meter, parse_budget
-from gluon_dynbatch.schedule.budget import UNLIMITED
+from gluon_dynbatch.schedule.budget import DEFAULT_RATE, UNLIMITED, Budget, Meter, parse_budget
 
 
 class Clock:
@@ -71,36 +70,39 @@ def test_zero_and_text():
     assert str(Budget()) == "unlimited"
 
 
+def meter(budget, rate=None, clock=None):
+    return Meter(budget, rate, clock or Clock())
+
+
 def test_visits_run_out():
-    meter = Meter(Budget(visits=10), Clock())
-    assert meter.left_visits() == 10 and not meter.exhausted
-    meter.spend(7)
-    assert meter.left_visits() == 3 and meter.visits == 7
-    meter.spend(5)
-    assert meter.left_visits() == 0 and meter.exhausted and not meter.out_of_time()
+    limited = meter(Budget(visits=10))
+    assert limited.left == 10
+    limited.visits += 7
+    assert limited.left == 3
+    limited.visits += 5
+    assert limited.left == 0
 
 
 def test_time_runs_out():
     clock = Clock()
-    meter = Meter(Budget(milliseconds=4), clock)
-    assert meter.left_visits() == 4 * DEFAULT_RATE
-    assert meter.left_visits(rate=10) == 40
+    budget = Budget(milliseconds=4)
+    assert meter(budget).left == 4 * DEFAULT_RATE
+    slow, instant = meter(budget, 1000, clock), meter(budget, math.inf, clock)
+    assert slow.left == 4000
     clock.seconds += 0.003
-    assert meter.milliseconds == pytest.approx(3)
-    assert meter.left_visits(rate=1000) == pytest.approx(1000, abs=1) and not meter.exhausted
+    assert slow.milliseconds == pytest.approx(3)
+    assert slow.left == pytest.approx(1000, abs=1) and instant.left == UNLIMITED
     clock.seconds += 0.002
-    assert meter.left_visits(rate=math.inf) == 0 and meter.exhausted and meter.out_of_time()
+    assert slow.left == instant.left == 0
 
 
 def test_the_tighter_limit_counts():
-    meter = Meter(Budget(milliseconds=4, visits=30), Clock())
-    assert meter.left_visits(rate=10) == 30
-    assert meter.left_visits(rate=5) == 20
+    budget = Budget(milliseconds=4, visits=30)
+    assert meter(budget, 10).left == 30
+    assert meter(budget, 5).left == 20
 
 
 def test_without_limits_nothing_runs_out():
-    meter = Meter(Budget())
-    meter.spend(10**12)
-    assert meter.left_visits() == UNLIMITED and not meter.exhausted
-    with pytest.raises(AssertionError):
-        meter.spend(-1)
+    unlimited = meter(Budget())
+    unlimited.visits += 10**12
+    assert unlimited.left == UNLIMITED

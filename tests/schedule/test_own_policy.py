@@ -1,0 +1,55 @@
+"""A policy that is not the library's: one class, and a line in the registry."""
+
+import pytest
+from hypothesis import given, settings
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.schedule import POLICIES, Budget, Merge, analyze, check_groups, group_by_depth
+from gluon_dynbatch.schedule.dependencies import reverse, unreverse
+from tests.cells import Unary, chain, inputs, launches, ready
+from tests.schedule.dags import graphs
+
+
+class AsLateAsPossible:
+    """Group by the distance to the sinks instead of the sources."""
+
+    def cost(self, search):
+        return 4 * search.graph.size
+
+    def run(self, search):
+        return unreverse(group_by_depth(reverse(search.graph)))
+
+
+@pytest.fixture
+def late():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(POLICIES, "late", (AsLateAsPossible(), Merge()))
+        yield "late"
+
+
+def test_users_choose_it_by_name(late):
+    """Depth runs b3 too early: it has no company then, and b2 has none either.
+
+    c0 -> b1 -> b2      by depth    {c0} {b3} {b1 b4} {b2}
+    b3 -> b4            late        {c0} {b1 b3} {b2 b4}
+    """
+    b, c = ready(Unary(prefix="b_")), ready(Unary(prefix="c_"))
+    samples = list(zip(([c, b, b], [b, b]), inputs(2)))
+    wanted = {"depth": 4, late: 3}
+    for policy, count in wanted.items():
+        assert (
+            launches(lambda sample: chain(*sample), samples, "block", policy, debug=True) == count
+        )
+    with pytest.raises(gdb.OptionError, match="'search', 'late'"):
+        gdb.batching(policy="later")
+
+
+@settings(deadline=None)
+@given(graph=graphs())
+def test_it_keeps_what_every_policy_promises(graph):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(POLICIES, "late", (AsLateAsPossible(), Merge()))
+        for visits in (0, 10, 100, 1000, None):
+            analysis = analyze(graph, "late", Budget(visits=visits))
+            check_groups(graph, analysis.groups)
+            assert analysis.launches <= analyze(graph, "depth", Budget(visits=visits)).launches

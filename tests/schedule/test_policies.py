@@ -1,0 +1,249 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gluon_dynbatch.errors import OptionError
+from gluon_dynbatch.schedule import (
+    POLICIES,
+    Budget,
+    Search,
+    analyze,
+    check_groups,
+    group_by_depth,
+    lower_bound,
+)
+from gluon_dynbatch.schedule.agenda import group_by_agenda
+from gluon_dynbatch.schedule.bound import quick_bound
+from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.merge import merge_groups
+from tests.schedule.dags import build, fewest_launches, graphs, random_graph, random_trees
+
+budgets = st.one_of(
+    st.builds(Budget, visits=st.integers(0, 4000)),
+    st.builds(Budget, milliseconds=st.floats(0, 3)),
+    st.builds(Budget),
+)
+policies = st.sampled_from(sorted(POLICIES))
+searches = st.sampled_from(["agenda", "search"])
+
+
+def launches(graph, policy, budget, worth=None):
+    return analyze(graph, policy, budget, worth=worth).launches
+
+
+def falls(counts):
+    return all(after <= before for before, after in zip(counts, counts[1:]))
+
+
+# What every policy holds, whatever the budget
+
+
+@settings(deadline=None)
+@given(graphs(), policies, budgets, st.sampled_from([None, 0, 50, 900]))
+def test_every_policy_and_budget_gives_a_valid_grouping(graph, policy, budget, worth):
+    analysis = analyze(graph, policy, budget, worth=worth)
+    check_groups(graph, analysis.groups)
+    assert analysis.launches == len(set(analysis.groups.tolist()))
+    assert lower_bound(graph) <= analysis.launches <= graph.size
+    if budget.visits is not None:
+        assert analysis.visits <= budget.visits
+        again = analyze(graph, policy, budget, worth=worth)
+        assert (again.groups == analysis.groups).all() and again.visits == analysis.visits
+
+
+@settings(deadline=None)
+@given(graphs(), policies, st.lists(st.integers(0, 6000), min_size=2, max_size=12))
+def test_more_visits_never_give_more_launches(graph, policy, visits):
+    limits = [Budget(visits=v) for v in sorted(visits)]
+    assert falls([launches(graph, policy, budget) for budget in [*limits, Budget()]])
+
+
+@settings(deadline=None)
+@given(graphs(), st.lists(st.integers(0, 6000), max_size=6), st.sampled_from([None, 0, 9, 900]))
+def test_no_policy_gives_more_launches_than_depth_with_the_same_budget(graph, visits, worth):
+    whole = analyze(graph, "depth", Budget())
+    assert whole.launches <= group_by_depth(graph).max(initial=-1) + 1
+    around = [max(0, whole.visits + step) for step in (-1, 0, 1)]
+    for budget in [Budget(), *(Budget(visits=v) for v in [*visits, *around])]:
+        depth = launches(graph, "depth", budget)
+        for policy in POLICIES:
+            assert launches(graph, policy, budget, worth) <= depth
+
+
+@pytest.mark.parametrize("worth", [None, 1, 300])
+@pytest.mark.parametrize(
+    "graph",
+    [random_graph(7, 400, 6, 60), random_graph(2, 700, 5, 60), random_trees(1, 60, 12)],
+)
+def test_budgets_on_larger_graphs(graph, worth):
+    limits = [0, 1, 100, graph.size - 1, *range(graph.size, 80_000, 2300), 10**7]
+    counts = {
+        policy: [launches(graph, policy, Budget(visits=v), worth) for v in limits]
+        for policy in POLICIES
+    }
+    for policy, found in counts.items():
+        assert falls(found) and found[0] == graph.size > found[-1]
+        assert found[-1] == launches(graph, policy, Budget(), worth)
+        assert all(count <= depth for count, depth in zip(found, counts["depth"]))
+
+
+@pytest.mark.parametrize("budget", [Budget(visits=0), Budget(milliseconds=0)])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_budget_means_one_by_one(policy, budget):
+    graph = random_graph(seed=1, units=30, signatures=2, window=9)
+    analysis = analyze(graph, policy, budget)
+    assert analysis.groups.tolist() == list(range(30))
+    assert analysis.visits == 0 and not analysis.complete
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_empty_graph(policy):
+    analysis = analyze(build([], []), policy, Budget())
+    assert analysis.groups.dtype == np.int32 and analysis.launches == 0 and analysis.complete
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_visits_charged_are_the_visits_needed(policy):
+    """With as many visits as an unlimited run is charged, all is the same; one less is missed."""
+    graph = random_graph(seed=8, units=300, signatures=6, window=50)
+    unlimited = analyze(graph, policy, Budget())
+    same = analyze(graph, policy, Budget(visits=unlimited.visits))
+    assert same.complete and (same.groups == unlimited.groups).all()
+    less = analyze(graph, policy, Budget(visits=unlimited.visits - 1))
+    assert not less.complete and less.visits < unlimited.visits
+
+
+def test_unknown_policy_lists_the_valid_ones():
+    with pytest.raises(OptionError, match="'best'.*\n.*'depth', 'agenda', 'search'"):
+        analyze(build([], []), "best", Budget())
+
+
+# Time
+
+
+def test_milliseconds_are_converted_by_the_measured_rate():
+    """Two milliseconds at ten visits each: the first 20 of 30 units are grouped."""
+    graph = build([0] * 30, [[]] * 30)
+    analysis = analyze(graph, "depth", Budget(milliseconds=2), rate=10, clock=lambda: 5.0)
+    assert analysis.launches == 1 + 10 and not analysis.complete
+    assert analysis.visits == 20
+
+
+def test_looks_at_the_clock_between_steps():
+    """Each look at the clock takes a millisecond, which is enough for the merges of depth."""
+    graph = random_graph(seed=1, units=400, signatures=6, window=30)
+    ticks = iter(range(10**6))
+    analysis = analyze(
+        graph, "search", Budget(milliseconds=3.5), rate=math.inf, clock=lambda: next(ticks) / 1e3
+    )
+    assert not analysis.complete and analysis.saved == 0
+    merged = merge_groups(graph, group_by_depth(graph))
+    assert analysis.groups.tolist() == merged.tolist()
+    assert 3.5 <= analysis.milliseconds < 10
+
+
+# What a launch less is worth
+
+
+@settings(deadline=None)
+@given(graphs(), searches, st.lists(st.floats(0, 900), max_size=5))
+def test_launches_that_are_worth_more_never_become_more(graph, policy, worths):
+    """From depth's result, if they are worth nothing, to what an unlimited search finds."""
+    depth = analyze(graph, "depth", Budget())
+    nothing = analyze(graph, policy, Budget(), worth=0)
+    assert (nothing.groups == depth.groups).all() and nothing.visits == depth.visits
+    assert nothing.complete and nothing.search_milliseconds == 0
+    counts = [launches(graph, policy, Budget(), worth) for worth in [0, *sorted(worths), math.inf]]
+    assert falls(counts) and counts[-1] == launches(graph, policy, Budget())
+
+
+@settings(deadline=None)
+@given(graphs(), searches, st.floats(0, 900))
+def test_no_more_is_spent_in_vain_than_what_could_be_gained(graph, policy, worth):
+    depth = analyze(graph, "depth", Budget())
+    found = analyze(graph, policy, Budget(), worth=worth)
+    assert found.saved == depth.launches - found.launches
+    possible = depth.launches - quick_bound(graph, unit_depth(graph))
+    # Anew after each success, which saves a launch at least, and when the bound is known.
+    assert found.visits - depth.visits <= worth * possible * (2 + found.saved)
+
+
+def test_search_goes_on_as_long_as_it_may_pay(draw):
+    """Depth runs b3 too early; if it waits for b1, a launch less does, and less is impossible.
+
+    c0 -> b1 -> b2
+    b3 -> b4
+    """
+    graph = draw("c0 -> b1 -> b2\nb3 -> b4").graph
+    depth = analyze(graph, "depth", Budget())
+    search = analyze(graph, "search", Budget())
+    assert (depth.launches, search.launches, lower_bound(graph)) == (4, 3, 3)
+    spent = search.visits - depth.visits
+    assert analyze(graph, "search", Budget(), worth=spent).launches == 3
+    assert analyze(graph, "search", Budget(), worth=spent - 1).launches == 4
+
+
+# How good they are
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_each_policy_is_at_least_as_good_as_the_one_before(graph):
+    depth, agenda, search = (launches(graph, p, Budget()) for p in ("depth", "agenda", "search"))
+    assert search <= agenda <= depth
+    assert agenda <= group_by_agenda(graph, unit_depth(graph)).max(initial=-1) + 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(graphs(max_units=9))
+def test_search_is_nearly_always_best_on_tiny_graphs(graph):
+    """At most one launch more than the fewest; this is a heuristic, but a good one."""
+    assert launches(graph, "search", Budget()) <= fewest_launches(graph) + 1
+
+
+def test_search_finds_the_least_for_a_long_arm_and_a_short_one(draw):
+    """Agenda cannot tell when to run the lone c; counting from the sinks does.
+
+    a0 -> c1 -> c2 -> b3
+    a4 -> b5
+    c6
+    """
+    drawing = draw("a0 -> c1 -> c2 -> b3\na4 -> b5\nc6")
+    analysis = analyze(drawing.graph, "search", Budget())
+    assert analysis.launches == lower_bound(drawing.graph) == 4
+    assert drawing.launches(analysis.groups)[0] == "a0 a4"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_keyed_by_child_count_come_close_to_the_bound(seed):
+    graph = random_trees(seed, trees=100, size=10)
+    analysis = analyze(graph, "search", Budget())
+    assert analysis.launches <= lower_bound(graph) + 1
+    assert analysis.launches < launches(graph, "agenda", Budget())
+    assert analysis.complete
+
+
+def test_stops_as_soon_as_the_bound_is_reached():
+    graph = build([0] * 50, [[]] * 50)
+    analysis = analyze(graph, "search", Budget())
+    assert (analysis.launches, analysis.visits, analysis.complete) == (1, 50, True)
+
+
+def test_search_on_a_graph_whose_paths_are_too_expensive_to_count():
+    """Very many signatures on a deep, narrow graph: it goes by average depth alone."""
+    graph = random_graph(seed=9, units=1975, signatures=700, window=40)
+    assert Search(graph).path_counts_cost is None
+    search, agenda = (analyze(graph, policy, Budget()) for policy in ("search", "agenda"))
+    assert search.complete and search.launches < launches(graph, "depth", Budget())
+    assert (search.groups == agenda.groups).all() and search.visits == agenda.visits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_without_limit_ends_soon(seed):
+    graph = random_graph(seed, units=1500, signatures=8, window=200)
+    depth, search = (analyze(graph, policy, Budget()) for policy in ("depth", "search"))
+    assert search.complete and search.launches < depth.launches
+    assert search.visits <= 300 * graph.size
