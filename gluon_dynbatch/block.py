@@ -17,7 +17,9 @@ from .record.where import user_line
 from .run.dispatch import ONE_AT_A_TIME
 from .samples import applier
 from .scope import RUNTIME, Batch, check_options, scope_defaults
-from .trace.program import graph_arguments, infer_shapes
+from .trace.infer import infer_shapes
+from .trace.program import graph_arguments
+from .trace.symbols import compile_symbol
 
 Sample = TypeVar("Sample")
 Result = TypeVar("Result")
@@ -250,10 +252,8 @@ class CachedGraph:
         self.inputs = [mx.sym.var(name) for name in program.names]
         self._out_spec = program.out_spec
         self.arguments = graph_arguments(program)
-        data = [i for i, (is_data, _) in enumerate(self.arguments) if is_data]
-        rest = [i for i, (is_data, _) in enumerate(self.arguments) if not is_data]
-        flags = [("data_indices", data), ("param_indices", rest), *block._flags]
-        self._cached_op = mx.nd.CachedOp(self.symbol, flags)
+        is_data = [is_data for is_data, _ in self.arguments]
+        self._cached_op = compile_symbol(self.symbol, is_data, *block._flags)
 
     def show_operators(self, callback: Any, monitor_all: bool) -> None:
         """Let `callback` see the result of each operator; see ``register_op_hook``."""

@@ -12,7 +12,8 @@ from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from .errors import MismatchError, user_message
-from .lower.expand import expand, read_nodes
+from .lower.expand import expand
+from .lower.fuse_samples import calls
 from .lower.segment import SegmentTable
 from .plan.plan import Plan, make_plan
 from .record.tape import Tape
@@ -139,7 +140,7 @@ class Comparison:
         self._terms = terms
         self._tolerances = _tolerances(recording)
         weights = np.zeros(len(recording.value_type), dtype=bool)
-        self._units = expand(recording, "alone", weights, segments)
+        self._units = expand(recording, "unbatched", weights, segments)
         groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
         types = [TYPES[recording.value_type[v]] for v in recording.external_values]
         self._loop = Execution(
@@ -186,19 +187,13 @@ class Comparison:
 
 def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
     """Yield calls with their results, but for those that depend on random numbers."""
-    nodes = read_nodes(recording)
     random: Set[int] = set()
-    for node, number in enumerate(recording.node_entry):
-        entry = recording.entries[number]
-        first = int(nodes.operand0[node])
-        read = memoryview(recording.sources)[first : first + len(entry.in_types)]
-        low = recording.node_value0[node]
-        values = range(low, low + len(entry.out_types))
-        if entry.draws or random.intersection(read):
-            random.update(values)
+    for call in calls(recording):
+        if call.entry.draws or any(value in random for value, _ in call.operands):
+            random.update(call.results)
             continue
-        for value in values:
-            yield node, value
+        for value in call.results:
+            yield call.node, value
 
 
 def _tolerances(recording: Tape) -> Dict[str, Tuple[float, float]]:

@@ -14,6 +14,7 @@ from .debug import Comparison
 from .errors import NotMergedError, Where, user_message
 from .lower.expand import expand, find_unused, find_weights
 from .lower.fuse_samples import Composer
+from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
 from .plan.gradient_plan import GradientPlan, Head, plan_gradient
@@ -220,10 +221,12 @@ class Flush:
         recording, runtime = self._recording, self._runtime
         granularity, calls, origin, moved = choice.setting.granularity, recording, None, {}
         if granularity == "graph":
-            calls = runtime.composer.contract(recording, wanted)
-            granularity, origin, moved = "block", calls.origin, calls.moved
+            calls, origin, moved = runtime.composer.fuse(recording, wanted)
+            granularity = "block"
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
         units = expand(calls, granularity, weights, runtime.segments, unused)
+        if self._options.debug:
+            check_graph(units)
         figures, budget = runtime.figures, choice.setting.budget
         analysis = analyze(units.dependencies, choice.policy, budget, figures.rate, choice.worth)
         if analysis.milliseconds > 0 and analysis.visits:
@@ -316,7 +319,7 @@ def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:
     """Count the calls that no rule allows to merge, by callee and reason."""
     found: Dict[Tuple[str, str], Tuple[str, str, int, int]] = {}
     for launch in plan.launches:
-        if launch.segment.layout == "alone":
+        if launch.segment.layout == "unbatched":
             unit = int(launch.units[0])
             key = (plan.units.name(unit), launch.segment.reason)
             known = found.get(key, (*key, 0, int(plan.units.node[unit])))

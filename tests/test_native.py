@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch import native
 from gluon_dynbatch.lower import expand
-from gluon_dynbatch.lower import wire as wiring
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.plan import order, plan
 from gluon_dynbatch.plan.check import check_plan
@@ -98,7 +97,7 @@ def test_both_plan_the_same(program, granularity):
     table = SegmentTable()
     native_units, native_groups, native_plan = planned(program, granularity, table)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (expand, wiring, order, plan):
+        for module in (order, plan):
             patch.setattr(module, "PLANNING", None)
         units, groups, result = planned(program, granularity, table)
     assert native_units.segments == units.segments

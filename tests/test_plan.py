@@ -193,7 +193,7 @@ def test_the_cases_show_every_kind_of_operand():
     }
     assert found >= {Whole, Slice, Gather, Mixed, Sum}
     layouts = {launch.segment.layout for name in CASES for launch in plan_of(name).launches}
-    assert layouts == {"rows", "stack", "join", "alone"}
+    assert layouts == {"rows", "stack", "concat", "unbatched"}
 
 
 def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():

@@ -3,9 +3,9 @@
 At granularity ``block`` a call is one segment.  At granularity ``operator`` it is cut where a piece
 can run earlier, or with more company, than the rest:
 
-* Operators that depend only on *early* arguments, those that no other call of the same recursion
-  has to deliver (the input projection of an LSTM), form segments of their own: all of a minibatch
-  then run in one launch.  Which arguments are late is read off the recorded graph.
+* Arguments that another call of the same recursion delivers are *recurrent*.  Operators that depend
+  on none of them are *hoistable* (the input projection of an LSTM) and form segments of their own:
+  all of a minibatch then run in one launch.
 * A sum of several arrays (``add_n``) is not an operator but an operand: the segment that uses it
   gathers the sum.  What is computed before it, once per summand, becomes a segment per summand, and
   these are equal whatever the number of summands; so the work per child of nodes with different
@@ -16,27 +16,21 @@ can run earlier, or with more company, than the rest:
 from __future__ import annotations
 
 from collections import Counter
-from typing import (
-    Dict,
-    FrozenSet,
-    List,
-    Mapping,
-    NamedTuple,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from .. import rules
-from ..trace.entry import Variant
-from ..trace.program import VARIABLE, Ref
-from .segment import Cut, NormalForm, SegmentTable, SegmentUse
+from ..trace.symbols import VARIABLE, Ref
+from ..trace.variant import Variant
+from .normal_form import NormalForm, concat_segment
+from .segment import ARGUMENT, Cut, SegmentTable, SegmentUse, Source
 
 #: Terms that a sum may have to be added up anew for each of several readers, one of them a sum.
 MOST_TERMS = 64
 
 
-def cut_call(variant: Variant, granularity: str, late: FrozenSet[int], table: SegmentTable) -> Cut:
+def cut_call(
+    variant: Variant, granularity: str, recurrent: FrozenSet[int], table: SegmentTable
+) -> Cut:
     """Return the segments of a call.
 
     Parameters
@@ -44,110 +38,99 @@ def cut_call(variant: Variant, granularity: str, late: FrozenSet[int], table: Se
     variant : Variant
         The call, and which of its arguments all calls share.
     granularity : str
-        ``"block"`` or ``"operator"``; ``"alone"`` keeps every call as it was written.
-    late : frozenset of int
+        ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was written.
+    recurrent : frozenset of int
         Arguments that come out of the recursion this call takes part in.
     table : SegmentTable
         Where equal segments meet.
     """
-    if granularity != "alone" and variant.layout in ("alone", "join"):
+    if granularity == "operator" and variant.layout in ("unbatched", "concat"):
         granularity = "block"
-    key = (granularity, late if granularity == "operator" else None)
-    cut = variant.cuts.get(key)
-    if cut is None:
-        if granularity == "operator":
-            partition = _Cutter(variant, late).partition()
-        elif granularity == "block" and variant.layout == "join":
-            cut = variant.cuts[key] = _join(variant, table)
-            return cut
-        else:
-            partition = _whole(variant, granularity == "alone" or not variant.mergeable)
-        cut = variant.cuts[key] = _emit(variant, partition, table)
-    return cut
+    key = (granularity, recurrent if granularity == "operator" else frozenset())
+    return table.cut(variant, key, lambda: _cut(variant, *key, table))
+
+
+def _cut(variant: Variant, granularity: str, recurrent: FrozenSet[int], table: SegmentTable) -> Cut:
+    if granularity == "operator":
+        return _emit(variant, _Cutter(variant, recurrent).partition(), table)
+    if granularity == "block" and variant.layout == "concat":
+        arguments: Tuple[Source, ...] = tuple(
+            (ARGUMENT, i) for i in range(len(variant.concat_rows))
+        )
+        use = SegmentUse(table.intern(concat_segment(variant)), (arguments,))
+        return Cut((use,), ((0, 0),), variant.rows, variant.concat_rows)
+    ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
+    merges = granularity == "block" and variant.mergeable
+    return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)), table)
 
 
 class _Partition(NamedTuple):
-    """Segments as sets of rows, in topological order; sums that became operands."""
+    """Segments as sets of operators, in topological order; sums that became operands."""
 
     parts: Tuple[Tuple[int, ...], ...]
     #: Their terms, none of which is such a sum.
     sums: Mapping[int, Tuple[Ref, ...]]
+    #: Operators that are not batched.
     refused: FrozenSet[int]
-
-
-def _whole(variant: Variant, alone: bool) -> _Partition:
-    rows = variant.entry.program.rows
-    everything = tuple(i for i, row in enumerate(rows) if row.op != VARIABLE)
-    return _Partition((everything,), {}, frozenset(everything) if alone else frozenset())
-
-
-def _join(variant: Variant, table: SegmentTable) -> Cut:
-    """Make arrays that stand side by side the result; who reads them sees to the order."""
-    normal = NormalForm(variant, set(), variant.layout, {}, {})
-    normal.join()
-    segment = table.intern(normal, variant, variant.layout, "")
-    return Cut((SegmentUse(segment, tuple(normal.sources)),), ((0, 0),))
 
 
 class _Cutter:
     """Finds the segments of one variant at operator granularity."""
 
-    def __init__(self, variant: Variant, late: FrozenSet[int]):
-        self._rows = variant.entry.program.rows
-        self._program = variant.entry.program
-        self._variant = variant
-        self._own = [i for i, r in enumerate(self._rows) if r.op != VARIABLE and variant.batched[i]]
+    def __init__(self, variant: Variant, recurrent: FrozenSet[int]):
+        program = self._program = variant.entry.program
+        self._ops = program.ops
+        self._batched = variant.batched
+        self._own = [i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]]
         self._refused = frozenset(
             i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
         )
         self._sums = self._find_sums()
-        self._late = self._depends_on(late)
+        self._recurrent = [program.argument_at.get(i) in recurrent for i in range(len(self._ops))]
+        for i in self._own:
+            self._recurrent[i] = any(self._recurrent[r] for r, _ in self._ops[i].inputs)
 
     def _find_sums(self) -> Dict[int, Tuple[Ref, ...]]:
         """Return the sums that become operands, with their terms, in topological order."""
-        rows, heads = self._rows, {row for row, _ in self._program.heads}
+        ops, heads = self._ops, {row for row, _ in self._program.heads}
         candidates = [
             i
             for i in self._own
-            if rows[i].op == "add_n"
+            if ops[i].op == "add_n"
             and i not in heads
             and i not in self._refused
-            and all(self._variant.batched[r] for r, _ in rows[i].inputs)
+            and all(self._batched[r] for r, _ in ops[i].inputs)
         ]
-        readers = Counter(r for row in rows for r, _ in row.inputs)
-        nested = {r for i in candidates for r, _ in rows[i].inputs}
-        found: Dict[int, Tuple[Ref, ...]] = {}
+        readers = Counter(r for op in ops for r, _ in op.inputs)
+        nested = {r for i in candidates for r, _ in ops[i].inputs}
+        sums: Dict[int, Tuple[Ref, ...]] = {}
         for i in candidates:
-            terms = tuple(term for ref in rows[i].inputs for term in found.get(ref[0], (ref,)))
+            terms = tuple(term for ref in ops[i].inputs for term in sums.get(ref[0], (ref,)))
             # Sums of the same sums again would have more and more terms.
             if len(terms) <= MOST_TERMS or i not in nested or readers[i] == 1:
-                found[i] = terms
-        return found
-
-    def _depends_on(self, late: FrozenSet[int]) -> List[bool]:
-        arguments = self._program.argument_at
-        found = [arguments.get(i) in late for i in range(len(self._rows))]
-        for i in self._own:
-            found[i] = any(found[r] for r, _ in self._rows[i].inputs)
-        return found
+                sums[i] = terms
+        return sums
 
     def _stages(self) -> Dict[int, int]:
-        """Count the cuts behind each row, at most; along a path that never grows.
+        """Count the cuts behind each operator, at most; along a path that never grows.
 
-        Early and late rows are counted apart: a path leaves the early ones once and for good.
+        Hoistable and recurrent operators are counted apart: a path goes from the former to the
+        latter, once and for good.
         """
         stages = dict.fromkeys(self._own, 0)
         for i in reversed(self._own):
-            for r, _ in self._rows[i].inputs:
-                if r in stages and self._late[r] == self._late[i]:
+            for r, _ in self._ops[i].inputs:
+                if r in stages and self._recurrent[r] == self._recurrent[i]:
                     into_sum = i in self._sums and r not in self._sums
                     cut = into_sum or i in self._refused or r in self._refused
                     stages[r] = max(stages[r], stages[i] + cut)
         return stages
 
     def partition(self) -> _Partition:
+        """Join operators of one stage along their edges, by union-find."""
         stages = self._stages()
         members = [i for i in self._own if i not in self._sums]
+        stage = {i: (self._recurrent[i], -stages[i]) for i in members}
         parent = {i: i for i in members}
 
         def root(i: int) -> int:
@@ -160,57 +143,47 @@ class _Cutter:
         for i in members:
             if i in self._refused:
                 continue
-            for r, _ in self._rows[i].inputs:
-                if r in parent and r not in self._refused and self._alike(r, i, stages):
+            for r, _ in self._ops[i].inputs:
+                if r in parent and r not in self._refused and stage[r] == stage[i]:
                     parent[root(r)] = root(i)
-                elif (
-                    self._rows[r].op == VARIABLE and self._variant.batched[r] and not self._late[i]
-                ):
-                    # Operators on one early argument can run at once: let them share a launch.
+                elif r in self._program.argument_at and self._batched[r] and not stage[i][0]:
+                    # Hoistable operators on one argument can run at once: let them share a launch.
                     other = first_user.setdefault((r, stages[i]), i)
                     parent[root(other)] = root(i)
         groups: Dict[int, List[int]] = {}
         for i in members:
             groups.setdefault(root(i), []).append(i)
-        parts = sorted(groups.values(), key=lambda g: (self._late[g[0]], -stages[g[0]], g[0]))
+        parts = sorted(groups.values(), key=lambda group: (*stage[group[0]], group[0]))
         return _Partition(tuple(map(tuple, parts)), self._sums, self._refused)
-
-    def _alike(self, a: int, b: int, stages: Dict[int, int]) -> bool:
-        return self._late[a] == self._late[b] and stages[a] == stages[b]
 
 
 def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
-    program = variant.entry.program
-    part_of = {row: p for p, part in enumerate(partition.parts) for row in part}
-    outputs = _crossing(variant, partition, part_of)
-    place = {ref: ("seg", p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
+    outputs = _outputs(variant, partition)
+    place = {ref: (p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
     uses = []
     for part, refs in zip(partition.parts, outputs):
-        alone = any(row in partition.refused for row in part)
-        layout = "alone" if alone else variant.layout
+        refused = not partition.refused.isdisjoint(part)
+        layout = "unbatched" if refused else variant.layout
         normal = NormalForm(variant, set(part), layout, partition.sums, place)
-        for ref in refs:
-            normal.result(ref)
-        normal.finish()
-        reason = (_refusal(variant, part) or variant.reason) if alone else ""
-        uses.append(
-            SegmentUse(table.intern(normal, variant, layout, reason), tuple(normal.sources))
-        )
-    heads = tuple(place[ref][1:] for ref in program.heads)
-    return Cut(tuple(uses), heads)
+        segment = normal.segment(refs, _reason(variant, part) if refused else "")
+        uses.append(SegmentUse(table.intern(segment), tuple(normal.sources)))
+    heads = tuple(place[ref] for ref in variant.entry.program.heads)
+    return Cut(tuple(uses), heads, variant.rows, variant.concat_rows)
 
 
-def _refusal(variant: Variant, part: Sequence[int]) -> str:
-    found = [variant.rewrites.get(row) for row in part]
-    return "; ".join(dict.fromkeys(f.reason for f in found if isinstance(f, rules.Refusal)))
+def _reason(variant: Variant, part: Sequence[int]) -> str:
+    answers = [variant.rewrites.get(i) for i in part]
+    reasons = [answer.reason for answer in answers if isinstance(answer, rules.Refusal)]
+    return "; ".join(dict.fromkeys(reasons)) or variant.reason
 
 
-def _crossing(variant: Variant, partition: _Partition, part_of: Dict[int, int]) -> List[List[Ref]]:
-    """Per segment, the values that somebody else reads."""
+def _outputs(variant: Variant, partition: _Partition) -> List[List[Ref]]:
+    """Return per segment the values that somebody else reads."""
     program = variant.entry.program
+    part_of = {i: p for p, part in enumerate(partition.parts) for i in part}
     wanted: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
-    for i, row in enumerate(program.rows):
-        for ref in row.inputs:
+    for i, op in enumerate(program.ops):
+        for ref in op.inputs:
             if ref[0] in part_of and part_of.get(i) != part_of[ref[0]]:
                 wanted.add(ref)
     outputs: List[List[Ref]] = [[] for _ in partition.parts]

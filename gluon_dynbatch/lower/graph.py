@@ -6,8 +6,11 @@ from typing import Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
-from ..schedule.dependencies import Array, Dependencies
+from ..schedule.dependencies import Array, Dependencies, ragged_range
 from .segment import Segment
+
+#: In the place of a term: the value has no place of its own.
+ABSENT = np.iinfo(np.int64).min
 
 
 class Graph(NamedTuple):
@@ -15,7 +18,7 @@ class Graph(NamedTuple):
 
     A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
     is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.  The terms
-    of a port that joins stand one after another instead.
+    of a port that concatenates stand one after another instead.
     """
 
     dependencies: Dependencies
@@ -36,7 +39,7 @@ class Graph(NamedTuple):
     #: Per node its entry, and names of entries.
     entry: np.ndarray
     names: Dict[int, str]
-    #: Of entries that join their arguments: the rows of each.
+    #: Of entries that concatenate their arguments: the rows of each.
     joined: Dict[int, Tuple[int, ...]]
 
     def name(self, unit: int) -> str:
@@ -44,5 +47,63 @@ class Graph(NamedTuple):
         return self.names[int(self.entry[self.node[unit]])]
 
     def joined_rows(self, units: Array) -> Array:
-        """Return the rows of every term of units that join their terms."""
+        """Return the rows of every term of units that concatenate their terms."""
         return np.concatenate([self.joined[e] for e in self.entry[self.node[units]].tolist()])
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise ``AssertionError`` if `graph` breaks an invariant.
+
+    Slots, inputs and terms are counted as the segments say; every term is an external or a slot of
+    an earlier unit; predecessors are the units behind the terms; every unit has rows; units of one
+    signature have one segment and equal shared arrays, and are batched.
+    """
+    _check_counts(graph)
+    units, signature = graph.dependencies.size, graph.dependencies.signature
+    reader = np.repeat(np.repeat(np.arange(units), _ports(graph)), np.diff(graph.term0))
+    inner = graph.term >= 0
+    made_by = graph.slot_unit[graph.term[inner]]
+    assert (made_by < reader[inner]).all(), "a unit reads what is not made before it"
+    assert np.array_equal(graph.dependencies.preds, made_by), "predecessors are not those read"
+    before = np.append(0, np.cumsum(np.bincount(reader[inner], minlength=units)))
+    assert np.array_equal(graph.dependencies.offsets, before), "offsets of predecessors"
+    seen: Dict[int, Tuple[int, bytes]] = {}
+    for unit in range(units):
+        segment = graph.segments[graph.segment[unit]]
+        shared = [p for p, port in enumerate(segment.inputs) if port.shared]
+        at = graph.term0[graph.input0[unit] + np.array(shared, dtype=np.int64)]
+        arrays = graph.term[at].tobytes() + graph.term_offset[at].tobytes()
+        number = int(signature[unit])
+        assert segment.layout != "unbatched" or number not in seen, f"unit {unit} is unbatched"
+        known = seen.setdefault(number, (int(graph.segment[unit]), arrays))
+        assert known == (graph.segment[unit], arrays), f"unit {unit}: signature of another"
+
+
+def _ports(graph: Graph) -> Array:
+    """Return the number of inputs of each unit."""
+    return np.array([len(segment.inputs) for segment in graph.segments])[graph.segment]
+
+
+def _check_counts(graph: Graph) -> None:
+    units, ports = graph.dependencies.size, _ports(graph)
+    outputs = np.array([len(segment.outputs) for segment in graph.segments])[graph.segment]
+    arrays = (graph.segment, graph.node, graph.slot0, graph.input0, graph.dependencies.rows)
+    assert {len(array) for array in arrays} == {units}, "an array is not one per unit"
+    assert (np.diff(graph.node) >= 0).all(), "units are not in the order of their calls"
+    assert (graph.dependencies.rows > 0).all(), "a unit has no rows"
+    assert np.array_equal(graph.slot0, np.cumsum(outputs) - outputs), "slots do not add up"
+    assert np.array_equal(graph.slot_unit, np.repeat(np.arange(units), outputs)), "units of slots"
+    assert np.array_equal(graph.input0, np.cumsum(ports) - ports), "inputs do not add up"
+    assert len(graph.term0) == ports.sum() + 1 and graph.term0[0] == 0, "inputs without terms"
+    assert graph.term0[-1] == len(graph.term) == len(graph.term_offset), "terms do not add up"
+    terms = np.diff(graph.term0)
+    port_of = [port for segment in graph.segments for port in segment.inputs]
+    first = np.cumsum([0] + [len(segment.inputs) for segment in graph.segments])[graph.segment]
+    wanted = np.repeat(first, ports) + ragged_range(ports)
+    assert (terms > 0).all(), "an input has no terms"
+    shared = np.array([port.shared for port in port_of], dtype=bool)[wanted]
+    assert (terms[shared] == 1).all(), "a shared array is a sum"
+    externals = ((graph.value_term < 0) & (graph.value_term != ABSENT)).sum()
+    assert (graph.term >= -externals).all(), "a term is no external"
+    assert (graph.term < len(graph.slot_unit)).all(), "a term is no slot"
+    assert (graph.term_offset >= 0).all(), "an offset is negative"

@@ -100,12 +100,12 @@ def _rows_wanted(plan: Plan, launch: Launch, p: int, level: int) -> Tuple[Array,
         at = np.repeat(first, counts) + ragged_range(counts)
         rows = units.joined_rows(launch.units)
         element = np.repeat(plan.term_element[at], rows)
-        element = element + ragged_range(rows) * launch.segment.inputs[p].unit
+        element = element + ragged_range(rows) * launch.segment.inputs[p].row_size
         return np.repeat(plan.term_arena[at], rows), element, np.ones(len(element), dtype=bool)
     have = units.term0[inputs + 1] - first > level
     at = np.where(have, first + level, first)
     rows = units.dependencies.rows[launch.units]
-    steps = ragged_range(rows) * launch.segment.inputs[p].unit
+    steps = ragged_range(rows) * launch.segment.inputs[p].row_size
     element = np.repeat(plan.term_element[at], rows) + steps
     return np.repeat(plan.term_arena[at], rows), element, np.repeat(have, rows)
 

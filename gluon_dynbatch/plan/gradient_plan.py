@@ -312,14 +312,14 @@ class _Backward:
             port = launch.segment.inputs[operand.port]
             members = operand.members_rows
             region = self._fetches.reserve(
-                Arena(port.unit, port.dtype, launch.segment.context), int(members.sum())
+                Arena(port.row_size, port.dtype, launch.segment.context), int(members.sum())
             )
             placed[number][operand.port] = region
-            start = (region.start + np.cumsum(members) - members) * port.unit
+            start = (region.start + np.cumsum(members) - members) * port.row_size
             self._add_terms(
                 operand.terms,
-                start[operand.members] + operand.behind * port.unit,
-                operand.rows * port.unit,
+                start[operand.members] + operand.behind * port.row_size,
+                operand.rows * port.row_size,
                 region.arena,
             )
         return placed

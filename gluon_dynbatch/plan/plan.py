@@ -344,7 +344,7 @@ class _Planner:
         read = read[own[read]]
         externals, first = np.unique(-1 - units.term[outside[read]], return_index=True)
         order = np.argsort(first)
-        unit = np.array([port.unit for port in ports], dtype=np.int64)
+        unit = np.array([port.row_size for port in ports], dtype=np.int64)
         return externals[order], unit[number[read[first[order]]]]
 
     def _place_externals(self) -> Tuple[Fill, ...]:
@@ -383,11 +383,11 @@ class _Planner:
             spare = spare_rows(total) if segment.spares_rows else 0
             regions = []
             for out, port in enumerate(segment.outputs):
-                arena = Arena(port.unit, port.dtype, segment.context)
+                arena = Arena(port.row_size, port.dtype, segment.context)
                 region = self.fetches.reserve(arena, total, spare)
                 at = units.slot0[members] + out
                 self._slot_arena[at] = region.arena
-                self._slot_element[at] = (region.start + self._row[low:high]) * port.unit
+                self._slot_element[at] = (region.start + self._row[low:high]) * port.row_size
                 regions.append(region)
             placed.append(tuple(regions))
         return placed
@@ -408,7 +408,7 @@ class _Planner:
             self._element,
             self._arena,
             np.cumsum([0] + counts).astype(np.int32),
-            np.array([port.unit for port in ports], dtype=np.int32),
+            np.array([port.row_size for port in ports], dtype=np.int32),
             np.array([port.shared for port in ports], dtype=bool),
             np.array([arena.unit for arena in self.fetches.arenas], dtype=np.int32),
             index,
@@ -416,7 +416,7 @@ class _Planner:
         base = self.fetches.index(index[:indices])
         return [
             [
-                operand and [_named(summand, base, port.unit) for summand in operand]
+                operand and [_named(summand, base, port.row_size) for summand in operand]
                 for operand, port in zip(launch, self._segment(k).inputs)
             ]
             for k, launch in enumerate(found)
@@ -462,10 +462,10 @@ class _Planner:
         counts = units.term0[inputs + 1] - first
         if port.joined:
             terms = np.repeat(first, counts) + ragged_range(counts)
-            return self._fetch(terms, units.joined_rows(self._order[low:high]), port.unit)
+            return self._fetch(terms, units.joined_rows(self._order[low:high]), port.row_size)
         if int(counts.max()) == 1:
-            return self._fetch(first, self._rows[low:high], port.unit)
-        return self._sum(first, counts, self._rows[low:high], port.unit)
+            return self._fetch(first, self._rows[low:high], port.row_size)
+        return self._sum(first, counts, self._rows[low:high], port.row_size)
 
     def _shared(self, term: int, port: Any) -> Operand:
         number = int(self._units.term[term])

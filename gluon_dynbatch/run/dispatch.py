@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, FrozenSet, List, NamedTuple, Set, Tuple
-
-import mxnet as mx
+import weakref
+from typing import Any, FrozenSet, NamedTuple, Set, Tuple
 
 from .. import rules
 from ..lower.segment import Segment
-from ..trace.program import load_symbol
+from ..trace.symbols import compile_symbol, make_symbol
 
 #: Held while a ``CachedOp`` is run forward or backward: it is not made for two threads, and MXNet
 #: goes backward in a thread of its own while the user's may already go forward again.
@@ -42,39 +41,43 @@ class Dispatcher:
     def __init__(self) -> None:
         #: Number of ``CachedOp`` objects built so far.
         self.built = 0
+        self._executables: weakref.WeakKeyDictionary[Segment, Executable] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""
-        if segment.compiled is None:
-            symbol = load_symbol(segment.nodes, segment.heads)
-            order = symbol.list_inputs()
-            known = {f"{kind}{number}": (kind, number) for kind, number in segment.arguments}
-            arguments = tuple(known[name] for name in order)
-            data = [i for i, (kind, _) in enumerate(arguments) if kind == "in"]
-            rest = [i for i, (kind, _) in enumerate(arguments) if kind != "in"]
-            flags: List[Tuple[str, Any]] = [("data_indices", data), ("param_indices", rest)]
-            if len(segment.heads) > 1:
-                # MXNet takes small graphs apart when it records them; a result that depends on no
-                # variable would then not be in a graph, and could not be differentiated.
-                flags.append(("inline_limit", 0))
-            auxiliary = set(symbol.list_auxiliary_states())
-            mutated = frozenset(i for i, name in enumerate(order) if name in auxiliary)
-            read = _read_back(segment)
-            read_back = frozenset(i for i, name in enumerate(order) if name in read)
-            fallible = any(node["op"] in FAIL_ON_VALUES for node in segment.nodes)
-            segment.compiled = Executable(
-                mx.nd.CachedOp(symbol, flags), arguments, mutated, read_back, fallible
-            )
+        executable = self._executables.get(segment)
+        if executable is None:
+            executable = self._executables[segment] = _compile(segment)
             self.built += 1
-        return segment.compiled  # type: ignore[no-any-return]
+        return executable
+
+
+def _compile(segment: Segment) -> Executable:
+    symbol = make_symbol(segment.ops, segment.heads)
+    names = symbol.list_inputs()
+    inputs = {f"in{i}": ("in", i) for i in range(len(segment.inputs))}
+    inputs.update((f"param{i}", ("param", i)) for i in range(len(segment.parameters)))
+    arguments = tuple(inputs[name] for name in names)
+    # MXNet takes small graphs apart when it records them; a result that depends on no variable
+    # would then not be in a graph, and could not be differentiated.
+    flags = [("inline_limit", 0)] if len(segment.heads) > 1 else []
+    auxiliary, read = set(symbol.list_auxiliary_states()), _read_back(segment)
+    return Executable(
+        compile_symbol(symbol, [kind == "in" for kind, _ in arguments], *flags),
+        arguments,
+        frozenset(i for i, name in enumerate(names) if name in auxiliary),
+        frozenset(i for i, name in enumerate(names) if name in read),
+        any(op.op in FAIL_ON_VALUES for op in segment.ops),
+    )
 
 
 def _read_back(segment: Segment) -> Set[str]:
-    """Name the nodes whose values some operator's gradient may need."""
-    found = set()
-    for node in segment.nodes:
-        unread = rules.UNREAD_IN_BACKWARD.get(node["op"], ())
-        for place, (row, _, _) in enumerate(node["inputs"]):
-            if place not in unread:
-                found.add(segment.nodes[row]["name"])
-    return found
+    """Name the operators whose values some operator's gradient may need."""
+    return {
+        segment.ops[row].name
+        for op in segment.ops
+        for place, (row, _) in enumerate(op.inputs)
+        if place not in rules.UNREAD_IN_BACKWARD.get(op.op, ())
+    }

@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
         The optimizer's writes to parameters of which there is no copy wait for this backward pass.
         """
         draws = segment.mode & TRAINING and any(
-            rules.is_random(node["op"], node.get("attrs")) for node in segment.nodes
+            rules.is_random(op.op, op.attrs) for op in segment.ops
         )
         copied = self.executable.read_back | self.executable.mutated
         return not draws and all(

@@ -1,206 +1,49 @@
-"""From a callee to its program: the operator rows of one call, with shapes, in a batching layout.
-
-A call is traced once per structure of its arguments.  Its *program* is a list of operator rows; an
-*entry* is the program with the exact shapes of one kind of call; a *variant* of the entry says how
-the calls of many samples share one run, given which arguments they share:
-
-``rows``
-    arrays of the samples are concatenated along axis 0; their leading sizes may differ.
-``stack``
-    arrays get a new leading axis; shapes are equal.
-``join``
-    the call itself puts arrays end to end along axis 0; so does a launch, for all calls at once,
-    whatever the number of arrays.
-``alone``
-    no batching rule holds; every call runs by itself, and the reason is kept for the report.
-"""
+"""Entries: what all calls of one kind have in common, and the library of all that were met."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
 import threading
 import warnings
 import weakref
 from collections import deque
-from typing import (
-    Any,
-    Deque,
-    Dict,
-    FrozenSet,
-    List,
-    Set,
-    Tuple,
-)
+from typing import Any, Deque, Dict, FrozenSet, Set, Tuple
 
 import mxnet as mx
-from mxnet.base import MXNetError
 from mxnet.gluon import HybridBlock
 
 from .. import rules
-from ..errors import (
-    RunAsPythonError,
-    Where,
-)
+from ..errors import RunAsPythonError, Where
 from ..modes import RECORDING, TRAINING
 from ..record import structure
 from ..record.intercept import Operator
 from ..record.types import TYPES, ArrayType
-from .program import VARIABLE, BlockCallee, Program, Ref, infer, infer_shapes, trace_operator
-
-
-class Variant:
-    """How the calls of an entry run together, given which arguments they share."""
-
-    def __init__(self, entry: Entry, shared: FrozenSet[int]):
-        self.entry = entry
-        self.shared = shared
-        self.layout = "alone"
-        self.reason = ""
-        #: In layout "join", the rows of every argument.
-        self.joined: Tuple[int, ...] = ()
-        #: Rows that depend on an array of the sample's own.
-        self.batched: List[bool] = []
-        #: Per batched operator row, its rewrite; a refusal in layout "stack" only.
-        self.rewrites: Dict[int, Any] = {}
-        #: Cuts by (granularity, late arguments); filled by ``segment.py``.
-        self.cuts: Dict[Any, Any] = {}
-        self._choose()
-
-    def _choose(self) -> None:
-        program = self.entry.program
-        self.batched = [False] * len(program.rows)
-        for i, row in enumerate(program.rows):
-            if row.op == VARIABLE:
-                argument = program.argument_at.get(i)
-                self.batched[i] = argument is not None and argument not in self.shared
-            else:
-                self.batched[i] = any(self.batched[r] for r, _ in row.inputs)
-        if not all(self.batched[r] for r, _ in program.heads):
-            self.reason = "a result does not depend on any array of the sample's own"
-        elif self._draws_once():
-            self.reason = "a random operator is applied to shared arrays; each call draws its own"
-        elif not (self._try_join() or self._try_rows()):
-            self._try_stack()
-
-    def _draws_once(self) -> bool:
-        training = bool(self.entry.mode & TRAINING)
-        return any(
-            rules.is_random(row.op) and (training or row.op != "Dropout") and not self.batched[i]
-            for i, row in enumerate(self.entry.program.rows)
-        )
-
-    def _site(self, i: int) -> rules.Site:
-        program, shapes = self.entry.program, self.entry.shapes
-        row = program.rows[i]
-        return rules.Site(
-            row.op,
-            row.attrs,
-            tuple(shapes[ref] for ref in row.inputs),
-            tuple(shapes[ref] for ref in program.outputs[i]),
-            tuple(self.batched[r] for r, _ in row.inputs),
-            bool(self.entry.mode & TRAINING),
-        )
-
-    def _operator_rows(self) -> List[int]:
-        rows = self.entry.program.rows
-        return [i for i, row in enumerate(rows) if row.op != VARIABLE and self.batched[i]]
-
-    def _try_join(self) -> bool:
-        """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
-        program, types = self.entry.program, self.entry.in_types
-        made = [row for row in program.rows if row.op != VARIABLE]
-        arguments = tuple((row, 0) for row in program.arguments)
-        if len(made) != 1 or self.shared or made[0].inputs != arguments:
-            return False
-        op, shape = made[0].op, self.entry.out_array_types[0].shape
-        axis = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
-        if axis is None or int(made[0].attrs.get(*axis)) not in (0, -len(shape)):
-            return False
-        if 0 in shape or any(0 in t.shape for t in types):
-            return False
-        sizes = [t.shape[0] if op == "Concat" else 1 for t in types]
-        # Rows of one element would be copied one by one.
-        size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
-        self.layout, self.joined = "join", tuple(n // size for n in sizes)
-        return True
-
-    def _try_rows(self) -> bool:
-        entry = self.entry
-        own = [t.shape for i, t in enumerate(entry.in_types) if i not in self.shared]
-        leading = {shape[0] for shape in own if shape}
-        flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
-        if len(leading) != 1 or not all(own) or (flat and leading != {1}) or leading == {0}:
-            return False
-        rewrites = {}
-        for i in self._operator_rows():
-            rewrites[i] = rules.rows(self._site(i))
-            if isinstance(rewrites[i], rules.Refusal):
-                return False
-        if not self._grows_with_rows(leading.pop()):
-            return False
-        self.layout, self.rewrites = "rows", rewrites
-        return True
-
-    def _grows_with_rows(self, count: int) -> bool:
-        """Check on shapes that one more row in makes exactly one more row out, everywhere."""
-        entry = self.entry
-        types = [
-            t if i in self.shared else t._replace(shape=(count + 1,) + t.shape[1:])
-            for i, t in enumerate(entry.in_types)
-        ]
-        try:
-            grown = infer_shapes(entry.program, types)
-        except MXNetError:
-            return False
-        return all(
-            grown[ref] == ((count + 1,) + shape[1:] if self.batched[ref[0]] else shape)
-            and (not self.batched[ref[0]] or shape[:1] == (count,))
-            for ref, shape in entry.shapes.items()
-        )
-
-    def _try_stack(self) -> None:
-        reasons = []
-        for i in self._operator_rows():
-            self.rewrites[i] = rules.stack(self._site(i))
-            if isinstance(self.rewrites[i], rules.Refusal):
-                reasons.append(self.rewrites[i].reason)
-        if any(0 in shape for shape in self.entry.shapes.values()):
-            reasons.append("an array is empty")
-        self.reason = "; ".join(dict.fromkeys(reasons))
-        if len(reasons) < len(self.rewrites) and "an array is empty" not in reasons:
-            self.layout = "stack"
-
-    @property
-    def mergeable(self) -> bool:
-        """Whether calls of this variant can run together as a whole."""
-        return not self.reason
-
-
-def _embedded(program: Program) -> FrozenSet[Ref]:
-    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
-
-    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
-    """
-    found: Set[Ref] = set()
-    rows: Set[int] = set()
-    for i in reversed(range(len(program.rows))):
-        row = program.rows[i]
-        fixed = rules.nondifferentiable_inputs(row.op)
-        if row.op == "Embedding":
-            refs = [row.inputs[0]]
-        elif i in rows:
-            refs = [ref for k, ref in enumerate(row.inputs) if k not in fixed]
-        else:
-            continue
-        found.update(refs)
-        rows.update(r for r, _ in refs)
-    return frozenset(found)
+from .infer import infer
+from .program import BlockCallee, Program, trace_operator
+from .symbols import VARIABLE, Ref, can_compile
+from .variant import Variant, choose_variant
 
 
 class Entry:
-    """One kind of call: a callee with exact argument types, in one mode."""
+    """One kind of call: a callee with exact argument types, in one mode.
+
+    Parameters
+    ----------
+    number : int
+        Its id.
+    callee : object
+        What is called: ``token``, ``name`` and, of a block, ``identity``.
+    mode : int
+        Flags of `modes`.
+    program : Program
+        What a call computes.
+    in_types : tuple of ArrayType
+        Types of the argument arrays.
+    places : tuple of int
+        Per array, the argument that it came in; arrays of one list came in one.
+    where : Where
+        The line of the first such call, for errors.
+    """
 
     def __init__(
         self,
@@ -220,18 +63,16 @@ class Entry:
         self.mode = mode
         self.program = program
         self.in_types = in_types
-        #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
-        self.where = where
         self.context = in_types[0].context if in_types else mx.current_context()
-        self.shapes, self.dtypes = infer(program, in_types, callee, where)
+        self.shapes, self.dtypes = infer(program, in_types, callee.name, where)
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
         self.embedded = _embedded(program)
         #: Whether it draws random numbers.
-        self.draws = any(row.op != VARIABLE and rules.is_random(row.op) for row in program.rows)
+        self.draws = any(op.op != VARIABLE and rules.is_random(op.op) for op in program.ops)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
@@ -240,10 +81,30 @@ class Entry:
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return how calls run together if they share these arguments."""
-        found = self._variants.get(shared)
-        if found is None:
-            found = self._variants[shared] = Variant(self, shared)
-        return found
+        if shared not in self._variants:
+            self._variants[shared] = choose_variant(self, shared)
+        return self._variants[shared]
+
+
+def _embedded(program: Program) -> FrozenSet[Ref]:
+    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
+
+    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
+    """
+    found: Set[Ref] = set()
+    rows: Set[int] = set()
+    for i in reversed(range(len(program.ops))):
+        op = program.ops[i]
+        fixed = rules.nondifferentiable_inputs(op.op)
+        if op.op == "Embedding":
+            refs = [op.inputs[0]]
+        elif i in rows:
+            refs = [ref for k, ref in enumerate(op.inputs) if k not in fixed]
+        else:
+            continue
+        found.update(refs)
+        rows.update(r for r, _ in refs)
+    return frozenset(found)
 
 
 class Library:
@@ -316,43 +177,31 @@ class Library:
         return Entry(next(self._numbers), callee, mode, program, types, places, where)
 
     def compiles(self, operator: Operator, arguments: int) -> bool:
-        """Whether an operator can be part of a ``CachedOp``: MXNet takes those with a gradient."""
-        known = self._compiles.get(operator.name)
-        if known is None:
-            try:
-                mx.nd.CachedOp(trace_operator(operator, arguments).symbol)
-                known = True
-            except MXNetError as error:
-                known = "FGradient" not in str(error)
-            self._compiles[operator.name] = known
-        return known
+        """Whether an operator can be part of a ``CachedOp``."""
+        name = operator.name
+        if name not in self._compiles:
+            self._compiles[name] = can_compile(trace_operator(operator, arguments).symbol)
+        return self._compiles[name]
 
     def writes(self, operator: Operator, arguments: int) -> bool:
         """Whether an operator, called in training, writes to some of its arguments."""
-        known = self._writes.get(operator.name)
-        if known is None:
+        name = operator.name
+        if name not in self._writes:
             symbol = trace_operator(operator, arguments).symbol
-            known = self._writes[operator.name] = bool(symbol.list_auxiliary_states())
-        return known
+            self._writes[name] = bool(symbol.list_auxiliary_states())
+        return self._writes[name]
 
     def _is_python(self, program: Program, mode: int) -> bool:
         """Whether a block writes to its arguments, or MXNet cannot compile it or go backward.
 
         Its operators are then recorded one by one, and those that do so run at once.
         """
-        written = set(program.symbol.list_auxiliary_states()).intersection(program.names)
-        operators = {row.op for row in program.rows}
-        if mode & TRAINING and written:
+        operators = {op.op for op in program.ops} - {VARIABLE}
+        if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
             return True
         if mode & RECORDING and not operators.isdisjoint(rules.HANGS_IN_BACKWARD):
             return True
-        if all(row.op in rules.TABLE for row in program.rows if row.op != VARIABLE):
-            return False
-        try:
-            mx.nd.CachedOp(program.symbol)
-        except MXNetError as error:
-            return "FGradient" in str(error)
-        return False
+        return not all(op in rules.TABLE for op in operators) and not can_compile(program.symbol)
 
     def _program(
         self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where
@@ -360,7 +209,6 @@ class Library:
         if isinstance(callee, BlockCallee):
             return callee.program(spec, types, where)
         key = (callee.token, len(types))
-        found = self._operators.get(key)
-        if found is None:
-            found = self._operators[key] = trace_operator(callee, len(types))
-        return found
+        if key not in self._operators:
+            self._operators[key] = trace_operator(callee, len(types))
+        return self._operators[key]

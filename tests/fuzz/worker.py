@@ -117,7 +117,7 @@ class Session:
 
 def _recorded() -> Set[str]:
     """Return the operators of everything that this process has recorded."""
-    return {row.op for entry in RUNTIME.library.entries.values() for row in entry.program.rows}
+    return {op.op for entry in RUNTIME.library.entries.values() for op in entry.program.ops}
 
 
 def main() -> None:

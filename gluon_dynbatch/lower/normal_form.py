@@ -1,0 +1,335 @@
+"""The normal form of a segment: equal pieces of programs come out as equal segments.
+
+Operators are emitted depth first from the results, each as the rewrite that its rule gives for the
+layout of the segment.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+from mxnet.gluon import Parameter
+
+from .. import rules
+from ..modes import FLOATS
+from ..record.types import elements
+from ..trace.symbols import VARIABLE, Builder, Ref
+from ..trace.variant import Variant
+from .segment import ARGUMENT, ParameterRows, Port, Segment, Source
+
+#: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
+HANDS_THROUGH = frozenset(
+    ["elemwise_add", "_grad_add", "add_n", "Reshape", "Flatten", "expand_dims"]
+)
+
+
+def concat_segment(variant: Variant) -> Segment:
+    """Return the segment of a call in layout "concat": its input, in which arrays lie end to end.
+
+    Who reads the input sees to the order.
+    """
+    entry, builder = variant.entry, Builder(f"{variant.entry.name}_")
+    out = entry.out_array_types[0]
+    size = elements(out.shape) // sum(variant.concat_rows)
+    port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, joined=True)
+    result = builder.add("_copy", [builder.variable("in0")])
+    outputs = (Port(size, (size,), out.dtype),)
+    ops = tuple(builder.ops)
+    return Segment(
+        variant.layout, "", entry.mode, entry.context, (port,), outputs, (), ops, (result,)
+    )
+
+
+class NormalForm:
+    """Builds a segment from its results.
+
+    Parameters
+    ----------
+    variant : Variant
+        The call that the segment is part of.
+    members : set of int
+        The operators of the segment.
+    layout : str
+        The variant's, or "unbatched".
+    sums : mapping
+        Sums that are operands, with their terms.
+    place : dict
+        Segment and output of what other segments make.
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        members: Set[int],
+        layout: str,
+        sums: Mapping[int, Tuple[Ref, ...]],
+        place: Mapping[Ref, Source],
+    ):
+        self._variant = variant
+        self._entry = variant.entry
+        self._program = variant.entry.program
+        self._members = members
+        self._layout = layout
+        self._sums = sums
+        self._place = place
+        #: Where values of the program are found in the segment.
+        self._done: Dict[Ref, Ref] = {}
+        self._builder = Builder(f"{self._entry.name}_")
+        #: Variables that read inputs, and copies of variables, by position.
+        self._inputs: Dict[int, int] = {}
+        self._copies: Dict[int, Ref] = {}
+        self._ports: List[Port] = []
+        self._parameters: List[Union[Parameter, ParameterRows]] = []
+        self.sources: List[Tuple[Source, ...]] = []
+        self._split_products = _split_products(variant, members) if layout == "rows" else {}
+
+    def segment(self, results: Iterable[Ref], reason: str) -> Segment:
+        """Return the segment with these results of the program."""
+        outputs, heads = [], []
+        for ref in results:
+            outputs.append(self._port(ref))
+            heads.append(self._result(ref, outputs[-1]))
+        return Segment(
+            self._layout,
+            reason,
+            self._entry.mode,
+            self._entry.context,
+            self._with_gradients(heads),
+            tuple(outputs),
+            tuple(self._parameters),
+            tuple(self._builder.ops),
+            tuple(heads),
+        )
+
+    def _result(self, wanted: Ref, port: Port) -> Ref:
+        ref = self._value(wanted)
+        if not self._is_flat(port):
+            # Results are written into an arena, whose rows have one axis.
+            ref = self._reshape(ref, (-1, port.row_size))
+        return self._add("_copy", [ref]) if self._hands_through(ref) else ref
+
+    def _with_gradients(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
+        """Return the ports, given that gradients flow into what results depend on, at most."""
+        stack, reached = [row for row, _ in heads], set()
+        while stack:
+            row = stack.pop()
+            if row not in reached:
+                reached.add(row)
+                op = self._builder.ops[row]
+                fixed = rules.nondifferentiable_inputs(op.op)
+                stack += [r for k, (r, _) in enumerate(op.inputs) if k not in fixed]
+        ports = list(self._ports)
+        for row, number in self._inputs.items():
+            if row not in reached:
+                ports[number] = ports[number]._replace(differentiable=False)
+        return tuple(ports)
+
+    def _hands_through(self, ref: Ref) -> bool:
+        """Whether the gradient of `ref` is, as it is, the gradient of a variable too.
+
+        MXNet then makes the head gradient itself the variable's gradient, and never writes the
+        buffer that the variable was given.
+        """
+        stack = [ref[0]]
+        while stack:
+            op = self._builder.ops[stack.pop()]
+            if op.op == VARIABLE:
+                return True
+            if op.op in HANDS_THROUGH:
+                stack.extend(row for row, _ in op.inputs)
+        return False
+
+    def _is_flat(self, port: Port) -> bool:
+        """Whether the array has the two axes of arena rows."""
+        return self._layout != "unbatched" and len(port.shape) == 1
+
+    def _port(self, ref: Ref, shared: bool = False) -> Port:
+        shape, dtype = self._entry.shapes[ref], self._entry.dtypes[ref]
+        kept = shape[1:] if self._layout == "rows" and not shared else shape
+        return Port(elements(kept), kept, dtype, shared)
+
+    def _value(self, wanted: Ref) -> Ref:
+        """Emit what `wanted` needs; iterative, because programs can be deep."""
+        stack = [wanted]
+        while stack:
+            ref = stack.pop()
+            if ref not in self._done:
+                emit, needs = self._rule(ref)
+                missing = [r for r in needs if r not in self._done]
+                if missing:
+                    stack += [ref, *reversed(missing)]
+                else:
+                    emit(ref)
+        return self._done[wanted]
+
+    def _rule(self, ref: Ref) -> Tuple[Callable[[Ref], None], Sequence[Ref]]:
+        """Return what emits a value, and the values that have to be emitted before."""
+        op = self._program.ops[ref[0]]
+        if self._is_input(ref):
+            return self._input, ()
+        if op.op == VARIABLE:
+            return self._parameter, ()
+        if ref[0] in self._split_products:
+            product = self._program.ops[self._split_products[ref[0]]]
+            return self._product_part, product.inputs[:1]
+        return self._operator, op.inputs
+
+    def _is_input(self, ref: Ref) -> bool:
+        row = ref[0]
+        if row in self._program.argument_at:
+            return True
+        return row not in self._members and self._variant.batched[row]
+
+    def _source(self, ref: Ref) -> Source:
+        argument = self._program.argument_at.get(ref[0])
+        return self._place[ref] if argument is None else (ARGUMENT, argument)
+
+    def _input(self, ref: Ref) -> None:
+        port = self._port(ref, shared=not self._variant.batched[ref[0]])
+        flows = port.dtype in FLOATS and ref not in self._entry.embedded
+        made = self._builder.variable(f"in{len(self._ports)}")
+        self._inputs[made[0]] = len(self._ports)
+        self._ports.append(port._replace(differentiable=flows))
+        self.sources.append(tuple(self._source(r) for r in self._sums.get(ref[0], (ref,))))
+        if not port.shared and not self._is_flat(port):
+            batch = () if self._layout == "unbatched" else (-1,)
+            made = self._reshape(made, batch + port.shape)
+        self._done[ref] = made
+
+    def _parameter(self, ref: Ref) -> None:
+        self._done[ref] = self._variable(self._program.parameters[ref[0]])
+
+    def _variable(self, parameter: Union[Parameter, ParameterRows]) -> Ref:
+        self._parameters.append(parameter)
+        return self._builder.variable(f"param{len(self._parameters) - 1}")
+
+    def _product_part(self, ref: Ref) -> None:
+        """Emit one part of a product that is split: the product with some rows of its weight."""
+        product = self._program.ops[self._split_products[ref[0]]]
+        size = self._entry.shapes[ref][-1]
+        inputs = [self._done[product.inputs[0]]]
+        for argument, _ in product.inputs[1:]:
+            whole = self._program.parameters[argument]
+            inputs.append(self._variable(ParameterRows(whole, size * ref[1], size * (ref[1] + 1))))
+        attrs = {**rules.public_attrs(product.attrs), "num_hidden": str(size)}
+        self._done[ref] = self._add(product.op, inputs, attrs)
+
+    def _add(
+        self,
+        op: str,
+        inputs: Iterable[Ref],
+        attrs: Mapping[str, str] = {},
+        extra: Mapping[str, Any] = {},
+    ) -> Ref:
+        inputs = [self._guarded(op, ref) for ref in inputs]
+        return self._builder.add(op, inputs, attrs, extra)
+
+    def _guarded(self, op: str, ref: Ref) -> Ref:
+        """Return a copy of a variable whose gradients `op` could not add up."""
+        number = self._inputs.get(ref[0])
+        read_by_all = number is None or self._ports[number].shared
+        if self._builder.ops[ref[0]].op != VARIABLE or not read_by_all:
+            return ref
+        if op == "_copy" or rules.adds_up(op) or rules.mutates(op):
+            return ref
+        if ref[0] not in self._copies:
+            self._copies[ref[0]] = self._add("_copy", [ref])
+        return self._copies[ref[0]]
+
+    def _reshape(self, ref: Ref, shape: Tuple[int, ...]) -> Ref:
+        return self._add("Reshape", [ref], {"shape": str(shape)})
+
+    def _operator(self, ref: Ref) -> None:
+        row = ref[0]
+        op = self._program.ops[row]
+        inputs = [self._done[r] for r in op.inputs]
+        rewrite = self._variant.rewrites.get(row)
+        if rewrite is None or self._layout == "unbatched" or not self._variant.batched[row]:
+            made = self._add(op.op, inputs, op.attrs, op.extra)
+            for out in self._program.outputs[row]:
+                self._done[out] = self._output(made[0], out[1])
+            return
+        outputs = self._steps(rewrite, inputs, lambda step: self._faster(step, row))
+        self._done.update(((row, out), made) for out, made in enumerate(outputs))
+
+    def _steps(
+        self,
+        rewrite: rules.Rewrite,
+        inputs: Sequence[Ref],
+        faster: Callable[[rules.Step], Optional[rules.Rewrite]],
+    ) -> List[Ref]:
+        """Emit the steps of a rewrite, by faster kernels where there are any."""
+        made: List[Callable[[int], Ref]] = []
+
+        def find(ref: rules.Ref) -> Ref:
+            return inputs[ref[1]] if ref[0] == rules.INPUT else made[ref[0]](ref[1])
+
+        for step in rewrite.steps:
+            refs, replaced = [find(ref) for ref in step.inputs], faster(step)
+            if replaced is None:
+                made.append(partial(self._output, self._add(step.op, refs, step.attrs)[0]))
+            else:
+                made.append(self._steps(replaced, refs, lambda _: None).__getitem__)
+        return [find(ref) for ref in rewrite.outputs]
+
+    def _faster(self, step: rules.Step, row: int) -> Optional[rules.Rewrite]:
+        size, op = None, self._program.ops[row]
+        if step.op == op.op == "SliceChannel":
+            # Whatever the layout, the axis that is split keeps its size: it is never the batch's.
+            size = self._entry.shapes[op.inputs[0]][int(op.attrs.get("axis", "1"))]
+        return rules.faster(step, size, self._entry.dtypes.get((row, 0)) in FLOATS)
+
+    def _output(self, row: int, number: int) -> Ref:
+        """Return an output of an operator; if it needs the first one in memory, read this too."""
+        if not number or self._builder.ops[row].op not in rules.READS_FIRST_RESULT:
+            return row, number
+        nothing = self._add("_mul_scalar", [(row, 0)], {"scalar": "0"})
+        return self._add("elemwise_add", [(row, number), nothing])
+
+
+def _split_products(variant: Variant, members: Set[int]) -> Dict[int, int]:
+    """Find products with parameters of which nothing but equal parts of the columns is used.
+
+    Each part is then a product with some rows of the weight: nothing is split, what is not used is
+    not computed, and each result is written where it belongs.
+
+    Returns
+    -------
+    dict
+        Position of the product, by that of the split.
+    """
+    program, found = variant.entry.program, {}
+    for number in members:
+        split = program.ops[number]
+        if split.op != "SliceChannel" or not variant.batched[number]:
+            continue
+        product, _ = split.inputs[0]
+        op, shape = program.ops[product], variant.entry.shapes[split.inputs[0]]
+        axis, parts = int(split.attrs.get("axis", "1")), int(split.attrs["num_outputs"])
+        if (
+            op.op == "FullyConnected"
+            and product in members
+            and variant.batched[product]
+            and all(argument in program.parameters for argument, _ in op.inputs[1:])
+            and len(shape) == 2
+            and axis in (1, -1)
+            and shape[1] // parts > 0
+            and split.attrs.get("squeeze_axis", "False") in ("False", "0")
+            and all(r != product for r, _ in program.heads)
+            and sum(r == product for op in program.ops for r, _ in op.inputs) == 1
+        ):
+            found[number] = product
+    return found

@@ -1,0 +1,111 @@
+"""Shapes and dtypes of a program's values; what does not fit is an error at the user's line."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Dict, List, NoReturn, Sequence, Tuple, Type
+
+import numpy as np
+from mxnet.base import MXNetError
+from mxnet.gluon.parameter import DeferredInitializationError
+
+from ..errors import (
+    ContextError,
+    DTypeError,
+    DynBatchError,
+    ShapeError,
+    UninitializedError,
+    Where,
+    user_message,
+)
+from ..record.types import ArrayType
+from .program import Program
+from .symbols import Ref
+
+Shape = Tuple[int, ...]
+
+
+def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
+    """Infer the shape of every visible value, and those of parameters that are still open."""
+    known = _by_name(program, [t.shape for t in types])
+    arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **known)
+    if outputs is None:
+        raise MXNetError("the shapes of the arguments do not determine those of the results")
+    deferred = [p for p in program.parameters.values() if p._deferred_init]
+    if deferred:
+        shapes = dict(zip(program.internals.list_arguments(), arguments))
+        shapes.update(zip(program.internals.list_auxiliary_states(), auxiliary))
+        for parameter in deferred:
+            parameter.shape = shapes[parameter.name]
+            parameter._finish_deferred_init()
+    return dict(zip(chain(*program.outputs), outputs))
+
+
+def infer(
+    program: Program, types: Sequence[ArrayType], name: str, where: Where
+) -> Tuple[Dict[Ref, Shape], Dict[Ref, str]]:
+    """Infer shapes and dtypes of a call of `name`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, ContextError, UninitializedError
+        Names the user's line.
+    """
+
+    def fail(kind: Type[DynBatchError], text: str, advice: str) -> NoReturn:
+        raise kind(user_message(text, where, name, advice)) from None
+
+    described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
+    try:
+        shapes = infer_shapes(program, types)
+    except (MXNetError, DeferredInitializationError, AssertionError) as error:
+        text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
+        fail(ShapeError, text, "check the shapes of this call")
+    for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
+        if 0 in shape:
+            advice = "leave empty arrays out, or compute with them outside of the scope"
+            fail(ShapeError, f"an array of shape {shape} is empty", advice)
+    if any(not t.shape for t in types):
+        text = "an array of shape () has no axis along which calls could be merged"
+        fail(ShapeError, text, "make it one of shape (1,) with .reshape((1,))")
+    for parameter in program.parameters.values():
+        if parameter._data is None:
+            advice = "call net.initialize() before the first call"
+            fail(UninitializedError, f"parameter {parameter.name!r} is not initialised", advice)
+        if types and types[0].context not in parameter.list_ctx():
+            held = ", ".join(map(str, parameter.list_ctx()))
+            text = f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on "
+            advice = (
+                "bring them together with .as_in_context(...) "
+                "or net.collect_params().reset_ctx(...)"
+            )
+            fail(ContextError, text + held, advice)
+    try:
+        return shapes, _infer_dtypes(program, types)
+    except MXNetError as error:
+        text = f"arguments of types {described} do not fit: {_first_line(error)}"
+        fail(DTypeError, text, "bring them to one dtype with .astype(...)")
+
+
+def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str]:
+    known = _by_name(program, [np.dtype(t.dtype).type for t in types])
+    known.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
+    _, outputs, _ = program.internals._infer_type_impl(False, **known)
+    if outputs is None:
+        raise MXNetError("the dtypes of the arguments do not determine those of the results")
+    return {ref: np.dtype(t).name for ref, t in zip(chain(*program.outputs), outputs)}
+
+
+def _by_name(program: Program, values: List[Any]) -> Dict[str, Any]:
+    """Name what is known of the arguments, as far as they are used."""
+    return {
+        name: value
+        for name, at, value in zip(program.names, program.arguments, values)
+        if at is not None
+    }
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error in operator" in line or "Check failed" in line]
+    return (told or lines or [type(error).__name__])[0]

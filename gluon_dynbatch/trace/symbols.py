@@ -1,0 +1,100 @@
+"""Symbols as lists of operators: the only module that knows symbol JSON and ``CachedOp``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+from mxnet.base import MXNetError
+
+#: A value of a symbol: position of the operator, and number of the output.
+Ref = Tuple[int, int]
+
+#: Operator name of variables: arguments and parameters.
+VARIABLE = "null"
+
+
+class Op(NamedTuple):
+    """One operator, or a variable, of a symbol."""
+
+    op: str
+    name: str
+    attrs: Mapping[str, str]
+    inputs: Tuple[Ref, ...]
+    #: Further fields of the symbol file, such as the subgraphs of control flow.
+    extra: Mapping[str, Any]
+
+
+class Builder:
+    """Collects operators, each after those whose results it reads.
+
+    Parameters
+    ----------
+    prefix : str
+        Begins the names that operators get.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.ops: List[Op] = []
+        self._prefix = prefix
+
+    def variable(self, name: str, attrs: Mapping[str, str] = {}) -> Ref:
+        """Append a variable."""
+        self.ops.append(Op(VARIABLE, name, attrs, (), {}))
+        return len(self.ops) - 1, 0
+
+    def add(
+        self,
+        op: str,
+        inputs: Iterable[Ref],
+        attrs: Mapping[str, str] = {},
+        extra: Mapping[str, Any] = {},
+    ) -> Ref:
+        """Append an operator and return its first output."""
+        name = f"{self._prefix}{op}{len(self.ops)}"
+        self.ops.append(Op(op, name, attrs, tuple(inputs), extra))
+        return len(self.ops) - 1, 0
+
+
+def read_symbol(symbol: Any) -> Tuple[Tuple[Op, ...], Tuple[Ref, ...]]:
+    """Return the operators of a symbol in topological order, and its results."""
+    # By default MXNet leaves amp_cast out of what it saves, and positions would differ.
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    ops = []
+    for node in graph["nodes"]:
+        op, name, attrs = node.pop("op"), node.pop("name"), node.pop("attrs", {})
+        inputs = tuple((row, out) for row, out, _ in node.pop("inputs"))
+        ops.append(Op(op, name, attrs, inputs, node))
+    return tuple(ops), tuple((row, out) for row, out, _ in graph["heads"])
+
+
+def make_symbol(ops: Sequence[Op], heads: Iterable[Ref]) -> Any:
+    """Make a symbol; the inverse of `read_symbol`."""
+    nodes: List[Dict[str, Any]] = []
+    for op, name, attrs, inputs, extra in ops:
+        node = {"op": op, "name": name, "inputs": [(*ref, 0) for ref in inputs], **extra}
+        nodes.append({**node, "attrs": attrs} if attrs else node)
+    graph = {
+        "nodes": nodes,
+        "arg_nodes": [i for i, op in enumerate(ops) if op.op == VARIABLE],
+        "heads": [(*ref, 0) for ref in heads],
+        "attrs": {"mxnet_version": ["int", 10901]},
+    }
+    return mx.sym.load_json(json.dumps(graph))
+
+
+def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
+    """Make a ``CachedOp``; `is_data` tells which inputs of the symbol are data, not parameters."""
+    data = [i for i, flag in enumerate(is_data) if flag]
+    rest = [i for i, flag in enumerate(is_data) if not flag]
+    return mx.nd.CachedOp(symbol, [("data_indices", data), ("param_indices", rest), *flags])
+
+
+def can_compile(symbol: Any) -> bool:
+    """Whether MXNet makes a ``CachedOp`` of a symbol: all operators need a gradient."""
+    try:
+        mx.nd.CachedOp(symbol)
+    except MXNetError as error:
+        return "FGradient" not in str(error)
+    return True

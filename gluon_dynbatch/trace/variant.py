@@ -1,0 +1,163 @@
+"""Variants: in which layout the calls of an entry merge, given which arguments they share.
+
+``rows``
+    arrays of the samples are concatenated along axis 0; their leading sizes may differ.
+``stack``
+    arrays get a new leading axis; shapes are equal.
+``concat``
+    the call itself puts arrays end to end along axis 0; so does a launch, for all calls at once,
+    whatever the number of arrays.
+``unbatched``
+    no batching rule holds; every call runs by itself, and the reason is kept for the report.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+
+from mxnet.base import MXNetError
+
+from .. import rules
+from ..modes import TRAINING
+from .infer import infer_shapes
+from .symbols import VARIABLE
+
+#: What a rule says.
+Answer = Union[rules.Rewrite, rules.Refusal]
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """How the calls of an entry run together, given which arguments they share."""
+
+    #: The `Entry`, and which of its arguments are one array for all calls.
+    entry: Any
+    shared: FrozenSet[int]
+    #: Which operators depend on an array of the sample's own.
+    batched: Tuple[bool, ...]
+    layout: str = "unbatched"
+    #: Why calls do not merge as a whole; empty if they do.
+    reason: str = ""
+    #: Per batched operator, its rewrite; a refusal in layout "stack" only.
+    rewrites: Mapping[int, Answer] = field(default_factory=dict)
+    #: In layout "concat", the rows of every argument.
+    concat_rows: Tuple[int, ...] = ()
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether calls of this variant can run together as a whole."""
+        return not self.reason
+
+    @property
+    def rows(self) -> int:
+        """Rows that a call adds to its launch."""
+        if self.layout == "rows":
+            types = enumerate(self.entry.in_types)
+            return int(next(t.shape[0] for i, t in types if i not in self.shared))
+        return sum(self.concat_rows) or 1
+
+
+def choose_variant(entry: Any, shared: FrozenSet[int]) -> Variant:
+    """Ask the rules of all operators for the best layout."""
+    program, batched = entry.program, []
+    for i, op in enumerate(program.ops):
+        own = i in program.argument_at and program.argument_at[i] not in shared
+        batched.append(own or any(batched[r] for r, _ in op.inputs))
+    sites = {
+        i: _site(entry, i, batched)
+        for i, op in enumerate(program.ops)
+        if op.op != VARIABLE and batched[i]
+    }
+    draws = any(_draws(op, entry.mode) and not batched[i] for i, op in enumerate(program.ops))
+    if not all(batched[r] for r, _ in program.heads):
+        reason = "a result does not depend on any array of the sample's own"
+        found: Dict[str, Any] = {"reason": reason}
+    elif draws:
+        reason = "a random operator is applied to shared arrays; each call draws its own"
+        found = {"reason": reason}
+    else:
+        rows = _as_concat(entry, shared) or _as_rows(entry, shared, batched, sites)
+        found = rows or _as_stack(entry, sites)
+    return Variant(entry, shared, tuple(batched), **found)
+
+
+def _draws(op: Any, mode: int) -> bool:
+    return rules.is_random(op.op) and (bool(mode & TRAINING) or op.op != "Dropout")
+
+
+def _site(entry: Any, i: int, batched: List[bool]) -> rules.Site:
+    op, shapes = entry.program.ops[i], entry.shapes
+    return rules.Site(
+        op.op,
+        op.attrs,
+        tuple(shapes[ref] for ref in op.inputs),
+        tuple(shapes[ref] for ref in entry.program.outputs[i]),
+        tuple(batched[r] for r, _ in op.inputs),
+        bool(entry.mode & TRAINING),
+    )
+
+
+def _as_concat(entry: Any, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
+    """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
+    program, types = entry.program, entry.in_types
+    operators = [op for op in program.ops if op.op != VARIABLE]
+    arguments = tuple((at, 0) for at in program.arguments)
+    if len(operators) != 1 or shared or operators[0].inputs != arguments:
+        return None
+    op, shape = operators[0].op, entry.out_array_types[0].shape
+    axis = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
+    if axis is None or int(operators[0].attrs.get(*axis)) not in (0, -len(shape)):
+        return None
+    if 0 in shape or any(0 in t.shape for t in types):
+        return None
+    sizes = [t.shape[0] if op == "Concat" else 1 for t in types]
+    # Rows of one element would be copied one by one.
+    size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
+    return {"layout": "concat", "concat_rows": tuple(n // size for n in sizes)}
+
+
+def _as_rows(
+    entry: Any, shared: FrozenSet[int], batched: List[bool], sites: Dict[int, rules.Site]
+) -> Optional[Dict[str, Any]]:
+    own = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
+    leading = {shape[0] for shape in own if shape}
+    flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
+    if len(leading) != 1 or not all(own) or (flat and leading != {1}) or leading == {0}:
+        return None
+    rewrites: Dict[int, Answer] = {}
+    for i, site in sites.items():
+        rewrites[i] = rules.rows(site)
+        if isinstance(rewrites[i], rules.Refusal):
+            return None
+    if not _grows_with_rows(entry, shared, batched, leading.pop()):
+        return None
+    return {"layout": "rows", "rewrites": rewrites}
+
+
+def _grows_with_rows(entry: Any, shared: FrozenSet[int], batched: List[bool], count: int) -> bool:
+    """Check on shapes that one more row in makes exactly one more row out, everywhere."""
+    types = [
+        t if i in shared else t._replace(shape=(count + 1,) + t.shape[1:])
+        for i, t in enumerate(entry.in_types)
+    ]
+    try:
+        grown = infer_shapes(entry.program, types)
+    except MXNetError:
+        return False
+    return all(
+        grown[ref] == ((count + 1,) + shape[1:] if batched[ref[0]] else shape)
+        and (not batched[ref[0]] or shape[:1] == (count,))
+        for ref, shape in entry.shapes.items()
+    )
+
+
+def _as_stack(entry: Any, sites: Dict[int, rules.Site]) -> Dict[str, Any]:
+    rewrites = {i: rules.stack(site) for i, site in sites.items()}
+    reasons = [answer.reason for answer in rewrites.values() if isinstance(answer, rules.Refusal)]
+    empty = any(0 in shape for shape in entry.shapes.values())
+    layout = "stack" if len(reasons) < len(rewrites) and not empty else "unbatched"
+    reason = "; ".join(dict.fromkeys(reasons + ["an array is empty"] * empty))
+    return {"layout": layout, "reason": reason, "rewrites": rewrites}

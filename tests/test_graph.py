@@ -1,0 +1,331 @@
+"""From a tape to a graph: what is shared, what is recurrent, who reads what, and what may merge."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+
+import mxnet as mx
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.lower import expand as expanding
+from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
+from gluon_dynbatch.lower.graph import check_graph
+from gluon_dynbatch.lower.segment import ARGUMENT, SegmentTable
+from gluon_dynbatch.lower.wire import wire
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.run.dispatch import Dispatcher
+from gluon_dynbatch.testing import check_against_loop
+from tests import strategies
+from tests.cells import WIDTH, Attention, Binary, Unary, inputs, ready, widths
+
+
+def tape_of(program):
+    """Yield the tape that a program records, as long as its scope is open."""
+    with gdb.batching(granularity="block", policy="depth"):
+        held = [program.fn(sample) for sample in program.samples]
+        tape = STATE.recorder.recording
+        assume(len(tape.node_entry))
+        yield tape
+    del held
+
+
+def calls_of(tape):
+    """Return (entry, sources, offsets, results) of every call."""
+    made, at = [], 0
+    for number, first in zip(tape.node_entry, tape.node_value0):
+        entry = tape.entries[number]
+        stop = at + len(entry.in_types)
+        results = range(first, first + len(entry.out_types))
+        made.append((entry, list(tape.sources)[at:stop], list(tape.offsets)[at:stop], results))
+        at = stop
+    return made
+
+
+@settings(max_examples=30)
+@given(strategies.PROGRAMS, st.sampled_from(["unbatched", "block", "operator"]))
+def test_a_graph_says_what_was_recorded(program, granularity):
+    """Units, slots and terms, counted call by call, as the cut of each entry says."""
+    for tape in tape_of(program):
+        with pytest.MonkeyPatch.context() as patch:
+            wired = []
+            patch.setattr(expanding, "wire", lambda *arguments, to=wired: to.append(arguments))
+            expand(tape, granularity, find_weights(tape), SegmentTable())
+        (_, cuts, _), graph = wired[0], wire(*wired[0])
+        check_graph(graph)
+        term_of = {value: (-1 - e) for e, value in enumerate(tape.external_values)}
+        units, terms, slots = [], [], 0
+        for node, (_, sources, offsets, results) in enumerate(calls_of(tape)):
+            cut = cuts[tape.node_entry[node]]
+            first = []
+            for segment, operands in cut.uses:
+                units.append((node, segment, cut.rows if segment.layout in ROWS else 1))
+                for position, number in [source for operand in operands for source in operand]:
+                    inner = position != ARGUMENT
+                    terms.append(
+                        (first[position] + number, 0)
+                        if inner
+                        else (term_of[sources[number]], offsets[number])
+                    )
+                first.append(slots)
+                slots += len(segment.outputs)
+            term_of.update((v, first[p] + k) for v, (p, k) in zip(results, cut.heads))
+        rows = graph.dependencies.rows.tolist()
+        segments = [graph.segments[s] for s in graph.segment]
+        assert list(zip(graph.node.tolist(), segments, rows)) == units
+        assert list(zip(graph.term.tolist(), graph.term_offset.tolist())) == terms
+        assert all(graph.value_term[value] == term for value, term in term_of.items())
+
+
+#: Layouts in which a call may add several rows to its launch.
+ROWS = ("rows", "concat")
+
+
+@settings(max_examples=30)
+@given(strategies.PROGRAMS)
+def test_what_is_shared_and_what_is_recurrent(program):
+    for tape in tape_of(program):
+        weights = find_weights(tape)
+        survey = expanding._Survey(tape, weights)
+        calls = calls_of(tape)
+        families, maker, delivers = defaultdict(list), {}, set()
+        for entry, sources, offsets, results in calls:
+            families[entry.token, len(sources)].append(list(zip(sources, offsets)))
+            for place, value in zip(entry.places, sources):
+                if value in maker:
+                    delivers.add((maker[value], entry.token, place))
+            maker.update(dict.fromkeys(results, entry.token))
+        graph = nx.DiGraph()
+        graph.add_edges_from((a, b) for a, b, _ in delivers)
+        wanted = defaultdict(set)
+        for a, b, place in delivers:
+            if nx.has_path(graph, b, a):
+                wanted[b].add(place)
+        found = survey.recurrent()
+        for number, entry in tape.entries.items():
+            assert found.get(survey.callee[number], set()) == wanted[entry.token]
+            read = families[entry.token, len(entry.in_types)]
+            shared = set()
+            for i, kind in enumerate(entry.in_types):
+                arrays = [operands[i] for operands in read]
+                same = len(set(arrays)) == 1 and len(arrays) > 1
+                weight = all(weights[value] and not offset for value, offset in arrays)
+                if kind.shape[0] > 1 and (same or weight):
+                    shared.add(i)
+            if len(shared) == len(entry.in_types):
+                shared = set()
+            assert survey.shared(entry) == shared
+
+
+@settings(max_examples=30)
+@given(strategies.PROGRAMS, st.randoms())
+def test_what_nobody_needs(program, random):
+    for tape in tape_of(program):
+        wanted = sorted(random.sample(range(len(tape.value_type)), len(tape.value_type) // 3))
+        needed, unused = set(wanted), []
+        for _, sources, _, results in reversed(calls_of(tape)):
+            unused.append(needed.isdisjoint(results))
+            if not unused[-1]:
+                needed.update(sources)
+        found = find_unused(tape, wanted)
+        assert (found is None) == (not any(unused))
+        assert found is None or found.tolist() == unused[::-1]
+
+
+def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
+    """Which is right, if not the best; the table of who delivers what would get too large."""
+    cell = ready(Binary())
+    x, h = inputs(2)
+
+    def run():
+        with gdb.batching(granularity="operator", policy="depth", analysis_budget=None) as batch:
+            y = cell(x, cell(x, h))
+        return y.asnumpy(), batch.report.launches
+
+    wanted, _ = run()
+    monkeypatch.setattr(expanding, "MOST_EDGES", 0)
+    np.testing.assert_allclose(run()[0], wanted, 1e-5)
+
+
+# What may share a launch ------------------------------------------------------------------------
+
+
+def test_two_views_of_one_array_are_two_shared_arrays():
+    """Two blocks that compute the same, on other rows of what `a` makes, share no launch.
+
+    {a} {first x 2: rows 0 and 1} {second x 2: rows 2 and 3}
+    """
+    a, first, second = ready(Unary()), ready(Attention()), ready(Attention())
+    random = np.random.RandomState(0)
+    rows = mx.nd.array(random.uniform(-1, 1, (4, WIDTH)))
+    queries = inputs(4)
+
+    def fn():
+        memory = a(rows)
+        top = [first(x, memory[0:2]) for x in queries[:2]]
+        return top + [second(x, memory[2:4]) for x in queries[2:]]
+
+    with gdb.batching(granularity="block", policy="depth", analysis_budget=None) as batch:
+        got = fn()
+    assert sorted(widths(batch)) == [1, 2, 2]
+    for one, other in zip(got, fn()):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), 1e-5)
+
+
+class Cell(gdb.DynamicHybridBlock):
+    """Two inputs, each with a product of its own; either may be recurrent."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.left = self.params.get("left", shape=(WIDTH, WIDTH))
+            self.right = self.params.get("right", shape=(WIDTH, WIDTH))
+
+    def hybrid_forward(self, F, x, h, left, right):
+        x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
+        h = F.FullyConnected(h, right, no_bias=True, num_hidden=WIDTH)
+        return F.tanh(x + h)
+
+
+def test_a_cell_is_cut_by_what_is_recurrent_in_this_flush():
+    """Three steps of two samples: the product of the other argument of all steps runs at once."""
+    cell = ready(Cell())
+
+    def independent(xs):
+        return [cell(x, x) for x in xs]
+
+    def through_h(xs):
+        h = xs[0]
+        for x in xs:
+            h = cell(x, h)
+        return h
+
+    def through_x(xs):
+        h = xs[0]
+        for x in xs:
+            h = cell(h, x)
+        return h
+
+    samples = [inputs(6)[:3], inputs(6)[3:]]
+    for fn, wanted in [
+        (independent, [6]),
+        (through_h, [6, 2, 2, 2]),
+        (through_x, [6, 2, 2, 2]),
+        (independent, [6]),
+    ]:
+        batch = check_against_loop(fn, samples, granularity="operator", analysis_budget=None)
+        assert widths(batch) == wanted
+
+
+class Clipped(gdb.DynamicHybridBlock):
+    def hybrid_forward(self, F, x, weight):
+        return F.dot(x, F.clip(weight, -0.5, 0.5))
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_gradients_of_a_shared_array_add_up_whatever_reads_it(granularity):
+    """MXNet's ``clip`` overwrites gradients that are to be added; two launches read the weight."""
+    cell, weight = ready(Clipped()), mx.nd.array(np.linspace(-1, 1, WIDTH * WIDTH))
+    weight = weight.reshape((WIDTH, WIDTH))
+
+    def gradient(**options):
+        weight.attach_grad()
+        with autograd.record():
+            if options:
+                with gdb.batching(policy="depth", analysis_budget=None, **options) as batch:
+                    made = [cell(cell(x, weight), weight) for x in inputs(3)]
+                assert widths(batch) == [3, 3]
+            else:
+                made = [cell(cell(x, weight), weight) for x in inputs(3)]
+        autograd.backward(made)
+        return weight.grad.asnumpy()
+
+    np.testing.assert_allclose(gradient(granularity=granularity), gradient(), 1e-4, 1e-6)
+
+
+# The checker ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def graph():
+    """Two queries over a memory that a third call makes: {a}, {attention x 2} share it."""
+    a, lookup = ready(Unary()), ready(Attention())
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        memory = a(mx.nd.ones((3, WIDTH)))
+        results = [lookup(x, memory) for x in inputs(2)]
+    assert len(results) == 2
+    check_graph(batch.plan.units)
+    return batch.plan.units
+
+
+def changed(array, at, by):
+    array = array.copy()
+    array[at] += by
+    return array
+
+
+BROKEN = {
+    "made before": lambda g: {"term": changed(g.term, 0, 1 - g.term[0])},
+    "no external": lambda g: {"term": changed(g.term, 0, -9)},
+    "no slot": lambda g: {"term": changed(g.term, -1, 9)},
+    "negative": lambda g: {"term_offset": changed(g.term_offset, 0, -1)},
+    "signature of another": lambda g: {"term_offset": changed(g.term_offset, -1, 4)},
+    "order of their calls": lambda g: {"node": g.node[::-1]},
+    "slots do not add up": lambda g: {"slot0": changed(g.slot0, 1, 1)},
+    "units of slots": lambda g: {"slot_unit": changed(g.slot_unit, 1, 1)},
+    "inputs do not add up": lambda g: {"input0": changed(g.input0, 1, 1)},
+    "terms do not add up": lambda g: {"term0": changed(g.term0, -1, 1)},
+    "has no terms": lambda g: {"term0": changed(g.term0, 1, 1)},
+    "not one per unit": lambda g: {"node": g.node[:-1]},
+}
+BROKEN_DEPENDENCIES = {
+    "no rows": lambda d: {"rows": changed(d.rows, 0, -d.rows[0])},
+    "predecessors are not": lambda d: {"preds": changed(d.preds, 0, 1)},
+    "offsets": lambda d: {"offsets": changed(d.offsets, 1, 1)},
+    "of another": lambda d: {"signature": d.signature * 0},
+}
+
+
+@pytest.mark.parametrize("match", BROKEN)
+def test_refuses_a_broken_graph(graph, match):
+    with pytest.raises(AssertionError, match=match):
+        check_graph(graph._replace(**BROKEN[match](graph)))
+
+
+@pytest.mark.parametrize("match", BROKEN_DEPENDENCIES)
+def test_refuses_broken_dependencies(graph, match):
+    broken = graph.dependencies._replace(**BROKEN_DEPENDENCIES[match](graph.dependencies))
+    with pytest.raises(AssertionError, match=match):
+        check_graph(graph._replace(dependencies=broken))
+
+
+# What is kept -----------------------------------------------------------------------------------
+
+
+def test_what_is_compiled_goes_with_the_calls():
+    """Neither cuts nor executables outlive the segment they are for."""
+    cell, table, dispatcher = ready(Unary()), SegmentTable(), Dispatcher()
+    x = inputs(1)[0]
+    with gdb.batching(granularity="block", policy="depth"):
+        y = cell(x)
+        tape = STATE.recorder.recording
+        (segment,) = expand(tape, "block", find_weights(tape), table).segments
+        assert dispatcher.executable(segment) is dispatcher.executable(segment)
+        assert dispatcher.built == 1
+        again = expand(tape, "block", find_weights(tape), table)
+        assert again.segments == [segment]
+    assert len(dispatcher._executables) == len(table._segments) == len(table._cuts) == 1
+    del again, segment, tape, y, cell, x
+    gc.collect()
+    # What a block that is gone leaves behind goes when the next new call is met.
+    with gdb.batching(granularity="block"):
+        other = ready(Unary())(mx.nd.ones((1, WIDTH)))
+    del other
+    gc.collect()
+    assert len(dispatcher._executables) == len(table._segments) == len(table._cuts) == 0
