@@ -24,6 +24,7 @@ import mxnet as mx
 import numpy as np
 
 from .accounts import Account, Searches
+from .lower.fuse_samples import repeats
 from .modes import RECORDING
 from .race import AT_ONCE, Race, Setting
 from .report import FlushReport
@@ -251,7 +252,7 @@ class CallSite:
         found.called |= called
         found.first = found.first or calls
         if not found.recorded and options.granularity == "auto":
-            found.repeats = self._runtime.composer.repeats(recording)
+            found.repeats = repeats(recording)
         self._workload = found
         if self._setting is None or found is not expected or self._setting == AT_ONCE:
             self._setting = found.race.next()

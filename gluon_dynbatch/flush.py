@@ -13,7 +13,7 @@ from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where, user_message
 from .lower.expand import expand, find_unused, find_weights
-from .lower.fuse_samples import Composer
+from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
@@ -38,7 +38,6 @@ class Runtime:
 
     def __init__(self) -> None:
         self.library = Library()
-        self.composer = Composer(self.library)
         self.segments = SegmentTable()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
@@ -221,7 +220,7 @@ class Flush:
         recording, runtime = self._recording, self._runtime
         granularity, calls, origin, moved = choice.setting.granularity, recording, None, {}
         if granularity == "graph":
-            calls, origin, moved = runtime.composer.fuse(recording, wanted)
+            calls, origin, moved = fuse_samples(recording, wanted)
             granularity = "block"
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
         units = expand(calls, granularity, weights, runtime.segments, unused)

@@ -8,14 +8,13 @@ works as at granularity ``block``.  Components without a partner keep their call
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from functools import lru_cache
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from ..errors import DynBatchError
+from ..errors import DynBatchError, Where
 from ..record.tape import Tape
 from ..record.types import TYPES, ArrayType, elements
-from ..record.where import where_of
-from ..trace.entry import Entry, Library
+from ..trace.entry import Entry
 from ..trace.program import Program, read_program
 from ..trace.symbols import VARIABLE, Builder, Ref, make_symbol
 
@@ -23,6 +22,8 @@ from ..trace.symbols import VARIABLE, Builder, Ref, make_symbol
 SAMPLES_PER_SHAPE = 4
 #: Composed programs remembered.
 CAPACITY = 256
+#: A composed call fails nowhere: what cannot be composed keeps its calls.
+NOWHERE = Where("", 0, "")
 
 
 class Call(NamedTuple):
@@ -55,102 +56,87 @@ class Fused(NamedTuple):
         self.origin.append(origin)
 
 
-class _Sample(NamedTuple):
-    """One component."""
+class _Shape(NamedTuple):
+    """What isomorphic samples have in common."""
 
+    #: Per call: its entry, and where each operand comes from, as (call, output, offset) or, from
+    #: outside, (-1, external, offset).
+    calls: Tuple[Tuple[Entry, Tuple[Tuple[int, int, int], ...]], ...]
+    #: Types of the externals, by id.
+    types: Tuple[int, ...]
+
+
+class _Sample(NamedTuple):
+    shape: _Shape
     calls: List[Call]
     #: Values from outside.
     externals: List[int]
     #: Results that somebody holds: (call, output).
     held: List[Ref]
-    #: What isomorphic components have in common: per call its entry and where each operand comes
-    #: from, as (call, output, offset) or (-1, external, offset); types of externals.
-    shape: Any
 
 
-class Composer:
-    """Composes programs for whole samples and remembers them."""
+def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
+    """Replace isomorphic samples by single calls.
 
-    def __init__(self, library: Library):
-        self._library = library
-        #: None where composing failed or would not merge.
-        self._known: OrderedDict[Any, Optional[Entry]] = OrderedDict()
+    Parameters
+    ----------
+    tape : Tape
+        What was recorded.
+    wanted : iterable of int
+        Values that somebody holds.
+    """
+    alike: Dict[_Shape, List[_Sample]] = {}
+    for sample in _samples(tape, set(wanted)):
+        alike.setdefault(sample.shape, []).append(sample)
+    fused = Fused(Tape(), [], {})
+    fused.tape.value_type.extend(tape.value_type)
+    fused.tape.external_values.extend(tape.external_values)
+    kept: List[Call] = []
+    for shape, samples in alike.items():
+        # What is held of one sample is computed for all: it is chance when Python lets go.
+        results = tuple(sorted({ref for sample in samples for ref in sample.held}))
+        several = len(samples) > 1 and len(shape.calls) > 1
+        entry = _fused_entry(shape, results) if several else None
+        for sample in samples:
+            if entry is None:
+                kept += sample.calls
+                continue
+            value0 = len(fused.tape.value_type)
+            fused.tape.value_type.extend(entry.out_types)
+            for k, (call, out) in enumerate(results):
+                fused.moved[sample.calls[call].results[out]] = value0 + k
+            operands = [(value, 0) for value in sample.externals]
+            fused.append(entry, operands, value0, sample.calls[0].node)
+    for call in sorted(kept):
+        fused.append(call.entry, call.operands, call.results.start, call.node)
+    return fused
 
-    def fuse(self, tape: Tape, wanted: Sequence[int]) -> Fused:
-        """Replace isomorphic samples by single calls.
 
-        Parameters
-        ----------
-        tape : Tape
-            What was recorded.
-        wanted : sequence of int
-            Values that somebody holds.
-        """
-        alike: Dict[Any, List[_Sample]] = {}
-        for sample in _samples(tape, set(wanted)):
-            alike.setdefault(sample.shape, []).append(sample)
-        fused = Fused(Tape(), [], {})
-        fused.tape.value_type.extend(tape.value_type)
-        fused.tape.external_values.extend(tape.external_values)
-        kept: List[Call] = []
-        for samples in alike.values():
-            # What is held of one sample is computed for all: it is chance when Python lets go.
-            results = tuple(sorted({ref for sample in samples for ref in sample.held}))
-            several = len(samples) > 1 and len(samples[0].calls) > 1
-            entry = self._entry(tape, samples[0], results) if several else None
-            for sample in samples:
-                if entry is None:
-                    kept += sample.calls
-                    continue
-                value0 = len(fused.tape.value_type)
-                fused.tape.value_type.extend(entry.out_types)
-                for k, (call, out) in enumerate(results):
-                    fused.moved[sample.calls[call].results[out]] = value0 + k
-                operands = [(value, 0) for value in sample.externals]
-                fused.append(entry, operands, value0, sample.calls[0].node)
-        for call in sorted(kept):
-            fused.append(call.entry, call.operands, call.results.start, call.node)
-        return fused
+def repeats(tape: Tape) -> bool:
+    """Whether most samples are isomorphic to several others, so that fusing them pays."""
+    shapes = [sample.shape for sample in _samples(tape, set())]
+    return len(shapes) >= SAMPLES_PER_SHAPE * len(set(shapes))
 
-    def repeats(self, tape: Tape) -> bool:
-        """Whether most samples are isomorphic to several others, so that composing them pays."""
-        shapes = [sample.shape for sample in _samples(tape, set())]
-        return len(shapes) >= SAMPLES_PER_SHAPE * len(set(shapes))
 
-    def _entry(self, tape: Tape, sample: _Sample, results: Tuple[Ref, ...]) -> Optional[Entry]:
-        key = sample.shape, results
-        if key not in self._known:
-            self._known[key] = self._compose(tape, sample, results)
-        self._known.move_to_end(key)
-        while len(self._known) > CAPACITY:
-            self._known.popitem(last=False)
-        return self._known[key]
-
-    def _compose(self, tape: Tape, sample: _Sample, results: Tuple[Ref, ...]) -> Optional[Entry]:
-        modes = {call.entry.mode for call in sample.calls}
-        if len(modes) > 1 or not sample.externals or not results:
-            return None
-        types = [TYPES[t] for t in sample.shape[1]]
-        try:
-            entry = self._library.make_entry(
-                _Callee((sample.shape, results), [call.entry for call in sample.calls]),
-                modes.pop(),
-                _program(sample, results, types),
-                tuple(types),
-                tuple(range(len(types))),
-                where_of(tape.wheres[sample.calls[0].node]),
-            )
-        except DynBatchError:
-            return None
-        return entry if entry.variant(frozenset()).mergeable else None
+@lru_cache(maxsize=CAPACITY)
+def _fused_entry(shape: _Shape, results: Tuple[Ref, ...]) -> Optional[Entry]:
+    """Return what samples of a shape call; None if that would not merge."""
+    modes = {entry.mode for entry, _ in shape.calls}
+    if len(modes) > 1 or not shape.types or not results:
+        return None
+    callee, types = _Callee(shape), tuple(TYPES[t] for t in shape.types)
+    try:
+        program = _compose(shape, results, types)
+        entry = Entry(callee, modes.pop(), program, types, tuple(range(len(types))), NOWHERE)
+    except DynBatchError:
+        return None
+    return entry if entry.variant(frozenset()).mergeable else None
 
 
 class _Callee:
-    """What a composed call calls."""
-
-    def __init__(self, key: Any, calls: List[Entry]):
-        self.token = ("sample", key)
-        self.name = f"sample of {len(calls)} calls, the last of {calls[-1].name}"
+    def __init__(self, shape: _Shape):
+        self.token = ("sample", object())
+        self.name = f"sample of {len(shape.calls)} calls, the last of {shape.calls[-1][0].name}"
 
 
 def calls(tape: Tape) -> Iterator[Call]:
@@ -200,35 +186,34 @@ def _sample(tape: Tape, component: List[Call], held: Set[int]) -> _Sample:
                 place[value] = (-1, len(externals))
                 externals.append(value)
         place.update((value, (position, out)) for out, value in enumerate(call.results))
-    shape = tuple(
-        (call.entry.id, tuple((*place[value], offset) for value, offset in call.operands))
+    wired = tuple(
+        (call.entry, tuple((*place[value], offset) for value, offset in call.operands))
         for call in component
     )
     types = tuple(tape.value_type[value] for value in externals)
     wanted = [ref for value, ref in place.items() if value in held and ref[0] >= 0]
-    return _Sample(component, externals, wanted, (shape, types))
+    return _Sample(_Shape(wired, types), component, externals, wanted)
 
 
-def _program(sample: _Sample, results: Tuple[Ref, ...], types: List[ArrayType]) -> Program:
-    """Compose the programs of the calls of a sample."""
+def _compose(shape: _Shape, results: Tuple[Ref, ...], types: Tuple[ArrayType, ...]) -> Program:
+    """Make one program out of those of the calls."""
     builder = Builder("call")
     names = [f"dynbatch_argument{i}" for i in range(len(types))]
     #: Per call, and for arrays from outside: its results, with their shapes.
     made = {-1: [(builder.variable(name), kind.shape) for name, kind in zip(names, types)]}
     parameters: Dict[str, Any] = {}
     variables: Dict[str, Ref] = {}
-    for number, (call, (_, operands)) in enumerate(zip(sample.calls, sample.shape[0])):
-        entry, program = call.entry, call.entry.program
+    for number, (entry, operands) in enumerate(shape.calls):
+        program = entry.program
         read: Dict[int, Ref] = {}
-        for (producer, out, offset), at, kind in zip(operands, program.arguments, entry.in_types):
-            if at is not None:
-                read[at] = _view(builder, *made[producer][out], offset, kind.shape)
+        for at, i in program.argument_at.items():
+            producer, out, offset = operands[i]
+            read[at] = _view(builder, *made[producer][out], offset, entry.in_types[i].shape)
         for at, parameter in program.parameters.items():
-            name = parameter.name
-            if name not in variables:
-                variables[name] = builder.variable(name, program.ops[at].attrs)
-                parameters[name] = parameter
-            read[at] = variables[name]
+            if parameter.name not in variables:
+                variables[parameter.name] = builder.variable(parameter.name, program.ops[at].attrs)
+                parameters[parameter.name] = parameter
+            read[at] = variables[parameter.name]
         row: Dict[int, int] = {}
         for i, op in enumerate(program.ops):
             if op.op != VARIABLE:

@@ -23,31 +23,15 @@ from .program import BlockCallee, Program, trace_operator
 from .symbols import VARIABLE, Ref, can_compile
 from .variant import Variant, choose_variant
 
+#: Ids of entries.
+_NUMBERS = itertools.count()
+
 
 class Entry:
-    """One kind of call: a callee with exact argument types, in one mode.
-
-    Parameters
-    ----------
-    number : int
-        Its id.
-    callee : object
-        What is called: ``token``, ``name`` and, of a block, ``identity``.
-    mode : int
-        Flags of `modes`.
-    program : Program
-        What a call computes.
-    in_types : tuple of ArrayType
-        Types of the argument arrays.
-    places : tuple of int
-        Per array, the argument that it came in; arrays of one list came in one.
-    where : Where
-        The line of the first such call, for errors.
-    """
+    """One kind of call: a callee with exact argument types, in one mode."""
 
     def __init__(
         self,
-        number: int,
         callee: Any,
         mode: int,
         program: Program,
@@ -55,7 +39,7 @@ class Entry:
         places: Tuple[int, ...],
         where: Where,
     ):
-        self.id = number
+        self.id = next(_NUMBERS)
         self.token = callee.token
         #: The block called, by id; None for an operator.
         self.block_id = getattr(callee, "identity", None)
@@ -63,6 +47,7 @@ class Entry:
         self.mode = mode
         self.program = program
         self.in_types = in_types
+        #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
         self.shapes, self.dtypes = infer(program, in_types, callee.name, where)
@@ -76,7 +61,7 @@ class Entry:
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
-        self.recorded = (number, tuple(self.out_types), self.rebuild)
+        self.recorded = (self.id, tuple(self.out_types), self.rebuild)
         self._variants: Dict[FrozenSet[int], Variant] = {}
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
@@ -112,7 +97,6 @@ class Library:
 
     def __init__(self) -> None:
         self.entries: Dict[Any, Entry] = {}
-        self._numbers = itertools.count()
         self._operators: Dict[Any, Program] = {}
         self._compiles: Dict[str, bool] = {}
         self._writes: Dict[str, bool] = {}
@@ -161,20 +145,8 @@ class Library:
                 program = self._program(callee, spec, types, where)
                 if isinstance(callee, BlockCallee) and self._is_python(program, mode):
                     raise RunAsPythonError
-                self.entries[key] = self.make_entry(callee, mode, program, types, places, where)
+                self.entries[key] = Entry(callee, mode, program, types, places, where)
             return self.entries[key]
-
-    def make_entry(
-        self,
-        callee: Any,
-        mode: int,
-        program: Program,
-        types: Tuple[ArrayType, ...],
-        places: Tuple[int, ...],
-        where: Where,
-    ) -> Entry:
-        """Make an entry with a number of its own."""
-        return Entry(next(self._numbers), callee, mode, program, types, places, where)
 
     def compiles(self, operator: Operator, arguments: int) -> bool:
         """Whether an operator can be part of a ``CachedOp``."""

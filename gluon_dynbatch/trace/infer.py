@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any, Dict, List, NoReturn, Sequence, Tuple, Type
+from typing import Dict, NoReturn, Sequence, Tuple, Type
 
 import numpy as np
 from mxnet.base import MXNetError
@@ -27,7 +27,7 @@ Shape = Tuple[int, ...]
 
 def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
     """Infer the shape of every visible value, and those of parameters that are still open."""
-    known = _by_name(program, [t.shape for t in types])
+    known = {program.names[i]: types[i].shape for i in program.argument_at.values()}
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **known)
     if outputs is None:
         raise MXNetError("the shapes of the arguments do not determine those of the results")
@@ -88,21 +88,12 @@ def infer(
 
 
 def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str]:
-    known = _by_name(program, [np.dtype(t.dtype).type for t in types])
+    known = {program.names[i]: np.dtype(types[i].dtype).type for i in program.argument_at.values()}
     known.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
     _, outputs, _ = program.internals._infer_type_impl(False, **known)
     if outputs is None:
         raise MXNetError("the dtypes of the arguments do not determine those of the results")
     return {ref: np.dtype(t).name for ref, t in zip(chain(*program.outputs), outputs)}
-
-
-def _by_name(program: Program, values: List[Any]) -> Dict[str, Any]:
-    """Name what is known of the arguments, as far as they are used."""
-    return {
-        name: value
-        for name, at, value in zip(program.names, program.arguments, values)
-        if at is not None
-    }
 
 
 def _first_line(error: BaseException) -> str:

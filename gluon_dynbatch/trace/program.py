@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.base import NotImplementedForSymbol
@@ -29,12 +29,10 @@ class Program(NamedTuple):
     heads: Tuple[Ref, ...]
     #: The visible outputs of each operator.
     outputs: Tuple[Tuple[Ref, ...], ...]
-    #: Names of the argument arrays and their positions in `ops`, None for those not used; and
-    #: which argument is at a position.
+    #: Names of the argument arrays.
     names: Tuple[str, ...]
-    arguments: Tuple[Optional[int], ...]
+    #: Arguments, of those that are used, and parameters, by position in `ops`.
     argument_at: Dict[int, int]
-    #: Parameters by position.
     parameters: Dict[int, Parameter]
     #: The symbol of the results, and that of all visible outputs.
     symbol: Any
@@ -53,18 +51,16 @@ def read_program(
     ops = tuple(
         op._replace(attrs={k: v for k, v in op.attrs.items() if k != "sparse_grad"}) for op in ops
     )
-    variables = {op.name: i for i, op in enumerate(ops) if op.op == VARIABLE}
+    variables = {op.name: at for at, op in enumerate(ops) if op.op == VARIABLE}
     outputs: List[List[Ref]] = [[] for _ in ops]
     for ref in visible:
         outputs[ref[0]].append(ref)
-    arguments = tuple(variables.get(name) for name in names)
     return Program(
         ops,
         read_symbol(symbol)[1],
         tuple(map(tuple, outputs)),
         tuple(names),
-        arguments,
-        {at: i for i, at in enumerate(arguments) if at is not None},
+        {variables[name]: i for i, name in enumerate(names) if name in variables},
         {at: parameters[name] for name, at in variables.items() if name in parameters},
         symbol,
         internals,

@@ -104,8 +104,8 @@ def _as_concat(entry: Any, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
     """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
     program, types = entry.program, entry.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
-    arguments = tuple((at, 0) for at in program.arguments)
-    if len(operators) != 1 or shared or operators[0].inputs != arguments:
+    read = [program.argument_at.get(at) for at, _ in operators[0].inputs]
+    if len(operators) != 1 or shared or read != list(range(len(types))):
         return None
     op, shape = operators[0].op, entry.out_array_types[0].shape
     axis = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
