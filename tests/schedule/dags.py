@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Callable, Dict, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple, Sequence
 
 import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
-from gluon_dynbatch.schedule import check_groups
+from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import Dependencies, check_graph
 
 Order = Callable[[nx.DiGraph], List[str]]
@@ -223,3 +223,25 @@ def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
     reach = closure()
     order = sorted(set(groups), key=lambda group: (reach.in_degree(group), group))
     return [order.index(group) for group in groups]
+
+
+def falls(counts: Sequence[int]) -> bool:
+    """Whether no number is larger than the one before."""
+    return all(after <= before for before, after in zip(counts, counts[1:]))
+
+
+def check_promises(graph: Dependencies, visits: Sequence[int], worth: float | None = None) -> None:
+    """Check that groups are valid, and that neither more visits nor a policy add launches."""
+    around = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
+    budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *around])), Budget()]
+    counts = {}
+    for policy in POLICIES:
+        found = [analyze(graph, policy, budget, worth=worth) for budget in budgets]
+        for budget, analysis in zip(budgets, found):
+            check_groups(graph, analysis.groups)
+            assert budget.visits is None or analysis.visits <= budget.visits
+        counts[policy] = [analysis.launches for analysis in found]
+        assert falls(counts[policy]) and counts[policy][0] == graph.size
+        assert (analyze(graph, policy, Budget(), worth=worth).groups == found[-1].groups).all()
+        assert all(count <= depth for count, depth in zip(counts[policy], counts["depth"]))
+    assert lower_bound(graph) <= min(map(min, counts.values()))
