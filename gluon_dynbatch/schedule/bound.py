@@ -25,8 +25,8 @@ def lower_bound(graph: Dependencies) -> int:
 def path_counts(graph: Dependencies, depth: Ints) -> tuple[Ints, int]:
     """Count, for each unit, the most units of its own signature on a path that starts with it.
 
-    Returns these counts, int32, shape (units,), and the `lower_bound`; takes what `unit_depth`
-    returns.
+    `depth` is what `unit_depth` returns.  Returns the counts (int32, shape (units,), 1 or more) and
+    the `lower_bound`.
     """
     counts, repeated = np.ones(graph.size, np.int32), repeated_signatures(graph, depth)
     column = np.full(int(graph.signature.max(initial=-1)) + 1, -1, np.int32)
