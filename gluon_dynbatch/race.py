@@ -162,7 +162,7 @@ class Race:
         entrant.runs += 1
         # The run that does not count speaks for an entrant only, lest one hiccup rules it out.
         entrant.best = min(entrant.best, seconds / calls)
-        if entrant.runs > 1:
+        if entrant.runs > 1 and not entrant.out:
             entrant.counted.append(seconds / calls)
             self._drop_slow()
         self._judge()

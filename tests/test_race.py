@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, RUNS, SHARE, Race, Setting
 from gluon_dynbatch.schedule import Budget
@@ -114,6 +116,36 @@ def test_a_setting_whose_planning_is_too_dear_is_given_up():
         "  block: not timed, planning alone took 16100 ms",
         "  graph: not timed, planning alone took 4100 ms",
     ]
+
+
+def test_a_setting_given_up_during_its_own_scope_is_not_counted():
+    race = Race([OPERATOR, BLOCK, GRAPH])
+    for setting in (OPERATOR, BLOCK, GRAPH):
+        race.observe(setting, 4.0, 40)
+    race.note_planning(OPERATOR, 4.1, 40)
+    race.observe(OPERATOR, 8.0, 40)
+    assert race.open and race.next() != OPERATOR
+    assert "operator: not timed, planning alone took 4100 ms" in race.explain()
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from("opsen"), st.integers(0, 3), st.floats(1e-3, 9.0))))
+def test_whatever_happens_there_is_a_setting_to_run_next(steps):
+    """Scopes that are timed or not, plans that are dear, settings that enter late."""
+    settings = [OPERATOR, BLOCK, GRAPH, AT_ONCE]
+    race = Race(settings[:2])
+    for what, number, seconds in steps:
+        setting = settings[number]
+        if what == "e":
+            race.enter(setting)
+        elif what == "n" and setting in race.settings:
+            race.note_planning(setting, seconds, 40)
+        elif what == "s":
+            race.skip()
+        elif what == "o":
+            race.observe(setting, seconds, 40)
+        else:
+            race.observe(race.next(), seconds, 40)
+        assert race.next() in race.settings and race.explain()
 
 
 def test_what_is_settled_needs_no_more_runs():
