@@ -53,8 +53,11 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
-        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.c"])
-        for name in ("recording", "planning")
+        Extension(f"gluon_dynbatch.native.{Path(source).stem}", [source])
+        for source in (
+            "gluon_dynbatch/native/recording.pyx",
+            "gluon_dynbatch/native/planning.c",
+        )
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

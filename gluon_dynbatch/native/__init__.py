@@ -1,6 +1,6 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
-`recording.c` is called by `record`, `planning.c` by `schedule`, `lower` and `plan`.
+`recording` is called by `record`, `planning` by `schedule`, `lower` and `plan`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "
-        "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler"
+        "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler and Cython"
     ) from error
 
 PLANNING: Any = planning

@@ -46,7 +46,6 @@ recording.connect(
     ROW,
     IS_USER_CODE,
     IS_USER_CODE.known,
-    {},
     TYPES.of,
     tuple(
         ctypes.cast(getattr(_LIB, f"MXNDArrayGet{what}"), ctypes.c_void_p).value

@@ -1,0 +1,377 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
+"""The part of recording that runs once per call.
+
+`call` records a call whose arguments are arrays and lists of arrays, if one like it was recorded
+before; `index` makes a view that is known.  Anything else is left to Python, before there is a
+node.  `LazyNDArray` is a Python class: its slots are read and written where they lie.
+"""
+
+cimport cython
+from cpython.array cimport array, resize_smart
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
+from libc.stdint cimport int32_t, int64_t
+
+from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
+
+from types import MemberDescriptorType
+
+
+cdef extern from "structmember.h":
+    ctypedef struct PyMemberDef:
+        Py_ssize_t offset
+    ctypedef struct PyMemberDescrObject:
+        PyMemberDef *d_member
+
+
+cdef extern from "Python.h":
+    ctypedef struct arrayobject:
+        int ob_exports
+    ctypedef struct PySliceObject:
+        PyObject *start
+        PyObject *stop
+        PyObject *step
+    object PyType_GenericAlloc(type cls, Py_ssize_t items)
+    void PyObject_GC_UnTrack(PyObject *tracked)
+
+
+# ------------------------------------------------------------------ what the Python side tells
+
+ctypedef int (*GetShape)(void *, int *, const int64_t **) noexcept
+ctypedef int (*GetType)(void *, int *) noexcept
+ctypedef int (*GetContext)(void *, int *, int *) noexcept
+
+cdef type lazy_type, array_type
+#: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
+cdef dict views
+cdef object one_row
+#: Tells whether a code object is the user's; what it has told, and the code object, by its id.
+cdef object is_user_code
+cdef dict known_code
+#: Tells the type id of an array; what it has told, by what MXNet's functions tell.
+cdef object type_of
+cdef dict known_types = {}
+cdef GetShape get_shape
+cdef GetType get_type
+cdef GetContext get_context
+#: Where the slots of lazy arrays lie, in bytes.
+cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
+
+
+def connect(
+    type lazy not None, type array_ not None, dict views_ not None, row,
+    user, dict known_users not None, array_type_id, tuple addresses not None,
+):
+    """Take what is to be known of the Python side; once per process."""
+    global lazy_type, array_type, views, one_row, is_user_code, known_code, type_of
+    global tape_at, value_at, offset_at, type_at, real_at
+    global get_shape, get_type, get_context
+    lazy_type, array_type, views, one_row = lazy, array_, views_, row
+    is_user_code, known_code, type_of = user, known_users, array_type_id
+    tape_at, value_at, offset_at, type_at, real_at = [
+        slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
+    ]
+    shape, element_type, context = addresses
+    get_shape = <GetShape><size_t>shape
+    get_type = <GetType><size_t>element_type
+    get_context = <GetContext><size_t>context
+    lazy.__getitem__ = index
+
+
+cdef Py_ssize_t slot_offset(str name) except -1:
+    member = getattr(lazy_type, name)
+    if type(member) is not MemberDescriptorType:
+        raise TypeError(f"{name} is not a slot")
+    return (<PyMemberDescrObject *>member).d_member.offset
+
+
+# ---------------------------------------------------------------------------- flat arrays
+
+cdef class Tape:
+    """The flat arrays of `record.tape.Tape`, which says what they hold."""
+
+    cdef public bint open
+    cdef readonly array node_entry, node_value0, sources, offsets, value_type, external_values
+    cdef readonly dict entries, external_ids
+    cdef readonly list wheres, lazies, handles
+    cdef public list externals
+
+    def __cinit__(self):
+        self.open = True
+        self.node_entry, self.node_value0 = array("i"), array("i")
+        self.sources, self.offsets = array("i"), array("q")
+        self.value_type, self.external_values = array("i"), array("i")
+        self.entries, self.external_ids = {}, {}
+        self.wheres, self.lazies, self.externals, self.handles = [], [], [], []
+
+    def held(self):
+        """Return the lazy arrays that somebody still holds and that are not computed yet."""
+        arrays = []
+        for reference in self.lazies:
+            lazy = <object>PyWeakref_GetObject(reference)
+            if lazy is not None and slot(lazy, real_at)[0] is <PyObject *>None:
+                arrays.append(lazy)
+        return arrays
+
+
+cdef int reserve(array numbers, Py_ssize_t more) except -1:
+    """Make room, so that so many numbers can be put without an error."""
+    cdef Py_ssize_t count = numbers.ob_size
+    if (<arrayobject *>numbers).ob_exports:
+        raise BufferError("cannot grow while a buffer is exported")
+    resize_smart(numbers, count + more)
+    numbers.ob_size = count
+    return 0
+
+
+cdef inline void put(array numbers, int32_t number) noexcept:
+    numbers.data.as_ints[numbers.ob_size] = number
+    numbers.ob_size += 1
+
+
+cdef inline void put_wide(array numbers, int64_t number) noexcept:
+    numbers.data.as_longlongs[numbers.ob_size] = number
+    numbers.ob_size += 1
+
+
+# ---------------------------------------------------------------------------- lazy arrays
+
+cdef inline PyObject **slot(object lazy, Py_ssize_t offset) noexcept:
+    return <PyObject **>(<char *><PyObject *>lazy + offset)
+
+
+cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcept:
+    """Write to a slot that is still empty."""
+    Py_INCREF(value)
+    slot(lazy, offset)[0] = <PyObject *>value
+
+
+cdef object make_lazy(Tape tape, object value, object offset, object type_id):
+    lazy = PyType_GenericAlloc(lazy_type, 0)
+    fill_slot(lazy, tape_at, tape)
+    fill_slot(lazy, value_at, value)
+    fill_slot(lazy, offset_at, offset)
+    fill_slot(lazy, type_at, type_id)
+    fill_slot(lazy, real_at, None)
+    reference = PyWeakref_NewRef(lazy, None)
+    tape.lazies.append(reference)
+    # Neither can be part of a cycle: what they refer to never refers back to them.  Thousands of
+    # them per flush would make the collector look through the whole heap again and again.
+    PyObject_GC_UnTrack(<PyObject *>reference)
+    PyObject_GC_UnTrack(<PyObject *>lazy)
+    return lazy
+
+
+@cython.binding(True)  # becomes a method of LazyNDArray
+def index(self, key):
+    """Return rows as a view."""
+    tape = <object>slot(self, tape_at)[0]
+    offset = <object>slot(self, offset_at)[0]
+    # The offset of what a creation operator made is of a type of its own: no views of that.
+    if isinstance(tape, Tape) and (<Tape>tape).open and type(offset) is int:
+        view = known_view(<object>slot(self, type_at)[0], key)
+        if view is not None:
+            value = <object>slot(self, value_at)[0]
+            return make_lazy(<Tape>tape, value, offset + view[0], view[1])
+    return self._index(key)
+
+
+cdef tuple known_view(object type_id, object key):
+    """Return offset and type of rows that were asked for before, else None."""
+    cdef PySliceObject *rows = <PySliceObject *>key
+    if type(key) is int:
+        return views.get((type_id, key, one_row))
+    if type(key) is not slice or rows.step is not <PyObject *>None:
+        return None
+    try:
+        return views.get((type_id, <object>rows.start, <object>rows.stop))
+    except TypeError:  # what cannot be hashed
+        return None
+
+
+# ----------------------------------------------------------------------- the user's line
+
+cdef tuple user_place():
+    """Return code and instruction of the nearest caller outside the libraries, or of the last."""
+    cdef int instruction = 0
+    code = None
+    frame = next_frame(None)
+    while frame is not None:
+        code, instruction = frame_code(frame), frame_instruction(frame)
+        frame = None if is_user(code) else next_frame(frame)
+    return code, instruction
+
+
+cdef bint is_user(object code) except -1:
+    known = known_code.get(<size_t><PyObject *>code)
+    return is_user_code(code) if known is None else (<tuple>known)[0]
+
+
+# ------------------------------------------------------------------- arrays from outside
+
+cdef object type_id_of(object array_):
+    cdef int dimensions, element_type, device, number
+    cdef const int64_t *sizes
+    cdef void *handle = <void *><size_t>array_.handle.value
+    if (
+        get_shape(handle, &dimensions, &sizes)
+        or get_type(handle, &element_type)
+        or get_context(handle, &device, &number)
+    ):
+        return type_of(array_)
+    key = element_type, device, number, *[sizes[axis] for axis in range(dimensions)]
+    known = known_types.get(key)
+    if known is None:
+        known = known_types[key] = type_of(array_)
+    return known
+
+
+cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
+    """Return the value of an array from outside."""
+    identity = <size_t><PyObject *>array_
+    known = tape.external_ids.get(identity)
+    if known is not None:
+        return known
+    if type(array_) is not array_type:
+        return tape.external(array_)
+    type_id = type_id_of(array_)
+    reserve(tape.value_type, 1)
+    reserve(tape.external_values, 1)
+    value = tape.value_type.ob_size
+    tape.externals.append(array_)
+    tape.handles.append(array_.handle)
+    tape.external_ids[identity] = value
+    put(tape.external_values, value)
+    put(tape.value_type, type_id)
+    return value
+
+
+# ---------------------------------------------------------------------------------- calls
+
+cdef enum:
+    #: Parts of a key up to which a `Call` needs no memory beside its own.
+    FEW = 16
+
+
+@cython.final
+@cython.freelist(4)
+@cython.no_gc
+cdef class Call:
+    """The key of a call's entry and the call's operands, while they are collected."""
+
+    cdef Tape tape
+    cdef tuple key
+    cdef Py_ssize_t parts, count
+    #: Value and offset of each operand: `few`, or `many` if these are not enough.
+    cdef int64_t *operands
+    cdef int64_t[2 * FEW] few
+    cdef int64_t *many
+
+    def __dealloc__(self):
+        PyMem_Free(self.many)
+
+    cdef int begin(self, Tape tape, tuple args) except -1:
+        """Make room for token, mode and arguments: a part per array, and two more per list."""
+        cdef Py_ssize_t size = 2 + len(args)
+        for arg in args:
+            if type(arg) is list:
+                size += 1 + len(<list>arg)
+        self.operands = &self.few[0]
+        if size > FEW:
+            self.operands = self.many = <int64_t *>PyMem_Malloc(2 * size * sizeof(int64_t))
+            if self.many is NULL:
+                raise MemoryError
+        self.tape, self.key = tape, PyTuple_New(size)
+        return 0
+
+    cdef bint add_part(self, object part) noexcept:
+        """Add a part of the key; False if there is no room, as a list has grown meanwhile."""
+        if self.parts == len(self.key):
+            return False
+        Py_INCREF(part)
+        PyTuple_SET_ITEM(self.key, self.parts, part)
+        self.parts += 1
+        return True
+
+    cdef bint add_operand(self, object type_id, int64_t value, int64_t offset) noexcept:
+        if not self.add_part(type_id):
+            return False
+        self.operands[2 * self.count] = value
+        self.operands[2 * self.count + 1] = offset
+        self.count += 1
+        return True
+
+    cdef bint add_array(self, object array_) except -1:
+        """Add an array; False if it is something else."""
+        if type(array_) is lazy_type and slot(array_, tape_at)[0] is <PyObject *>self.tape:
+            return self.add_operand(
+                <object>slot(array_, type_at)[0],
+                <object>slot(array_, value_at)[0],
+                <object>slot(array_, offset_at)[0],
+            )
+        if not PyObject_TypeCheck(array_, <PyTypeObject *>array_type):
+            return False
+        value = external_value(self.tape, array_)
+        return self.add_operand(self.tape.value_type.data.as_ints[value], value, 0)
+
+    cdef bint add_list(self, list arrays) except -1:
+        if not self.add_part("["):
+            return False
+        for array_ in arrays:
+            if not self.add_array(array_):
+                return False
+        return self.add_part("]")
+
+    cdef bint add_all(self, tuple args) except -1:
+        """Add all arguments; False if there is anything but arrays and lists of arrays."""
+        for arg in args:
+            if not (self.add_list(<list>arg) if type(arg) is list else self.add_array(arg)):
+                return False
+        return self.parts == len(self.key)
+
+    cdef Py_ssize_t record(self, object entry, object number, tuple types) except -1:
+        """Add a node to the tape, after all that can fail or run Python; return its first value."""
+        cdef Tape tape = self.tape
+        cdef Py_ssize_t i, first
+        place = user_place()
+        first = tape.value_type.ob_size
+        reserve(tape.node_entry, 1)
+        reserve(tape.node_value0, 1)
+        reserve(tape.sources, self.count)
+        reserve(tape.offsets, self.count)
+        reserve(tape.value_type, len(types))
+        tape.wheres.append(place)
+        tape.entries[number] = entry
+        put(tape.node_entry, number)
+        put(tape.node_value0, first)
+        for i in range(self.count):
+            put(tape.sources, self.operands[2 * i])
+            put_wide(tape.offsets, self.operands[2 * i + 1])
+        for type_id in types:
+            put(tape.value_type, type_id)
+        return first
+
+
+def call(Tape tape not None, dict entries not None, token, mode, tuple args not None):
+    """Record one call and return its results; NotImplemented if none like it was recorded yet."""
+    cdef Call made = Call.__new__(Call)
+    made.begin(tape, args)
+    made.add_part(token)
+    made.add_part(mode)
+    entry = entries.get(made.key) if made.add_all(args) else None
+    if entry is None:
+        return NotImplemented
+    number, types, rebuild = <tuple>entry.recorded
+    first = made.record(entry, number, types)
+    return results(tape, first, types, rebuild)
+
+
+cdef object results(Tape tape, Py_ssize_t first, tuple types, object rebuild):
+    """Hand out lazy arrays: one alone if `rebuild` is None, else what it makes of them."""
+    if rebuild is None:
+        return make_lazy(tape, first, 0, types[0])
+    arrays = [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))]
+    return tuple(arrays) if rebuild is tuple else rebuild(arrays)
