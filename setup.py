@@ -56,6 +56,7 @@ setup(
         Extension(f"gluon_dynbatch.native.{Path(source).stem}", [source])
         for source in (
             "gluon_dynbatch/native/recording.pyx",
+            "gluon_dynbatch/native/scheduling.pyx",
             "gluon_dynbatch/native/planning.c",
         )
     ],

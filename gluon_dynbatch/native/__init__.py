@@ -1,16 +1,16 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
-`recording` is called by `record`, `planning` by `schedule`, `lower` and `plan`.
+`recording` is called by `record`, `scheduling` by `schedule`, `planning` by `lower` and `plan`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["planning", "recording"]
+__all__ = ["planning", "recording", "scheduling"]
 
 try:
-    from . import planning, recording
+    from . import planning, recording, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

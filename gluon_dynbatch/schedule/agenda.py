@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..native import planning
+from ..native import scheduling
 from .dependencies import Dependencies, Ints, successors
 
 
@@ -47,12 +47,12 @@ def group_by_agenda(
     """
     # The array holds for each unit how many others it waits for, and after its launch the group.
     groups = np.diff(graph.offsets).astype(np.int32)
-    done = planning.agenda(
+    done = scheduling.agenda(
         *successors(graph),
         graph.signature,
         depth,
         np.zeros(0, np.int32) if counts is None else counts,
-        np.array([graph.size + 1 if limit is None else limit]),
+        graph.size + 1 if limit is None else limit,
         groups,
     )
     return groups if done else None

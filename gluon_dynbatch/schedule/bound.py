@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..native import planning
+from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 from .depth import unit_depth
 
@@ -31,7 +31,7 @@ def path_counts(graph: Dependencies, depth: Ints) -> tuple[Ints, int]:
     counts, repeated = np.ones(graph.size, np.int32), repeated_signatures(graph, depth)
     column = np.full(int(graph.signature.max(initial=-1)) + 1, -1, np.int32)
     column[repeated] = np.arange(len(repeated))
-    most = planning.path_counts(graph.offsets, graph.preds, column[graph.signature], counts)
+    most = scheduling.path_counts(graph.offsets, graph.preds, column[graph.signature], counts)
     return counts, signature_count(graph) - len(repeated) + int(most)
 
 

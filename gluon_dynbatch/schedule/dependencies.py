@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..native import planning
+from ..native import scheduling
 
 #: An array of integers or booleans.
 Array = NDArray[Any]
@@ -65,7 +65,7 @@ def check_graph(graph: Dependencies) -> None:
 def successors(graph: Dependencies) -> tuple[Array, Ints]:
     """Return offsets and units: ``units[offsets[u]:offsets[u + 1]]`` depend on unit ``u``."""
     offsets, units = np.zeros(graph.size + 1, np.int64), np.empty(len(graph.preds), np.int32)
-    planning.successors(graph.offsets, graph.preds, offsets, units)
+    scheduling.successors(graph.offsets, graph.preds, offsets, units)
     return offsets, units
 
 

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..native import planning
+from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 
 
 def unit_depth(graph: Dependencies) -> Ints:
     """Count the edges on the longest path from a source to each unit; int32, shape (units,)."""
     depth = np.zeros(graph.size, np.int32)
-    planning.depths(graph.offsets, graph.preds, depth)
+    scheduling.depths(graph.offsets, graph.preds, depth)
     return depth
 
 

@@ -12,7 +12,7 @@ what reaches either of the two reaches whatever the two reach.
 
 from __future__ import annotations
 
-from ..native import planning
+from ..native import scheduling
 from .dependencies import Dependencies, Ints
 
 MOST_GROUPS = 1024
@@ -26,7 +26,7 @@ def merge_groups(graph: Dependencies, groups: Ints) -> Ints:
     delays the least.  A valid grouping gives a valid grouping.
     """
     merged = groups.copy()
-    planning.merge(graph.signature, graph.offsets, graph.preds, merged)
+    scheduling.merge(graph.signature, graph.offsets, graph.preds, merged)
     return merged
 
 

@@ -119,5 +119,5 @@ def test_the_reversed_graph_is_grouped_backwards(graph):
 @pytest.mark.parametrize("function", [unit_depth, successors])
 def test_native_code_refuses_arrays_of_other_widths(function):
     graph = build([0, 0], [[], [0]])
-    with pytest.raises(TypeError, match="have 8 bytes, not 4"):
+    with pytest.raises(ValueError, match="expected 'const int32_t' but got 'long'"):
         function(graph._replace(preds=graph.preds.astype(np.int64)))
