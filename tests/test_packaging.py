@@ -1,10 +1,12 @@
-"""What pip is told: on which versions of Python the package can be installed, and what it needs."""
+"""What pip is told, which Pythons it refuses, and that what it builds works elsewhere."""
 
 import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import venv
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,72 @@ def test_pip_refuses_another_python_by_a_sentence(tmp_path, version):
     assert ran.returncode
     assert "requires a different Python" in ran.stderr, ran.stdout + ran.stderr
     assert not list(tmp_path.iterdir())
+
+
+#: Values and gradients of two trees, batched; prints where the package is, and the launches.
+SMOKE = """
+import mxnet as mx, numpy as np
+import gluon_dynbatch as gdb
+
+cell = gdb.convert(mx.gluon.nn.Dense(2, in_units=2, flatten=False))
+cell.initialize()
+cell.hybridize()
+xs = [mx.nd.array([[i, 1.0]]) for i in range(8)]
+
+def run(scope):
+    with mx.autograd.record(), scope:
+        losses = [cell(cell(x) + x[0:1]).sum() for x in xs]
+    mx.autograd.backward(losses)
+    return np.array([float(loss.asscalar()) for loss in losses]), cell.weight.grad().asnumpy()
+
+import contextlib
+batch = gdb.batching(granularity="operator", policy="agenda")
+for batched, loop in zip(run(batch), run(contextlib.nullcontext())):
+    np.testing.assert_allclose(batched, loop, rtol=1e-5)
+print(gdb.__file__, gdb.native.recording.__file__, sep="\\n")
+"""
+
+
+def run(command, **options):
+    """Run a command to its end, outside of the checkout; return what it prints."""
+    ran = subprocess.run(command, capture_output=True, text=True, **options)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    return ran.stdout
+
+
+def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
+    """In an environment of its own that sees MXNet, built from what a release would hold."""
+    # Unoptimized: what is tested is that everything is there.
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    env.update(CFLAGS="-O0", PIP_DISABLE_PIP_VERSION_CHECK="1", TMPDIR=str(tmp_path))
+    command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+    run([*command, "sdist", "--dist-dir", str(tmp_path)], cwd=ROOT, env=env)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        assert not any(name.endswith((".c", ".so")) for name in archive.getnames())
+        archive.extractall(tmp_path)
+    source = next(tmp_path.glob("gluon_dynbatch-*/"))
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", str(source)]
+    run([*wheel, "--wheel-dir", str(tmp_path)], cwd=tmp_path, env=env)
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    site = next((tmp_path / "env").glob("lib/*/site-packages"))
+    (site / "mxnet.pth").write_text(str(Path(setuptools.__file__).parents[1]))
+    install = [*pip, "--python", str(python), "install", "--no-deps", "--no-index"]
+    run([*install, str(next(tmp_path.glob("*.whl")))], cwd=tmp_path, env=env)
+    for line in run([str(python), "-c", SMOKE], cwd=tmp_path, env=env).splitlines():
+        assert Path(line).parents[-len(site.parents) - 1] == site, line
+
+
+def test_without_native_code_the_import_says_how_to_build_it(tmp_path):
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(ROOT / "gluon_dynbatch", tmp_path / "gluon_dynbatch", ignore=ignore)
+    ran = subprocess.run(
+        [sys.executable, "-c", "import gluon_dynbatch"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode and "ImportError: the native code of gluon_dynbatch is not" in ran.stderr
+    assert "pip install ." in ran.stderr and "setup.py build_ext --inplace" in ran.stderr

@@ -221,15 +221,17 @@ def agenda(
 cdef class Reach:
     """Which group reaches which other: a row of bits per group."""
 
-    cdef array bits
+    cdef array memory
+    cdef uint64_t *bits
     cdef int32_t groups, words
 
     def __init__(self, int32_t groups):
         self.groups, self.words = groups, groups // 64 + 1
-        self.bits = clone(WORD, groups * <int64_t>self.words, True)
+        self.memory = clone(WORD, groups * <int64_t>self.words, True)
+        self.bits = <uint64_t *>self.memory.data.as_ulonglongs
 
     cdef inline uint64_t *row(self, int64_t group) noexcept:
-        return <uint64_t *>self.bits.data.as_ulonglongs + group * self.words
+        return self.bits + group * self.words
 
     cdef inline bint get(self, int32_t source, int32_t target) noexcept:
         return self.row(source)[target >> 6] >> (target & 63) & 1
