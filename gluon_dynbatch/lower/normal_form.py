@@ -129,7 +129,7 @@ class NormalForm:
             if row not in reached:
                 reached.add(row)
                 op = self._builder.ops[row]
-                fixed = rules.nondifferentiable_inputs(op.op)
+                fixed = rules.of(op.op).no_gradient
                 stack += [r for k, (r, _) in enumerate(op.inputs) if k not in fixed]
         ports = list(self._ports)
         for row, number in self._inputs.items():
@@ -243,7 +243,7 @@ class NormalForm:
         read_by_all = number is None or self._ports[number].shared
         if self._builder.ops[ref[0]].op != VARIABLE or not read_by_all:
             return ref
-        if op == "_copy" or rules.adds_up(op) or rules.mutates(op):
+        if op == "_copy" or rules.of(op).adds_up or rules.of(op).writes:
             return ref
         if ref[0] not in self._copies:
             self._copies[ref[0]] = self._add("_copy", [ref])
@@ -294,7 +294,7 @@ class NormalForm:
 
     def _output(self, row: int, number: int) -> Ref:
         """Return an output of an operator; if it needs the first one in memory, read this too."""
-        if not number or self._builder.ops[row].op not in rules.READS_FIRST_RESULT:
+        if not number or not rules.of(self._builder.ops[row].op).reads_first_result:
             return row, number
         nothing = self._add("_mul_scalar", [(row, 0)], {"scalar": "0"})
         return self._add("elemwise_add", [(row, number), nothing])

@@ -99,8 +99,8 @@ class Segment:
         return (
             self.layout in ("rows", "stack")
             and not self.mode & RECORDING
-            and not operators.isdisjoint(rules.BUILT_PER_SHAPE)
-            and operators <= rules.SPARES_ROWS
+            and any(rules.of(op).built_per_shape for op in operators)
+            and all(rules.of(op).spares_rows for op in operators)
         )
 
 

@@ -52,9 +52,9 @@ class OperatorInfo:
         self.name = py_str(name.value)
         self.count_attribute = py_str(count.value) if count.value else ""
         self.creates = self.name in CONSTANTS
-        self.mutates = rules.mutates(self.name)
+        self.mutates = bool(rules.of(self.name).writes)
         #: Whether it writes to its arguments whatever the mode.
-        self.overwrites = rules.mutates(self.name, training=False)
+        self.overwrites = rules.of(self.name).writes == "always"
 
 
 class Operator:

@@ -239,7 +239,7 @@ class Recorder:
         if self.mode & TRAINING and self._library.writes(callee, len(arrays)):
             self._note_at_once(callee, "in training it writes to its arguments")
             return None
-        if self.mode & RECORDING and callee.name in rules.HANGS_IN_BACKWARD:
+        if self.mode & RECORDING and rules.of(callee.name).hangs_in_backward:
             self._note_at_once(callee, "MXNet may never finish its backward pass within another")
             return None
         if not self.tape.started:

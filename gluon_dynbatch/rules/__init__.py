@@ -1,63 +1,55 @@
-"""Per-operator batching rules, as data: no MXNet needed.
+"""Batching rules: how one operator call, recorded for one sample, is run once for many.
 
-`rows` and `stack` answer how one operator call, recorded for one sample, is run once for many.  In
-the *rows* layout the samples' arrays lie end to end along axis 0; in the *stack* layout they are
-stacked along a new axis 0, like ``vmap`` of JAX with ``in_axes`` 0 or None.
+`rows` and `stack` answer for one call (a `Site`) with the steps to run instead (a `Rewrite`) or a
+sentence for the user (a `Refusal`).  In the *rows* layout the samples' arrays lie end to end along
+axis 0, as many rows of each as it has; in the *stack* layout they are stacked along a new axis 0,
+like ``vmap`` of JAX with ``in_axes`` 0 or None.
 
-To add an operator, enter its name into the set of its family (`elementwise.UNARY`, for example), or
-write a small function under `rows_rule` or `stack_rule` in the file of its family.
+What is known of an operator is its `Rule`, one entry of `operators.py` or `unsupported.py`, and
+``of(op)`` returns it.  Most rules are one line, of a handler for both layouts and of properties:
+
+``SAME``
+    The operator is repeated: it looks at one element at a time.
+``BY_ROW``
+    It is repeated for rows, and a stack is folded into rows and unfolded again.
+``along(axis=-1)``
+    It is repeated if the axis is not 0; in a stack, the axis is one more.
+
+Where that does not do, a handler is a function ``(site, build) -> outputs`` in the file of its
+kind.  ``Rule(parameters=(1, 2))`` names inputs without rows, which all samples have to share; the
+other inputs that happen to be shared are repeated for each row or sample.
+
+No MXNet is needed here.  ``python -m gluon_dynbatch.rules`` prints docs/operators.md.
 """
 
 from __future__ import annotations
 
-from . import elementwise, index, linear, reduce, sequence, shape, vision
-from .apart import INTERNAL, NEVER, REFUSED, internal
-from .families import MERGED, Family, reference, spelling, summary
-from .kernels import BUILT_PER_SHAPE, SPARES_ROWS, faster
-from .properties import (
-    CREATION,
-    HANGS_IN_BACKWARD,
-    OVERWRITES,
-    READS_FIRST_RESULT,
-    UNREAD_IN_BACKWARD,
-    is_random,
-    mutates,
-    nondifferentiable_inputs,
-)
+from .ask import rows, stack
+from .kernels import faster
+from .operators import CREATION, MERGED, TABLE, is_random, of
+from .pages import reference, spelling, summary
+from .rule import Family, Rule
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
-from .table import TABLE, adds_up, rows, stack
-
-FAMILIES = (elementwise, index, linear, reduce, sequence, shape, vision)
-"""The modules that fill `TABLE`."""
+from .unsupported import INTERNAL, UNSUPPORTED
 
 __all__ = [
-    "BUILT_PER_SHAPE",
     "CREATION",
-    "UNREAD_IN_BACKWARD",
-    "FAMILIES",
-    "Family",
-    "HANGS_IN_BACKWARD",
     "INPUT",
     "INTERNAL",
     "MERGED",
-    "NEVER",
-    "OVERWRITES",
-    "READS_FIRST_RESULT",
-    "REFUSED",
-    "SPARES_ROWS",
     "TABLE",
+    "UNSUPPORTED",
+    "Family",
     "Ref",
     "Refusal",
     "Rewrite",
+    "Rule",
     "Shape",
     "Site",
     "Step",
-    "adds_up",
     "faster",
-    "internal",
     "is_random",
-    "mutates",
-    "nondifferentiable_inputs",
+    "of",
     "public_attrs",
     "reference",
     "rows",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .families import reference
+from .pages import reference
 
 if __name__ == "__main__":
     print(reference(), end="")

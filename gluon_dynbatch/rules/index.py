@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Tuple
 
-from .builder import Builder
-from .site import Ref, Site, axis_of, refuse_unless, size_of
-from .table import rows_rule, stack_rule
+from .build import Builder
+from .site import Ref, Site, refuse_unless
 
 
-@rows_rule("Embedding")
-@stack_rule("Embedding")
-def _embedding(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(not site.batched[1], "Every sample has an embedding table of its own.")
+def take_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = site.axis("axis", 0)
+    site.keep_rows(site.batched == ((False, True) if axis == 0 else (True, False)))
     return build.call(*build.refs)
 
 
-@rows_rule("one_hot")
-@stack_rule("one_hot")
-def _one_hot(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    return build.call(*build.refs)
-
-
-def _take_axis(site: Site) -> int:
-    refuse_unless(
-        site.attrs.get("mode", "clip") != "raise",
-        "Operator take with mode='raise' checks its indices for the whole array.",
-    )
-    return axis_of(site, "axis", 0, len(site.inputs[0]))
-
-
-@rows_rule("take")
-def _take(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = _take_axis(site)
-    refuse_unless(
-        site.batched == ((False, True) if axis == 0 else (True, False)),
-        "This take chooses rows of each sample's own array.",
-    )
-    return build.call(*build.refs)
-
-
-@stack_rule("take")
-def _take_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = _take_axis(site)
+def take_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = site.axis("axis", 0)
     if not site.batched[1]:
         return build.call(*build.refs, axis=axis + 1)
     if site.batched[0]:
@@ -65,7 +39,7 @@ def _take_own_rows(site: Site, build: Builder) -> Ref:
         index = build.add("_mod_scalar", index, scalar=table[0])
     else:
         index = build.add("clip", index, a_min=0, a_max=table[0] - 1)
-    index = build.reshape(index, -1, size_of(indices))
+    index = build.reshape(index, -1, prod(indices))
     start = build.add("_contrib_arange_like", index, axis=0)
     start = build.reshape(build.add("_mul_scalar", start, scalar=table[0]), -1, 1)
     index = build.add("broadcast_add", index, start)
@@ -73,28 +47,13 @@ def _take_own_rows(site: Site, build: Builder) -> Ref:
     return build.add("take", rows, index, axis=0, mode="clip")
 
 
-@rows_rule("batch_take")
-def _batch_take(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def batch_take_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # The operator itself makes MXNet refuse to record the symbol around it.
-    return (build.add("pick", *build.spread_all(), axis=1, mode="clip"),)
+    return (build.add("pick", *build.inputs(), axis=1, mode="clip"),)
 
 
-@rows_rule("pick")
-def _pick(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = axis_of(site, "axis", -1, len(site.inputs[0]))
-    refuse_unless(axis != 0, "This pick chooses among the rows.")
-    return build.call(*build.spread_all())
-
-
-@stack_rule("pick")
-def _pick_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = axis_of(site, "axis", -1, len(site.inputs[0]))
-    return build.restored(build.call(*build.spread_all(), axis=axis + 1))
-
-
-@stack_rule("gather_nd")
-def _gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    if site.batched == (False, True):
+def gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    if not site.batched[0]:
         indices = build.add("SwapAxis", build.refs[1], dim1=0, dim2=1)
         return build.restored(build.call(build.refs[0], indices))
     cast = build.add("BlockGrad", build.add("Cast", build.spread(1), dtype="int32"))
@@ -108,16 +67,14 @@ def _gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.restored(build.call(build.refs[0], indices))
 
 
-@stack_rule("_ravel_multi_index")
-def _ravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def ravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     first = build.add("SwapAxis", build.refs[0], dim1=0, dim2=1)
     return build.restored(build.call(build.reshape(first, site.inputs[0][0], -1)))
 
 
-@stack_rule("_unravel_index")
-def _unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # MXNet 1.9.1 writes beyond the end of what it allocates for more dimensions.
     refuse_unless(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
     (result,) = build.call(build.reshape(build.refs[0], -1))
-    apart = build.reshape(result, site.outputs[0][0], -1, *site.inputs[0])
-    return (build.add("SwapAxis", apart, dim1=0, dim2=1),)
+    split = build.reshape(result, site.outputs[0][0], -1, *site.inputs[0])
+    return (build.add("SwapAxis", split, dim1=0, dim2=1),)

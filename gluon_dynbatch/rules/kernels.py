@@ -10,22 +10,9 @@ where oneDNN adds, it also builds something for each new number of rows.
 
 from __future__ import annotations
 
-from typing import Mapping, Optional
+from typing import Optional
 
-from .site import INPUT, Rewrite, Step, words
-
-BUILT_PER_SHAPE = words("FullyConnected Activation LeakyReLU softmax log_softmax LayerNorm")
-"""Operators that oneDNN builds anew for every number of rows: some 0.2 ms each, once."""
-
-SPARES_ROWS = BUILT_PER_SHAPE | words(
-    "elemwise_add elemwise_sub elemwise_mul add_n _copy Reshape SliceChannel slice_axis Concat "
-    "broadcast_add broadcast_sub broadcast_mul _plus_scalar _minus_scalar _rminus_scalar "
-    "_mul_scalar negative square expand_dims"
-)
-"""Operators that may be given rows that nobody reads, whatever these hold: they neither look
-anything up with them, nor draw, nor fail."""
-
-_ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
+from .site import INPUT, Rewrite, Step
 
 
 def faster(step: Step, size: Optional[int], floating: bool) -> Optional[Rewrite]:
@@ -40,24 +27,19 @@ def faster(step: Step, size: Optional[int], floating: bool) -> Optional[Rewrite]
     floating : bool
         Whether the result is of floating-point numbers; ``Activation`` knows no others.
     """
-    if step.op in _ACTIVATIONS and floating:
-        made = Step("Activation", {"act_type": _ACTIVATIONS[step.op]}, ((INPUT, 0),))
-        return Rewrite((made,), ((0, 0),))
+    if step.op in ("sigmoid", "tanh", "relu") and floating:
+        activation = Step("Activation", {"act_type": step.op}, ((INPUT, 0),))
+        return Rewrite((activation,), ((0, 0),))
     if step.op == "elemwise_add":
         added = Step("add_n", {"num_args": "2"}, ((INPUT, 0), (INPUT, 1)))
         return Rewrite((added,), ((0, 0),))
-    if step.op == "SliceChannel" and size is not None:
-        return _split(step.attrs, size)
-    return None
-
-
-def _split(attrs: Mapping[str, str], size: int) -> Optional[Rewrite]:
-    parts, axis = int(attrs["num_outputs"]), int(attrs.get("axis", "1"))
-    if attrs.get("squeeze_axis", "False") not in ("False", "0") or size % parts or axis < 0:
+    if step.op != "SliceChannel" or size is None:
+        return None
+    parts, axis = int(step.attrs["num_outputs"]), int(step.attrs.get("axis", "1"))
+    if step.attrs.get("squeeze_axis", "False") not in ("False", "0") or size % parts or axis < 0:
         return None
     shape = (0,) * axis + (-4, parts, size // parts, -2)
-    apart = Step("Reshape", {"shape": str(shape)}, ((INPUT, 0),))
-    split = {"num_outputs": str(parts), "axis": str(axis), "squeeze_axis": "True"}
-    return Rewrite(
-        (apart, Step("SliceChannel", split, ((0, 0),))), tuple((1, k) for k in range(parts))
-    )
+    turned = Step("Reshape", {"shape": str(shape)}, ((INPUT, 0),))
+    attrs = {"num_outputs": str(parts), "axis": str(axis), "squeeze_axis": "True"}
+    split = Step("SliceChannel", attrs, ((0, 0),))
+    return Rewrite((turned, split), tuple((1, k) for k in range(parts)))

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 Shape = Tuple[int, ...]
 Ref = Tuple[int, int]
 
 INPUT = -1
 """Step number of a `Ref` that means one of the site's own inputs."""
+
+
+class RefuseError(Exception):
+    """Raised inside a rule to refuse, with a sentence for the user.
+
+    A stack rule that raises it without a sentence leaves the site to the rows rule.
+    """
+
+
+def refuse_unless(condition: bool, reason: str) -> None:
+    """Refuse with `reason` if `condition` does not hold."""
+    if not condition:
+        raise RefuseError(reason)
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,75 @@ class Site:
     batched: Tuple[bool, ...]
     training: bool
 
+    def literal(self, name: str) -> object:
+        """Return attribute `name` as a Python value, None if it is absent."""
+        text = self.attrs.get(name)
+        if text is None or text in ("", "None"):
+            return None
+        try:
+            value: object = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            raise RefuseError(
+                f"The batching rule of operator {self.op} does not understand {name}={text!r}."
+            ) from None
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Read a boolean attribute; MXNet writes both ``True`` and ``1``."""
+        text = self.attrs.get(name)
+        return default if text in (None, "", "None") else text in ("True", "true", "1")
+
+    def integer(self, name: str, default: Optional[int]) -> Optional[int]:
+        """Read an integer attribute; the text ``None`` is None, not the default."""
+        if name not in self.attrs:
+            return default
+        value = self.literal(name)
+        if isinstance(value, (tuple, list)) and len(value) == 1:
+            value = value[0]
+        if value is None or isinstance(value, int):
+            return value
+        raise RefuseError(f"Attribute {name}={value!r} of operator {self.op} is not an integer.")
+
+    def slots(self, name: str) -> Tuple[Optional[int], ...]:
+        """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
+        value = self.literal(name)
+        if value is None:
+            return ()
+        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        if not all(item is None or isinstance(item, int) for item in items):
+            raise RefuseError(f"Attribute {name}={value!r} of operator {self.op} is not a tuple.")
+        return items
+
+    def integers(self, name: str) -> Tuple[int, ...]:
+        """Read a tuple of integers."""
+        values = self.slots(name)
+        refuse_unless(None not in values, f"Attribute {name} of operator {self.op} contains None.")
+        return tuple(value for value in values if value is not None)
+
+    def positive(self, axis: int, ndim: Optional[int] = None) -> int:
+        """Count an axis, of the first input unless `ndim` is given, from the front."""
+        ndim = len(self.inputs[0]) if ndim is None else ndim
+        if not -ndim <= axis < ndim:
+            raise RefuseError(f"Axis {axis} of operator {self.op} is outside {ndim} dimensions.")
+        return axis % ndim
+
+    def axis(self, name: str, default: int) -> int:
+        """Read an axis of the first input that must be given or have a default."""
+        axis = self.integer(name, default)
+        if axis is None:
+            raise RefuseError(f"Operator {self.op} has {name}=None, which mixes all its elements.")
+        return self.positive(axis)
+
+    def axes(self, name: str, ndim: Optional[int] = None) -> Tuple[int, ...]:
+        """Read a tuple of axes, counted from the front."""
+        return tuple(self.positive(axis, ndim) for axis in self.integers(name))
+
+    def keep_rows(self, condition: bool) -> None:
+        """Refuse the rows layout unless `condition` holds; the stack layout may still do."""
+        refuse_unless(
+            condition, f"Operator {self.op} works along axis 0, so the rows see each other."
+        )
+
 
 class Step(NamedTuple):
     """One operator call of a rewrite; `inputs` refer to the site's inputs or to earlier steps."""
@@ -60,103 +142,14 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class RefuseError(Exception):
-    """Raised inside a rule to refuse; the entry points turn it into a `Refusal`."""
+Answer = Union[Rewrite, Refusal]
 
 
-class UseRowsError(RefuseError):
-    """Raised inside a stack rule to leave a site to the rows rule, by folding."""
-
-
-def words(text: str) -> FrozenSet[str]:
-    """Return the operator names in `text`, which is easier to read and to sort than a list."""
-    return frozenset(text.split())
-
-
-def literal(site: Site, name: str) -> object:
-    """Return attribute `name` as a Python value, None if it is absent."""
-    text = site.attrs.get(name)
-    if text is None or text in ("", "None"):
-        return None
-    try:
-        value: object = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        raise RefuseError(
-            f"The batching rule of operator {site.op} does not understand {name}={text!r}."
-        ) from None
-    return value
-
-
-def flag(site: Site, name: str, default: bool = False) -> bool:
-    """Read a boolean attribute; MXNet writes both ``True`` and ``1``."""
-    text = site.attrs.get(name)
-    return default if text in (None, "", "None") else text in ("True", "true", "1")
-
-
-def integer(site: Site, name: str, default: Optional[int]) -> Optional[int]:
-    """Read an integer attribute; the text ``None`` is None, not the default."""
-    if name not in site.attrs:
-        return default
-    value = literal(site, name)
-    if isinstance(value, (tuple, list)) and len(value) == 1:
-        value = value[0]
-    if value is None or isinstance(value, int):
-        return value
-    raise RefuseError(f"Attribute {name}={value!r} of operator {site.op} is not an integer.")
-
-
-def slots(site: Site, name: str) -> Tuple[Optional[int], ...]:
-    """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
-    value = literal(site, name)
-    if value is None:
-        return ()
-    items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    for item in items:
-        if item is not None and not isinstance(item, int):
-            raise RefuseError(f"Attribute {name}={value!r} of operator {site.op} is not a tuple.")
-    return items
-
-
-def integers(site: Site, name: str) -> Tuple[int, ...]:
-    """Read a tuple of integers."""
-    values = slots(site, name)
-    if any(value is None for value in values):
-        raise RefuseError(f"Attribute {name} of operator {site.op} contains None.")
-    return tuple(value for value in values if value is not None)
-
-
-def positive_axis(site: Site, axis: int, ndim: int) -> int:
-    """Count `axis` from the front."""
-    if not -ndim <= axis < ndim:
-        raise RefuseError(f"Axis {axis} of operator {site.op} is outside {ndim} dimensions.")
-    return axis % ndim
-
-
-def axis_of(site: Site, name: str, default: int, ndim: int) -> int:
-    """Read an axis that must be given or have a default, counted from the front."""
-    axis = integer(site, name, default)
-    if axis is None:
-        raise RefuseError(f"Operator {site.op} has {name}=None, which mixes all of its elements.")
-    return positive_axis(site, axis, ndim)
-
-
-def size_of(shape: Shape) -> int:
-    """Return the number of elements."""
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
-
-
-def refuse_unless(condition: bool, reason: str) -> None:
-    """Refuse with `reason` if `condition` does not hold."""
-    if not condition:
-        raise RefuseError(reason)
+def padded(shape: Shape, ndim: int) -> Shape:
+    """Put ones in front of `shape` until it has `ndim` dimensions."""
+    return (1,) * (ndim - len(shape)) + shape
 
 
 def public_attrs(attrs: Mapping[str, str]) -> Dict[str, str]:
     """Drop what `mxnet.AttrScope` put there (``__ctx_group__``): it is no operator parameter."""
     return {k: v for k, v in attrs.items() if not (k.startswith("__") and k.endswith("__"))}
-
-
-Answer = Union[Rewrite, Refusal]

@@ -4,55 +4,29 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from .builder import Builder
-from .site import Ref, Site, refuse_unless, words
-from .table import rows_rule, stack_rule
-
-# Operators on (rows, ...) of images; one image has an axis less.
-IMAGES = words("_image_crop _image_resize _image_normalize _image_to_tensor")
-# Operators on the last two axes: boxes, and what is known of each.
-BOXES = words("_contrib_box_nms _contrib_bipartite_matching")
-REGIONS = words("ROIPooling _contrib_ROIAlign")
+from .build import Builder
+from .site import Ref, Site, refuse_unless
 
 
-@rows_rule(*IMAGES)
-def _images(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(len(site.inputs[0]) == 4, f"Axis 0 of this {site.op} belongs to one image.")
+def up_sampling_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    if site.attrs.get("sample_type") != "bilinear":
+        return build.same()
+    refuse_unless(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
     return build.call(*build.refs)
 
 
-@stack_rule(*IMAGES)
-def _images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(len(site.inputs[0]) == 3, f"Operator {site.op} takes four dimensions at most.")
-    return build.call(*build.refs)
+def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # A sample with several images is left to the rows rule.
+    refuse_unless(len(site.inputs[0]) == 3, "")
+    return build.same()
 
 
-@rows_rule("_image_adjust_lighting")
-def _lines(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # It treats the lines of its one image alike.
-    return build.call(*build.refs)
-
-
-@rows_rule(*BOXES)
-def _boxes(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(len(site.inputs[0]) > 2, f"Axis 0 of this {site.op} numbers the boxes.")
-    return build.call(*build.refs)
-
-
-@stack_rule(*BOXES)
-def _boxes_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    return build.call(*build.refs)
-
-
-@rows_rule("_contrib_box_iou")
-@stack_rule("_contrib_box_iou")
-def _box_iou(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def box_iou(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(site.batched == (True, False), "This box_iou pairs all boxes of both arrays.")
     return build.call(*build.refs)
 
 
-@stack_rule(*REGIONS)
-def _regions(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def regions_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Lay the images end to end; a region names its image by number, which is moved along."""
     images = site.inputs[0]
     regions = build.spread(1)

@@ -79,5 +79,5 @@ def _read_back(segment: Segment) -> Set[str]:
         segment.ops[row].name
         for op in segment.ops
         for place, (row, _) in enumerate(op.inputs)
-        if place not in rules.UNREAD_IN_BACKWARD.get(op.op, ())
+        if place not in rules.of(op.op).unread
     }

@@ -80,7 +80,7 @@ def _embedded(program: Program) -> FrozenSet[Ref]:
     rows: Set[int] = set()
     for i in reversed(range(len(program.ops))):
         op = program.ops[i]
-        fixed = rules.nondifferentiable_inputs(op.op)
+        fixed = rules.of(op.op).no_gradient
         if op.op == "Embedding":
             refs = [op.inputs[0]]
         elif i in rows:
@@ -171,7 +171,7 @@ class Library:
         operators = {op.op for op in program.ops} - {VARIABLE}
         if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
             return True
-        if mode & RECORDING and not operators.isdisjoint(rules.HANGS_IN_BACKWARD):
+        if mode & RECORDING and any(rules.of(op).hangs_in_backward for op in operators):
             return True
         return not all(op in rules.TABLE for op in operators) and not can_compile(program.symbol)
 

@@ -238,7 +238,7 @@ class Body:
         outside = not (case.gradient or self._compiled)
         source = self.input if outside else self.need
         inputs = [source(a.shape, a.kind, a.bound) for a in case.inputs]
-        if outside and rules.mutates(case.op):
+        if outside and rules.of(case.op).writes:
             inputs = [f"{text}.copy()" for text in inputs]
         if case.op in ("_linalg_det", "_linalg_slogdet"):
             inputs = [f"1 * {text}" for text in inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,61 +19,66 @@ from gluon_dynbatch import rules
 R = 0
 """Stands for the leading size in the shapes of a case: free in the rows layout, 2 in the stack."""
 STACK_ROWS = 2
+Shape = Tuple[int, ...]
+
+
+def _symmetric(rng: np.random.Generator, shape: Shape, bound: int) -> np.ndarray:
+    half = rng.normal(size=shape)
+    return half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
+
+
+def _corners(rng: np.random.Generator, shape: Shape, bound: int) -> np.ndarray:
+    least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
+    return np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
+
+
+def _regions(rng: np.random.Generator, shape: Shape, bound: int, least: int = 0) -> np.ndarray:
+    """Draw the number of an image, -1 for none; left, top, right, bottom."""
+    values = rng.integers(least, bound, size=shape)
+    values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
+    return values
+
+
+#: How values are drawn, by kind; what ends in "32" is of integers.
+DRAWS: Dict[str, Callable[[np.random.Generator, Shape, int], Any]] = {
+    "normal": lambda rng, shape, bound: rng.normal(size=shape),
+    "positive": lambda rng, shape, bound: rng.uniform(0.3, 2.0, size=shape),
+    "above": lambda rng, shape, bound: rng.uniform(1.2, 2.0, size=shape),
+    "unit": lambda rng, shape, bound: rng.uniform(-0.9, 0.9, size=shape),
+    "fraction": lambda rng, shape, bound: rng.uniform(0.1, 0.9, size=shape),
+    "small": lambda rng, shape, bound: rng.uniform(-0.5, 0.5, size=shape),
+    "probability": lambda rng, shape, bound: rng.dirichlet(np.ones(shape[-1]), size=shape[:-1]),
+    "distinct": lambda rng, shape, bound: rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5,
+    "spd": _symmetric,
+    "triangle": lambda rng, shape, bound: (
+        np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
+    ),
+    "corners": _corners,
+    "region": _regions,
+    "region or none": lambda rng, shape, bound: _regions(rng, shape, bound, -1),
+    "full": lambda rng, shape, bound: np.full(shape, bound),
+    "bit": lambda rng, shape, bound: rng.integers(0, 2, size=shape),
+    "length": lambda rng, shape, bound: rng.integers(1, bound + 1, size=shape),
+    "index": lambda rng, shape, bound: rng.integers(0, bound, size=shape),
+    "wild": lambda rng, shape, bound: rng.integers(-3, bound + 3, size=shape),
+}
 
 
 @dataclass(frozen=True)
 class Array:
     """An input of a case: its shape, and how its values are drawn."""
 
-    shape: Tuple[int, ...]
+    shape: Shape
     kind: str = "normal"
     bound: int = 0
 
-    def fix(self, leading: int) -> Tuple[int, ...]:
+    def fix(self, leading: int) -> Shape:
         return tuple(leading if extent == R else extent for extent in self.shape)
 
     def draw(self, rng: np.random.Generator, leading: int) -> mx.nd.NDArray:
-        shape, dtype = self.fix(leading), "float32"
-        if self.kind == "normal":
-            values = rng.normal(size=shape)
-        elif self.kind == "positive":
-            values = rng.uniform(0.3, 2.0, size=shape)
-        elif self.kind == "above":
-            values = rng.uniform(1.2, 2.0, size=shape)
-        elif self.kind == "unit":
-            values = rng.uniform(-0.9, 0.9, size=shape)
-        elif self.kind == "fraction":
-            values = rng.uniform(0.1, 0.9, size=shape)
-        elif self.kind == "probability":
-            values = rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
-        elif self.kind == "distinct":
-            values = rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5
-        elif self.kind == "spd":
-            half = rng.normal(size=shape)
-            values = half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
-        elif self.kind == "triangle":
-            values = np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
-        elif self.kind == "bit":
-            values = rng.integers(0, 2, size=shape)
-        elif self.kind == "small":
-            values = rng.uniform(-0.5, 0.5, size=shape)
-        elif self.kind == "corners":
-            least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
-            values = np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
-        elif self.kind in ("region", "region or none"):
-            # Number of an image, -1 for none; left, top, right, bottom.
-            values = rng.integers(0 if self.kind == "region" else -1, self.bound, size=shape)
-            values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
-        elif self.kind == "full":
-            values = np.full(shape, self.bound)
-        elif self.kind in ("length", "length32"):
-            values = rng.integers(1, self.bound + 1, size=shape)
-        else:
-            assert self.kind in ("index", "index32", "wild")
-            margin = 3 if self.kind == "wild" else 0
-            values = rng.integers(-margin, self.bound + margin, size=shape)
-        dtype = "int32" if self.kind.endswith("32") else dtype
-        return mx.nd.array(np.asarray(values), dtype=dtype)
+        kind, whole = self.kind.replace("32", ""), self.kind.endswith("32")
+        values = DRAWS[kind](rng, self.fix(leading), self.bound)
+        return mx.nd.array(np.asarray(values), dtype="int32" if whole else "float32")
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ def is_float(array: mx.nd.NDArray) -> bool:
 
 def attach(op: str, arrays: Sequence[mx.nd.NDArray]) -> None:
     """Ask for gradients, but not where the rules say that there is none: MXNet may refuse."""
-    fixed = rules.nondifferentiable_inputs(op)
+    fixed = rules.of(op).no_gradient
     for k, array in enumerate(arrays):
         if is_float(array) and k not in fixed and array.grad is None:
             array.attach_grad()

@@ -7,6 +7,7 @@ from typing import Iterator
 from .interpreter import Array, Case, R, case
 
 BOTH = "BB BS SB"
+MATRICES = "det inverse potrf sumlogdiag extractdiag extracttrian slogdet syevd"
 
 
 def fully_connected(a: int, b: int, c: int) -> Iterator[Case]:
@@ -68,22 +69,13 @@ def products(a: int, b: int, c: int) -> Iterator[Case]:
 
 def matrices(a: int, b: int, c: int) -> Iterator[Case]:
     for lead in ((R,), ()):
-        alone = "B" if lead else ""
+        by_row = "B" if lead else ""
         square, lower = Array((*lead, 3, 3), "spd"), Array((*lead, 3, 3), "triangle")
-        for op in [
-            "det",
-            "inverse",
-            "potrf",
-            "sumlogdiag",
-            "extractdiag",
-            "extracttrian",
-            "slogdet",
-            "syevd",
-        ]:
-            yield case(f"_linalg_{op}", square, rows=alone, stack="B")
-        yield case("_linalg_potri", lower, rows=alone, stack="B")
-        yield case("_linalg_syrk", Array((*lead, a, b)), transpose=True, rows=alone, stack="B")
-        yield case("_linalg_gelqf", Array((*lead, 2, 3)), rows=alone, stack="B", gradient=False)
+        for op in MATRICES.split():
+            yield case(f"_linalg_{op}", square, rows=by_row, stack="B")
+        yield case("_linalg_potri", lower, rows=by_row, stack="B")
+        yield case("_linalg_syrk", Array((*lead, a, b)), transpose=True, rows=by_row, stack="B")
+        yield case("_linalg_gelqf", Array((*lead, 2, 3)), rows=by_row, stack="B", gradient=False)
         both = {"rows": "BB" if lead else "", "ones": "BS SB" if lead else "", "stack": BOTH}
         for op in ("trmm", "trsm"):
             yield case(f"_linalg_{op}", lower, Array((*lead, 3, a)), alpha=0.5, **both)
@@ -91,9 +83,9 @@ def matrices(a: int, b: int, c: int) -> Iterator[Case]:
             mixed = "BBS BSB SBB BSS SBS SSB"
             yield case("_linalg_gemm", Array((R, b, a)), Array((R, a, c)), Array((R, b, c)), beta=2,
                        rows="BBB", ones=mixed, stack=f"BBB {mixed}")  # fmt: skip
-        yield case("_linalg_extracttrian", square, offset=1, rows=alone, stack="B")
-        yield case("_linalg_makediag", Array((*lead, a)), offset=1, rows=alone, stack="B")
-        yield case("_linalg_maketrian", Array((*lead, 6)), lower=False, rows=alone, stack="B")
+        yield case("_linalg_extracttrian", square, offset=1, rows=by_row, stack="B")
+        yield case("_linalg_makediag", Array((*lead, a)), offset=1, rows=by_row, stack="B")
+        yield case("_linalg_maketrian", Array((*lead, 6)), lower=False, rows=by_row, stack="B")
 
 
 def images(a: int, b: int, c: int) -> Iterator[Case]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from gluon_dynbatch.rules import reduce
-
 from .interpreter import Array, Case, R, case
+
+REDUCE = ("max", "mean", "min", "nanprod", "nansum", "prod", "sum")
 
 
 def reductions(a: int, b: int, c: int) -> Iterator[Case]:
-    for op in sorted(reduce.REDUCE):
+    for op in REDUCE:
         vector, cube = Array((R,), "positive"), Array((R, a, b), "positive")
         inside = [(axis, "B") for axis in (1, "(1,)", "(-1,)", "(1, 2)")]
         across = [(axis, "") for axis in (0, "(0, 2)", "()", "(0, 1, 2)", "None")]
@@ -66,7 +66,7 @@ def sorting(a: int, b: int, c: int) -> Iterator[Case]:
 
 def softmax(a: int, b: int, c: int) -> Iterator[Case]:
     x, cube, vector = Array((R, a)), Array((R, a, b)), Array((R,))
-    for op in sorted(reduce.SOFTMAX):
+    for op in ("log_softmax", "softmax", "softmin"):
         yield case(op, x, rows="B", stack="B")
         for axis, rows in [(1, "B"), (-1, "B"), (0, ""), (-3, "")]:
             yield case(op, cube, axis=axis, rows=rows, stack="B")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
-from .site import INPUT, Ref, RefuseError, Rewrite, Shape, Site, Step, public_attrs
+from .site import INPUT, Ref, RefuseError, Site, Step, public_attrs
 
 
 class Builder:
@@ -16,6 +16,8 @@ class Builder:
         The site that is rewritten.
     stacked : bool
         True in the stack layout (a new leading axis), False in the rows layout (longer axis 0).
+    parameters : tuple of int, optional
+        Inputs that all samples share by their nature, and that are passed on as they are.
     refs : sequence of Ref, optional
         Where the site's inputs are found; by default they are the rewrite's own inputs.
     steps : list of Step, optional
@@ -26,14 +28,16 @@ class Builder:
         self,
         site: Site,
         stacked: bool,
+        parameters: Tuple[int, ...] = (),
         refs: Optional[Sequence[Ref]] = None,
         steps: Optional[List[Step]] = None,
     ) -> None:
         self.site = site
         self.stacked = stacked
+        self.parameters = parameters
         self.steps: List[Step] = [] if steps is None else steps
-        own = [(INPUT, i) for i in range(len(site.inputs))]
-        self.refs: Tuple[Ref, ...] = tuple(own if refs is None else refs)
+        inputs = [(INPUT, i) for i in range(len(site.inputs))]
+        self.refs: Tuple[Ref, ...] = tuple(inputs if refs is None else refs)
 
     def add(self, op: str, *inputs: Ref, **attrs: object) -> Ref:
         """Append a step and return its first output."""
@@ -65,31 +69,36 @@ class Builder:
         In the rows layout a shared array can only be repeated if its axis 0 has size 1: with any
         other size the samples' own call would pair its rows with theirs.
         """
-        ref, shape = self.refs[index], self.site.inputs[index]
-        if self.site.batched[index]:
+        ref = self.refs[index]
+        if self.site.batched[index] or index in self.parameters:
             return ref
         if self.stacked:
             ref = self.add("expand_dims", ref, axis=0)
-        elif shape[0] != 1:
+        else:
+            self.check_one_row(index)
+        return self.add("broadcast_like", ref, self.like, lhs_axes=(0,), rhs_axes=(0,))
+
+    def check_one_row(self, index: int) -> None:
+        """Refuse if the shared input `index` has several rows, which would meet the samples'."""
+        shape = self.site.inputs[index]
+        if shape[0] != 1:
             raise RefuseError(
                 f"Operator {self.site.op} pairs rows of a shared array of shape {shape} with the "
                 "rows of each sample."
             )
-        return self.add("broadcast_like", ref, self.like, lhs_axes=(0,), rhs_axes=(0,))
 
-    def folded(self, index: int) -> Ref:
-        """Return input `index`, of every sample, with the samples of a stack joined to axis 0."""
-        return self.reshape(self.spread(index), -1, *self.site.inputs[index][1:])
-
-    def spread_all(self) -> Tuple[Ref, ...]:
-        """Return all inputs, the shared ones repeated."""
+    def inputs(self) -> Tuple[Ref, ...]:
+        """Return all inputs; those that samples only happen to share are repeated."""
         return tuple(self.spread(i) for i in range(len(self.site.inputs)))
 
-    def finish(self, outputs: Sequence[Ref]) -> Rewrite:
-        """Seal the rewrite."""
-        return Rewrite(tuple(self.steps), tuple(outputs))
+    def same(self, **changes: object) -> Tuple[Ref, ...]:
+        """Append the site's own operator on all inputs, some attributes changed."""
+        return self.call(*self.inputs(), **changes)
 
 
-def padded(shape: Shape, ndim: int) -> Shape:
-    """Put ones in front of `shape` until it has `ndim` dimensions."""
-    return (1,) * (ndim - len(shape)) + shape
+Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
+
+
+def same(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    """Repeat the operator as it is: the rule of most operators."""
+    return build.same()

@@ -1,0 +1,162 @@
+"""Operators that work along some axes, each of which the stack layout moves by one."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Dict, Hashable, Iterable, Optional, Tuple
+
+from .build import Builder
+from .rule import Rule
+from .site import Ref, Site, public_attrs, refuse_unless
+
+MAX_GROUPS = 5
+"""MXNet's broadcasting and reducing kernels know at most this many groups of axes."""
+
+
+def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
+    """Refuse if the merged call had more groups of axes than MXNet's kernels take.
+
+    MXNet joins neighbouring axes that are treated alike, which are of equal `kinds`.
+    """
+    groups, last = 0, None
+    for kind in kinds:
+        groups += kind != last
+        last = kind
+    refuse_unless(
+        groups <= MAX_GROUPS,
+        f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
+    )
+
+
+def _flat(site: Site, build: Builder, **changes: object) -> Tuple[Ref, ...]:
+    """Call an operator on all elements of each sample, laid in a row."""
+    flat = build.reshape(build.refs[0], -1, prod(site.inputs[0]))
+    return build.restored(build.call(flat, axis=1, **changes))
+
+
+def _whole(site: Site, build: Builder, outputs: Tuple[Ref, ...]) -> Tuple[Ref, ...]:
+    """Return one number per sample as MXNet does: in an array of one axis."""
+    return build.restored(outputs) if (1,) in site.outputs else outputs
+
+
+def along(more: int = 0, reduces: bool = False, **defaults: Optional[int]) -> Rule:
+    """Return the rule of an operator with an axis in one or more attributes.
+
+    Parameters
+    ----------
+    more : int
+        How many dimensions more than the first input has the axes count.
+    reduces : bool
+        Whether the operator leaves out an axis.
+    **defaults
+        The attributes, and the axis if they are absent; None for all elements in a row.
+    """
+
+    def read(site: Site) -> Dict[str, Optional[int]]:
+        ndim = len(site.inputs[0]) + more
+        found = {name: site.integer(name, default) for name, default in defaults.items()}
+        return {
+            name: None if axis is None else site.positive(axis, ndim)
+            for name, axis in found.items()
+        }
+
+    def rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+        axes = read(site)
+        site.keep_rows({0, None}.isdisjoint(axes.values()))
+        # A symbol of MXNet 1.9.1 can't be differentiated if the axis of `sort` is left out.
+        return build.same(**axes)
+
+    def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+        axes = read(site)
+        moved = {name: axis + 1 for name, axis in axes.items() if axis is not None}
+        if len(moved) < len(axes):
+            return _flat(site, build)
+        outputs = build.same(**moved)
+        return _whole(site, build, outputs) if reduces else outputs
+
+    return Rule(rows, stack)
+
+
+def along_several(name: str, every: bool = False) -> Rule:
+    """Return the rule of an operator with a tuple of axes; if absent, of no axis or `every` one."""
+
+    def read(site: Site) -> Tuple[int, ...]:
+        ndim = len(site.inputs[0])
+        return site.axes(name) or tuple(range(ndim if every else 0))
+
+    def rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+        site.keep_rows(0 not in read(site))
+        return build.same()
+
+    def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+        outputs = build.same(**{name: tuple(axis + 1 for axis in read(site))})
+        return _whole(site, build, outputs) if every else outputs
+
+    return Rule(rows, stack)
+
+
+def reduced_axes(site: Site) -> Tuple[int, ...]:
+    """Return the axes that a reduction sums away; no axis given means all of them."""
+    ndim = len(site.inputs[0])
+    axes = site.axes("axis")
+    if axes and site.flag("exclude"):
+        return tuple(axis for axis in range(ndim) if axis not in axes)
+    return tuple(sorted(axes)) or tuple(range(ndim))
+
+
+def reduce_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    site.keep_rows(0 not in reduced_axes(site))
+    return build.same()
+
+
+def reduce_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    data, axes = site.inputs[0], reduced_axes(site)
+    check_groups(site, [False, *(a in axes for a, size in enumerate(data) if size != 1)])
+    if not axes:
+        # An empty tuple would mean all axes; excluding all of them means none.
+        return build.same(axis=tuple(range(len(data) + 1)), exclude=True)
+    outputs = build.same(axis=tuple(a + 1 for a in axes), exclude=False)
+    return outputs if site.flag("keepdims") else _whole(site, build, outputs)
+
+
+def norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axes = reduced_axes(site)
+    if len(axes) == len(site.inputs[0]):
+        return _flat(site, build, keepdims=False)
+    return build.same(axis=tuple(a + 1 for a in axes))
+
+
+def argmax_channel_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # The operator itself makes MXNet refuse to record the symbol around it.
+    return (build.add("argmax", *build.refs, axis=1),)
+
+
+def _batch_norm_axis(site: Site) -> int:
+    refuse_unless(
+        not site.training or site.flag("use_global_stats"),
+        f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
+        "its moving averages, so merging would change them.",
+    )
+    return site.axis("axis", 1)
+
+
+def _normalised(site: Site, build: Builder, axis: int) -> Tuple[Ref, ...]:
+    """Normalise, and rectify if the operator does both.
+
+    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
+    """
+    attrs = {**public_attrs(site.attrs), "axis": axis}
+    result = build.add("BatchNorm", *build.refs, **attrs)
+    return (result if site.op == "BatchNorm" else build.add("relu", result),)
+
+
+def batch_norm_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    axis = _batch_norm_axis(site)
+    site.keep_rows(axis != 0)
+    return _normalised(site, build, axis)
+
+
+def batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    # MXNet's fast kernels want the channels on axis 1, which folding keeps.
+    refuse_unless(_batch_norm_axis(site) == 0, "")
+    return _normalised(site, build, 1)

@@ -1,0 +1,331 @@
+"""Every operator of MXNet 1.9.1, with its rule or the reason why it never merges.
+
+``python -m gluon_dynbatch.rules`` prints the families, in this order, as docs/operators.md.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from . import axes, elementwise, index, products, sequence, shape, vision
+from .axes import along, along_several
+from .build import same
+from .rule import BY_ROW, DISTRIBUTIONS, SAME, Family, Rule, each, family
+from .sequence import time_major
+from .unsupported import INTERNAL, UNSUPPORTED
+
+COMPARE = (
+    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
+)
+BUILT: Mapping[str, Any] = {"spares_rows": True, "built_per_shape": True}
+BINARY = Rule(elementwise.binary_rows, elementwise.binary_stack)
+MATRIX = Rule(products.matrix_rows, products.matrix_stack)
+REDUCE = Rule(axes.reduce_rows, axes.reduce_stack)
+
+MERGED: Tuple[Family, ...] = (
+    family(
+        "functions of an array, or of an array and a number; activations, casts, `add_n`",
+        "always; not `LeakyReLU` with `act_type='rrelu'`",
+        each(
+            "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt cos cosh degrees erf erfinv exp "
+            "expm1 gamma gammaln log log10 log1p log2 radians rcbrt reciprocal relu rsqrt sigmoid "
+            "sin sinh softsign sqrt tan tanh Cast hard_sigmoid smooth_l1 "
+            "_contrib_gradientmultiplier _contrib_quadratic",
+            SAME,
+        ),
+        each(
+            "ceil fix floor logical_not ones_like rint round sign trunc zeros_like BlockGrad",
+            SAME,
+            no_gradient=(0,),
+        ),
+        each("negative square _copy", SAME, spares_rows=True),
+        each(
+            "amp_cast amp_multicast clip _contrib_round_ste _contrib_sign_ste",
+            SAME,
+            overwrites=True,
+        ),
+        each("Activation", SAME, **BUILT),
+        each(
+            "LeakyReLU",
+            Rule(elementwise.leaky_relu, elementwise.leaky_relu),
+            not_with="act_type=rrelu",
+            random=True,
+            **BUILT,
+        ),
+        each("div hypot maximum minimum mod power rdiv rmod rpower", SAME, "_{}_scalar"),
+        each("plus minus rminus mul", SAME, "_{}_scalar", spares_rows=True),
+        each(COMPARE, SAME, "_{}_scalar", no_gradient=(0,)),
+        each("add_n", Rule(elementwise.add_n, elementwise.add_n), spares_rows=True),
+    ),
+    family(
+        "arithmetic and comparison of two arrays, `where`",
+        "shared arrays have one row, or the samples' shapes are equal",
+        each("elemwise_add", BINARY, overwrites=True, spares_rows=True),
+        each("elemwise_sub elemwise_mul", BINARY, spares_rows=True),
+        each("broadcast_add broadcast_sub broadcast_mul", BINARY, spares_rows=True),
+        each("elemwise_div broadcast_div", BINARY),
+        each("hypot maximum minimum mod power", BINARY, "_{}"),
+        each("hypot maximum minimum mod power", BINARY, "broadcast_{}"),
+        each(COMPARE, BINARY, "_{}", no_gradient=(0, 1)),
+        each(COMPARE, BINARY, "broadcast_{}", no_gradient=(0, 1)),
+        each("where", Rule(same, elementwise.where_stack), no_gradient=(0,)),
+    ),
+    family(
+        "`dot`, `batch_dot`, `FullyConnected`, `linalg.*`",
+        "weights are shared and rows are not summed over, or shapes are equal",
+        each("FullyConnected", Rule(products.dense_rows, products.dense_stack), **BUILT),
+        each("dot", Rule(products.dot_rows, products.dot_stack)),
+        each("batch_dot", BY_ROW),
+        each("potrf potri sumlogdiag syrk gelqf extractdiag extracttrian", MATRIX, "_linalg_{}"),
+        each(
+            "det inverse slogdet trmm trsm gemm gemm2 syevd", MATRIX, "_linalg_{}", overwrites=True
+        ),
+        each("makediag maketrian", Rule(same, products.matrix_stack), "_linalg_{}", row_dims=2),
+    ),
+    family(
+        "convolution, pooling, padding and resizing of images",
+        "parameters are shared; `GridGenerator` with `transform_type='affine'`",
+        each("Convolution Deconvolution Convolution_v1", BY_ROW, parameters=(1, 2)),
+        each("_contrib_DeformableConvolution", BY_ROW, parameters=(2, 3), overwrites=True),
+        each(
+            "Pooling Pooling_v1 LRN Pad depth_to_space space_to_depth im2col col2im "
+            "BilinearSampler Correlation _contrib_AdaptiveAvgPooling2D _contrib_BilinearResize2D "
+            "_image_adjust_lighting",
+            BY_ROW,
+        ),
+        each("Crop SpatialTransformer", BY_ROW, overwrites=True),
+        each("GridGenerator", BY_ROW, not_with="transform_type=warp"),
+        each("UpSampling", Rule(vision.up_sampling_rows)),
+        each(
+            "crop resize normalize to_tensor",
+            Rule(same, vision.images_stack),
+            "_image_{}",
+            row_dims=4,
+        ),
+    ),
+    family(
+        "`Embedding`, `take`, `pick`, `gather_nd`, `one_hot`",
+        "tables are shared, or shapes are equal and indices choose along axis 0; "
+        "not `take` with `mode='raise'`",
+        each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,), unread=(1,)),
+        each(
+            "take",
+            Rule(index.take_rows, index.take_stack),
+            not_with="mode=raise",
+            no_gradient=(1,),
+            unread=(0,),
+        ),
+        each("pick", along(axis=-1, reduces=True), no_gradient=(1,)),
+        each("batch_take", Rule(index.batch_take_rows), no_gradient=(1,)),
+        each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,)),
+        each("one_hot", SAME, no_gradient=(0,)),
+        each("_ravel_multi_index", Rule(None, index.ravel_stack), no_gradient=(0,)),
+        each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),
+    ),
+    family(
+        "`concat`, `split`, `slice`, `reshape`, `transpose`, `tile`, `flip` and their kin",
+        "axis 0 is left as it is, for any number of rows (`reshape`: begin with 0), "
+        "or shapes are equal; five dimensions at most",
+        each("Reshape", Rule(shape.reshape_rows, shape.reshape_stack), spares_rows=True),
+        each("reshape_like", Rule(shape.reshape_like_rows, shape.reshape_stack), no_gradient=(1,)),
+        each("Flatten", Rule(same, shape.reshape_stack)),
+        each("expand_dims", along(axis=0, more=1), stack=shape.reshape_stack, spares_rows=True),
+        each("squeeze", along_several("axis", every=True), stack=shape.reshape_stack),
+        each("transpose", Rule(shape.transpose_rows, shape.transpose_stack)),
+        each("SwapAxis", along(dim1=0, dim2=0)),
+        each("Concat", along(dim=1), spares_rows=True),
+        each("stack", along(axis=0, more=1)),
+        each("SliceChannel", along(axis=1), spares_rows=True),
+        each("_split_v2", along(axis=1), overwrites=True),
+        each("slice", Rule(shape.slice_rows, shape.slice_stack)),
+        each("slice_axis", along(axis=0), spares_rows=True),
+        each("slice_like", Rule(shape.slice_like_rows, shape.slice_like_stack), no_gradient=(1,)),
+        each("tile", Rule(shape.tile_rows, shape.tile_stack)),
+        each("repeat", along(axis=None)),
+        each("reverse", along_several("axis"), overwrites=True),
+        each("broadcast_to", Rule(shape.broadcast_to_rows, shape.broadcast_stack)),
+        each("broadcast_axis", along_several("axis"), stack=shape.broadcast_stack),
+        each(
+            "broadcast_like",
+            Rule(shape.broadcast_like_rows, shape.broadcast_stack),
+            no_gradient=(1,),
+        ),
+        each("diag", along(axis1=0, axis2=1), stack=shape.diag_stack, row_dims=3),
+        each("_contrib_arange_like", Rule(None, shape.arange_like_stack), no_gradient=(0,)),
+        each("_contrib_index_array", along_several("axes", every=True), no_gradient=(0,)),
+    ),
+    family(
+        "reductions, `norm`, `softmax` and its kin (with lengths too), sorting, `argmax`, `cumsum`",
+        "along other axes than 0, or shapes are equal",
+        each("sum prod max min nansum nanprod", REDUCE),
+        each("mean", REDUCE, overwrites=True),
+        each("norm", Rule(axes.reduce_rows, axes.norm_stack)),
+        each(
+            "moments",
+            along_several("axes", every=True),
+            overwrites=True,
+            reads_first_result=True,
+        ),
+        each("softmax log_softmax", along(axis=-1), no_gradient=(1,), **BUILT),
+        each("softmin", along(axis=-1), no_gradient=(1,)),
+        each("SoftmaxActivation", BY_ROW, row_dims=2),
+        each("_contrib_div_sqrt_dim", SAME, row_dims=2),
+        each("sort topk", along(axis=-1, reduces=True)),
+        each("argsort", along(axis=-1), no_gradient=(0,)),
+        each("argmax argmin", along(axis=None, reduces=True), no_gradient=(0,)),
+        each("argmax_channel", Rule(axes.argmax_channel_rows), no_gradient=(0,)),
+        each("_np_cumsum", along(axis=None), overwrites=True),
+    ),
+    family(
+        "`LayerNorm`, `InstanceNorm`, `GroupNorm`, `L2Normalization`",
+        "parameters are shared; along other axes than 0, or shapes are equal; "
+        "not with `output_mean_var`",
+        each(
+            "LayerNorm", along(axis=-1), parameters=(1, 2), not_with="output_mean_var=True", **BUILT
+        ),
+        each(
+            "InstanceNorm GroupNorm L2Normalization",
+            BY_ROW,
+            parameters=(1, 2),
+            row_dims=2,
+            not_with="output_mean_var=True",
+        ),
+    ),
+    family(
+        "`BatchNorm`",
+        "in predict mode, or with `use_global_stats`; "
+        "in training each call has statistics of its own, as in the loop",
+        each(
+            "BatchNorm _contrib_BatchNormWithReLU",
+            Rule(axes.batch_norm_rows, axes.batch_norm_stack),
+            parameters=(1, 2, 3, 4),
+            not_with="output_mean_var=True",
+            no_gradient=(3, 4),
+            writes="training",
+        ),
+    ),
+    family(
+        "`Dropout`, `random.*_like`, `sample_*`",
+        "every sample has its own draw; not `sample_multinomial` with `get_prob`",
+        each("Dropout", along_several("axes"), random=True),
+        each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
+        each(DISTRIBUTIONS, Rule(same, elementwise.restored), "_sample_{}", random=True),
+        each(
+            "_sample_multinomial",
+            Rule(same, elementwise.restored),
+            row_dims=2,
+            not_with="get_prob=True",
+            random=True,
+        ),
+    ),
+    family(
+        "`random_pdf_*`",
+        "parameters are per row, or shapes are equal",
+        each(DISTRIBUTIONS, BY_ROW, "_random_pdf_{}"),
+        each("_random_pdf_dirichlet", Rule(elementwise.dirichlet_rows)),
+    ),
+    family(
+        "`SequenceMask`, `SequenceLast`, `SequenceReverse`",
+        "time is axis 1, or shapes are equal",
+        each(
+            "SequenceMask SequenceLast",
+            Rule(sequence.sequence_rows, sequence.sequence_stack),
+            no_gradient=(1,),
+        ),
+        each("SequenceReverse", Rule(None, sequence.sequence_stack), no_gradient=(1,)),
+    ),
+    family(
+        "`RNN` (fused layers), `CTCLoss`, `contrib.interleaved_matmul_*`",
+        "shapes are equal, and the fused layer's parameters are shared",
+        each(
+            "RNN",
+            time_major(0, 2, 3, outputs=True),
+            parameters=(1,),
+            random=True,
+            overwrites=True,
+        ),
+        each("CTCLoss", time_major(0, outputs=False), no_gradient=(1, 2, 3)),
+        each(
+            "_contrib_interleaved_matmul_selfatt_qk",
+            time_major(0, outputs=False),
+        ),
+        each("_contrib_interleaved_matmul_encdec_qk", time_major(0, 1, outputs=False)),
+        each(
+            "selfatt encdec",
+            time_major(0, outputs=True),
+            "_contrib_interleaved_matmul_{}_valatt",
+        ),
+    ),
+    family(
+        "boxes and regions: `contrib.box_*`, `contrib.MultiBox*`, `ROIPooling`, `contrib.ROIAlign`",
+        "anchors are shared; regions: shapes are equal",
+        each("ROIPooling _contrib_ROIAlign", Rule(None, vision.regions_stack), no_gradient=(1,)),
+        each("_contrib_MultiBoxDetection", BY_ROW, parameters=(2,), called="anchors"),
+        each("_contrib_MultiBoxTarget", BY_ROW, parameters=(0,), called="anchors"),
+        each("_contrib_box_decode", BY_ROW, parameters=(1,), called="anchors"),
+        each("_contrib_box_encode", BY_ROW, parameters=(4, 5), called="means or deviations"),
+        each("_contrib_box_iou", Rule(vision.box_iou, vision.box_iou)),
+        each("_contrib_box_nms", SAME, row_dims=3, overwrites=True),
+        each("_contrib_bipartite_matching", SAME, row_dims=3),
+    ),
+    family(
+        "`MakeLoss`",
+        "in predict mode; in training it sets a gradient of its own",
+        each("MakeLoss make_loss", Rule(elementwise.loss, elementwise.loss)),
+    ),
+)
+"""Operators that merge."""
+
+CREATION = family(
+    "creation",
+    "all samples use one result",
+    each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype"),
+)
+"""Operators without inputs that give the same array each time."""
+
+TABLE: Dict[str, Rule] = {op: rule for known in MERGED for op, rule in known.rules.items()}
+"""Rules of the operators that merge, by canonical name."""
+_UNMERGED: Dict[str, Rule] = {
+    op: rule for known in (CREATION, *UNSUPPORTED) for op, rule in known.rules.items()
+}
+UNKNOWN = Rule()
+
+
+def of(op: str) -> Rule:
+    """Return what is known of an operator, which may be nothing.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name, as ``Symbol.tojson()`` spells it: ``"broadcast_add"``.
+
+    Returns
+    -------
+    Rule
+    """
+    found = TABLE.get(op) or _UNMERGED.get(op)
+    if found is not None:
+        return found
+    patterns = (item for known in INTERNAL for item in known.rules.items())
+    return next((rule for pattern, rule in patterns if fnmatchcase(op, pattern)), UNKNOWN)
+
+
+def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
+    """Say whether two calls of an operator with equal inputs may differ.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+    attrs : mapping of str to str, optional
+        Without them, an operator that is random for some attributes counts as random.
+
+    Returns
+    -------
+    bool
+        True for ``Dropout`` too, which draws in training only.
+    """
+    if op == "LeakyReLU" and attrs is not None:
+        return attrs.get("act_type") == "rrelu"
+    return of(op).random

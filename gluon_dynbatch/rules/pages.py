@@ -1,0 +1,139 @@
+"""The rules in words, as tables in Markdown."""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable, Sequence, Tuple
+
+from .operators import CREATION, MERGED
+from .rule import Family
+from .unsupported import INTERNAL, UNSUPPORTED
+
+COMMON = 8
+"""So many families of `UNSUPPORTED`, from the first, are in the summary by name."""
+
+_PREFIXES = (
+    ("_contrib_", "contrib."),
+    ("_linalg_", "linalg."),
+    ("_image_", "image."),
+    ("_sample_unique_", "_sample_unique_"),
+    ("_sample_", "sample_"),
+    ("_random_pdf_", "random_pdf_"),
+    ("_random_", "random."),
+    ("_np_", ""),
+)
+
+
+def spelling(op: str) -> str:
+    """Return how users write an operator that MXNet knows by its canonical name.
+
+    Parameters
+    ----------
+    op : str
+        Canonical operator name.
+
+    Returns
+    -------
+    str
+        Name within ``mx.nd`` and ``mx.sym``.
+
+    Examples
+    --------
+    >>> spelling("_linalg_gemm2"), spelling("_np_cumsum"), spelling("dot")
+    ('linalg.gemm2', 'cumsum', 'dot')
+    """
+    for prefix, written in _PREFIXES:
+        if op.startswith(prefix):
+            return written + op[len(prefix) :]
+    return op
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _names(family: Family) -> str:
+    """List the operators of a family as users write them; a star marks those that only stack."""
+    stars = {
+        spelling(op): "\\*" if rule.merges and rule.rows is None else ""
+        for op, rule in family.rules.items()
+    }
+    return ", ".join(f"`{name}`{stars[name]}" for name in sorted(stars))
+
+
+def _patterns(family: Family) -> str:
+    return ", ".join(f"`{pattern}`" for pattern in sorted(family.rules))
+
+
+def summary() -> str:
+    """Return the short table: what merges by family, and what never does.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    rows = [(family.name, "yes", family.text) for family in MERGED]
+    common = [family.name for family in UNSUPPORTED[:COMMON]] + ["and rarer ones"]
+    rows.append((", ".join(common), "no", "each for a reason of its own, which the report gives"))
+    return _table(("operators", "merged", "if, or why not"), rows) + "\n"
+
+
+def reference() -> str:
+    """Return the page of all operators, ``docs/operators.md``.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+
+    def families(
+        said: str, found: Tuple[Family, ...], names: Callable[[Family], str] = _names
+    ) -> str:
+        rows = [(family.name, names(family), family.text) for family in found]
+        return _table(("family", "operators", said), rows)
+
+    return _PAGE.format(
+        summary=summary(),
+        merged=families("condition", MERGED),
+        creation=_names(CREATION),
+        unsupported=families("reason", UNSUPPORTED),
+        internal=families("reason", INTERNAL, _patterns),
+    )
+
+
+_PAGE = """\
+# Operators
+
+Every operator of MXNet 1.9.1, and whether calls of many samples run as one. This page is made from
+the rules by `python -m gluon_dynbatch.rules`. A test compares it with them, and them with MXNet.
+
+{summary}
+## Merged
+
+Samples whose arrays differ in size along axis 0 share a launch if the operator treats rows (axis 0)
+one by one. Samples of equal shapes are stacked along a new axis, and then share a launch in any
+case that the condition allows; operators with \\* merge in this way only. An array is *shared* if
+all samples use the very same one. What does not fit runs call by call, and the report says why.
+
+{merged}
+
+## One array for all samples
+
+These read no array, so there is nothing to merge: all samples use one result.
+
+{creation}
+
+## Never merged
+
+Their calls run one by one, with equal results, and the report gives this reason.
+
+{unsupported}
+
+## Not for users
+
+Models do not call these; `*` stands for any text.
+
+{internal}
+"""

@@ -1,0 +1,115 @@
+"""What is known of an operator: how it merges, or why not, and what else matters of it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+
+from .build import Handler, same
+
+DISTRIBUTIONS = (
+    "exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform"
+)
+
+
+class Rule(NamedTuple):
+    """All that is known of an operator without its shapes.
+
+    Attributes
+    ----------
+    rows, stack : Handler, optional
+        How it merges in either layout; without `stack`, or where that refuses, it is folded.
+    parameters : tuple of int
+        Inputs without rows, which merge only if all samples share them.
+    called : str
+        What these are, for the refusal.
+    row_dims : int
+        Dimensions that the first input has at least if its axis 0 numbers rows.
+    not_with : str
+        An attribute and a value for which no rule is right: ``"mode=raise"``.
+    reason : str
+        Why it never merges, as the end of a sentence.
+    no_gradient : tuple of int
+        Inputs that never get a gradient other than zero: indices, lengths, conditions, arrays of
+        which only the shape counts.
+    unread : tuple of int
+        Inputs, tables mostly, of which its gradient needs the shape but never the values.
+    random : bool
+        Whether two calls with equal inputs may differ, so that samples need their own.
+    writes : str
+        When it writes to its inputs: ``"training"``, ``"always"`` or never.
+    overwrites : bool
+        Whether it overwrites, loses, spoils or refuses to write gradients that are to be added up.
+    spares_rows : bool
+        Whether it may be given rows that nobody reads, whatever these hold: it neither looks
+        anything up with them, nor draws, nor fails.
+    built_per_shape : bool
+        Whether oneDNN builds it anew for every number of rows: some 0.2 ms each, once.
+    reads_first_result : bool
+        Whether its second result is wrong in a ``CachedOp`` in which nobody reads the first one.
+    hangs_in_backward : bool
+        Whether MXNet may never finish its backward pass if that begins within a function's.
+    """
+
+    rows: Optional[Handler] = None
+    stack: Optional[Handler] = None
+    parameters: Tuple[int, ...] = ()
+    called: str = "parameters"
+    row_dims: int = 1
+    not_with: str = ""
+    reason: str = ""
+    no_gradient: Tuple[int, ...] = ()
+    unread: Tuple[int, ...] = ()
+    random: bool = False
+    writes: str = ""
+    overwrites: bool = False
+    spares_rows: bool = False
+    built_per_shape: bool = False
+    reads_first_result: bool = False
+    hangs_in_backward: bool = False
+
+    @property
+    def merges(self) -> bool:
+        """Whether some calls merge."""
+        return self.rows is not None or self.stack is not None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether MXNet can add its gradients to what is in the arrays for them.
+
+        False for what never merges: nobody has looked.
+        """
+        return self.merges and not self.overwrites
+
+
+NOTHING = Rule()
+SAME = Rule(same, same)
+"""The operator looks at one element at a time, and does not care where a batch axis is."""
+BY_ROW = Rule(same)
+"""The operator treats axis 0 as independent rows."""
+
+
+class Family(NamedTuple):
+    """Operators that merge under one condition, or do not for one reason; both are `text`."""
+
+    name: str
+    text: str
+    rules: Mapping[str, Rule]
+
+
+def each(names: str, rule: Rule = NOTHING, form: str = "{}", **properties: Any) -> Dict[str, Rule]:
+    """Return `rule`, with more properties, for each of some operators: `names` put into `form`."""
+    return {form.format(name): rule._replace(**properties) for name in names.split()}
+
+
+def family(name: str, text: str, *parts: Mapping[str, Rule]) -> Family:
+    """Return a family of operators that merge if `text`, a condition, holds."""
+    rules = {op: rule for part in parts for op, rule in part.items()}
+    assert len(rules) == sum(map(len, parts)), f"{name}: an operator has two rules"
+    return Family(name, text, rules)
+
+
+def unsupported(name: str, reason: str, *parts: Union[str, Mapping[str, Rule]]) -> Family:
+    """Return a family of operators that never merge; `parts` are names or have properties."""
+    mappings = [each(part) if isinstance(part, str) else part for part in parts]
+    found = family(name, reason, *mappings)
+    return found._replace(rules={op: r._replace(reason=reason) for op, r in found.rules.items()})
