@@ -138,21 +138,19 @@ def check_handles(tape: Tape) -> None:
     ScopeError
         Names the line of the first call that reads it.
     """
-    if tape.handles == [array.handle for array in tape.externals]:
-        return
     externals = zip(tape.external_values, tape.externals, tape.handles)
     swapped = {value: a.shape for value, a, handle in externals if a.handle is not handle}
-    node, shape = next(
-        (node, swapped[operand.value])
-        for node, call in enumerate(tape.calls())
-        for operand in call.operands
-        if operand.value in swapped
-    )
-    raise ScopeError(
-        user_message(
-            f"an array of shape {shape} got another handle after a recorded call had read it",
-            where_of(tape.wheres[node]),
-            None,
-            "call batch.flush() before the array is made to stand for another",
-        )
-    )
+    if not swapped:
+        return
+    for node, call in enumerate(tape.calls()):
+        for value, _ in call.operands:
+            if value in swapped:
+                raise ScopeError(
+                    user_message(
+                        f"an array of shape {swapped[value]} got another handle after "
+                        "a recorded call had read it",
+                        where_of(tape.wheres[node]),
+                        None,
+                        "call batch.flush() before the array is made to stand for another",
+                    )
+                )
