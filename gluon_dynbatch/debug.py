@@ -13,7 +13,6 @@ from mxnet.ndarray import NDArray
 
 from .errors import MismatchError, user_message
 from .lower.expand import expand
-from .lower.fuse_samples import calls
 from .lower.segment import SegmentTable
 from .plan.plan import Plan, make_plan
 from .record.tape import Tape
@@ -188,12 +187,12 @@ class Comparison:
 def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
     """Yield calls with their results, but for those that depend on random numbers."""
     random: Set[int] = set()
-    for call in calls(recording):
+    for node, call in enumerate(recording.calls()):
         if call.entry.draws or any(value in random for value, _ in call.operands):
             random.update(call.results)
             continue
         for value in call.results:
-            yield call.node, value
+            yield node, value
 
 
 def _tolerances(recording: Tape) -> Dict[str, Tuple[float, float]]:

@@ -19,7 +19,7 @@ from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
 from gluon_dynbatch.lower.graph import check_graph
 from gluon_dynbatch.lower.segment import ARGUMENT, SegmentTable
 from gluon_dynbatch.lower.wire import wire
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run.dispatch import Dispatcher
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
@@ -30,22 +30,10 @@ def tape_of(program):
     """Yield the tape that a program records, as long as its scope is open."""
     with gdb.batching(granularity="block", policy="depth"):
         held = [program.fn(sample) for sample in program.samples]
-        tape = STATE.recorder.recording
+        tape = STATE.recorder.tape
         assume(len(tape.node_entry))
         yield tape
     del held
-
-
-def calls_of(tape):
-    """Return (entry, sources, offsets, results) of every call."""
-    made, at = [], 0
-    for number, first in zip(tape.node_entry, tape.node_value0):
-        entry = tape.entries[number]
-        stop = at + len(entry.in_types)
-        results = range(first, first + len(entry.out_types))
-        made.append((entry, list(tape.sources)[at:stop], list(tape.offsets)[at:stop], results))
-        at = stop
-    return made
 
 
 @settings(max_examples=30)
@@ -61,18 +49,17 @@ def test_a_graph_says_what_was_recorded(program, granularity):
         check_graph(graph)
         term_of = {value: (-1 - e) for e, value in enumerate(tape.external_values)}
         units, terms, slots = [], [], 0
-        for node, (_, sources, offsets, results) in enumerate(calls_of(tape)):
+        for node, (_, operands, results) in enumerate(tape.calls()):
             cut = cuts[tape.node_entry[node]]
             first = []
-            for segment, operands in cut.uses:
+            for segment, inputs_of in cut.uses:
                 units.append((node, segment, cut.rows if segment.layout in ROWS else 1))
-                for position, number in [source for operand in operands for source in operand]:
-                    inner = position != ARGUMENT
-                    terms.append(
-                        (first[position] + number, 0)
-                        if inner
-                        else (term_of[sources[number]], offsets[number])
-                    )
+                for position, number in [source for sources in inputs_of for source in sources]:
+                    if position == ARGUMENT:
+                        value, offset = operands[number]
+                        terms.append((term_of[value], offset))
+                    else:
+                        terms.append((first[position] + number, 0))
                 first.append(slots)
                 slots += len(segment.outputs)
             term_of.update((v, first[p] + k) for v, (p, k) in zip(results, cut.heads))
@@ -93,11 +80,10 @@ def test_what_is_shared_and_what_is_recurrent(program):
     for tape in tape_of(program):
         weights = find_weights(tape)
         survey = expanding._Survey(tape, weights)
-        calls = calls_of(tape)
         families, maker, delivers = defaultdict(list), {}, set()
-        for entry, sources, offsets, results in calls:
-            families[entry.token, len(sources)].append(list(zip(sources, offsets)))
-            for place, value in zip(entry.places, sources):
+        for entry, operands, results in tape.calls():
+            families[entry.token, len(operands)].append(operands)
+            for place, (value, _) in zip(entry.places, operands):
                 if value in maker:
                     delivers.add((maker[value], entry.token, place))
             maker.update(dict.fromkeys(results, entry.token))
@@ -129,10 +115,10 @@ def test_what_nobody_needs(program, random):
     for tape in tape_of(program):
         wanted = sorted(random.sample(range(len(tape.value_type)), len(tape.value_type) // 3))
         needed, unused = set(wanted), []
-        for _, sources, _, results in reversed(calls_of(tape)):
+        for _, operands, results in reversed(list(tape.calls())):
             unused.append(needed.isdisjoint(results))
             if not unused[-1]:
-                needed.update(sources)
+                needed.update(value for value, _ in operands)
         found = find_unused(tape, wanted)
         assert (found is None) == (not any(unused))
         assert found is None or found.tolist() == unused[::-1]
@@ -314,7 +300,7 @@ def test_what_is_compiled_goes_with_the_calls():
     x = inputs(1)[0]
     with gdb.batching(granularity="block", policy="depth"):
         y = cell(x)
-        tape = STATE.recorder.recording
+        tape = STATE.recorder.tape
         (segment,) = expand(tape, "block", find_weights(tape), table).segments
         assert dispatcher.executable(segment) is dispatcher.executable(segment)
         assert dispatcher.built == 1

@@ -9,10 +9,11 @@ works as at granularity ``block``.  Components without a partner keep their call
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ..errors import DynBatchError, Where
-from ..record.tape import Tape
+from ..record.tape import Call, Operand, Tape
 from ..record.types import TYPES, ArrayType, elements
 from ..trace.entry import Entry
 from ..trace.program import Program, read_program
@@ -26,17 +27,6 @@ CAPACITY = 256
 NOWHERE = Where("", 0, "")
 
 
-class Call(NamedTuple):
-    """One call of a tape."""
-
-    node: int
-    entry: Entry
-    #: Value and offset in elements of each array that it reads.
-    operands: Tuple[Tuple[int, int], ...]
-    #: The values that it makes.
-    results: range
-
-
 class Fused(NamedTuple):
     """A tape in which isomorphic samples are single calls."""
 
@@ -46,14 +36,14 @@ class Fused(NamedTuple):
     #: Where a recorded value went, if that has changed.
     moved: Dict[int, int]
 
-    def append(self, entry: Entry, operands: Any, value0: int, origin: int) -> None:
-        """Append a call."""
-        self.tape.entries[entry.id] = entry
-        self.tape.node_entry.append(entry.id)
-        self.tape.node_value0.append(value0)
-        self.tape.sources.extend([value for value, _ in operands])
-        self.tape.offsets.extend([offset for _, offset in operands])
-        self.origin.append(origin)
+    def append(self, node: int, call: Call) -> None:
+        """Append a call that stands for a recorded one."""
+        self.tape.entries[call.entry.id] = call.entry
+        self.tape.node_entry.append(call.entry.id)
+        self.tape.node_value0.append(call.results.start)
+        self.tape.sources.extend([value for value, _ in call.operands])
+        self.tape.offsets.extend([offset for _, offset in call.operands])
+        self.origin.append(node)
 
 
 class _Shape(NamedTuple):
@@ -68,7 +58,8 @@ class _Shape(NamedTuple):
 
 class _Sample(NamedTuple):
     shape: _Shape
-    calls: List[Call]
+    #: Calls with their nodes.
+    calls: List[Tuple[int, Call]]
     #: Values from outside.
     externals: List[int]
     #: Results that somebody holds: (call, output).
@@ -91,7 +82,7 @@ def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
     fused = Fused(Tape(), [], {})
     fused.tape.value_type.extend(tape.value_type)
     fused.tape.external_values.extend(tape.external_values)
-    kept: List[Call] = []
+    kept: List[Tuple[int, Call]] = []
     for shape, samples in alike.items():
         # What is held of one sample is computed for all: it is chance when Python lets go.
         results = tuple(sorted({ref for sample in samples for ref in sample.held}))
@@ -101,14 +92,15 @@ def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
             if entry is None:
                 kept += sample.calls
                 continue
-            value0 = len(fused.tape.value_type)
+            first = len(fused.tape.value_type)
             fused.tape.value_type.extend(entry.out_types)
             for k, (call, out) in enumerate(results):
-                fused.moved[sample.calls[call].results[out]] = value0 + k
-            operands = [(value, 0) for value in sample.externals]
-            fused.append(entry, operands, value0, sample.calls[0].node)
-    for call in sorted(kept):
-        fused.append(call.entry, call.operands, call.results.start, call.node)
+                fused.moved[sample.calls[call][1].results[out]] = first + k
+            operands = tuple(Operand(value, 0) for value in sample.externals)
+            made = range(first, first + len(results))
+            fused.append(sample.calls[0][0], Call(entry, operands, made))
+    for node, call in sorted(kept, key=itemgetter(0)):
+        fused.append(node, call)
     return fused
 
 
@@ -139,18 +131,6 @@ class _Callee:
         self.name = f"sample of {len(shape.calls)} calls, the last of {shape.calls[-1][0].name}"
 
 
-def calls(tape: Tape) -> Iterator[Call]:
-    """Yield the calls of a tape in order."""
-    sources, offsets = memoryview(tape.sources).tolist(), memoryview(tape.offsets).tolist()
-    first = 0
-    for node, (number, value0) in enumerate(zip(tape.node_entry, tape.node_value0)):
-        entry = tape.entries[number]
-        last = first + len(entry.in_types)
-        operands = tuple(zip(sources[first:last], offsets[first:last]))
-        yield Call(node, entry, operands, range(value0, value0 + len(entry.out_types)))
-        first = last
-
-
 def _samples(tape: Tape, held: Set[int]) -> Iterator[_Sample]:
     """Yield the connected components of the recorded calls, each in recording order."""
     parent: List[int] = []
@@ -162,25 +142,25 @@ def _samples(tape: Tape, held: Set[int]) -> Iterator[_Sample]:
             node = parent[node]
         return node
 
-    recorded = list(calls(tape))
-    for call in recorded:
-        parent.append(call.node)
+    calls = list(enumerate(tape.calls()))
+    for node, call in calls:
+        parent.append(node)
         for value, _ in call.operands:
             if value in producer:
-                one, other = root(producer[value]), root(call.node)
+                one, other = root(producer[value]), root(node)
                 parent[max(one, other)] = min(one, other)
-        producer.update(dict.fromkeys(call.results, call.node))
-    components: Dict[int, List[Call]] = {}
-    for call in recorded:
-        components.setdefault(root(call.node), []).append(call)
+        producer.update(dict.fromkeys(call.results, node))
+    components: Dict[int, List[Tuple[int, Call]]] = {}
+    for node, call in calls:
+        components.setdefault(root(node), []).append((node, call))
     for component in components.values():
         yield _sample(tape, component, held)
 
 
-def _sample(tape: Tape, component: List[Call], held: Set[int]) -> _Sample:
+def _sample(tape: Tape, component: List[Tuple[int, Call]], held: Set[int]) -> _Sample:
     place: Dict[int, Ref] = {}
     externals: List[int] = []
-    for position, call in enumerate(component):
+    for position, (_, call) in enumerate(component):
         for value, _ in call.operands:
             if value not in place:
                 place[value] = (-1, len(externals))
@@ -188,7 +168,7 @@ def _sample(tape: Tape, component: List[Call], held: Set[int]) -> _Sample:
         place.update((value, (position, out)) for out, value in enumerate(call.results))
     wired = tuple(
         (call.entry, tuple((*place[value], offset) for value, offset in call.operands))
-        for call in component
+        for _, call in component
     )
     types = tuple(tape.value_type[value] for value in externals)
     wanted = [ref for value, ref in place.items() if value in held and ref[0] >= 0]
