@@ -94,8 +94,8 @@ def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
                 continue
             first = len(fused.tape.value_type)
             fused.tape.value_type.extend(entry.out_types)
-            for k, (call, out) in enumerate(results):
-                fused.moved[sample.calls[call][1].results[out]] = first + k
+            for k, (position, out) in enumerate(results):
+                fused.moved[sample.calls[position][1].results[out]] = first + k
             operands = tuple(Operand(value, 0) for value in sample.externals)
             made = range(first, first + len(results))
             fused.append(sample.calls[0][0], Call(entry, operands, made))

@@ -24,20 +24,20 @@ class Graph(NamedTuple):
     dependencies: Dependencies
     segments: List[Segment]
     #: Per unit: segment, recorded node, first slot, first input.
-    segment: np.ndarray
-    node: np.ndarray
-    slot0: np.ndarray
-    input0: np.ndarray
+    segment: Array
+    node: Array
+    slot0: Array
+    input0: Array
     #: Per input, one more at the end: first term.
-    term0: np.ndarray
-    term: np.ndarray
-    term_offset: np.ndarray
+    term0: Array
+    term: Array
+    term_offset: Array
     #: Per slot: its unit.
-    slot_unit: np.ndarray
+    slot_unit: Array
     #: Per value: term that stands for it.
-    value_term: np.ndarray
+    value_term: Array
     #: Per node its entry, and names of entries.
-    entry: np.ndarray
+    entry: Array
     names: Dict[int, str]
     #: Of entries that concatenate their arguments: the rows of each.
     joined: Dict[int, Tuple[int, ...]]
@@ -81,7 +81,8 @@ def check_graph(graph: Graph) -> None:
 
 def _ports(graph: Graph) -> Array:
     """Return the number of inputs of each unit."""
-    return np.array([len(segment.inputs) for segment in graph.segments])[graph.segment]
+    ports: Array = np.array([len(segment.inputs) for segment in graph.segments])
+    return ports.take(graph.segment)
 
 
 def _check_counts(graph: Graph) -> None:

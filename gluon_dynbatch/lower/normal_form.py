@@ -54,21 +54,7 @@ def concat_segment(variant: Variant) -> Segment:
 
 
 class NormalForm:
-    """Builds a segment from its results.
-
-    Parameters
-    ----------
-    variant : Variant
-        The call that the segment is part of.
-    members : set of int
-        The operators of the segment.
-    layout : str
-        The variant's, or "unbatched".
-    sums : mapping
-        Sums that are operands, with their terms.
-    place : dict
-        Segment and output of what other segments make.
-    """
+    """Builds one segment of a call, in the layout of its variant or "unbatched"."""
 
     def __init__(
         self,
@@ -81,8 +67,10 @@ class NormalForm:
         self._variant = variant
         self._entry = variant.entry
         self._program = variant.entry.program
+        #: The operators of the segment.
         self._members = members
         self._layout = layout
+        #: Sums that are operands, with their terms; segment and output of what others make.
         self._sums = sums
         self._place = place
         #: Where values of the program are found in the segment.
@@ -122,8 +110,22 @@ class NormalForm:
         return self._add("_copy", [ref]) if self._hands_through(ref) else ref
 
     def _with_gradients(self, heads: Sequence[Ref]) -> Tuple[Port, ...]:
-        """Return the ports, given that gradients flow into what results depend on, at most."""
-        stack, reached = [row for row, _ in heads], set()
+        """Return the ports; a gradient flows into what results depend on, and is no index.
+
+        MXNet refuses to be asked for the gradient of what is embedded, however far back it is.
+        """
+        ops = self._builder.ops
+        reached = self._behind(row for row, _ in heads)
+        embedded = self._behind(op.inputs[0][0] for op in ops if op.op == "Embedding")
+        ports = list(self._ports)
+        for row, number in self._inputs.items():
+            if row not in reached or row in embedded:
+                ports[number] = ports[number]._replace(differentiable=False)
+        return tuple(ports)
+
+    def _behind(self, rows: Iterable[int]) -> Set[int]:
+        """Return all that gradients of these operators reach."""
+        stack, reached = list(rows), set()
         while stack:
             row = stack.pop()
             if row not in reached:
@@ -131,11 +133,7 @@ class NormalForm:
                 op = self._builder.ops[row]
                 fixed = rules.of(op.op).no_gradient
                 stack += [r for k, (r, _) in enumerate(op.inputs) if k not in fixed]
-        ports = list(self._ports)
-        for row, number in self._inputs.items():
-            if row not in reached:
-                ports[number] = ports[number]._replace(differentiable=False)
-        return tuple(ports)
+        return reached
 
     def _hands_through(self, ref: Ref) -> bool:
         """Whether the gradient of `ref` is, as it is, the gradient of a variable too.
@@ -199,10 +197,9 @@ class NormalForm:
 
     def _input(self, ref: Ref) -> None:
         port = self._port(ref, shared=not self._variant.batched[ref[0]])
-        flows = port.dtype in FLOATS and ref not in self._entry.embedded
         made = self._builder.variable(f"in{len(self._ports)}")
         self._inputs[made[0]] = len(self._ports)
-        self._ports.append(port._replace(differentiable=flows))
+        self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
         self.sources.append(tuple(self._source(r) for r in self._sums.get(ref[0], (ref,))))
         if not port.shared and not self._is_flat(port):
             batch = () if self._layout == "unbatched" else (-1,)
@@ -262,6 +259,7 @@ class NormalForm:
             for out in self._program.outputs[row]:
                 self._done[out] = self._output(made[0], out[1])
             return
+        assert isinstance(rewrite, rules.Rewrite)
         outputs = self._steps(rewrite, inputs, lambda step: self._faster(step, row))
         self._done.update(((row, out), made) for out, made in enumerate(outputs))
 

@@ -25,10 +25,8 @@ def wire(tape: Tape, cuts: Dict[int, Cut], unused: Optional[Array] = None) -> Gr
     unused : numpy.ndarray of bool, shape (nodes,), optional
         Calls that share no launch with others.
     """
-    numbers: Dict[Segment, int] = {}
-    for cut in cuts.values():
-        for use in cut.uses:
-            numbers.setdefault(use.segment, len(numbers))
+    segments = dict.fromkeys(use.segment for cut in cuts.values() for use in cut.uses)
+    numbers = {segment: number for number, segment in enumerate(segments)}
     last = max(cuts) + 1
     arity, rows, first = (np.zeros(last, dtype=np.int32) for _ in range(3))
     size = np.zeros((last, 4), dtype=np.int64)

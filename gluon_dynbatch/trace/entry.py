@@ -7,7 +7,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, FrozenSet, Set, Tuple
+from typing import Any, Deque, Dict, FrozenSet, Optional, Tuple
 
 import mxnet as mx
 from mxnet.gluon import HybridBlock
@@ -20,7 +20,7 @@ from ..record.intercept import Operator
 from ..record.types import TYPES, ArrayType
 from .infer import infer
 from .program import BlockCallee, Program, trace_operator
-from .symbols import VARIABLE, Ref, can_compile
+from .symbols import VARIABLE, can_compile
 from .variant import Variant, choose_variant
 
 #: Ids of entries.
@@ -55,9 +55,8 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        self.embedded = _embedded(program)
         #: Whether it draws random numbers.
-        self.draws = any(op.op != VARIABLE and rules.is_random(op.op) for op in program.ops)
+        self.draws = any(rules.is_random(op.op) for op in program.ops)
         #: Puts results into the structure that the callee returns; None for a single array.
         self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
@@ -71,35 +70,14 @@ class Entry:
         return self._variants[shared]
 
 
-def _embedded(program: Program) -> FrozenSet[Ref]:
-    """Return the values that become indices of an ``Embedding`` and could carry a gradient there.
-
-    MXNet refuses to be asked for the gradient of what is embedded, however far back it comes from.
-    """
-    found: Set[Ref] = set()
-    rows: Set[int] = set()
-    for i in reversed(range(len(program.ops))):
-        op = program.ops[i]
-        fixed = rules.of(op.op).no_gradient
-        if op.op == "Embedding":
-            refs = [op.inputs[0]]
-        elif i in rows:
-            refs = [ref for k, ref in enumerate(op.inputs) if k not in fixed]
-        else:
-            continue
-        found.update(refs)
-        rows.update(r for r, _ in refs)
-    return frozenset(found)
-
-
 class Library:
     """Entries of this process, by what was called with which types in which mode."""
 
     def __init__(self) -> None:
         self.entries: Dict[Any, Entry] = {}
         self._operators: Dict[Any, Program] = {}
-        self._compiles: Dict[str, bool] = {}
-        self._writes: Dict[str, bool] = {}
+        #: By name of an operator: whether it compiles, and whether it writes to its arguments.
+        self._traits: Dict[str, Tuple[bool, bool]] = {}
         #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
         #: thread, whatever lock that holds: it only leaves a note.
         self._forgotten: Deque[Any] = deque()
@@ -107,17 +85,17 @@ class Library:
 
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the recorded side of `block`, a new one if its cached graph became invalid."""
-        known = block.__dict__.get("_dynbatch_callee")
-        if known is None or not known.is_current(block):
-            with self._lock:
-                known = block.__dict__.get("_dynbatch_callee")
-                if known is None or not known.is_current(block):
-                    known = BlockCallee(block)
-                    # Past Block.__setattr__, which would register it.
-                    block.__dict__["_dynbatch_callee"] = known
-                    gone = weakref.finalize(known, self._forgotten.append, known.token)
-                    gone.atexit = False
-        return known
+        callee: Optional[BlockCallee] = block.__dict__.get("_dynbatch_callee")
+        if callee is not None and callee.is_current(block):
+            return callee
+        with self._lock:
+            callee = block.__dict__.get("_dynbatch_callee")
+            if callee is None or not callee.is_current(block):
+                # Past Block.__setattr__, which would register it.
+                callee = block.__dict__["_dynbatch_callee"] = BlockCallee(block)
+                gone = weakref.finalize(callee, self._forgotten.append, callee.token)
+                gone.atexit = False
+            return callee
 
     def _drop_forgotten(self) -> None:
         """Drop the entries of blocks that are gone."""
@@ -150,18 +128,17 @@ class Library:
 
     def compiles(self, operator: Operator, arguments: int) -> bool:
         """Whether an operator can be part of a ``CachedOp``."""
-        name = operator.name
-        if name not in self._compiles:
-            self._compiles[name] = can_compile(trace_operator(operator, arguments).symbol)
-        return self._compiles[name]
+        return self._look_at(operator, arguments)[0]
 
     def writes(self, operator: Operator, arguments: int) -> bool:
         """Whether an operator, called in training, writes to some of its arguments."""
-        name = operator.name
-        if name not in self._writes:
+        return self._look_at(operator, arguments)[1]
+
+    def _look_at(self, operator: Operator, arguments: int) -> Tuple[bool, bool]:
+        if operator.name not in self._traits:
             symbol = trace_operator(operator, arguments).symbol
-            self._writes[name] = bool(symbol.list_auxiliary_states())
-        return self._writes[name]
+            self._traits[operator.name] = can_compile(symbol), bool(symbol.list_auxiliary_states())
+        return self._traits[operator.name]
 
     def _is_python(self, program: Program, mode: int) -> bool:
         """Whether a block writes to its arguments, or MXNet cannot compile it or go backward.

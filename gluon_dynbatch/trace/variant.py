@@ -16,14 +16,17 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
 from mxnet.base import MXNetError
 
 from .. import rules
 from ..modes import TRAINING
 from .infer import infer_shapes
-from .symbols import VARIABLE
+from .symbols import VARIABLE, Op
+
+if TYPE_CHECKING:
+    from .entry import Entry
 
 #: What a rule says.
 Answer = Union[rules.Rewrite, rules.Refusal]
@@ -33,8 +36,8 @@ Answer = Union[rules.Rewrite, rules.Refusal]
 class Variant:
     """How the calls of an entry run together, given which arguments they share."""
 
-    #: The `Entry`, and which of its arguments are one array for all calls.
-    entry: Any
+    entry: Entry
+    #: Arguments that are one array for all calls.
     shared: FrozenSet[int]
     #: Which operators depend on an array of the sample's own.
     batched: Tuple[bool, ...]
@@ -60,9 +63,10 @@ class Variant:
         return sum(self.concat_rows) or 1
 
 
-def choose_variant(entry: Any, shared: FrozenSet[int]) -> Variant:
+def choose_variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
     """Ask the rules of all operators for the best layout."""
-    program, batched = entry.program, []
+    program = entry.program
+    batched: List[bool] = []
     for i, op in enumerate(program.ops):
         own = i in program.argument_at and program.argument_at[i] not in shared
         batched.append(own or any(batched[r] for r, _ in op.inputs))
@@ -84,11 +88,11 @@ def choose_variant(entry: Any, shared: FrozenSet[int]) -> Variant:
     return Variant(entry, shared, tuple(batched), **found)
 
 
-def _draws(op: Any, mode: int) -> bool:
+def _draws(op: Op, mode: int) -> bool:
     return rules.is_random(op.op) and (bool(mode & TRAINING) or op.op != "Dropout")
 
 
-def _site(entry: Any, i: int, batched: List[bool]) -> rules.Site:
+def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
     op, shapes = entry.program.ops[i], entry.shapes
     return rules.Site(
         op.op,
@@ -100,7 +104,7 @@ def _site(entry: Any, i: int, batched: List[bool]) -> rules.Site:
     )
 
 
-def _as_concat(entry: Any, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
+def _as_concat(entry: Entry, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
     """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
     program, types = entry.program, entry.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
@@ -120,7 +124,7 @@ def _as_concat(entry: Any, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
 
 
 def _as_rows(
-    entry: Any, shared: FrozenSet[int], batched: List[bool], sites: Dict[int, rules.Site]
+    entry: Entry, shared: FrozenSet[int], batched: List[bool], sites: Dict[int, rules.Site]
 ) -> Optional[Dict[str, Any]]:
     own = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
     leading = {shape[0] for shape in own if shape}
@@ -137,7 +141,7 @@ def _as_rows(
     return {"layout": "rows", "rewrites": rewrites}
 
 
-def _grows_with_rows(entry: Any, shared: FrozenSet[int], batched: List[bool], count: int) -> bool:
+def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool], count: int) -> bool:
     """Check on shapes that one more row in makes exactly one more row out, everywhere."""
     types = [
         t if i in shared else t._replace(shape=(count + 1,) + t.shape[1:])
@@ -154,7 +158,7 @@ def _grows_with_rows(entry: Any, shared: FrozenSet[int], batched: List[bool], co
     )
 
 
-def _as_stack(entry: Any, sites: Dict[int, rules.Site]) -> Dict[str, Any]:
+def _as_stack(entry: Entry, sites: Dict[int, rules.Site]) -> Dict[str, Any]:
     rewrites = {i: rules.stack(site) for i, site in sites.items()}
     reasons = [answer.reason for answer in rewrites.values() if isinstance(answer, rules.Refusal)]
     empty = any(0 in shape for shape in entry.shapes.values())
