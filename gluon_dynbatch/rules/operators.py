@@ -11,9 +11,9 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from . import axes, elementwise, index, products, sequence, shape, vision
 from .axes import along, along_several
 from .build import same
-from .rule import BY_ROW, DISTRIBUTIONS, SAME, Family, Rule, each, family
+from .rule import BY_ROW, SAME, Family, Rule, each, family
 from .sequence import time_major
-from .unsupported import INTERNAL, UNSUPPORTED
+from .unsupported import DISTRIBUTIONS, INTERNAL, UNSUPPORTED
 
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"

@@ -6,10 +6,6 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 from .build import Handler, same
 
-DISTRIBUTIONS = (
-    "exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform"
-)
-
 
 class Rule(NamedTuple):
     """All that is known of an operator without its shapes.

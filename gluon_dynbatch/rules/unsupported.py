@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Tuple
 
-from .rule import DISTRIBUTIONS, Family, each, unsupported
+from .rule import Family, each, unsupported
+
+DISTRIBUTIONS = (
+    "exponential gamma generalized_negative_binomial negative_binomial normal poisson uniform"
+)
 
 UNSUPPORTED: Tuple[Family, ...] = (
     unsupported(

@@ -1,9 +1,9 @@
-"""Rules at work in scopes: fused layers, losses, statistics, draws, small and empty arrays."""
+"""Rules at work in scopes: losses, fused layers, draws, small and empty arrays."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -114,53 +114,6 @@ def test_a_fused_layer_uses_the_parameters_of_the_day() -> None:
             np.testing.assert_allclose(result.asnumpy(), net(x).asnumpy(), 1e-5, 1e-6)
         for parameter in net.collect_params().values():
             parameter.set_data(parameter.data() * 3)
-
-
-def twins() -> List[gluon.nn.HybridBlock]:
-    nets: List[Any] = [gluon.nn.BatchNorm(in_channels=3, prefix=f"bn{i}_") for i in range(2)]
-    for net in nets:
-        net.initialize()
-        net.hybridize()
-    return nets
-
-
-@LEVELS
-@pytest.mark.parametrize("rows", [(4, 4, 4), (4, 2, 4)])
-def test_batch_norm_in_training_is_that_of_the_loop(
-    rows: Tuple[int, ...], granularity: str
-) -> None:
-    """Outputs and gradients, and moving statistics, which one call after another moves."""
-    plain, net = twins()
-    net = gdb.convert(net)
-    samples = [watched(normal(n, 3) * 2 + 1)[0] for n in rows]
-
-    def found(block: Any, outputs: List[nd.NDArray]) -> List[np.ndarray]:
-        moving = [p.data() for p in block.collect_params(".*running").values()]
-        return [a.asnumpy() for a in [*outputs, *[x.grad for x in samples], *moving]]
-
-    outputs = []
-    for x in samples:
-        # MXNet moves the statistics in the backward pass.
-        with autograd.record():
-            outputs.append(plain(x))
-            loss = outputs[-1] * outputs[-1] * outputs[-1]
-        loss.backward()
-    wanted = found(plain, outputs)
-    with autograd.record(), gdb.batching(granularity=granularity) as batch:
-        outputs = [net(x) for x in samples]
-        losses = [out * out * out for out in outputs]
-    autograd.backward(losses)
-    for ours, theirs in zip(found(net, outputs), wanted):
-        np.testing.assert_allclose(ours, theirs, 1e-4, 1e-5)
-    assert batch.report.alone and abs(wanted[-2]).max() > 0.1
-
-
-def test_batch_norm_in_predict_mode_merges() -> None:
-    net = gdb.convert(twins()[0])
-    with gdb.batching(granularity="block") as batch:
-        outputs = [net(normal(n, 3)) for n in (1, 2, 1)]
-    assert [out.shape[0] for out in outputs] == [1, 2, 1]
-    assert len(batch.plan.launches) == 1 and not batch.report.alone
 
 
 class Noise(gdb.DynamicHybridBlock):
