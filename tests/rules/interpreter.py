@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,66 +19,61 @@ from gluon_dynbatch import rules
 R = 0
 """Stands for the leading size in the shapes of a case: free in the rows layout, 2 in the stack."""
 STACK_ROWS = 2
-Shape = Tuple[int, ...]
-
-
-def _symmetric(rng: np.random.Generator, shape: Shape, bound: int) -> np.ndarray:
-    half = rng.normal(size=shape)
-    return half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
-
-
-def _corners(rng: np.random.Generator, shape: Shape, bound: int) -> np.ndarray:
-    least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
-    return np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
-
-
-def _regions(rng: np.random.Generator, shape: Shape, bound: int, least: int = 0) -> np.ndarray:
-    """Draw the number of an image, -1 for none; left, top, right, bottom."""
-    values = rng.integers(least, bound, size=shape)
-    values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
-    return values
-
-
-#: How values are drawn, by kind; what ends in "32" is of integers.
-DRAWS: Dict[str, Callable[[np.random.Generator, Shape, int], Any]] = {
-    "normal": lambda rng, shape, bound: rng.normal(size=shape),
-    "positive": lambda rng, shape, bound: rng.uniform(0.3, 2.0, size=shape),
-    "above": lambda rng, shape, bound: rng.uniform(1.2, 2.0, size=shape),
-    "unit": lambda rng, shape, bound: rng.uniform(-0.9, 0.9, size=shape),
-    "fraction": lambda rng, shape, bound: rng.uniform(0.1, 0.9, size=shape),
-    "small": lambda rng, shape, bound: rng.uniform(-0.5, 0.5, size=shape),
-    "probability": lambda rng, shape, bound: rng.dirichlet(np.ones(shape[-1]), size=shape[:-1]),
-    "distinct": lambda rng, shape, bound: rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5,
-    "spd": _symmetric,
-    "triangle": lambda rng, shape, bound: (
-        np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1])
-    ),
-    "corners": _corners,
-    "region": _regions,
-    "region or none": lambda rng, shape, bound: _regions(rng, shape, bound, -1),
-    "full": lambda rng, shape, bound: np.full(shape, bound),
-    "bit": lambda rng, shape, bound: rng.integers(0, 2, size=shape),
-    "length": lambda rng, shape, bound: rng.integers(1, bound + 1, size=shape),
-    "index": lambda rng, shape, bound: rng.integers(0, bound, size=shape),
-    "wild": lambda rng, shape, bound: rng.integers(-3, bound + 3, size=shape),
-}
 
 
 @dataclass(frozen=True)
 class Array:
-    """An input of a case: its shape, and how its values are drawn."""
+    """An input of a case: its shape, and how its values are drawn.
 
-    shape: Shape
+    Programs that `tests.fuzz` prints contain its source, so it uses nothing beside itself.
+    """
+
+    shape: Tuple[int, ...]
     kind: str = "normal"
     bound: int = 0
 
-    def fix(self, leading: int) -> Shape:
+    def fix(self, leading: int) -> Tuple[int, ...]:
         return tuple(leading if extent == R else extent for extent in self.shape)
 
     def draw(self, rng: np.random.Generator, leading: int) -> mx.nd.NDArray:
-        kind, whole = self.kind.replace("32", ""), self.kind.endswith("32")
-        values = DRAWS[kind](rng, self.fix(leading), self.bound)
-        return mx.nd.array(np.asarray(values), dtype="int32" if whole else "float32")
+        shape, bound = self.fix(leading), self.bound
+
+        def symmetric() -> np.ndarray:
+            half = rng.normal(size=shape)
+            return half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
+
+        def corners() -> np.ndarray:
+            least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
+            return np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
+
+        def regions(least: int) -> np.ndarray:
+            """Draw the number of an image, -1 for none; left, top, right, bottom."""
+            values = rng.integers(least, bound, size=shape)
+            values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
+            return values
+
+        draws = {
+            "normal": lambda: rng.normal(size=shape),
+            "positive": lambda: rng.uniform(0.3, 2.0, size=shape),
+            "above": lambda: rng.uniform(1.2, 2.0, size=shape),
+            "unit": lambda: rng.uniform(-0.9, 0.9, size=shape),
+            "fraction": lambda: rng.uniform(0.1, 0.9, size=shape),
+            "small": lambda: rng.uniform(-0.5, 0.5, size=shape),
+            "probability": lambda: rng.dirichlet(np.ones(shape[-1]), size=shape[:-1]),
+            "distinct": lambda: rng.permutation(int(np.prod(shape))).reshape(shape) - 2.5,
+            "spd": symmetric,
+            "triangle": lambda: np.tril(rng.uniform(0.1, 0.5, size=shape)) + np.eye(shape[-1]),
+            "corners": corners,
+            "region": lambda: regions(0),
+            "region or none": lambda: regions(-1),
+            "full": lambda: np.full(shape, bound),
+            "bit": lambda: rng.integers(0, 2, size=shape),
+            "length": lambda: rng.integers(1, bound + 1, size=shape),
+            "index": lambda: rng.integers(0, bound, size=shape),
+            "wild": lambda: rng.integers(-3, bound + 3, size=shape),
+        }
+        values = np.asarray(draws[self.kind.replace("32", "")]())
+        return mx.nd.array(values, dtype="int32" if self.kind.endswith("32") else "float32")
 
 
 @dataclass(frozen=True)
