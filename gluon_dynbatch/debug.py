@@ -14,7 +14,8 @@ from mxnet.ndarray import NDArray
 from .errors import MismatchError, user_message
 from .lower.expand import expand
 from .lower.segment import SegmentTable
-from .plan.plan import Plan, make_plan
+from .plan.make import make_plan
+from .plan.plan import Plan
 from .record.tape import Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
@@ -151,12 +152,10 @@ class Comparison:
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.
         self._made: Dict[int, List[Tuple[int, int]]] = {}
-        launch_of = np.zeros(plan.units.dependencies.size, dtype=np.int64)
-        for number, launch in enumerate(plan.launches):
-            launch_of[launch.units] = number
+        launch_of = plan.launch_of()
         for node, value in _comparable(recording):
             if terms[value] >= 0:
-                number = int(launch_of[plan.units.slot_unit[terms[value]]])
+                number = int(launch_of[plan.graph.slot_unit[terms[value]]])
                 self._made.setdefault(number, []).append((node, value))
 
     def check(self, execution: Execution, number: int) -> None:

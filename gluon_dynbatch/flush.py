@@ -17,17 +17,21 @@ from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
-from .plan.gradient_plan import GradientPlan, Head, plan_gradient
-from .plan.plan import Plan, make_plan
+from .plan.check import check_plan, check_transposed
+from .plan.make import make_plan
+from .plan.plan import Plan
+from .plan.reach import Reach, find_reach
+from .plan.transpose import Head, transpose
 from .race import Setting
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
+from .run.backward import GradientTape
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
-from .run.gradient import GradientTape, forget
+from .run.gradient import forget
 from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
 from .schedule import Analysis, Budget, analyze, singles_in_order, split_by_rows
 from .trace.entry import Library
@@ -66,7 +70,8 @@ class Planned(NamedTuple):
     """A plan, and what was made from it for the heads seen so far."""
 
     plan: Plan
-    gradients: Dict[Any, GradientPlan]
+    #: Per heads, and what is trained: the plan transposed, and what gets a gradient.
+    backward: Dict[Any, Tuple[Plan, Reach]]
     #: Per recorded value: mode of the call that made it, and the term that stands for it.
     mode: np.ndarray
     term: np.ndarray
@@ -82,8 +87,9 @@ class Planned(NamedTuple):
     @property
     def bytes(self) -> int:
         """About what the plan takes in memory, with one for the backward pass of the same size."""
-        units = self.plan.units
-        held = (*self.plan, *units, *units.dependencies, self.mode, self.term)
+        graph = self.plan.graph
+        parts = (self.plan, self.plan.reads, graph, graph.dependencies, (self.mode, self.term))
+        held = [array for part in parts for array in part]
         return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
 
 
@@ -146,7 +152,7 @@ class Flush:
         plan = planned.plan
         return FlushReport(
             len(self._recording.node_entry),
-            plan.units.dependencies.size,
+            plan.graph.dependencies.size,
             planned.launches,
             *planned.widths,
             choice.setting.granularity,
@@ -223,32 +229,32 @@ class Flush:
             calls, origin, moved = fuse_samples(recording, wanted)
             granularity = "block"
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
-        units = expand(calls, granularity, weights, runtime.segments, unused)
+        graph = expand(calls, granularity, weights, runtime.segments, unused)
         if self._options.debug:
-            check_graph(units)
+            check_graph(graph)
         figures, budget = runtime.figures, choice.setting.budget
-        analysis = analyze(units.dependencies, choice.policy, budget, figures.rate, choice.worth)
+        analysis = analyze(graph.dependencies, choice.policy, budget, figures.rate, choice.worth)
         if analysis.milliseconds > 0 and analysis.visits:
             figures.rate = analysis.visits / analysis.milliseconds
         self._analysis = analysis
-        groups = split_by_rows(analysis.groups, units.dependencies.rows, self._options.max_rows)
+        groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         groups = singles_in_order(groups)
         plan = make_plan(
-            units, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
+            graph, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
         )
-        places = units.value_term
+        places = graph.value_term
         if moved:
             values = np.arange(len(recording.value_type))
             values[list(moved)] = list(moved.values())
             places = places[values]
-        mode_of = np.array([segment.mode for segment in units.segments])
+        mode_of = np.array([segment.mode for segment in graph.segments])
         modes = np.where(places >= 0, mode_of[0], 0)
         if (mode_of != mode_of[0]).any():
-            made = units.segment[units.slot_unit[np.maximum(places, 0)]]
+            made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
             modes = np.where(places >= 0, mode_of[made], 0)
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
-        analysed = analysis.complete or analysis.visits >= units.dependencies.size
+        analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
@@ -294,16 +300,19 @@ class Flush:
                 p.grad_req for launch in plan.launches for p in launch.segment.parameters
             )
             key = (tuple(heads), trained)
-            gradient = planned.gradients.get(key)
-            if gradient is None:
+            known = planned.backward.get(key)
+            if known is None:
                 # One set of heads per plan is the rule; others must not fill memory.
-                planned.gradients.clear()
-                gradient = planned.gradients[key] = plan_gradient(plan, heads)
-            if gradient.launches or any(gradient.reach()):
-                tape = GradientTape(plan, gradient, externals)
+                planned.backward.clear()
+                backward = transpose(plan, heads)
+                known = planned.backward[key] = backward, find_reach(plan, backward, heads)
+            tape = GradientTape(plan, heads, *known, externals)
         runtime = self._runtime
         checks = None
         if self._options.debug:
+            check_plan(plan)
+            if tape is not None:
+                check_transposed(plan, heads, tape.plan)
             checks = Comparison(
                 self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
             )
@@ -320,7 +329,7 @@ def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:
     for launch in plan.launches:
         if launch.segment.layout == "unbatched":
             unit = int(launch.units[0])
-            key = (plan.units.name(unit), launch.segment.reason)
-            known = found.get(key, (*key, 0, int(plan.units.node[unit])))
+            key = (plan.graph.name(unit), launch.segment.reason)
+            known = found.get(key, (*key, 0, int(plan.graph.node[unit])))
             found[key] = (*key, known[2] + len(launch.units), known[3])
     return tuple(found.values())

@@ -130,5 +130,5 @@ def launches(fn, samples, granularity, policy="depth", **options):
     options.setdefault("analysis_budget", None)
     batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
     assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches
-    assert sum(widths(batch)) == batch.plan.units.dependencies.size
+    assert sum(widths(batch)) == batch.plan.graph.dependencies.size
     return batch.report.launches

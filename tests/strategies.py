@@ -9,7 +9,7 @@ their own.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan.check import check_plan
+from gluon_dynbatch.modes import FLOATS, RECORDING
+from gluon_dynbatch.plan.check import check_plan, check_transposed
+from gluon_dynbatch.plan.plan import Plan
+from gluon_dynbatch.plan.transpose import Head, transpose
 from gluon_dynbatch.schedule import check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import check_graph
 
@@ -421,18 +424,33 @@ def sequence_batches(
     return Program(lambda sequence: run_sequence(block, sequence), samples, block)
 
 
+def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> List[Head]:
+    """Return some results of a plan that can have a gradient, or all, as heads."""
+    graph, heads = plan.graph, []
+    for slot in range(len(graph.slot_unit)) if slots is None else slots:
+        unit = graph.slot_unit[slot]
+        segment = graph.segments[graph.segment[unit]]
+        port = segment.outputs[slot - graph.slot0[unit]]
+        if segment.mode & RECORDING and port.dtype in FLOATS:
+            shape = (int(graph.dependencies.rows[unit]), port.row_size)
+            heads.append(Head(slot, 0, shape, port.dtype, segment.context))
+    return heads
+
+
 def check_invariants(batch: gdb.Batch) -> int:
     """Check graph, grouping and plan of a scope's last flush, and return its launches."""
     if batch.plan is None:
         assert batch.report.launches == 0
         return 0
-    graph = batch.plan.units.dependencies
+    graph = batch.plan.graph.dependencies
     check_graph(graph)
     groups = np.full(graph.size, -1, np.int32)
     for number, launch in enumerate(batch.plan.launches):
         groups[launch.units] = number
     check_groups(graph, groups)
     check_plan(batch.plan)
+    for heads in (heads_of(batch.plan), heads_of(batch.plan)[::3]):
+        check_transposed(batch.plan, heads, transpose(batch.plan, heads))
     launches = len(batch.plan.launches)
     assert lower_bound(graph) <= launches <= graph.size
     return launches

@@ -162,7 +162,7 @@ def test_three_rotations_of_three_cells(a, b, c):
             lambda s: chain(*s), samples, granularity="block", policy=policy, analysis_budget=None
         )
         counts[policy] = batch.report.launches
-        bounds.add(lower_bound(batch.plan.units.dependencies))
+        bounds.add(lower_bound(batch.plan.graph.dependencies))
     # {a} {b b} {c c c} {a a} {b}: every cell but one has to run twice.
     assert counts["depth"] < 9 and counts["search"] == 5
     assert max(bounds) <= counts["search"] <= counts["agenda"] <= counts["depth"]

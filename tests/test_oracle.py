@@ -16,7 +16,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch import scope as batch_module
 from gluon_dynbatch.cache import PlanCache
 from gluon_dynbatch.plan import check as plan_check
-from gluon_dynbatch.plan import plan
+from gluon_dynbatch.plan import make
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
@@ -190,7 +190,7 @@ def test_inference(program):
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_nobody_reads_change_nothing(kind, monkeypatch):
     """Numbers of rows are rounded up from 256 on; here all are, so that small programs will do."""
-    for module in (plan, plan_check):
+    for module in (make, plan_check):
         monkeypatch.setattr(module, "spare_rows", lambda rows: -rows % 8)
     spare = []
 

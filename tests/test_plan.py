@@ -12,22 +12,28 @@ from typing import Any, Callable, Dict, Tuple
 import mxnet as mx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan.check import check_plan
+from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import (
-    Fetches,
+    Arena,
     Gather,
     Mixed,
     Plan,
+    Reads,
     Region,
+    Scatter,
     Shared,
     Slice,
     Sum,
     Whole,
 )
+from gluon_dynbatch.plan.resolve import Layout, resolve
+from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import (
     WIDTH,
     Attention,
@@ -41,6 +47,7 @@ from tests.cells import (
     ready,
     tree,
 )
+from tests.strategies import heads_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -182,9 +189,12 @@ def test_every_golden_plan_has_a_case():
 def test_plans_are_stable_and_valid(name):
     plan = plan_of(name)
     check_plan(plan)
+    heads = heads_of(plan)
+    check_transposed(plan, heads, transpose(plan, heads))
     assert str(plan) == str(plan_of(name))
     assert plan.rows_gathered == len(plan.indices) and plan.indices.dtype == np.int32
-    assert plan.arena_bytes >= sum(4 * n * arena.unit for n, arena in zip(plan.sizes, plan.arenas))
+    sizes = [n * arena.row_size for n, arena in zip(plan.sizes, plan.arenas)]
+    assert plan.arena_bytes >= 4 * sum(sizes)
 
 
 def test_the_cases_show_every_kind_of_operand():
@@ -261,7 +271,7 @@ def test_refuses_two_signatures_in_one_launch():
     plan = plan_of("by_agenda")
     swapped = list(plan.launches)
     a, b = swapped[0].units, swapped[1].units
-    assert plan.units.dependencies.signature[a[0]] != plan.units.dependencies.signature[b[0]]
+    assert plan.graph.dependencies.signature[a[0]] != plan.graph.dependencies.signature[b[0]]
     both = np.concatenate([a, b])
     swapped[:2] = [swapped[0]._replace(units=both, rows=len(both))]
     refuses(plan._replace(launches=tuple(swapped)), "mixes signatures")
@@ -337,34 +347,195 @@ def test_refuses_gathers_outside_the_indices():
     refuses(plan._replace(indices=plan.indices + 1))
 
 
+# Transposed plans ------------------------------------------------------------------------------
+
+
+def test_a_transposed_plan_reads_like_a_plan():
+    """Trees: the last launch goes first, and each result gets what its readers wrote."""
+    plan = plan_of("trees")
+    roots = plan.launches[-1]
+    heads = heads_of(plan, plan.graph.slot0[roots.units].tolist())
+    backward = transpose(plan, heads)
+    check_transposed(plan, heads, backward)
+    assert str(backward).splitlines() == [
+        "arena 0: 20 rows of 4 float32 on cpu(0)",
+        "fill    arena 0[1:3] <- 2 arrays from outside",
+        "2       arena 0[9:11], arena 0[18:20] <- join x2(arena 0[4:12])",
+        "1       arena 0[3:6], arena 0[6:9] <- join x3(arena 0{3 rows})",
+        "0       arena 0[11:18] <- leaf x7(arena 0{7 rows})",
+        "fill 0  <- sum(arena 0{2 rows} + arena 0{2 rows} + arena 0[52:56] + arena 0[56:60] + "
+        "arena 0[64:68])",
+    ]
+
+
+@pytest.fixture
+def transposed():
+    """Chains, backward from their ends."""
+    plan = plan_of("chains")
+    ends = [int(plan.graph.slot0[launch.units[-1]]) for launch in plan.launches]
+    heads = heads_of(plan, ends)
+    return plan, heads, transpose(plan, heads)
+
+
+def refuses_transposed(transposed, match=".", **changes):
+    plan, heads, backward = transposed
+    check_transposed(plan, heads, backward)
+    with pytest.raises(AssertionError, match=match):
+        check_transposed(plan, heads, backward._replace(**changes))
+
+
+def test_refuses_to_go_backward_in_forward_order(transposed):
+    refuses_transposed(transposed, "reverse", launches=transposed[2].launches[::-1])
+
+
+def test_refuses_a_gradient_that_is_left_out(transposed):
+    first, second, last = transposed[2].launches
+    without = second._replace(operands=(None,))
+    refuses_transposed(transposed, "no gradient", launches=(first, without, last))
+    refuses_transposed(transposed, "gradient of fill 0 is missing", results=(None,))
+    short = second._replace(operands=())
+    refuses_transposed(transposed, "gradients of results", launches=(first, short, last))
+
+
+def test_refuses_the_gradient_of_another_row(transposed):
+    launches = transposed[2].launches
+    operand = launches[1].operands[0]
+    other = Slice(0, 0, operand.rows, WIDTH)
+    changed = launches[1]._replace(operands=(other,))
+    refuses_transposed(transposed, "other rows", launches=(launches[0], changed, launches[2]))
+
+
+def test_refuses_an_input_without_rows_for_its_gradient(transposed):
+    *launches, last = transposed[2].launches
+    refuses_transposed(transposed, launches=(*launches, last._replace(outputs=(None,))))
+
+
 # Reading rows ----------------------------------------------------------------------------------
 
 
+def resolved(elements, row_size, arena_row_size=4):
+    """Resolve rows that start at some elements of one arena."""
+    count = len(elements)
+    reads = Reads(
+        np.zeros(count, dtype=np.int64),
+        np.zeros(count, dtype=np.int64),
+        np.arange(count) * row_size,
+        np.full(count, row_size),
+        np.zeros(count, dtype=np.int64),
+        np.array(elements),
+    )
+    arenas = [Arena(arena_row_size, "float32", "cpu")]
+    (found,), indices = resolve(np.array([count]), np.array([row_size]), reads, arenas, 12)
+    return found, indices.tolist()
+
+
 def test_rows_side_by_side_are_a_slice_and_others_a_gather():
-    fetches = Fetches()
-    arena = gdb.plan.plan.Arena(4, "float32", "cpu")
-    region = fetches.reserve(arena, 6)
-    assert region == Region(0, 1, 6), "row 0 is the zero row"
-    at = np.array([4, 8, 12])
-    assert fetches.fetch(0, at, 4) == Slice(0, 4, 3, 4)
-    gather = fetches.fetch(0, at[::-1], 4)
-    assert type(gather) is Gather and fetches.indices().tolist() == [3, 2, 1]
-    assert fetches.fetch(0, np.array([8, 8]), 4).rows == 2
-    assert fetches.indices().tolist() == [3, 2, 1, 2, 2]
+    assert resolved([4, 8, 12], 4) == (Slice(0, 4, 3, 4), [])
+    assert resolved([12, 8, 4], 4) == (Gather(0, 4, 0, 3, 3, 4), [3, 2, 1])
+    assert resolved([8, 8], 4) == (Gather(0, 4, 0, 2, 2, 4), [2, 2])
     # Rows of two elements that start in the middle of the arena's rows.
-    half = fetches.fetch(0, np.array([10, 4]), 2)
-    assert (half.grain, half.rows) == (2, 2) and fetches.indices().tolist()[5:] == [5, 2]
-    # An offset that no row length divides is read element by element.
-    odd = fetches.fetch(0, np.array([5, 12]), 2)
-    assert odd.grain == 1 and fetches.indices().tolist()[7:] == [5, 6, 12, 13]
+    assert resolved([10, 4], 2) == (Gather(0, 2, 0, 2, 2, 2), [5, 2])
+    # An offset that no row size divides is read element by element.
+    assert resolved([5, 12], 2) == (Gather(0, 1, 0, 4, 2, 2), [5, 6, 12, 13])
+    # A row that spans several rows of its arena.
+    assert resolved([16, 4], 8) == (Gather(0, 4, 0, 4, 2, 8), [4, 5, 1, 2])
+
+
+def brute_force(rows, row_size, reads, arenas):
+    wanted = [np.zeros(n * size) for n, size in zip(rows, row_size)]
+    for operand, _, target, length, arena, element in zip(*(x.tolist() for x in reads)):
+        wanted[operand][target : target + length] += arenas[arena][element : element + length]
+    return wanted
+
+
+def evaluate(operand, arenas, indices):
+    """Return the rows that an operand names."""
+    if isinstance(operand, Slice):
+        size = operand.rows * operand.row_size
+        found = arenas[operand.arena][operand.element : operand.element + size]
+        return found.reshape((-1, operand.row_size))
+    if isinstance(operand, Gather):
+        index = indices[operand.first : operand.first + operand.indices]
+        return arenas[operand.arena].reshape((-1, operand.grain))[index].reshape(operand.rows, -1)
+    if isinstance(operand, Sum):
+        total = evaluate(operand.levels[0], arenas, indices).copy()
+        for level in operand.levels[1:]:
+            total[: level.rows] += evaluate(level, arenas, indices)
+        return total
+    if isinstance(operand, Mixed):
+        rows = np.concatenate([evaluate(part, arenas, indices) for part in operand.parts])
+        return rows[indices[operand.first : operand.first + operand.rows]]
+    assert isinstance(operand, Scatter)
+    rows = evaluate(operand.source, arenas, indices)
+    total = np.zeros((operand.rows, rows.shape[1]))
+    np.add.at(total, indices[operand.first : operand.first + len(rows)], rows)
+    return total
+
+
+@st.composite
+def some_reads(draw):
+    """Operands with any number of reads per row, aligned or not, of arenas of several row sizes."""
+    number = st.integers
+    sizes = draw(st.lists(st.sampled_from([2, 4, 6]), min_size=1, max_size=3))
+    row_sizes = draw(st.lists(st.sampled_from([2, 4, 6, 12]), min_size=1, max_size=3))
+    rows = draw(st.lists(number(1, 6), min_size=len(row_sizes), max_size=len(row_sizes)))
+    step = draw(st.sampled_from([1, 2, 2, 2]))
+    reads = []
+    for _ in range(draw(number(1, 30))):
+        operand = draw(number(0, len(rows) - 1))
+        total = rows[operand] * row_sizes[operand]
+        length = draw(st.sampled_from([row_sizes[operand], step]))
+        target = draw(number(0, (total - length) // step)) * step
+        if draw(st.booleans()):
+            target = target // row_sizes[operand] * row_sizes[operand]
+        arena = draw(number(0, len(sizes) - 1))
+        element = sizes[arena] + draw(number(0, 10)) * step
+        reads.append((operand, 0, target, length, arena, element))
+    columns = (np.array(column, dtype=np.int64) for column in zip(*reads))
+    return np.array(rows), np.array(row_sizes), Reads(*columns), sizes
+
+
+@given(some_reads(), st.sampled_from([2, 12]))
+def test_operands_are_the_sums_of_their_reads(reading, most_levels):
+    rows, row_sizes, reads, sizes = reading
+    arenas = [Arena(size, "float32", "cpu") for size in sizes]
+    operands, indices = resolve(rows, row_sizes, reads, arenas, most_levels)
+    rng = np.random.RandomState(0)
+    memory = [rng.randint(1, 1000, 60).astype(float) for _ in sizes]
+    for array, size in zip(memory, sizes):
+        array[:size] = 0
+    for operand, wanted in zip(operands, brute_force(rows, row_sizes, reads, memory)):
+        if operand is None:
+            assert not wanted.any()
+        else:
+            found = evaluate(operand, memory, indices)
+            np.testing.assert_array_equal(found.reshape(-1), wanted)
+            assert isinstance(operand, Scatter) or depth_of(operand) <= most_levels
+
+
+def depth_of(operand):
+    if isinstance(operand, Mixed):
+        return max(map(depth_of, operand.parts))
+    return len(operand.levels) if isinstance(operand, Sum) else 1
+
+
+@pytest.mark.parametrize("column", ["operand", "target"])
+def test_reads_without_a_target_are_an_error(column):
+    one = np.ones(1, dtype=np.int64)
+    reads = Reads(0 * one, 0 * one, 0 * one, 4 * one, 0 * one, 4 * one)
+    arenas = [Arena(4, "float32", "cpu")]
+    for number in (-1, 1):
+        with pytest.raises(ValueError, match="target"):
+            resolve(one, 4 * one, reads._replace(**{column: number * one}), arenas, 12)
 
 
 def test_memory_of_an_arena_is_the_sum_of_its_rows():
-    fetches = Fetches()
-    arena = gdb.plan.plan.Arena(4, "float32", "cpu")
-    regions = [fetches.reserve(arena, rows) for rows in (2, 3, 1)]
-    assert [r.start for r in regions] == [1, 3, 6] and fetches.sizes == [7]
-    assert fetches.reserve(arena._replace(dtype="float64"), 1) == Region(1, 1, 1)
+    layout = Layout()
+    arena = Arena(4, "float32", "cpu")
+    regions = [layout.reserve(arena, rows) for rows in (2, 3, 1)]
+    assert regions[0] == Region(0, 1, 2), "row 0 is the zero row"
+    assert [r.start for r in regions] == [1, 3, 6] and layout.sizes == [7]
+    assert layout.reserve(arena._replace(dtype="float64"), 1) == Region(1, 1, 1)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.gradient import GradientTape
+from gluon_dynbatch.run.backward import GradientTape
 from gluon_dynbatch.run.profiling import PROFILER
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.

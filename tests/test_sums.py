@@ -179,7 +179,7 @@ def test_sums_that_repeat_sums_stay_short() -> None:
     net.hybridize()
     batch = check_against_loop(net, inputs(3), granularity="operator", policy="depth")
     assert batch.plan is not None
-    assert np.diff(batch.plan.units.term0).max() <= MOST_TERMS
+    assert np.diff(batch.plan.graph.term0).max() <= MOST_TERMS
 
 
 class Wide(gdb.DynamicHybridBlock):

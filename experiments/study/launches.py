@@ -57,7 +57,7 @@ def timed_launches(found: List[Tuple[Any, str, int, float]]) -> Iterator[None]:
         launch_one(execution, number, launch)
         mx.nd.waitall()
         elapsed = 1e3 * (time.perf_counter() - started)
-        name = execution.plan.units.name(int(launch.units[0])).rpartition("_")[2]
+        name = execution.plan.graph.name(int(launch.units[0])).rpartition("_")[2]
         rows = max((region.rows for region in launch.outputs), default=0)
         found.append((launch.segment, name, rows, elapsed))
 

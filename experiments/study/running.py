@@ -132,7 +132,7 @@ class Contender:
         budget = gdb.Budget(**parse_budget(flush.budget))
         if budget.is_zero:
             return 0
-        return analyze(self.batch.plan.units.dependencies, flush.policy, budget, self._rate).visits
+        return analyze(self.batch.plan.graph.dependencies, flush.policy, budget, self._rate).visits
 
     def forget(self) -> None:
         """Drop the plans made so far, so that the next run makes its own."""

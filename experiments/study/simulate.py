@@ -106,7 +106,7 @@ def simulate(
 
 def _simulate(contender: Contender, workload: Workload, samples: Sequence[Any]) -> _Once:
     timing = contender.run(workload, samples, "inference")
-    graph = contender.batch.plan.units.dependencies
+    graph = contender.batch.plan.graph.dependencies
     analysis = analyze(graph, contender.options["policy"], gdb.Budget())
     return _Once(
         timing.calls,

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 __all__ = ["planning", "recording", "scheduling"]
 
 try:
@@ -16,5 +14,3 @@ except ImportError as error:
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "
         "`python setup.py build_ext --inplace` in a checkout; it needs a C compiler and Cython"
     ) from error
-
-PLANNING: Any = planning

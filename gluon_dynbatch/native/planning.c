@@ -1,15 +1,14 @@
 /* The parts of planning that look at every unit, in C.
  *
- * Each function does what the NumPy code beside its caller does, in one pass; the callers are named
- * below.  All arguments are buffers of a fixed width, most often NumPy arrays; results are written
- * into buffers that the caller made.  Nothing here is needed: without a C compiler, or with
- * GLUON_DYNBATCH_NATIVE=0, NumPy does everything.
+ * The callers are named below.  Arguments are buffers of a fixed width, most often NumPy arrays;
+ * results are written into buffers that the caller made, but for those of `resolve`.
  *
  *   survey     expand.py: which arguments all calls share, and who delivers which argument
  *   unused     expand.py: calls whose results nobody reads
  *   wire       wiring.py: numbers units, slots, inputs and terms
- *   order      order.py: the order of units within their launches
- *   resolve    plan.py: where the operands of launches lie
+ *   order      plan/order.py: the order of units within their launches
+ *   ancestors  plan/reach.py: the units that some units depend on
+ *   resolve    plan/resolve.py: reads of rows as slices, gathers and sums
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -396,125 +395,371 @@ order(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* -------------------------------------------------------------------------------- resolve */
+/* ------------------------------------------------------------------------------ ancestors */
 
-typedef struct {
-    const int64_t *order, *input0, *term0, *element, *arena;
-    const int32_t *arena_unit;
-    int32_t *index;
-    int64_t indices;
-} Resolving;
-
-/* Finds the rows that one summand of one operand has for the first `count` members: a slice
- * (arena, element, -1, rows), indices (arena, first, count, rows), or None if it is neither. */
 static PyObject *
-resolve_summand(Resolving *s, int64_t low, int64_t count, int64_t port, int64_t level, int64_t unit)
+ancestors(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    int64_t arena = -1, start = 0, before = 0, first = s->indices;
-    int follows = 1;
-    for (int64_t j = 0; j < count; j++) {
-        int64_t input = s->input0[s->order[low + j]] + port;
-        int64_t term = s->term0[input] + level;
-        int64_t element = s->element[term];
-        if (term >= s->term0[input + 1] || (j && s->arena[term] != arena))
-            goto other;
-        if (j == 0) {
-            arena = s->arena[term];
-            start = element;
-        }
-        else if (element != before + unit)
-            follows = 0;
-        before = element;
-        if (s->arena_unit[arena] != unit || element % unit) {
-            if (!follows)
-                goto other;
-            s->index[first + j] = -1;
-        }
-        else
-            s->index[first + j] = (int32_t)(element / unit);
-    }
-    if (follows)
-        return Py_BuildValue("(LLLL)", arena, start, -1LL, count);
-    for (int64_t j = 0; j < count; j++)
-        if (s->index[first + j] < 0)
-            goto other;
-    s->indices = first + count;
-    return Py_BuildValue("(LLLL)", arena, first, count, count);
-other:
+    Buffers buffers;
+    void *data[4];
+    Py_ssize_t sizes[4];
+    /* Predecessors; per unit whether to look behind it; per unit whether it is reached. */
+    if (open_buffers(&buffers, args, "libB", data, sizes) < 0)
+        return NULL;
+    const int64_t *offsets = data[0];
+    const int32_t *preds = data[1];
+    const uint8_t *through = data[2];
+    uint8_t *reached = data[3];
+    for (Py_ssize_t u = sizes[3] - 1; u >= 0; u--)
+        if (reached[u] && through[u])
+            for (int64_t k = offsets[u]; k < offsets[u + 1]; k++)
+                reached[preds[k]] = 1;
+    release(&buffers);
     Py_RETURN_NONE;
 }
 
-/* Returns the summands of an operand of the members from `low` to `high`, or None. */
-static PyObject *
-resolve_operand(Resolving *s, int64_t low, int64_t high, int64_t port, int64_t unit)
+/* -------------------------------------------------------------------------------- resolve */
+
+/* Where a row is read; element -1 for a row of zeros. */
+typedef struct {
+    int64_t arena, element;
+} Source;
+
+typedef struct {
+    /* The types of operands. */
+    PyObject *slice, *gather, *mixed, *sum, *scatter;
+    int64_t most_levels;
+    /* Per read, and per arena. */
+    const int64_t *target, *length, *arena, *element, *row_size;
+    int64_t arenas;
+    /* All gather indices; `lost` if there was no memory for one. */
+    int32_t *index;
+    int64_t indices, room;
+    int lost;
+} Resolving;
+
+/* The rows of one target: per row how many sources it has, and where the first of them stands. */
+typedef struct {
+    int64_t rows, size, total, most;
+    int64_t *count, *first, *row_at;
+    Source *sources, *level;
+} Target;
+
+static int64_t
+gcd(int64_t a, int64_t b)
 {
-    int64_t levels = 0, kept = s->indices;
-    for (int64_t i = low; i < high; i++) {
-        int64_t input = s->input0[s->order[i]] + port;
-        int64_t summands = s->term0[input + 1] - s->term0[input];
-        levels = summands > levels ? summands : levels;
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
     }
-    PyObject *list = PyList_New(0);
-    for (int64_t level = 0; list != NULL && level < levels; level++) {
-        int64_t count = high - low;
-        while (count > 1) {
-            int64_t input = s->input0[s->order[low + count - 1]] + port;
-            if (s->term0[input + 1] - s->term0[input] > level)
-                break;
-            count--;
+    return a;
+}
+
+static void
+keep_index(Resolving *s, int64_t value)
+{
+    if (s->indices == s->room) {
+        int64_t room = 2 * s->room + 1024;
+        int32_t *moved = PyMem_Realloc(s->index, room * sizeof(int32_t));
+        if (moved == NULL) {
+            s->lost = 1;
+            return;
         }
-        PyObject *found = resolve_summand(s, low, count, port, level, unit);
-        if (found == NULL || found == Py_None) {
-            s->indices = kept;
-            Py_CLEAR(list);
+        s->index = moved;
+        s->room = room;
+    }
+    s->index[s->indices++] = (int32_t)value;
+}
+
+/* Names rows that lie in one arena. */
+static PyObject *
+fetch_one(Resolving *s, int64_t arena, const Source *sources, int64_t count, int64_t size)
+{
+    int64_t row_size = s->row_size[arena], grain = gcd(size, row_size);
+    int64_t start = sources[0].element < 0 ? 0 : sources[0].element, first = s->indices;
+    int follows = 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t element = sources[i].element;
+        /* Row 0 of the arena has as many zeros as it is long. */
+        if (element < 0) {
+            follows &= size <= row_size;
+            element = 0;
+        }
+        follows &= element == start + i * size;
+        if (element % grain)
+            grain = gcd(grain, element);
+    }
+    if (follows)
+        return PyObject_CallFunction(s->slice, "LLLL", arena, start, count, size);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < size / grain; k++)
+            keep_index(s, sources[i].element < 0 ? 0 : sources[i].element / grain + k);
+    return PyObject_CallFunction(s->gather, "LLLLLL", arena, grain, first, s->indices - first,
+                                 count, size);
+}
+
+/* Names rows that lie in several arenas; `arena` of rows of zeros is any of these. */
+static PyObject *
+fetch_mixed(Resolving *s, const Source *sources, int64_t count, int64_t size)
+{
+    Source *part = PyMem_Malloc(count * sizeof(Source));
+    int64_t *place = PyMem_Malloc(count * sizeof(int64_t)), done = 0;
+    PyObject *parts = PyList_New(0), *made = NULL;
+    int failed = part == NULL || place == NULL || parts == NULL;
+    for (int64_t arena = 0; !failed && arena < s->arenas; arena++) {
+        int64_t members = 0;
+        for (int64_t i = 0; i < count; i++)
+            if (sources[i].arena == arena) {
+                place[i] = done++;
+                part[members++] = sources[i];
+            }
+        if (members) {
+            PyObject *found = fetch_one(s, arena, part, members, size);
+            failed = found == NULL || PyList_Append(parts, found) < 0;
+            Py_XDECREF(found);
+        }
+    }
+    if (!failed) {
+        int64_t first = s->indices;
+        for (int64_t i = 0; i < count; i++)
+            keep_index(s, place[i]);
+        made = PyObject_CallFunction(s->mixed, "NLLL", PyList_AsTuple(parts), first, count, size);
+    }
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    PyMem_Free(part);
+    PyMem_Free(place);
+    Py_XDECREF(parts);
+    return made;
+}
+
+static PyObject *
+fetch(Resolving *s, Source *sources, int64_t count, int64_t size)
+{
+    int64_t arena = -1;
+    int mixed = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (sources[i].element >= 0) {
+            mixed |= arena >= 0 && arena != sources[i].arena;
+            arena = arena < 0 ? sources[i].arena : arena;
+        }
+    if (!mixed)
+        return fetch_one(s, arena, sources, count, size);
+    for (int64_t i = 0; i < count; i++)
+        if (sources[i].element < 0)
+            sources[i].arena = arena;
+    return fetch_mixed(s, sources, count, size);
+}
+
+/* Finds the longest rows that every read of a target consists of, and makes room for them. */
+static int
+open_target(Resolving *s, Target *t, const int32_t *reads, int64_t count)
+{
+    int64_t grain = t->size, end = t->rows * t->size;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t target = s->target[reads[i]], length = s->length[reads[i]];
+        if (target < 0 || target + length > end) {
+            PyErr_SetString(PyExc_ValueError, "a read leaves its target");
+            return -1;
+        }
+        if (target % grain || length % grain)
+            grain = gcd(gcd(grain, target), length);
+        t->total += length;
+    }
+    t->rows = end / grain;
+    t->total /= grain;
+    t->size = grain;
+    t->count = PyMem_Calloc(3 * t->rows + 2, sizeof(int64_t));
+    t->sources = PyMem_Malloc((t->total + t->rows + 1) * sizeof(Source));
+    if (t->count == NULL || t->sources == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    t->first = t->count + t->rows;
+    t->row_at = t->first + t->rows + 1;
+    t->level = t->sources + t->total;
+    return 0;
+}
+
+/* Lists the sources of each row, as the reads come. */
+static void
+list_sources(Resolving *s, Target *t, const int32_t *reads, int64_t count)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < count; i++) {
+            int64_t row = s->target[reads[i]] / t->size, rows = s->length[reads[i]] / t->size;
+            for (int64_t k = 0; k < rows; k++, row++) {
+                int64_t nth = t->count[row]++;
+                if (pass)
+                    t->sources[t->first[row] + nth] = (Source){
+                        s->arena[reads[i]], s->element[reads[i]] + k * t->size};
+            }
+        }
+        if (pass)
+            break;
+        for (int64_t row = 0; row < t->rows; row++) {
+            t->most = t->count[row] > t->most ? t->count[row] : t->most;
+            t->first[row + 1] = t->first[row] + t->count[row];
+            t->count[row] = 0;
+        }
+    }
+}
+
+/* Lets rows with more sources come first, if levels would have many gaps; says whether it did. */
+static int
+order_rows(Target *t)
+{
+    int gaps = 0;
+    for (int64_t row = 0; row < t->rows; row++) {
+        t->row_at[row] = row;
+        gaps |= row && t->count[row] > t->count[row - 1];
+    }
+    if (!gaps || t->most == 1 || t->most * t->rows <= 2 * t->total)
+        return 0;
+    int64_t at = 0;
+    for (int64_t sources = t->most; sources >= 0; sources--)
+        for (int64_t row = 0; row < t->rows; row++)
+            if (t->count[row] == sources)
+                t->row_at[at++] = row;
+    return 1;
+}
+
+/* Names the levels of a target: of each row the first source, the second, ... */
+static PyObject *
+add_levels(Resolving *s, Target *t)
+{
+    PyObject *levels = PyTuple_New(t->most);
+    for (int64_t level = 0; levels != NULL && level < t->most; level++) {
+        int64_t reached = t->rows;
+        while (level && t->count[t->row_at[reached - 1]] <= level)
+            reached--;
+        for (int64_t i = 0; i < reached; i++) {
+            int64_t row = t->row_at[i];
+            if (level < t->count[row])
+                t->level[i] = t->sources[t->first[row] + level];
+            else
+                t->level[i].element = -1;
+        }
+        PyObject *found = fetch(s, t->level, reached, t->size);
+        if (found == NULL)
+            Py_CLEAR(levels);
+        else if (t->most == 1) {
+            Py_DECREF(levels);
             return found;
         }
-        if (PyList_Append(list, found) < 0)
-            Py_CLEAR(list);
-        Py_DECREF(found);
+        else
+            PyTuple_SET_ITEM(levels, level, found);
     }
-    return list;
+    return levels == NULL ? NULL : PyObject_CallFunction(s->sum, "(N)", levels);
+}
+
+/* Names what a target reads: `count` of all reads. */
+static PyObject *
+resolve_target(Resolving *s, Target *t, const int32_t *reads, int64_t count)
+{
+    if (open_target(s, t, reads, count) < 0)
+        return NULL;
+    list_sources(s, t, reads, count);
+    if (t->most > s->most_levels) {
+        PyObject *source = fetch(s, t->sources, t->total, t->size);
+        int64_t first = s->indices;
+        for (int64_t row = 0; row < t->rows; row++)
+            for (int64_t k = 0; k < t->count[row]; k++)
+                keep_index(s, row);
+        return source == NULL ? NULL
+                              : PyObject_CallFunction(s->scatter, "NLL", source, first, t->rows);
+    }
+    int moved = order_rows(t);
+    PyObject *total = add_levels(s, t);
+    if (total == NULL || !moved)
+        return total;
+    int64_t first = s->indices;
+    /* The places of rows, where their sources were counted. */
+    for (int64_t i = 0; i < t->rows; i++)
+        t->count[t->row_at[i]] = i;
+    for (int64_t row = 0; row < t->rows; row++)
+        keep_index(s, t->count[row]);
+    return PyObject_CallFunction(s->mixed, "(N)LLL", total, first, t->rows, t->size);
+}
+
+/* Sorts reads by target, as they come; returns the reads, and in `ends` where those of each end. */
+static int32_t *
+sort_reads(const int64_t *targets, int64_t count, int64_t *ends, int64_t groups)
+{
+    int32_t *reads = PyMem_Malloc((count + 1) * sizeof(int32_t));
+    if (reads == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (targets[i] < 0 || targets[i] >= groups) {
+            PyMem_Free(reads);
+            PyErr_SetString(PyExc_ValueError, "a read without target");
+            return NULL;
+        }
+        ends[targets[i] + 1]++;
+    }
+    for (int64_t k = 0; k < groups; k++)
+        ends[k + 1] += ends[k];
+    for (int64_t i = 0; i < count; i++)
+        reads[ends[targets[i]]++] = (int32_t)i;
+    return reads;
 }
 
 static PyObject *
 resolve(PyObject *Py_UNUSED(module), PyObject *args)
 {
     Buffers buffers;
-    void *data[13];
-    Py_ssize_t sizes[13];
-    if (open_buffers(&buffers, args, "llillllliibiI", data, sizes) < 0)
+    void *data[8];
+    Py_ssize_t sizes[8];
+    Resolving s = {.slice = NULL};
+    PyObject *arrays = NULL, *made = NULL;
+    if (!PyArg_ParseTuple(args, "(OOOOO)LO!", &s.slice, &s.gather, &s.mixed, &s.sum, &s.scatter,
+                          &s.most_levels, &PyTuple_Type, &arrays))
         return NULL;
-    const int64_t *first = data[1], *rows = data[3];
-    const int32_t *segment = data[2], *port0 = data[8], *port_unit = data[9];
-    const uint8_t *shared = data[10];
-    Resolving s = {.order = data[0], .input0 = data[4], .term0 = data[5], .element = data[6],
-                   .arena = data[7], .arena_unit = data[11], .index = data[12]};
-    PyObject *launches = PyList_New(0);
-    for (Py_ssize_t k = 0; launches != NULL && k + 1 < sizes[1]; k++) {
-        int64_t low = first[k], high = first[k + 1];
-        int32_t number = segment[s.order[low]];
-        int single = 1;
-        for (int64_t i = low; single && i < high; i++)
-            single = rows[s.order[i]] == 1;
-        PyObject *operands = PyList_New(0);
-        for (int32_t p = port0[number]; operands != NULL && p < port0[number + 1]; p++) {
-            PyObject *found = Py_None;
-            if (single && !shared[p])
-                found = resolve_operand(&s, low, high, p - port0[number], port_unit[p]);
-            else
-                Py_INCREF(found);
-            if (found == NULL || PyList_Append(operands, found) < 0)
-                Py_CLEAR(operands);
-            Py_XDECREF(found);
-        }
-        if (operands == NULL || PyList_Append(launches, operands) < 0)
-            Py_CLEAR(launches);
-        Py_XDECREF(operands);
+    /* Per target rows and row size; per read target, element, elements, arena and element there;
+     * per arena its row size. */
+    if (open_buffers(&buffers, arrays, "llllllll", data, sizes) < 0)
+        return NULL;
+    const int64_t *rows = data[0], *size = data[1];
+    s.target = data[3], s.length = data[4], s.arena = data[5], s.element = data[6];
+    s.row_size = data[7], s.arenas = sizes[7];
+    int64_t *ends = PyMem_Calloc(sizes[0] + 1, sizeof(int64_t));
+    if (ends == NULL) {
+        release(&buffers);
+        return PyErr_NoMemory();
     }
+    int32_t *reads = sort_reads(data[2], sizes[2], ends, sizes[0]);
+    PyObject *found = reads == NULL ? NULL : PyList_New(sizes[0]);
+    for (Py_ssize_t k = 0; found != NULL && k < sizes[0]; k++) {
+        int64_t low = k ? ends[k - 1] : 0;
+        Target t = {.rows = rows[k], .size = size[k]};
+        PyObject *operand = Py_None;
+        if (ends[k] > low)
+            operand = resolve_target(&s, &t, reads + low, ends[k] - low);
+        else
+            Py_INCREF(operand);
+        PyMem_Free(t.count);
+        PyMem_Free(t.sources);
+        if (s.lost)
+            PyErr_NoMemory();
+        if (operand == NULL || s.lost) {
+            Py_XDECREF(operand);
+            Py_CLEAR(found);
+        }
+        else
+            PyList_SET_ITEM(found, k, operand);
+    }
+    if (found != NULL)
+        made = Py_BuildValue("(NN)", found,
+                             PyByteArray_FromStringAndSize((char *)s.index,
+                                                           s.indices * sizeof(int32_t)));
+    PyMem_Free(ends);
+    PyMem_Free(reads);
+    PyMem_Free(s.index);
     release(&buffers);
-    if (launches == NULL)
-        return NULL;
-    return Py_BuildValue("(NL)", launches, s.indices);
+    return made;
 }
 
 static PyMethodDef METHODS[] = {
@@ -522,6 +767,7 @@ static PyMethodDef METHODS[] = {
     {"unused", unused, METH_VARARGS, NULL},
     {"wire", wire, METH_VARARGS, NULL},
     {"order", order, METH_VARARGS, NULL},
+    {"ancestors", ancestors, METH_VARARGS, NULL},
     {"resolve", resolve, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,13 +1,42 @@
-"""The checker of plans: every invariant, spelled out against the units that a plan was made for."""
+"""The checker of plans, forward and transposed: every invariant, spelled out against the graph.
+
+What operands read is checked by running the plan on random integers in place of the rows that
+launches write: an operand is right if it is the sum of what the graph says that it reads.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from bisect import bisect_left
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..schedule.dependencies import Array, ragged_range
-from .plan import Gather, Launch, Mixed, Plan, Shared, Slice, Sum, Whole, spare_rows
+from ..schedule.dependencies import Array
+from .plan import (
+    Gather,
+    Launch,
+    Mixed,
+    Operand,
+    Plan,
+    Region,
+    Scatter,
+    Slice,
+    Sum,
+    Whole,
+    spare_rows,
+)
+from .transpose import Head
+
+
+class _Piece(NamedTuple):
+    """Something that an operand reads."""
+
+    #: First element within the operand.
+    target: int
+    size: int
+    #: Place that is read.
+    arena: int
+    element: int
 
 
 def check_plan(plan: Plan) -> None:
@@ -17,118 +46,236 @@ def check_plan(plan: Plan) -> None:
     launches and are the rows that the members need, and every arena row is written once.
     """
     _check_launches(plan)
-    _check_writes(plan)
-    for number, launch in enumerate(plan.launches):
-        assert launch.spare in (0, spare_rows(launch.rows)), f"launch {number}: spare rows"
-        assert not launch.spare or launch.segment.spares_rows, f"launch {number} spares no rows"
-        assert len(launch.operands) == len(launch.segment.inputs), f"launch {number}: operands"
+    sparing = [launch for launch in plan.launches if launch.segment.spares_rows]
+    _check_writes(plan, sum(spare_rows(one.rows) * len(one.outputs) for one in sparing))
+    _check_places(plan)
+    machine = _Machine(plan)
+    for launch in plan.launches:
+        name = f"launch {launch.number}"
+        assert launch.spare in (0, spare_rows(launch.rows)), f"{name}: spare rows"
+        assert not launch.spare or launch.segment.spares_rows, f"{name} spares no rows"
+        assert len(launch.operands) == len(launch.segment.inputs), f"{name}: operands"
         for p, operand in enumerate(launch.operands):
-            where = f"operand {p} of launch {number}"
-            if isinstance(operand, (Whole, Shared)):
-                _check_shared(plan, launch, p, where)
-                continue
-            levels = operand.levels if isinstance(operand, Sum) else (operand,)
-            for level, fetch in enumerate(levels):
-                _check_rows(plan, launch, p, level, fetch, where)
+            where, port = f"operand {p} of {name}", launch.segment.inputs[p]
+            if isinstance(operand, Whole):
+                at = plan.graph.term0[plan.graph.input0[launch.units[0]] + p]
+                assert plan.graph.term[at] == -1 - operand.external, f"{where} is another array"
+            else:
+                size = port.row_size * (1 if port.shared else launch.rows)
+                machine.check(operand, size, _pieces(plan, launch, p), where)
+        machine.run(launch)
+
+
+def check_transposed(plan: Plan, heads: Sequence[Head], backward: Plan) -> None:
+    """Raise ``AssertionError`` if `backward` is not how gradients of `heads` go back in `plan`.
+
+    Launches run in reverse.  Each gets the sum of the gradients that readers of its results have
+    written by then, so do the fills of `plan`, and every arena row is written once.
+    """
+    numbers = [launch.number for launch in backward.launches]
+    assert numbers == sorted(set(numbers), reverse=True), "launches are not in reverse"
+    _check_writes(backward, 0)
+    machine, pieces = _Machine(backward), _gradients(plan, heads, backward)
+
+    def check(operand: Optional[Operand], region: Optional[Region], where: str) -> None:
+        assert region is not None
+        size = region.rows * plan.arenas[region.arena].row_size
+        machine.check(operand, size, pieces.get(region, []), where)
+
+    for launch in backward.launches:
+        name, results = f"launch {launch.number}", plan.launches[launch.number].outputs
+        assert len(launch.operands) == len(results), f"{name}: gradients of results"
+        assert any(launch.operands), f"{name} gets no gradient"
+        _check_gradients(plan, launch, set(numbers))
+        for out, (operand, region) in enumerate(zip(launch.operands, results)):
+            check(operand, region, f"the gradient of result {out} of {name}")
+        machine.run(launch)
+    assert len(backward.results) == len(plan.fills), "gradients of fills"
+    for number, (operand, fill) in enumerate(zip(backward.results, plan.fills)):
+        check(operand, fill.region, f"the gradient of fill {number}")
 
 
 def _check_launches(plan: Plan) -> None:
-    graph = plan.units.dependencies
+    graph = plan.graph.dependencies
     ran = np.concatenate([launch.units for launch in plan.launches] or [np.zeros(0, np.int64)])
     assert np.array_equal(np.sort(ran), np.arange(graph.size)), "a unit does not run exactly once"
-    launch_of = np.zeros(graph.size, dtype=np.int64)
-    for number, launch in enumerate(plan.launches):
-        launch_of[launch.units] = number
+    for launch in plan.launches:
         signatures = graph.signature[launch.units]
-        assert (signatures == signatures[0]).all(), f"launch {number} mixes signatures"
-        assert launch.rows == int(graph.rows[launch.units].sum()), f"launch {number}: wrong rows"
+        assert (signatures == signatures[0]).all(), f"launch {launch.number} mixes signatures"
+        rows = int(graph.rows[launch.units].sum())
+        assert launch.rows == rows, f"launch {launch.number}: wrong rows"
     owners = np.repeat(np.arange(graph.size), np.diff(graph.offsets))
+    launch_of = plan.launch_of()
     assert (launch_of[graph.preds] < launch_of[owners]).all(), (
         "an operand comes from a later launch"
     )
 
 
-def _check_writes(plan: Plan) -> None:
+def _check_writes(plan: Plan, spare: int) -> None:
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    regions = [region for launch in plan.launches for region in launch.outputs]
+    regions = [region for launch in plan.launches for region in launch.regions]
     for region in regions + [fill.region for fill in plan.fills]:
         written[region.arena][region.start : region.start + region.rows] += 1
     for rows in written:
         assert rows[0] == 0, "the zero row is written"
         assert (rows <= 1).all(), "an arena row is not written exactly once"
-    spare = sum(
-        spare_rows(launch.rows) * len(launch.outputs)
-        for launch in plan.launches
-        if launch.segment.spares_rows
-    )
     left = sum(int((rows[1:] == 0).sum()) for rows in written)
     assert left == spare, f"{left} rows are not written exactly once, {spare} are spare"
 
 
-def _check_shared(plan: Plan, launch: Launch, p: int, where: str) -> None:
-    units, operand = plan.units, launch.operands[p]
-    at = int(units.term0[units.input0[launch.units[0]] + p])
-    if isinstance(operand, Whole):
-        assert units.term[at] == -1 - operand.external, f"{where} is another array"
-    else:
-        assert isinstance(operand, Shared)
-        place = int(plan.term_arena[at]), int(plan.term_element[at])
-        assert place == (operand.arena, operand.element), f"{where} is another array"
+def _check_places(plan: Plan) -> None:
+    """Check that results and arrays from outside are where the tables of places say."""
+    for launch in plan.launches:
+        rows = plan.graph.dependencies.rows[launch.units]
+        for out, region in enumerate(launch.regions):
+            slot = plan.graph.slot0[launch.units] + out
+            first = region.start + np.cumsum(rows) - rows
+            element = first * plan.arenas[region.arena].row_size
+            right = (plan.arena_of[slot] == region.arena) & (plan.element_of[slot] == element)
+            assert right.all(), f"a result of launch {launch.number} has another place"
+    for number, fill in enumerate(plan.fills):
+        term = -1 - np.array(fill.externals)
+        low, size = fill.region.start, plan.arenas[fill.region.arena].row_size
+        element = [*plan.element_of[term].tolist(), (low + fill.region.rows) * size]
+        right = element[0] == low * size and (np.diff(element) > 0).all()
+        assert right and (plan.arena_of[term] == fill.region.arena).all(), f"fill {number}"
 
 
-def _check_rows(plan: Plan, launch: Launch, p: int, level: int, fetch: Any, where: str) -> None:
-    arena, element, have = _rows_wanted(plan, launch, p, level)
-    got_arena, got = _rows_read(plan, fetch, where)
-    reached = len(got)
-    if level:
-        assert not have[reached:].any(), f"{where} leaves out a summand"
-    else:
-        assert reached == launch.rows, f"{where} has {reached} rows, not {launch.rows}"
-    arena, element, have = arena[:reached], element[:reached], have[:reached]
-    right = (got_arena == arena) & (got == element)
-    assert right[have].all(), f"{where} reads other rows than its members need"
-    assert (got[~have] == 0).all(), f"{where} adds something where there is nothing to add"
+def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int]) -> None:
+    """Check which inputs of a launch get a gradient: those behind which one is wanted."""
+    for p, port in enumerate(launch.segment.inputs):
+        whole = isinstance(plan.launches[launch.number].operands[p], Whole)
+        wanted = False
+        if port.differentiable and not whole:
+            own = plan.graph.term[[at for at, _, _ in _terms(plan, launch, p)]]
+            makers = plan.launch_of()[plan.graph.slot_unit[own[own >= 0]]]
+            wanted = bool((own < 0).any()) or not numbers.isdisjoint(makers.tolist())
+        found = launch.outputs[p] is not None
+        assert found == wanted, f"input {p} of launch {launch.number}: gradient"
 
 
-def _rows_wanted(plan: Plan, launch: Launch, p: int, level: int) -> Tuple[Array, Array, Array]:
-    """Return per row of a summand: arena, first element, and whether its member has it at all."""
-    units = plan.units
-    inputs = units.input0[launch.units] + p
-    first = units.term0[inputs]
-    if launch.segment.inputs[p].joined:
-        counts = units.term0[inputs + 1] - first
-        at = np.repeat(first, counts) + ragged_range(counts)
-        rows = units.joined_rows(launch.units)
-        element = np.repeat(plan.term_element[at], rows)
-        element = element + ragged_range(rows) * launch.segment.inputs[p].row_size
-        return np.repeat(plan.term_arena[at], rows), element, np.ones(len(element), dtype=bool)
-    have = units.term0[inputs + 1] - first > level
-    at = np.where(have, first + level, first)
-    rows = units.dependencies.rows[launch.units]
-    steps = ragged_range(rows) * launch.segment.inputs[p].row_size
-    element = np.repeat(plan.term_element[at], rows) + steps
-    return np.repeat(plan.term_arena[at], rows), element, np.repeat(have, rows)
+def _terms(plan: Plan, launch: Launch, p: int) -> Iterator[Tuple[int, int, int]]:
+    """Yield per term of an operand: which it is, its first row within the operand, and its rows."""
+    graph, port, first = plan.graph, launch.segment.inputs[p], 0
+    for unit in launch.units[:1] if port.shared else launch.units:
+        rows = 1 if port.shared else int(graph.dependencies.rows[unit])
+        terms = range(*graph.term0[graph.input0[unit] + p :][:2].tolist())
+        if port.joined:
+            for at, count in zip(terms, graph.joined_rows(np.array([unit])).tolist()):
+                yield at, first, count
+                first += count
+        else:
+            yield from ((at, first, rows) for at in terms)
+            first += rows
 
 
-def _rows_read(plan: Plan, fetch: Any, where: str) -> Tuple[Array, Array]:
-    """Return arena and first element of every row that a fetch reads."""
-    if isinstance(fetch, Slice):
-        size = plan.sizes[fetch.arena] * plan.arenas[fetch.arena].unit
-        assert 0 <= fetch.element <= size - fetch.rows * fetch.unit, f"{where} leaves its arena"
-        return (
-            np.full(fetch.rows, fetch.arena),
-            fetch.element + np.arange(fetch.rows) * fetch.unit,
-        )
-    if isinstance(fetch, Gather):
-        assert fetch.first + fetch.indices <= len(plan.indices), f"{where} lacks indices"
-        index = plan.indices[fetch.first : fetch.first + fetch.indices].astype(np.int64)
-        index = index.reshape(fetch.rows, -1)
-        whole = (np.diff(index, axis=1) == 1).all() and index.shape[1] * fetch.grain == fetch.unit
-        assert whole, f"{where} does not read a row in one piece"
-        return np.full(fetch.rows, fetch.arena), index[:, 0] * fetch.grain
-    assert isinstance(fetch, Mixed), f"{where} is of unknown kind"
-    parts = [_rows_read(plan, part, where) for part in fetch.parts]
-    arenas = np.concatenate([arena for arena, _ in parts])
-    elements = np.concatenate([element for _, element in parts])
-    order: Array = plan.indices[fetch.first : fetch.first + fetch.rows]
-    return arenas[order], elements[order]
+def _pieces(plan: Plan, launch: Launch, p: int) -> List[_Piece]:
+    """Return what operand `p` of a launch reads."""
+    size, found = launch.segment.inputs[p].row_size, []
+    for at, row, rows in _terms(plan, launch, p):
+        arena, element = plan.place(int(plan.graph.term[at]))
+        element += int(plan.graph.term_offset[at])
+        found.append(_Piece(row * size, rows * size, arena, element))
+    return found
+
+
+def _gradients(plan: Plan, heads: Sequence[Head], backward: Plan) -> Dict[Region, List[_Piece]]:
+    """Return per region of `plan` what its gradient is the sum of."""
+    regions = [region for launch in plan.launches for region in launch.regions]
+    regions = sorted(regions + [fill.region for fill in plan.fills])
+    found: Dict[Region, List[_Piece]] = {}
+
+    def add(read: _Piece, arena: int, element: int) -> None:
+        row = read.element // plan.arenas[read.arena].row_size
+        region = regions[bisect_left(regions, (read.arena, row + 1)) - 1]
+        first = read.element - region.start * plan.arenas[region.arena].row_size
+        found.setdefault(region, []).append(_Piece(first, read.size, arena, element))
+
+    for fill in backward.fills:
+        size = backward.arenas[fill.region.arena].row_size
+        for row, number in enumerate(fill.externals, fill.region.start):
+            arena, element = plan.place(heads[number].term)
+            read = _Piece(0, size, arena, element + heads[number].offset)
+            add(read, fill.region.arena, row * size)
+    for launch in backward.launches:
+        for p, region in enumerate(launch.outputs):
+            if region is not None:
+                start = region.start * backward.arenas[region.arena].row_size
+                for read in _pieces(plan, plan.launches[launch.number], p):
+                    add(read, region.arena, start + read.target)
+    return found
+
+
+class _Machine:
+    """Runs a plan on random integers."""
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        draw = np.random.RandomState(0).randint
+        sizes = [rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas)]
+        #: What will stand in the arenas in the end, and what does by now.
+        self._made = [draw(-(2**31), 2**31, size, dtype=np.int32) for size in sizes]
+        self._arenas = [np.zeros(size, dtype=np.int32) for size in sizes]
+        for fill in plan.fills:
+            self._write(fill.region)
+
+    def run(self, launch: Launch) -> None:
+        """Write the results of a launch."""
+        for region in launch.regions:
+            self._write(region)
+
+    def _write(self, region: Region) -> None:
+        size = self._plan.arenas[region.arena].row_size
+        rows = slice(region.start * size, (region.start + region.rows) * size)
+        self._arenas[region.arena][rows] = self._made[region.arena][rows]
+
+    def check(
+        self, operand: Optional[Operand], size: int, pieces: Sequence[_Piece], where: str
+    ) -> None:
+        """Check that an operand of `size` elements is the sum of some pieces."""
+        assert (operand is None) == (not pieces), f"{where} is missing, or should be"
+        if operand is not None:
+            wanted = np.zeros(size, dtype=np.int32)
+            for target, length, arena, element in pieces:
+                made = self._made[arena][element : element + length]
+                wanted[target : target + length] += made
+            got = self._read(operand, where).reshape(-1)
+            assert len(got) == size, f"{where} has {len(got)} elements, not {size}"
+            assert (got == wanted).all(), f"{where} reads other rows than its members need"
+
+    def _read(self, operand: Operand, where: str) -> Array:
+        if isinstance(operand, Sum):
+            total = self._read(operand.levels[0], where).copy()
+            for level in operand.levels[1:]:
+                total[: level.rows] += self._read(level, where)
+            return total
+        if isinstance(operand, Mixed):
+            parts = np.concatenate([self._read(part, where) for part in operand.parts])
+            return self._rows(parts, operand.first, operand.rows, where)
+        if isinstance(operand, Scatter):
+            rows = self._read(operand.source, where)
+            total = np.zeros((operand.rows, rows.shape[1]), dtype=np.int32)
+            np.add.at(total, self._index(operand.first, len(rows), operand.rows, where), rows)
+            return total
+        assert not isinstance(operand, Whole), f"{where} is an array from outside"
+        arena = self._arenas[operand.arena]
+        if isinstance(operand, Gather):
+            short = len(arena) // operand.grain * operand.grain
+            rows = arena[:short].reshape((-1, operand.grain))
+            rows = self._rows(rows, operand.first, operand.indices, where)
+            assert rows.size == operand.rows * operand.row_size, f"{where} reads other rows"
+            return rows.reshape((operand.rows, operand.row_size))
+        shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
+        last = operand.element + int(np.prod(shape))
+        assert operand.element >= 0 and last <= len(arena), f"{where} leaves its arena"
+        return arena[operand.element : last].reshape(shape)
+
+    def _rows(self, rows: Array, first: int, count: int, where: str) -> Array:
+        found: Array = rows[self._index(first, count, len(rows), where)]
+        return found
+
+    def _index(self, first: int, count: int, rows: int, where: str) -> Array:
+        index = self._plan.indices[first : first + count]
+        assert len(index) == count, f"{where} lacks indices"
+        assert (index >= 0).all() and (index < rows).all(), f"{where} leaves its arena"
+        return index

@@ -23,6 +23,7 @@ from ..errors import LaunchError, user_message
 from ..modes import TRAINING
 from ..plan.plan import (
     Arena,
+    Fill,
     Gather,
     Launch,
     Mixed,
@@ -57,7 +58,7 @@ class Buffers:
         self.arrays = [allocate(arena, rows) for arena, rows in zip(arenas, sizes)]
         for array in self.arrays:
             zero(array._slice(0, 1))
-        self._units = [arena.unit for arena in arenas]
+        self._row_sizes = [arena.row_size for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
         self._contexts = dict.fromkeys(a.context for a in arenas)
         self._indices: Dict[Any, NDArray] = {}
@@ -68,34 +69,41 @@ class Buffers:
             indices = np.append(indices, np.zeros(spare, dtype=np.int32)) if spare else indices
             self._indices = {context: upload(indices, context) for context in self._contexts}
 
-    def _view(self, arena: int, unit: int) -> NDArray:
+    def _view(self, arena: int, row_size: int) -> NDArray:
         """Return the arena with rows of another length; a last, incomplete row is left out."""
         array = self.arrays[arena]
-        if unit == self._units[arena]:
+        if row_size == self._row_sizes[arena]:
             return array
-        found = self._views.get((arena, unit))
+        found = self._views.get((arena, row_size))
         if found is None:
-            rows = array.size // unit
-            found = array.reshape((-1,))._slice(0, rows * unit).reshape((rows, unit))
-            self._views[arena, unit] = found
+            rows = array.size // row_size
+            found = array.reshape((-1,))._slice(0, rows * row_size).reshape((rows, row_size))
+            self._views[arena, row_size] = found
         return found
 
     def region(self, region: Region, spare: int = 0) -> NDArray:
         """Return the rows of `region`, and some behind it, in place."""
         return part(self.arrays[region.arena], region.start, region.start + region.rows + spare)
 
+    def fill(self, fill: Fill, arrays: Sequence[NDArray]) -> None:
+        """Copy those of some arrays that a fill names side by side."""
+        region = self.region(fill.region)
+        if region.shape[1:] != fill.trailing:
+            region = region.reshape((-1,) + fill.trailing)
+        mx.nd.concat(*(arrays[number] for number in fill.externals), dim=0, out=region)
+
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""
         count = int(np.prod(shape))
         return part(self._view(arena, 1).reshape((-1,)), element, element + count).reshape(shape)
 
-    def rows(self, arena: int, elements: np.ndarray, unit: int) -> NDArray:
-        """Return a copy of the rows of `unit` elements that start at `elements`."""
-        grain = int(np.gcd.reduce(np.append(elements, (unit, self._units[arena]))))
-        index = (elements[:, None] + np.arange(0, unit, grain)).reshape(-1) // grain
+    def rows(self, arena: int, elements: np.ndarray, row_size: int) -> NDArray:
+        """Return a copy of the rows of `row_size` elements that start at `elements`."""
+        grain = int(np.gcd.reduce(np.append(elements, (row_size, self._row_sizes[arena]))))
+        index = (elements[:, None] + np.arange(0, row_size, grain)).reshape(-1) // grain
         source = self._view(arena, grain)
         taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
-        return taken.reshape((len(elements), unit))
+        return taken.reshape((len(elements), row_size))
 
     def fetch(self, wanted: Sequence[Any], spare: int = 0) -> List[NDArray]:
         """Return the rows that operands name; slices in place, the rest copied.
@@ -116,11 +124,11 @@ class Buffers:
                 last += gathers[high].indices
                 high += 1
             # Whatever stands behind is an index, of another operand maybe; `take` cuts it to size.
-            last += spare * (first.unit // first.grain)
+            last += spare * (first.row_size // first.grain)
             index = part(self._indices[self.arrays[first.arena].context], first.first, last)
             rows = mx.nd.take(self._view(first.arena, first.grain), index)
-            if first.grain != first.unit:
-                rows = rows.reshape((-1, first.unit))
+            if first.grain != first.row_size:
+                rows = rows.reshape((-1, first.row_size))
             start = 0
             for gather in gathers[low:high]:
                 whole = high == low + 1 and not spare
@@ -131,12 +139,12 @@ class Buffers:
 
     def _assemble(self, wanted: Any, copies: Copies, spare: int = 0) -> NDArray:
         if type(wanted) is Slice:
-            arena, element, rows, unit = wanted
+            arena, element, rows, row_size = wanted
             rows += spare
-            if element % unit:
-                return self.elements(arena, element, (rows, unit))
-            start = element // unit
-            return part(self._view(arena, unit), start, start + rows)
+            if element % row_size:
+                return self.elements(arena, element, (rows, row_size))
+            start = element // row_size
+            return part(self._view(arena, row_size), start, start + rows)
         if type(wanted) is Gather:
             copy, start, whole = copies[wanted.first]
             return copy if whole else part(copy, start, start + wanted.rows + spare)
@@ -155,7 +163,7 @@ class Buffers:
     def _scatter(self, wanted: Scatter, copies: Copies) -> NDArray:
         rows = self._assemble(wanted.source, copies)
         index = part(self._indices[rows.context], wanted.first, wanted.first + wanted.source.rows)
-        shape = (wanted.rows, wanted.source.unit)
+        shape = (wanted.rows, wanted.source.row_size)
         return mx.nd._internal._backward_gather_nd(rows, index.reshape((1, -1)), shape=shape)
 
     def _sum(self, wanted: Sum, copies: Copies, spare: int) -> NDArray:
@@ -175,7 +183,7 @@ def _spare_indices(plan: Plan) -> int:
     for launch in plan.launches:
         if launch.spare:
             gathers = [gather for operand in launch.operands for gather in _gathers(operand)]
-            wanted += [launch.spare * gather.unit // gather.grain for gather in gathers]
+            wanted += [launch.spare * gather.row_size // gather.grain for gather in gathers]
             wanted.append(launch.spare)
     return max(wanted)
 
@@ -226,11 +234,11 @@ def add_to(total: NDArray, array: NDArray) -> None:
 def allocate(arena: Arena, rows: int) -> NDArray:
     """Return memory for an arena, or say what needs how much."""
     try:
-        return mx.nd.empty((rows, arena.unit), ctx=arena.context, dtype=arena.dtype)
+        return mx.nd.empty((rows, arena.row_size), ctx=arena.context, dtype=arena.dtype)
     except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
         raise LaunchError(
             user_message(
-                f"no memory for {rows} rows of {arena.unit} {arena.dtype} on {arena.context}: "
+                f"no memory for {rows} rows of {arena.row_size} {arena.dtype} on {arena.context}: "
                 f"{error}",
                 advice="record less in one scope, for instance smaller minibatches",
             )
@@ -325,11 +333,7 @@ class Execution:
 
     def _fill(self) -> None:
         for fill in self.plan.fills:
-            region = self.buffers.region(fill.region)
-            arrays = [self.externals[e] for e in fill.externals]
-            if region.shape[1:] != fill.trailing:
-                region = region.reshape((-1,) + fill.trailing)
-            mx.nd.concat(*arrays, dim=0, out=region)
+            self.buffers.fill(fill, self.externals)
 
     def operands(self, launch: Launch) -> List[NDArray]:
         """Fetch the operands of a launch."""
@@ -364,13 +368,13 @@ class Execution:
         return found
 
     def _launch_shown(self, number: int, launch: Launch) -> None:
-        name = self.plan.units.name(int(launch.units[0]))
+        name = self.plan.graph.name(int(launch.units[0]))
         results = [self.buffers.region(r) for r in launch.outputs]
         with PROFILER.shown(name, len(launch.units), results):
             self._launch(number, launch)
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
-        units, first = self.plan.units, int(launch.units[0])
+        units, first = self.plan.graph, int(launch.units[0])
         return LaunchError(
             user_message(
                 f"a launch of {len(launch.units)} calls failed: {error}",

@@ -8,8 +8,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..plan.gradient_plan import Head
 from ..plan.plan import Plan
+from ..plan.transpose import Head
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES

@@ -19,7 +19,7 @@ from mxnet.ndarray import NDArray
 
 from .. import rules
 from ..modes import TRAINING
-from ..plan.plan import Plan
+from ..plan.plan import Launch, Plan
 from ..schedule.dependencies import Array, ragged_range
 from .dispatch import ONE_AT_A_TIME
 from .execute import Mode, upload
@@ -55,13 +55,12 @@ def all_finite(arrays: Sequence[NDArray]) -> bool:
         return True  # Who reads what could not be computed is told so.
 
 
-def live_rows(plan: Plan, number: int, live: Array) -> Optional[Array]:
+def live_rows(plan: Plan, launch: Launch, live: Array) -> Optional[Array]:
     """Return the rows of live units in a launch; None if all are live."""
-    units = plan.launches[number].units
-    alive = live[units]
+    alive = live[launch.units]
     if alive.all():
         return None
-    counts = plan.units.dependencies.rows[units]
+    counts = plan.graph.dependencies.rows[launch.units]
     first = np.cumsum(counts) - counts
     rows: Array = np.repeat(first[alive], counts[alive]) + ragged_range(counts[alive])
     return rows

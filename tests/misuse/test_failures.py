@@ -15,7 +15,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
 from gluon_dynbatch.record.recorder import STATE
-from gluon_dynbatch.run import execute, gradient, hand_out
+from gluon_dynbatch.run import backward, execute, gradient, hand_out
 from gluon_dynbatch.scope import RUNTIME
 from tests.misuse.common import FIXED, alive, array, equal, none_left
 
@@ -27,14 +27,14 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "cutting": (flush, "expand"),
     "analysis": (flush, "analyze"),
     "planning": (flush, "make_plan"),
-    "planning the gradient": (flush, "plan_gradient"),
+    "planning the gradient": (flush, "transpose"),
     "memory": (execute.mx.nd, "empty"),
     "uploading": (execute, "upload"),
     "filling": (execute.Execution, "_fill"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
     "handing out": (hand_out, "_take_out"),
-    "connecting": (gradient, "record_function"),
+    "connecting": (backward, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
 
@@ -189,7 +189,7 @@ def test_custom_operator_that_fails(unharmed, capfd):
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", ["_backward_launch", "_pulled", "_input_gradients"])
+@pytest.mark.parametrize("name", ["_backward_launch", "_fetched", "_input_gradients"])
 def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
     for p in net.collect_params().values():
@@ -198,7 +198,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     count = alive()
     told: List[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(gradient.GradientTape, name, fails(kind))
+        patch.setattr(backward.GradientTape, name, fails(kind))
         patch.setattr(gradient.LOGGER, "exception", lambda text: told.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]

@@ -11,7 +11,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run import gradient
+from gluon_dynbatch.run import backward
 from tests.misuse.common import array, output_of
 from tests.strategies import assert_close, gradients, make_cells, tree_losses, zero_gradients
 
@@ -229,7 +229,7 @@ def test_losses_that_are_left_out_behind_dropout(cell):
 def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
     """With finite gradients it gives just the same; all of it is done here whatever they are."""
     asked = []
-    monkeypatch.setattr(gradient, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
+    monkeypatch.setattr(backward, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
     net = make_cells()
     found = []
     for scope in (nullcontext(), gdb.batching(granularity=granularity)):
@@ -244,7 +244,7 @@ def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
 
 def test_nothing_is_looked_at_if_every_loss_gets_a_gradient(cell, monkeypatch):
     """Results that losses are made of may be held, too; there would be a price for looking."""
-    monkeypatch.setattr(gradient, "all_finite", lambda arrays: pytest.fail("looked at gradients"))
+    monkeypatch.setattr(backward, "all_finite", lambda arrays: pytest.fail("looked at gradients"))
     held = []
 
     def run(sample: Any) -> Any:

@@ -1,0 +1,252 @@
+"""Groups of units in, the forward plan out.
+
+The members of launches are put in order, everything is given its place, and operands are resolved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from ..schedule.dependencies import Array, ragged_range
+from .order import Members, order_members
+from .plan import (
+    Arena,
+    Fill,
+    Launch,
+    Operand,
+    Plan,
+    Reads,
+    Region,
+    Shared,
+    Slice,
+    Sum,
+    Whole,
+    spare_rows,
+)
+from .resolve import Layout, resolve
+
+if TYPE_CHECKING:
+    from ..lower.graph import Graph
+    from ..lower.segment import Port
+    from ..record.types import ArrayType
+
+#: Sums stay sums, however many terms they have: members with more terms come first.
+ANY_LEVELS = 1 << 30
+
+
+def make_plan(graph: Graph, groups: Array, external_types: Sequence[ArrayType]) -> Plan:
+    """Turn a grouping of units into launches.
+
+    Parameters
+    ----------
+    graph : Graph
+        What the analyzer saw, with operands.
+    groups : numpy.ndarray of int32, shape (units,)
+        Launch of each unit; predecessors have smaller numbers.
+    external_types : sequence of ArrayType
+        Types of the arrays from outside.
+    """
+    return _Planner(graph, groups, external_types).plan()
+
+
+class _Ports(NamedTuple):
+    """The inputs of all launches, numbered in their order."""
+
+    ports: List[Port]
+    #: Per port.
+    launch: Array
+    row_size: Array
+    shared: Array
+    #: Per launch, one more at the end: its first port.
+    first: Array
+
+    @classmethod
+    def of(cls, members: Members) -> _Ports:
+        ports = [port for segment in members.segments for port in segment.inputs]
+        counts = [len(segment.inputs) for segment in members.segments]
+        return cls(
+            ports,
+            np.repeat(np.arange(len(counts)), counts),
+            np.array([port.row_size for port in ports], dtype=np.int64),
+            np.array([port.shared for port in ports], dtype=bool),
+            np.cumsum([0, *counts]),
+        )
+
+
+class _Planner:
+    def __init__(self, graph: Graph, groups: Array, external_types: Sequence[ArrayType]):
+        self._graph = graph
+        self._types = external_types
+        self._members = order_members(graph, groups)
+        self._ports = _Ports.of(self._members)
+        self._layout = Layout()
+
+    def plan(self) -> Plan:
+        """Place everything, then resolve operands."""
+        operand, at, target, length = self._pieces()
+        fills, external_arena, external_element = self._place_externals(operand, at)
+        outputs, slot_arena, slot_element = self._place_slots()
+        arena_of = np.concatenate([slot_arena, external_arena[::-1]])
+        element_of = np.concatenate([slot_element, external_element[::-1]])
+        # Externals are numbered from -1 downwards: from the end of the tables.
+        term = self._graph.term[at]
+        element = element_of[term] + self._graph.term_offset[at]
+        reads = Reads(operand, at, target, length, arena_of[term], element)
+        operands, indices = self._operands(reads)
+        return Plan(
+            self._graph,
+            tuple(self._launch(k, operands, regions) for k, regions in enumerate(outputs)),
+            fills,
+            tuple(self._layout.arenas),
+            tuple(self._layout.sizes),
+            indices,
+            reads,
+            arena_of,
+            element_of,
+        )
+
+    def _pieces(self) -> Tuple[Array, Array, Array, Array]:
+        """Return per read of a term: the operand, the term, where it belongs and its length."""
+        graph, members, ports = self._graph, self._members, self._ports
+        # All members share what a shared operand reads, so it is listed for the first only.
+        counts = np.where(ports.shared, 1, members.widths[ports.launch])
+        operand = np.repeat(np.arange(len(counts)), counts)
+        member = np.repeat(members.first[ports.launch], counts) + ragged_range(counts)
+        port = np.arange(len(counts)) - ports.first[ports.launch]
+        unit = members.units[member]
+        inputs = graph.input0[unit] + port[operand]
+        at, terms = graph.term0[inputs], graph.term0[inputs + 1] - graph.term0[inputs]
+        if (terms != 1).any():
+            at = np.repeat(at, terms) + ragged_range(terms)
+            operand, member, unit = (np.repeat(x, terms) for x in (operand, member, unit))
+        size = ports.row_size[operand]
+        rows = np.where(ports.shared[operand], 1, graph.dependencies.rows[unit])
+        target, length = members.row[member] * size, rows * size
+        for number in [n for n, port in enumerate(ports.ports) if port.joined]:
+            low, high = np.searchsorted(operand, [number, number + 1])
+            k = ports.launch[number]
+            units = members.units[members.first[k] : members.first[k + 1]]
+            length[low:high] = graph.joined_rows(units) * ports.row_size[number]
+            target[low:high] = np.cumsum(length[low:high]) - length[low:high]
+        return operand, at, target, length
+
+    def _external_reads(self, operand: Array, at: Array) -> Tuple[Array, Array]:
+        """Return the externals that have to stand in arenas, and the row size each is read with.
+
+        They are in the order in which they are read first.
+        """
+        graph = self._graph
+        outside = np.flatnonzero((graph.term[at] < 0) & ~self._ports.shared[operand])
+        at, operand = at[outside], operand[outside]
+        summand = at - graph.term0[np.searchsorted(graph.term0, at, side="right") - 1]
+        if summand.any():
+            order = np.lexsort((summand, operand))
+            at, operand = at[order], operand[order]
+        external = -1 - graph.term[at]
+        first = np.full(len(self._types), len(at))
+        # Of several assignments to one place the last stays.
+        first[external[::-1]] = np.arange(len(at))[::-1]
+        first = np.sort(first[first < len(at)])
+        return external[first], self._ports.row_size[operand[first]]
+
+    def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array, Array]:
+        """Return the fills, and per external its arena and first element."""
+        arena = np.full(len(self._types), -1, dtype=np.int64)
+        element = np.zeros(len(self._types), dtype=np.int64)
+        externals, row_size = self._external_reads(operand, at)
+        types = [self._types[e] for e in externals.tolist()]
+        # Comparing types takes longer than knowing them.
+        _, first, kind = np.unique(
+            np.array([id(t) for t in types]), return_index=True, return_inverse=True
+        )
+        kinds = [types[i] for i in first.tolist()]
+        elements = np.array([k.elements for k in kinds], dtype=np.int64)[kind]
+        fills = []
+        for key, chosen in _alike(kinds, kind, row_size).items():
+            size, dtype, context, trailing = key
+            counts, own = elements[chosen], externals[chosen]
+            region = self._layout.reserve(Arena(size, dtype, context), int(counts.sum()) // size)
+            arena[own] = region.arena
+            element[own] = region.start * size + np.cumsum(counts) - counts
+            fills.append(Fill(region, tuple(own.tolist()), trailing))
+        return tuple(fills), arena, element
+
+    def _place_slots(self) -> Tuple[List[Tuple[Region, ...]], Array, Array]:
+        """Return the regions of every launch's results, and per slot its arena and element."""
+        members, slots = self._members, len(self._graph.slot_unit)
+        arena, element = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
+        placed = []
+        for k, segment in enumerate(members.segments):
+            low, high = members.first[k], members.first[k + 1]
+            slot0 = self._graph.slot0[members.units[low:high]]
+            rows = int(members.rows[k])
+            spare = spare_rows(rows) if segment.spares_rows else 0
+            regions = []
+            for out, port in enumerate(segment.outputs):
+                kind = Arena(port.row_size, port.dtype, segment.context)
+                region = self._layout.reserve(kind, rows, spare)
+                arena[slot0 + out] = region.arena
+                element[slot0 + out] = (region.start + members.row[low:high]) * port.row_size
+                regions.append(region)
+            placed.append(tuple(regions))
+        return placed, arena, element
+
+    def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
+        ports, own = self._ports, ~self._ports.shared[reads.operand]
+        rows = self._members.rows[ports.launch]
+        found, indices = resolve(
+            rows,
+            ports.row_size,
+            Reads(*(column[own] for column in reads)),
+            self._layout.arenas,
+            ANY_LEVELS,
+        )
+        at = np.searchsorted(reads.operand, np.flatnonzero(ports.shared))
+        for read in at.tolist():
+            number, term = int(reads.operand[read]), int(self._graph.term[reads.term[read]])
+            place = int(reads.arena[read]), int(reads.element[read])
+            shape = ports.ports[number].shape
+            found[number] = Whole(-1 - term) if term < 0 else Shared(*place, shape)
+        return [operand for operand in found if operand is not None], indices
+
+    def _launch(self, k: int, operands: List[Operand], regions: Tuple[Region, ...]) -> Launch:
+        members, segment = self._members, self._members.segments[k]
+        units = members.units[members.first[k] : members.first[k + 1]]
+        own = operands[self._ports.first[k] : self._ports.first[k + 1]]
+        rows = int(members.rows[k])
+        spare = self._spare(own, rows) if segment.spares_rows else 0
+        return Launch(k, segment, units, rows, tuple(own), regions, spare)
+
+    def _spare(self, operands: Sequence[Operand], rows: int) -> int:
+        """Return the spare rows of a launch; none if an operand is at the end of its memory."""
+        spare = spare_rows(rows)
+        for operand in operands:
+            first = operand.levels[0] if isinstance(operand, Sum) else operand
+            if isinstance(first, Slice):
+                size = self._layout.sizes[first.arena] * self._layout.arenas[first.arena].row_size
+                if first.element + (rows + spare) * first.row_size > size:
+                    return 0
+        return spare
+
+
+def _alike(kinds: Sequence[ArrayType], kind: Array, row_size: Array) -> Dict[Any, Array]:
+    """Group arrays that may stand side by side; groups and members are in the order given.
+
+    Parameters
+    ----------
+    kinds : sequence of ArrayType
+    kind, row_size : numpy.ndarray of int
+        Per array: the number of its type, and the row size it is read with.
+    """
+    numbers: Dict[Any, int] = {}
+    pairs, first, pair = np.unique(
+        row_size * len(kinds) + kind, return_index=True, return_inverse=True
+    )
+    number = np.zeros(len(pairs), dtype=np.int64)
+    for p in np.argsort(first).tolist():
+        size, found = divmod(int(pairs[p]), len(kinds))
+        key = (size, kinds[found].dtype, kinds[found].context, kinds[found].shape[1:])
+        number[p] = numbers.setdefault(key, len(numbers))
+    return {key: np.flatnonzero(number[pair] == n) for key, n in numbers.items()}

@@ -1,0 +1,71 @@
+"""What the loop's graph has, call by call: plans are wider, as a launch runs as a whole."""
+
+from __future__ import annotations
+
+from typing import FrozenSet, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from ..modes import RECORDING
+from ..native import planning
+from ..schedule.dependencies import Array
+from .plan import Plan, Whole
+from .transpose import Head
+
+
+class Reach(NamedTuple):
+    """What calls on the way to a head read: the loop gives all of this a gradient."""
+
+    #: Numbers of arrays from outside into which a gradient flows.
+    flowing: FrozenSet[int]
+    #: Those into which none flows, and launches for whose parameters this is so: they get zeros.
+    idle: Tuple[int, ...]
+    launches: Tuple[int, ...]
+    #: Numbers of heads that no other head depends on.
+    last: FrozenSet[int]
+
+
+def live_units(plan: Plan, heads: Sequence[Head]) -> Array:
+    """Mark the units that recorded calls lead to from some heads."""
+    graph = plan.graph
+    reached = np.zeros(graph.dependencies.size, dtype=bool)
+    reached[graph.slot_unit[[head.term for head in heads if head.term >= 0]]] = True
+    recorded = np.array([bool(s.mode & RECORDING) for s in graph.segments])[graph.segment]
+    planning.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
+    live: Array = reached & recorded
+    return live
+
+
+def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
+    """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
+    graph = plan.graph
+    units = live_units(plan, heads)
+    inputs = np.append(graph.input0, len(graph.term0) - 1)
+    read = graph.term[np.repeat(units, np.diff(graph.term0[inputs]))]
+    inner = np.zeros(len(units), dtype=bool)
+    inner[graph.slot_unit[read[read >= 0]]] = True
+    externals = set(np.unique(-1 - read[read < 0]).tolist())
+    launches = set(np.unique(plan.launch_of()[units]).tolist())
+    fed = externals.intersection(_fed(plan, backward))
+    return Reach(
+        frozenset(fed),
+        tuple(sorted(externals - fed)),
+        tuple(sorted(launches.difference(launch.number for launch in backward.launches))),
+        frozenset(
+            number
+            for number, head in enumerate(heads)
+            if head.term >= 0 and not inner[graph.slot_unit[head.term]]
+        ),
+    )
+
+
+def _fed(plan: Plan, backward: Plan) -> List[int]:
+    """Return the arrays from outside that launches backward give a gradient."""
+    term = plan.graph.term[backward.reads.term[backward.reads.term >= 0]]
+    fed: List[int] = np.unique(-1 - term[term < 0]).tolist()
+    for launch in backward.launches:
+        operands = plan.launches[launch.number].operands
+        for port, operand in zip(launch.segment.inputs, operands):
+            if isinstance(operand, Whole) and port.differentiable:
+                fed.append(operand.external)
+    return fed

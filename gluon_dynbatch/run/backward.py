@@ -1,0 +1,274 @@
+"""Run a plan backward.
+
+Forward, every launch that takes part in the gradient is recorded on its own: its operands are
+variables whose gradients MXNet writes into rows of the transposed plan's arenas.  Backward, the
+launches of the transposed plan are run; their operands are the head gradients of the forward runs.
+No padded gradients, and none of the additions with which a tape joins them.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from mxnet.ndarray import NDArray
+
+from ..lower.segment import ParameterRows
+from ..modes import FLOATS, TRAINING
+from ..plan.plan import Launch, Operand, Plan, Whole
+from ..plan.reach import Reach, live_units
+from ..plan.transpose import Head
+from .dispatch import ONE_AT_A_TIME, Executable
+from .execute import Buffers, zero
+from .gradient import record_function
+from .leaves import Leaves, with_dense_gradient
+from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
+from .profiling import PROFILER
+
+
+class GradientTape:
+    """What the forward run leaves for the backward run of one flush.
+
+    Parameters
+    ----------
+    forward : Plan
+        What is run forward.
+    heads : sequence of Head
+        Results to which gradients may come.
+    plan : Plan
+        What is run backward.
+    reach : Reach
+        What gets a gradient.
+    externals : list of NDArray
+        The arrays from outside, by number.
+    """
+
+    def __init__(
+        self,
+        forward: Plan,
+        heads: Sequence[Head],
+        plan: Plan,
+        reach: Reach,
+        externals: List[NDArray],
+    ):
+        self._forward = forward
+        self._heads = heads
+        self.plan = plan
+        self._reach = reach
+        self._externals = externals
+        self._launches = {launch.number: launch for launch in plan.launches}
+        self._buffers = Buffers(plan.arenas, plan.sizes)
+        self._leaves = Leaves()
+        self._recorded: Dict[int, Recorded] = {}
+
+    def wants(self, number: int) -> bool:
+        """Whether a launch is to be recorded."""
+        return number in self._launches
+
+    def run(
+        self,
+        number: int,
+        executable: Executable,
+        operands: List[NDArray],
+        results: List[NDArray],
+    ) -> None:
+        """Run a launch on variables of its own, and remember its results."""
+        launch = self._forward.launches[number]
+        segment = launch.segment
+        self._mark(launch, operands)
+        arguments = [
+            operands[i]
+            if kind == "in"
+            else self._leaves.parameter(segment.parameters[i], segment.context, executable, k)
+            for k, (kind, i) in enumerate(executable.arguments)
+        ]
+        previous = autograd.set_recording(True)
+        try:
+            with ONE_AT_A_TIME:
+                executable.run(*arguments, out=results)
+        finally:
+            autograd.set_recording(previous)
+        recorded = self._recorded[number] = Recorded(executable, arguments, results)
+        if executable.mutated:
+            _move_states(launch, recorded)
+
+    def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
+        """Make variables of operands, with the rows for their gradients."""
+        variables, gradients = [], []
+        for p, region in enumerate(self._launches[launch.number].outputs):
+            array = operands[p]
+            if region is not None:
+                # A shared operand has its own shape; its gradient row is seen with that shape.
+                variables.append(array)
+                gradients.append(_shaped(self._buffers.region(region), array.shape))
+            elif type(launch.operands[p]) is Whole:
+                # Detached, the user's array gets no gradient behind the back of this tape.
+                trained = launch.segment.inputs[p].differentiable
+                operands[p] = self._leaves.array(array, True, True) if trained else array.detach()
+        if variables:
+            autograd.mark_variables(variables, gradients, "write")
+
+    def connect(self, heads: List[NDArray]) -> None:
+        """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
+        self._buffers.upload(self.plan.indices)
+        #: Arrays from outside that get a gradient from a fill: its number, and their first row.
+        self._filled: List[Tuple[int, int, NDArray]] = []
+        for number, fill in enumerate(self._forward.fills):
+            row, size = 0, self._forward.arenas[fill.region.arena].row_size
+            for external in fill.externals:
+                array = self._externals[external]
+                if external in self._reach.flowing and self.plan.results[number] is not None:
+                    self._filled.append((number, row, array))
+                row += array.size // size
+        self._idle = self._idle_inputs()
+        inputs = [*self._leaves.trained, *(array for _, _, array in self._filled), *self._idle]
+        if inputs:
+            record_function(inputs, heads, self.backward)
+
+    def _idle_inputs(self) -> List[NDArray]:
+        """Return what the loop would give zeros: no gradient flows there, but it has been read."""
+        found = {id(array): array for array in (self._externals[e] for e in self._reach.idle)}
+        for number in self._reach.launches:
+            segment = self._forward.launches[number].segment
+            for parameter in segment.parameters:
+                whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
+                if whole.grad_req != "null":
+                    data = whole.data(segment.context)
+                    found[id(data)] = data
+        return [
+            with_dense_gradient(array)
+            for array in found.values()
+            if array not in self._leaves and np.dtype(array.dtype).name in FLOATS
+        ]
+
+    def backward(
+        self, head_gradients: List[NDArray], wanted: List[bool]
+    ) -> List[Optional[NDArray]]:
+        """Return the gradients of the inputs of the flush; None where `wanted` is false."""
+        given = []
+        for fill in self.plan.fills:
+            self._buffers.fill(fill, head_gradients)
+            given.append(mx.nd.max(self._buffers.region(fill.region) != 0, axis=1))
+        self._backward_launches()
+        fills = self._fill_gradients(wanted)
+        used = self._used_heads(given)
+        left_out = self._reach.last.difference(used)
+        if left_out and not all_finite([*self._leaves.gradients, *fills.values()]):
+            # What is zero for a sample that was left out may have met what is infinite there.
+            self._backward_launches(live_units(self._forward, [self._heads[head] for head in used]))
+            fills = self._fill_gradients(wanted)
+        return self._input_gradients(wanted, fills)
+
+    def _used_heads(self, given: List[NDArray]) -> List[int]:
+        """Return which heads got a gradient other than zero."""
+        heads = [head for fill in self.plan.fills for head in fill.externals]
+        flags = [flag for some in given for flag in some.asnumpy()]
+        return [head for head, flag in zip(heads, flags) if flag]
+
+    def _backward_launches(self, live: Optional[np.ndarray] = None) -> None:
+        """Run all launches backward, or that of them which belongs to live units."""
+        self._leaves.clear()
+        for launch in self.plan.launches:
+            rows = None if live is None else live_rows(self._forward, launch, live)
+            if rows is not None:
+                self._backward_rows(launch, rows)
+            elif PROFILER.running:
+                self._backward_shown(launch)
+            else:
+                self._backward_launch(launch)
+
+    def _backward_launch(self, launch: Launch) -> None:
+        heads, gradients = self._head_gradients(launch)
+        results = self._recorded[launch.number].results
+        # The graph of a launch lives as long as this tape: the user may go backward twice.
+        with ONE_AT_A_TIME:
+            autograd.backward(
+                [results[k] for k in heads],
+                gradients,
+                retain_graph=True,
+                train_mode=bool(launch.segment.mode & TRAINING),
+            )
+
+    def _head_gradients(self, launch: Launch) -> Tuple[List[int], List[NDArray]]:
+        """Return the results of a launch that get a gradient, by position, and these gradients."""
+        heads = [k for k, operand in enumerate(launch.operands) if operand is not None]
+        results = self._recorded[launch.number].results
+        return heads, [self._fetched(launch.operands[k], results[k].shape) for k in heads]
+
+    def _backward_rows(self, launch: Launch, rows: np.ndarray) -> None:
+        """Run some rows of a launch backward; the gradients of all others are zero."""
+        recorded = self._recorded[launch.number]
+        regions = {
+            p: self._buffers.region(region)
+            for p, region in enumerate(launch.outputs)
+            if region is not None
+        }
+        if not len(rows):
+            for region in regions.values():
+                zero(region)
+        elif recorded.repeatable(launch.segment):
+            heads, gradients = self._head_gradients(launch)
+            backward_through(launch.segment, recorded, rows, regions, heads, gradients)
+        else:
+            self._backward_launch(launch)
+            for p, region in regions.items():
+                if not launch.segment.inputs[p].shared:
+                    keep_rows(region, rows)
+
+    def _backward_shown(self, launch: Launch) -> None:
+        name = self._forward.graph.name(int(launch.units[0]))
+        written = [self._buffers.region(region) for region in launch.regions]
+        with PROFILER.shown(f"{name} backward", len(launch.units), written):
+            self._backward_launch(launch)
+
+    def _fetched(self, operand: Operand, shape: Tuple[int, ...]) -> NDArray:
+        (rows,) = self._buffers.fetch([operand])
+        return _shaped(rows, shape)
+
+    def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
+        """Return the gradients of fills that are asked for, by number."""
+        asked = wanted[len(self._leaves.gradients) :]
+        fills: Dict[int, NDArray] = {}
+        for (number, _, _), want in zip(self._filled, asked):
+            if want and number not in fills:
+                region = self._forward.fills[number].region
+                shape = region.rows, self._forward.arenas[region.arena].row_size
+                fills[number] = self._fetched(self.plan.results[number], shape)
+        return fills
+
+    def _input_gradients(
+        self, wanted: List[bool], fills: Dict[int, NDArray]
+    ) -> List[Optional[NDArray]]:
+        found: List[Optional[NDArray]] = list(self._leaves.gradients)
+        for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
+            if not want:
+                found.append(None)
+                continue
+            rows = array.size // fills[number].shape[1]
+            found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
+        for array, want in zip(self._idle, wanted[len(found) :]):
+            found.append(mx.nd.zeros_like(array) if want else None)
+        return found
+
+
+def _shaped(array: NDArray, shape: Tuple[int, ...]) -> NDArray:
+    return array if array.shape == shape else array.reshape(shape)
+
+
+def _move_states(launch: Launch, recorded: Recorded) -> None:
+    """Update running statistics now, by a backward pass whose gradients nobody reads.
+
+    MXNet moves them when it goes backward.  In its own thread, that would be at a time that no
+    later reader waits for; so the recorded launch has copies, and they are copied back here.
+    """
+    segment, (executable, arguments, results) = launch.segment, recorded
+    if segment.mode & TRAINING:
+        with ONE_AT_A_TIME:
+            autograd.backward(results, [mx.nd.zeros_like(r) for r in results], retain_graph=True)
+    for k in executable.mutated:
+        kind, number = executable.arguments[k]
+        # What is no parameter is only read: operators that write to arrays run at once.
+        if kind == "param":
+            arguments[k].copyto(segment.parameters[number].data(segment.context))
