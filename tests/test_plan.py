@@ -18,7 +18,7 @@ from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan.check import check_plan, check_transposed
+from gluon_dynbatch.plan.check import check_plan, check_transposed, evaluate
 from gluon_dynbatch.plan.plan import (
     Arena,
     Gather,
@@ -446,30 +446,6 @@ def brute_force(rows, row_size, reads, arenas):
     for operand, _, target, length, arena, element in zip(*(x.tolist() for x in reads)):
         wanted[operand][target : target + length] += arenas[arena][element : element + length]
     return wanted
-
-
-def evaluate(operand, arenas, indices):
-    """Return the rows that an operand names."""
-    if isinstance(operand, Slice):
-        size = operand.rows * operand.row_size
-        found = arenas[operand.arena][operand.element : operand.element + size]
-        return found.reshape((-1, operand.row_size))
-    if isinstance(operand, Gather):
-        index = indices[operand.first : operand.first + operand.indices]
-        return arenas[operand.arena].reshape((-1, operand.grain))[index].reshape(operand.rows, -1)
-    if isinstance(operand, Sum):
-        total = evaluate(operand.levels[0], arenas, indices).copy()
-        for level in operand.levels[1:]:
-            total[: level.rows] += evaluate(level, arenas, indices)
-        return total
-    if isinstance(operand, Mixed):
-        rows = np.concatenate([evaluate(part, arenas, indices) for part in operand.parts])
-        return rows[indices[operand.first : operand.first + operand.rows]]
-    assert isinstance(operand, Scatter)
-    rows = evaluate(operand.source, arenas, indices)
-    total = np.zeros((operand.rows, rows.shape[1]))
-    np.add.at(total, indices[operand.first : operand.first + len(rows)], rows)
-    return total
 
 
 @st.composite

@@ -239,43 +239,52 @@ class _Machine:
             for target, length, arena, element in pieces:
                 made = self._made[arena][element : element + length]
                 wanted[target : target + length] += made
-            got = self._read(operand, where).reshape(-1)
+            got = evaluate(operand, self._arenas, self._plan.indices).reshape(-1)
             assert len(got) == size, f"{where} has {len(got)} elements, not {size}"
             assert (got == wanted).all(), f"{where} reads other rows than its members need"
 
-    def _read(self, operand: Operand, where: str) -> Array:
-        if isinstance(operand, Sum):
-            total = self._read(operand.levels[0], where).copy()
-            for level in operand.levels[1:]:
-                total[: level.rows] += self._read(level, where)
-            return total
-        if isinstance(operand, Mixed):
-            parts = np.concatenate([self._read(part, where) for part in operand.parts])
-            return self._rows(parts, operand.first, operand.rows, where)
-        if isinstance(operand, Scatter):
-            rows = self._read(operand.source, where)
-            total = np.zeros((operand.rows, rows.shape[1]), dtype=np.int32)
-            np.add.at(total, self._index(operand.first, len(rows), operand.rows, where), rows)
-            return total
-        assert not isinstance(operand, Whole), f"{where} is an array from outside"
-        arena = self._arenas[operand.arena]
-        if isinstance(operand, Gather):
-            short = len(arena) // operand.grain * operand.grain
-            rows = arena[:short].reshape((-1, operand.grain))
-            rows = self._rows(rows, operand.first, operand.indices, where)
-            assert rows.size == operand.rows * operand.row_size, f"{where} reads other rows"
-            return rows.reshape((operand.rows, operand.row_size))
-        shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
-        last = operand.element + int(np.prod(shape))
-        assert operand.element >= 0 and last <= len(arena), f"{where} leaves its arena"
-        return arena[operand.element : last].reshape(shape)
 
-    def _rows(self, rows: Array, first: int, count: int, where: str) -> Array:
-        found: Array = rows[self._index(first, count, len(rows), where)]
-        return found
+def evaluate(operand: Operand, arenas: Sequence[Array], indices: Array) -> Array:
+    """Return the rows that an operand names, out of arenas of one axis.
 
-    def _index(self, first: int, count: int, rows: int, where: str) -> Array:
-        index = self._plan.indices[first : first + count]
-        assert len(index) == count, f"{where} lacks indices"
-        assert (index >= 0).all() and (index < rows).all(), f"{where} leaves its arena"
-        return index
+    Parameters
+    ----------
+    operand : Operand
+        Anything but an array from outside.
+    arenas : sequence of numpy.ndarray
+        The elements of each arena.
+    indices : numpy.ndarray
+        Those of the plan.
+    """
+    assert not isinstance(operand, Whole), "it is an array from outside"
+    if isinstance(operand, Sum):
+        total = evaluate(operand.levels[0], arenas, indices).copy()
+        for level in operand.levels[1:]:
+            total[: level.rows] += evaluate(level, arenas, indices)
+        return total
+    if isinstance(operand, Mixed):
+        rows = np.concatenate([evaluate(part, arenas, indices) for part in operand.parts])
+        return _take(rows, indices, operand.first, operand.rows)
+    if isinstance(operand, Scatter):
+        rows = evaluate(operand.source, arenas, indices)
+        total = np.zeros((operand.rows, rows.shape[1]), dtype=rows.dtype)
+        np.add.at(total, indices[operand.first : operand.first + len(rows)], rows)
+        return total
+    arena = arenas[operand.arena]
+    if isinstance(operand, Gather):
+        short = len(arena) // operand.grain * operand.grain
+        rows = arena[:short].reshape((-1, operand.grain))
+        rows = _take(rows, indices, operand.first, operand.indices)
+        return rows.reshape((operand.rows, operand.row_size))
+    shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
+    last = operand.element + int(np.prod(shape))
+    assert operand.element >= 0 and last <= len(arena), "it leaves its arena"
+    return arena[operand.element : last].reshape(shape)
+
+
+def _take(rows: Array, indices: Array, first: int, count: int) -> Array:
+    index = indices[first : first + count]
+    assert len(index) == count, "it lacks indices"
+    assert (index >= 0).all() and (index < len(rows)).all(), "it leaves its arena"
+    taken: Array = rows[index]
+    return taken

@@ -5,7 +5,7 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -156,20 +156,24 @@ class _Planner:
         arena = np.full(len(self._types), -1, dtype=np.int64)
         element = np.zeros(len(self._types), dtype=np.int64)
         externals, row_size = self._external_reads(operand, at)
-        types = [self._types[e] for e in externals.tolist()]
         # Comparing types takes longer than knowing them.
-        _, first, kind = np.unique(
-            np.array([id(t) for t in types]), return_index=True, return_inverse=True
-        )
-        kinds = [types[i] for i in first.tolist()]
-        elements = np.array([k.elements for k in kinds], dtype=np.int64)[kind]
+        known: Dict[Tuple[int, int], List[int]] = {}
+        for place, (external, size) in enumerate(zip(externals.tolist(), row_size.tolist())):
+            known.setdefault((size, id(self._types[external])), []).append(place)
+        elements = np.zeros_like(externals)
+        alike: Dict[Tuple[Arena, Tuple[int, ...]], List[int]] = {}
+        for (size, _), places in known.items():
+            kind = self._types[externals[places[0]]]
+            elements[places] = kind.elements
+            key = Arena(size, kind.dtype, kind.context), kind.shape[1:]
+            alike.setdefault(key, []).extend(places)
         fills = []
-        for key, chosen in _alike(kinds, kind, row_size).items():
-            size, dtype, context, trailing = key
-            counts, own = elements[chosen], externals[chosen]
-            region = self._layout.reserve(Arena(size, dtype, context), int(counts.sum()) // size)
+        for (buffer, trailing), places in alike.items():
+            places.sort()
+            counts, own = elements[places], externals[places]
+            region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
             arena[own] = region.arena
-            element[own] = region.start * size + np.cumsum(counts) - counts
+            element[own] = region.start * buffer.row_size + np.cumsum(counts) - counts
             fills.append(Fill(region, tuple(own.tolist()), trailing))
         return tuple(fills), arena, element
 
@@ -229,24 +233,3 @@ class _Planner:
                 if first.element + (rows + spare) * first.row_size > size:
                     return 0
         return spare
-
-
-def _alike(kinds: Sequence[ArrayType], kind: Array, row_size: Array) -> Dict[Any, Array]:
-    """Group arrays that may stand side by side; groups and members are in the order given.
-
-    Parameters
-    ----------
-    kinds : sequence of ArrayType
-    kind, row_size : numpy.ndarray of int
-        Per array: the number of its type, and the row size it is read with.
-    """
-    numbers: Dict[Any, int] = {}
-    pairs, first, pair = np.unique(
-        row_size * len(kinds) + kind, return_index=True, return_inverse=True
-    )
-    number = np.zeros(len(pairs), dtype=np.int64)
-    for p in np.argsort(first).tolist():
-        size, found = divmod(int(pairs[p]), len(kinds))
-        key = (size, kinds[found].dtype, kinds[found].context, kinds[found].shape[1:])
-        number[p] = numbers.setdefault(key, len(numbers))
-    return {key: np.flatnonzero(number[pair] == n) for key, n in numbers.items()}

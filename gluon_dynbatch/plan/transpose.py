@@ -52,17 +52,6 @@ def transpose(plan: Plan, heads: Sequence[Head]) -> Plan:
     return _Transposition(plan, heads).plan()
 
 
-class _Columns(NamedTuple):
-    """Reads, each with the place in the forward plan instead of that in its target."""
-
-    target: Array
-    term: Array
-    place: Array
-    length: Array
-    arena: Array
-    element: Array
-
-
 class _Transposition:
     def __init__(self, plan: Plan, heads: Sequence[Head]):
         self._forward = plan
@@ -161,7 +150,7 @@ class _Transposition:
                     reached.update(makers[self._operand0[number] + p])
         return live
 
-    def _place_heads(self) -> Tuple[Tuple[Fill, ...], List[_Columns]]:
+    def _place_heads(self) -> Tuple[Tuple[Fill, ...], List[Reads]]:
         """Place the gradients of heads; return which results read them, too."""
         groups: Dict[Any, List[int]] = {}
         for i, head in enumerate(self._heads):
@@ -173,15 +162,9 @@ class _Transposition:
             fills.append(Fill(region, tuple(members), shape[1:]))
             term = np.array([self._heads[i].term for i in members])
             place = self._forward.element_of[term] + [self._heads[i].offset for i in members]
+            source, like = (region.start + np.arange(count)) * size, np.ones(count, dtype=np.int64)
             columns.append(
-                _Columns(
-                    self._target_of[term],
-                    np.full(count, -1),
-                    place,
-                    np.full(count, size),
-                    np.full(count, region.arena),
-                    (region.start + np.arange(count)) * size,
-                )
+                Reads(self._target_of[term], -like, place, size * like, region.arena * like, source)
             )
         return tuple(fills), columns
 
@@ -205,43 +188,40 @@ class _Transposition:
         operand = self._forward.launches[number].operands[p]
         return (0, *operand[:2]) if type(operand) is Slice else (1, number, p)
 
-    def _from_operands(self, outputs: Dict[Tuple[int, int], Region]) -> _Columns:
-        """Return what results read from gradients of operands, arena by arena."""
+    def _from_operands(self, outputs: Dict[Tuple[int, int], Region]) -> Reads:
+        """Return what results read from gradients of operands, arena by arena.
+
+        So far, targets are places in the arenas of the forward plan.
+        """
         reads = self._forward.reads
         placed = sorted(outputs.items(), key=lambda item: item[1].arena)
         numbers = np.array([self._operand0[number] + p for (number, p), _ in placed], dtype=int)
         low, high = np.searchsorted(reads.operand, [numbers, numbers + 1])
-        counts = high - low
-        at = np.repeat(low, counts) + ragged_range(counts)
+        at = np.repeat(low, high - low) + ragged_range(high - low)
         regions = [region for _, region in placed]
-        arena = np.array([region.arena for region in regions], dtype=np.int64)
-        size = np.array([self._layout.arenas[a].row_size for a in arena.tolist()], dtype=np.int64)
-        start = np.array([region.start for region in regions], dtype=np.int64) * size
-        return _Columns(
+        start = np.repeat(_starts(regions, self._layout.arenas), high - low)
+        return Reads(
             self._target_of[self._forward.graph.term[reads.term[at]]],
             reads.term[at],
             reads.element[at],
             reads.length[at],
-            np.repeat(arena, counts),
-            np.repeat(start, counts) + reads.target[at],
+            np.repeat(np.array([region.arena for region in regions], dtype=np.int64), high - low),
+            start + reads.target[at],
         )
 
-    def _reads(self, live: Iterable[int], *parts: _Columns) -> Reads:
+    def _reads(self, live: Iterable[int], *parts: Reads) -> Reads:
         """Return what those targets read that anybody asks for."""
-        number, term, place, length, arena, element = map(np.concatenate, zip(*parts))
+        reads = Reads(*map(np.concatenate, zip(*parts)))
         wanted = np.zeros(len(self._targets) + 1, dtype=bool)
         wanted[self._result0[-1] : -1] = True
         for launch in live:
             wanted[self._result0[launch] : self._result0[launch + 1]] = True
         # What is no part of any target has number -1.
-        own = wanted[number]
-        arenas = self._forward.arenas
-        start = np.array([r.start * arenas[r.arena].row_size for r in self._targets] + [0])
-        return Reads(
-            number[own],
-            term[own],
-            (place - start[number])[own],
-            length[own],
-            arena[own],
-            element[own],
-        )
+        reads = Reads(*(column[wanted[reads.operand]] for column in reads))
+        start = _starts(self._targets, self._forward.arenas)
+        return reads._replace(target=reads.target - start[reads.operand])
+
+
+def _starts(regions: Sequence[Region], arenas: Sequence[Arena]) -> Array:
+    """Return the first element of each region."""
+    return np.array([r.start * arenas[r.arena].row_size for r in regions], dtype=np.int64)
