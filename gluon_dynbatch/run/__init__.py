@@ -1,6 +1,7 @@
 """A plan in, values out: arenas in memory, launches, and MXNet's tape.
 
 Read `dispatch.py` (a segment as an executable), `execute.py` (the launches of a plan),
-`gradient.py` (their backward pass, as one node of MXNet's tape), `notice.py` (when MXNet drops that
-node), `left_out.py` (losses without a gradient) and `profiling.py`.
+`backward.py` (their backward pass), `leaves.py` (what stands for parameters there), `left_out.py`
+(losses without a gradient), `gradient.py` (a flush as a node of MXNet's tape), `notice.py` (when
+MXNet drops it), `hand_out.py` (what is still held becomes real) and `profiling.py`.
 """
