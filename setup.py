@@ -55,6 +55,7 @@ setup(
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{Path(source).stem}", [source])
         for source in (
+            "gluon_dynbatch/native/lowering.pyx",
             "gluon_dynbatch/native/recording.pyx",
             "gluon_dynbatch/native/scheduling.pyx",
             "gluon_dynbatch/native/planning.c",

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence
 import numpy as np
 
 from ..modes import FLOATS
-from ..native import planning
+from ..native import lowering
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array
@@ -52,7 +52,7 @@ def find_unused(tape: Tape, wanted: Sequence[int]) -> Optional[Array]:
     unused = np.zeros(len(tape.node_entry), dtype=bool)
     arity = _table(tape, lambda e: len(e.in_types))
     outputs = _table(tape, lambda e: len(e.out_types))
-    found = planning.unused(
+    found = lowering.unused(
         tape.node_entry, tape.node_value0, tape.sources, arity, outputs, used, unused
     )
     return unused if found else None
@@ -137,7 +137,7 @@ class _Survey:
         shape = len(callees), len(callees), 1 + max(places, default=0)
         #: Whether one callee delivers an argument, which came in some place, to another.
         self._edges = np.zeros(shape if np.prod(shape) <= MOST_EDGES else (0, 0, 0), np.uint8)
-        planning.survey(
+        lowering.survey(
             *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets),
             _table(tape, lambda e: self._family[e.id]),
             _table(tape, lambda e: self.callee[e.id]),

@@ -6,7 +6,7 @@ from typing import Dict, List, Optional
 
 import numpy as np
 
-from ..native import planning
+from ..native import lowering
 from ..record.tape import Tape
 from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
@@ -45,10 +45,10 @@ def wire(tape: Tape, cuts: Dict[int, Cut], unused: Optional[Array] = None) -> Gr
             *(inputs + 1, terms, terms, slots, len(tape.value_type), units + 1),
         )
     )
-    edges = planning.wire(
+    edges = lowering.wire(
         *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
         *(arity, rows, first, np.array(code, dtype=np.int32)),
-        np.array([max(len(cut.uses) for cut in cuts.values())], dtype=np.int32),
+        max(len(cut.uses) for cut in cuts.values()),
         *(segment, node, unit_rows, slot0, input0, term0, term, term_offset, slot_unit),
         *(value_term, offsets, preds),
     )
@@ -101,7 +101,7 @@ def _sizes(cut: Cut) -> List[int]:
 
 
 def _code(cut: Cut, numbers: Dict[Segment, int]) -> List[int]:
-    """Write a cut as integers: see ``wire`` in ``planning.c``."""
+    """Write a cut as integers: see ``wire`` in ``lowering.pyx``."""
     code = [len(cut.uses), len(cut.heads)]
     for segment, sources in cut.uses:
         counts_rows = int(segment.layout in ("rows", "concat"))

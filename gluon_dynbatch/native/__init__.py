@@ -1,14 +1,15 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
-`recording` is called by `record`, `scheduling` by `schedule`, `planning` by `lower` and `plan`.
+`recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`,
+`planning` by `plan`.
 """
 
 from __future__ import annotations
 
-__all__ = ["planning", "recording", "scheduling"]
+__all__ = ["lowering", "planning", "recording", "scheduling"]
 
 try:
-    from . import planning, recording, scheduling
+    from . import lowering, planning, recording, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

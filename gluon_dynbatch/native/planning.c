@@ -3,9 +3,6 @@
  * The callers are named below.  Arguments are buffers of a fixed width, most often NumPy arrays;
  * results are written into buffers that the caller made, but for those of `resolve`.
  *
- *   survey     expand.py: which arguments all calls share, and who delivers which argument
- *   unused     expand.py: calls whose results nobody reads
- *   wire       wiring.py: numbers units, slots, inputs and terms
  *   order      plan/order.py: the order of units within their launches
  *   ancestors  plan/reach.py: the units that some units depend on
  *   resolve    plan/resolve.py: reads of rows as slices, gathers and sums
@@ -63,175 +60,6 @@ open_buffers(Buffers *buffers, PyObject *args, const char *format, void **data, 
         sizes[k] = view->len / width;
     }
     return 0;
-}
-
-/* --------------------------------------------------------------------------------- survey */
-
-static PyObject *
-survey(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Buffers buffers;
-    void *data[16];
-    Py_ssize_t sizes[16];
-    /* Per node; per operand; per entry; places of arguments; per value; results. */
-    if (open_buffers(&buffers, args, "iiiliiiiiiibBBIB", data, sizes) < 0)
-        return NULL;
-    const int32_t *entry = data[0], *value0 = data[1], *sources = data[2];
-    const int64_t *offsets = data[3];
-    const int32_t *kind_of = data[4], *callee_of = data[5], *arity = data[6], *results = data[7];
-    const int32_t *place0 = data[8], *places = data[9], *argument0 = data[10];
-    const uint8_t *weights = data[11];
-    uint8_t *same = data[12], *weight = data[13], *edges = data[15];
-    int32_t *count = data[14];
-    Py_ssize_t nodes = sizes[0], values = sizes[11], flags = sizes[12], edge_count = sizes[15];
-    /* edges[(producer * callees + consumer) * width + place]; its shape is in its size. */
-    Py_ssize_t callees = 0, width = 1;
-    for (Py_ssize_t e = 0; e < sizes[5]; e++)
-        if (callee_of[e] >= callees)
-            callees = callee_of[e] + 1;
-    for (Py_ssize_t p = 0; p < sizes[9]; p++)
-        if (places[p] >= width)
-            width = places[p] + 1;
-    int64_t *first = PyMem_Malloc((2 * flags + 1) * sizeof(int64_t));
-    int32_t *made_by = PyMem_Malloc((values + 1) * sizeof(int32_t));
-    if (first == NULL || made_by == NULL || (edge_count && edge_count != callees * callees * width)) {
-        PyMem_Free(first);
-        PyMem_Free(made_by);
-        release(&buffers);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    memset(made_by, -1, values * sizeof(int32_t));
-    memset(same, 1, flags);
-    memset(weight, 1, flags);
-    for (Py_ssize_t i = 0, operand = 0; i < nodes; i++) {
-        int32_t e = entry[i], kind = kind_of[e], from = argument0[kind];
-        int known = count[kind]++ > 0;
-        for (int32_t a = 0; a < arity[e]; a++, operand++) {
-            int32_t value = sources[operand];
-            int64_t offset = offsets[operand], *seen = first + 2 * (from + a);
-            if (!known) {
-                seen[0] = value;
-                seen[1] = offset;
-            }
-            else if (seen[0] != value || seen[1] != offset)
-                same[from + a] = 0;
-            if (!weights[value] || offset)
-                weight[from + a] = 0;
-            if (edge_count && made_by[value] >= 0)
-                edges[(made_by[value] * callees + callee_of[e]) * width + places[place0[e] + a]] = 1;
-        }
-        for (int32_t r = 0; r < results[e]; r++)
-            made_by[value0[i] + r] = callee_of[e];
-    }
-    PyMem_Free(first);
-    PyMem_Free(made_by);
-    release(&buffers);
-    Py_RETURN_NONE;
-}
-
-/* ----------------------------------------------------------------------------------- wire */
-
-static PyObject *
-wire(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Buffers buffers;
-    void *data[22];
-    Py_ssize_t sizes[22];
-    if (open_buffers(&buffers, args, "iiiliiiiiiILLLLLLLLLLI", data, sizes) < 0)
-        return NULL;
-    const int32_t *entry = data[0], *value0 = data[1], *sources = data[2];
-    const int64_t *offsets = data[3];
-    const int32_t *externals = data[4], *arity = data[5], *rows_of = data[6], *code_of = data[7];
-    /* Per cut: uses, heads, then of each use segment, whether it counts rows, outputs, inputs, and
-     * of each input its number of terms and (from a segment?, which, output) of each; then of each
-     * head use and output. */
-    const int32_t *code = data[8];
-    const int32_t *most_uses = data[9];
-    int32_t *segment = data[10], *preds = data[21];
-    int64_t *node = data[11], *rows = data[12], *slot0 = data[13], *input0 = data[14];
-    int64_t *term0 = data[15], *term = data[16], *term_offset = data[17], *slot_unit = data[18];
-    int64_t *value_term = data[19], *pred0 = data[20];
-    Py_ssize_t nodes = sizes[0];
-    int64_t *first_slot = PyMem_Malloc((most_uses[0] + 1) * sizeof(int64_t));
-    if (first_slot == NULL) {
-        release(&buffers);
-        return PyErr_NoMemory();
-    }
-    for (Py_ssize_t v = 0; v < sizes[19]; v++)
-        value_term[v] = INT64_MIN;
-    for (Py_ssize_t e = 0; e < sizes[4]; e++)
-        value_term[externals[e]] = -1 - (int64_t)e;
-    int64_t units = 0, slots = 0, inputs = 0, terms = 0, edges = 0, operand = 0;
-    for (Py_ssize_t i = 0; i < nodes; i++) {
-        int32_t e = entry[i];
-        const int32_t *at = code + code_of[e];
-        int32_t uses = *at++, heads = *at++;
-        for (int32_t u = 0; u < uses; u++) {
-            int32_t outputs = at[2], ports = at[3];
-            segment[units] = at[0];
-            rows[units] = at[1] ? rows_of[e] : 1;
-            node[units] = i;
-            slot0[units] = first_slot[u] = slots;
-            input0[units] = inputs;
-            pred0[units] = edges;
-            at += 4;
-            for (int32_t p = 0; p < ports; p++) {
-                term0[inputs++] = terms;
-                for (int32_t t = *at++; t > 0; t--, at += 3, terms++) {
-                    if (at[0]) {
-                        term[terms] = first_slot[at[1]] + at[2];
-                        term_offset[terms] = 0;
-                    }
-                    else {
-                        term[terms] = value_term[sources[operand + at[1]]];
-                        term_offset[terms] = offsets[operand + at[1]];
-                    }
-                    if (term[terms] >= 0)
-                        preds[edges++] = (int32_t)slot_unit[term[terms]];
-                }
-            }
-            for (int32_t o = 0; o < outputs; o++)
-                slot_unit[slots++] = units;
-            units++;
-        }
-        for (int32_t h = 0; h < heads; h++, at += 2)
-            value_term[value0[i] + h] = first_slot[at[0]] + at[1];
-        operand += arity[e];
-    }
-    term0[inputs] = terms;
-    pred0[units] = edges;
-    PyMem_Free(first_slot);
-    release(&buffers);
-    return PyLong_FromLongLong(edges);
-}
-
-/* --------------------------------------------------------------------------------- unused */
-
-static PyObject *
-unused(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Buffers buffers;
-    void *data[7];
-    Py_ssize_t sizes[7];
-    /* Per node entry and first value; operands; per entry its arguments and results; results. */
-    if (open_buffers(&buffers, args, "iiiiiBB", data, sizes) < 0)
-        return NULL;
-    const int32_t *entry = data[0], *value0 = data[1], *sources = data[2];
-    const int32_t *arity = data[3], *outputs = data[4];
-    uint8_t *used = data[5], *unused_nodes = data[6];
-    Py_ssize_t operand = sizes[2], found = 0;
-    for (Py_ssize_t n = sizes[0] - 1; n >= 0; n--) {
-        int alive = 0;
-        for (int32_t out = 0; out < outputs[entry[n]]; out++)
-            alive |= used[value0[n] + out];
-        operand -= arity[entry[n]];
-        for (int32_t k = 0; alive && k < arity[entry[n]]; k++)
-            used[sources[operand + k]] = 1;
-        unused_nodes[n] = !alive;
-        found += !alive;
-    }
-    release(&buffers);
-    return PyLong_FromSsize_t(found);
 }
 
 /* ---------------------------------------------------------------------------------- order */
@@ -763,9 +591,6 @@ resolve(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef METHODS[] = {
-    {"survey", survey, METH_VARARGS, NULL},
-    {"unused", unused, METH_VARARGS, NULL},
-    {"wire", wire, METH_VARARGS, NULL},
     {"order", order, METH_VARARGS, NULL},
     {"ancestors", ancestors, METH_VARARGS, NULL},
     {"resolve", resolve, METH_VARARGS, NULL},

@@ -1,0 +1,168 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
+"""The parts of lowering that look at every call; arrays as in `Tape` and `Graph`."""
+
+from cpython.array cimport array, clone
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
+from libc.string cimport memset
+
+cdef array INT, LONG
+INT, LONG = array("i"), array("q")
+
+
+def survey(
+    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
+    const int64_t[::1] offsets, const int32_t[::1] family, const int32_t[::1] callee,
+    const int32_t[::1] arity, const int32_t[::1] results, const int32_t[::1] place0,
+    const int32_t[::1] places, const int32_t[::1] argument0, const uint8_t[::1] is_weight,
+    uint8_t[::1] same, uint8_t[::1] weight, int32_t[::1] calls, uint8_t[:, :, ::1] edges,
+):
+    """Find which arguments all calls of a family share, and which callee delivers which argument.
+
+    Family, callee, arity and number of results are those of an entry, whose arguments have their
+    `places` from `place0` on.  Filled in are, per argument of a family from `argument0` on, whether
+    it is always the `same` array and always a `weight`; per family its number of `calls`; and
+    `edges`, by producer, consumer and place, unless it is empty.
+    """
+    cdef array producers = clone(INT, is_weight.shape[0], False)
+    cdef array values = clone(INT, same.shape[0], False), starts = clone(LONG, same.shape[0], False)
+    cdef int32_t *made_by = <int32_t *>producers.data.as_ints
+    cdef int32_t *first_value = <int32_t *>values.data.as_ints
+    cdef int64_t *first_offset = <int64_t *>starts.data.as_longlongs
+    cdef Py_ssize_t node, operand = 0, argument
+    cdef int32_t entry, known, k, value, source
+    cdef int64_t offset
+    cdef bint edges_wanted = edges.shape[0] > 0
+    memset(made_by, -1, is_weight.shape[0] * sizeof(int32_t))
+    for node in range(node_entry.shape[0]):
+        entry = node_entry[node]
+        argument, known = argument0[family[entry]], calls[family[entry]]
+        calls[family[entry]] = known + 1
+        for k in range(arity[entry]):
+            value, offset, source = sources[operand], offsets[operand], made_by[sources[operand]]
+            if not known:
+                first_value[argument], first_offset[argument] = value, offset
+            elif first_value[argument] != value or first_offset[argument] != offset:
+                same[argument] = False
+            if not is_weight[value] or offset:
+                weight[argument] = False
+            if edges_wanted and source >= 0:
+                edges[source, callee[entry], places[place0[entry] + k]] = True
+            operand += 1
+            argument += 1
+        for k in range(results[entry]):
+            made_by[node_value0[node] + k] = callee[entry]
+
+
+def unused(
+    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
+    const int32_t[::1] arity, const int32_t[::1] results, uint8_t[::1] used, uint8_t[::1] marks,
+):
+    """Mark the calls of which no result is `used`, nor read by a call that is; return their number.
+
+    Arity and number of results are those of an entry; `used` has a mark per value and gets more.
+    """
+    cdef Py_ssize_t node, operand = sources.shape[0], count = 0
+    cdef int32_t entry, k
+    cdef bint alive
+    for node in range(node_entry.shape[0] - 1, -1, -1):
+        entry = node_entry[node]
+        operand -= arity[entry]
+        alive = False
+        for k in range(results[entry]):
+            alive |= used[node_value0[node] + k]
+        if alive:
+            for k in range(arity[entry]):
+                used[sources[operand + k]] = True
+        marks[node] = not alive
+        count += not alive
+    return count
+
+
+cdef struct Wiring:
+    # The operands of the call at hand, and where values and the slots of its uses are.
+    const int32_t *source
+    const int64_t *offset
+    int64_t *value_term
+    int64_t *first_slot
+    # What is filled in, and how much of it.
+    int64_t *term0
+    int64_t *term
+    int64_t *term_offset
+    int64_t *slot_unit
+    int32_t *preds
+    int64_t inputs, terms, slots, edges
+
+
+cdef const int32_t *wire_inputs(Wiring *w, int32_t count, const int32_t *code) noexcept:
+    """Fill in the terms of a unit's inputs; return the code behind them."""
+    cdef int64_t term, offset
+    cdef int32_t i, k, terms
+    for i in range(count):
+        w.term0[w.inputs] = w.terms
+        w.inputs += 1
+        terms = code[0]
+        code += 1
+        for k in range(terms):
+            if code[0]:
+                term, offset = w.first_slot[code[1]] + code[2], 0
+            else:
+                term, offset = w.value_term[w.source[code[1]]], w.offset[code[1]]
+            w.term[w.terms], w.term_offset[w.terms] = term, offset
+            w.terms += 1
+            code += 3
+            if term >= 0:
+                w.preds[w.edges] = w.slot_unit[term]
+                w.edges += 1
+    return code
+
+
+def wire(
+    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
+    const int64_t[::1] offsets, const int32_t[::1] externals, const int32_t[::1] arity,
+    const int32_t[::1] entry_rows, const int32_t[::1] code0, const int32_t[::1] codes,
+    int32_t most_uses, int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows,
+    int64_t[::1] slot0, int64_t[::1] input0, int64_t[::1] term0, int64_t[::1] term,
+    int64_t[::1] term_offset, int64_t[::1] slot_unit, int64_t[::1] value_term,
+    int64_t[::1] pred0, int32_t[::1] preds,
+):
+    """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
+
+    Arity and rows are those of an entry, whose cut stands in `codes` from `code0` on: the number of
+    its uses, at most `most_uses`, and of its heads; per use its segment, whether that counts rows,
+    its outputs and inputs; per input its number of terms, and per term 1, a use and its output, or
+    0, an argument and nothing; per head a use and its output.
+    """
+    cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
+    cdef Wiring w = Wiring(
+        &sources[0], &offsets[0], &value_term[0], &first_slot[0],
+        &term0[0], &term[0], &term_offset[0], &slot_unit[0], &preds[0], 0, 0, 0, 0,
+    )
+    cdef Py_ssize_t node, unit = 0
+    cdef int32_t entry, k, use, uses, heads
+    cdef const int32_t *code
+    for node in range(value_term.shape[0]):
+        value_term[node] = INT64_MIN
+    for k in range(externals.shape[0]):
+        value_term[externals[k]] = -1 - k
+    for node in range(node_entry.shape[0]):
+        entry = node_entry[node]
+        code = &codes[code0[entry]]
+        uses, heads = code[0], code[1]
+        code += 2
+        for use in range(uses):
+            segment[unit], unit_node[unit] = code[0], node
+            rows[unit] = entry_rows[entry] if code[1] else 1
+            slot0[unit] = first_slot[use] = w.slots
+            input0[unit], pred0[unit] = w.inputs, w.edges
+            for k in range(code[2]):
+                slot_unit[w.slots] = unit
+                w.slots += 1
+            code = wire_inputs(&w, code[3], code + 4)
+            unit += 1
+        for k in range(heads):
+            value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]
+            code += 2
+        w.source += arity[entry]
+        w.offset += arity[entry]
+    term0[w.inputs], pred0[unit] = w.terms, w.edges
+    return w.edges
