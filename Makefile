@@ -77,10 +77,10 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
-$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd) gluon_dynbatch/native/planning.c
+$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/recording.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,13 +53,8 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
-        Extension(f"gluon_dynbatch.native.{Path(source).stem}", [source])
-        for source in (
-            "gluon_dynbatch/native/lowering.pyx",
-            "gluon_dynbatch/native/recording.pyx",
-            "gluon_dynbatch/native/scheduling.pyx",
-            "gluon_dynbatch/native/planning.c",
-        )
+        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
+        for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, List, NamedTuple
 
 import numpy as np
 
-from ..native import planning
+from ..native import ordering
 from ..schedule.dependencies import Array
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def order_members(graph: Graph, groups: Array) -> Members:
         Launch of each unit; predecessors have smaller numbers.
     """
     units = np.empty(len(groups), dtype=np.int64)
-    planning.order(groups, graph.input0, graph.term0, graph.term, graph.slot_unit, units)
+    ordering.order(groups, graph.input0, graph.term0, graph.term, graph.slot_unit, units)
     widths = np.bincount(groups)
     first = np.concatenate([[0], np.cumsum(widths)])
     ends = np.concatenate([[0], np.cumsum(graph.dependencies.rows[units])])

@@ -7,7 +7,7 @@ from typing import FrozenSet, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from ..modes import RECORDING
-from ..native import planning
+from ..native import ordering
 from ..schedule.dependencies import Array
 from .plan import Plan, Whole
 from .transpose import Head
@@ -31,7 +31,7 @@ def live_units(plan: Plan, heads: Sequence[Head]) -> Array:
     reached = np.zeros(graph.dependencies.size, dtype=bool)
     reached[graph.slot_unit[[head.term for head in heads if head.term >= 0]]] = True
     recorded = np.array([bool(s.mode & RECORDING) for s in graph.segments])[graph.segment]
-    planning.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
+    ordering.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
     live: Array = reached & recorded
     return live
 

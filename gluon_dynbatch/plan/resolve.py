@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from ..native import planning
+from ..native import resolving
 from ..schedule.dependencies import Array
 from .plan import Arena, Gather, Mixed, Operand, Reads, Region, Scatter, Slice, Sum
 
@@ -55,18 +55,16 @@ def resolve(
     numpy.ndarray of int32
         All gather indices.
     """
-    found, indices = planning.resolve(
+    found, indices = resolving.resolve(
         (Slice, Gather, Mixed, Sum, Scatter),
         most_levels,
-        (
-            rows,
-            row_sizes,
-            reads.operand,
-            reads.target,
-            reads.length,
-            reads.arena,
-            reads.element,
-            np.array([arena.row_size for arena in arenas], dtype=np.int64),
-        ),
+        rows,
+        row_sizes,
+        reads.operand,
+        reads.target,
+        reads.length,
+        reads.arena,
+        reads.element,
+        np.array([arena.row_size for arena in arenas], dtype=np.int64),
     )
     return found, np.frombuffer(indices, dtype=np.int32)

@@ -1,0 +1,154 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, binding=False, auto_pickle=False
+"""The order of units within their launches, and what units depend on; arrays as in `Graph`."""
+
+cimport cython
+from cpython.array cimport array, clone
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
+
+cdef array INT, LONG
+INT, LONG = array("i"), array("q")
+
+
+def ancestors(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const uint8_t[::1] through,
+    uint8_t[::1] reached,
+):
+    """Mark what the marked units depend on, looking behind those that let it through."""
+    cdef Py_ssize_t unit, k
+    for unit in range(reached.shape[0] - 1, -1, -1):
+        if reached[unit] and through[unit]:
+            for k in range(offsets[unit], offsets[unit + 1]):
+                reached[preds[k]] = True
+
+
+# ------------------------------------------------------------------------------- order
+
+cdef struct Keyed:
+    int64_t key
+    int64_t unit
+
+
+cdef void merge_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
+    """Sort by key, equal keys as they come; `spare` has the same length."""
+    cdef int64_t i, k = 0, half = count // 2, right = half
+    cdef Keyed item
+    if count < 12:
+        for i in range(1, count):
+            item, k = items[i], i
+            while k > 0 and items[k - 1].key > item.key:
+                items[k] = items[k - 1]
+                k -= 1
+            items[k] = item
+        return
+    merge_sort(items, spare, half)
+    merge_sort(items + half, spare, count - half)
+    if items[half - 1].key <= items[half].key:
+        return
+    memcpy(spare, items, half * sizeof(Keyed))
+    for i in range(count):
+        if k == half:
+            return
+        if right == count or spare[k].key <= items[right].key:
+            items[i] = spare[k]
+            k += 1
+        else:
+            items[i] = items[right]
+            right += 1
+
+
+@cython.final
+cdef class Ordering:
+    """Whom each unit follows into an order: the reader that it should stand beside."""
+
+    cdef const int32_t[::1] groups
+    cdef const int64_t[::1] input0, term0, term, slot_unit
+    cdef int64_t units, launches, ports, levels, unread, most_extra
+    #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
+    cdef int64_t[::1] leader, place, position
+    #: Per slot: how many terms read it.
+    cdef int32_t[::1] reads
+
+    def __init__(
+        self, const int32_t[::1] groups, const int64_t[::1] input0, const int64_t[::1] term0,
+        const int64_t[::1] term, const int64_t[::1] slot_unit,
+    ):
+        self.groups, self.input0, self.term0 = groups, input0, term0
+        self.term, self.slot_unit = term, slot_unit
+        self.units, self.ports, self.levels = groups.shape[0], 1, 1
+        cdef int64_t unit, i
+        for unit in range(self.units):
+            self.launches = max(self.launches, groups[unit] + 1)
+            self.ports = max(self.ports, self.inputs_end(unit) - input0[unit])
+            self.most_extra = max(self.most_extra, self.extra(unit))
+        for i in range(term0.shape[0] - 1):
+            self.levels = max(self.levels, term0[i + 1] - term0[i])
+        self.unread = self.launches * self.ports * self.levels
+        self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
+        self.position = clone(LONG, self.units, False)
+        for unit in range(self.units):
+            self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
+        self.reads = clone(INT, slot_unit.shape[0], True)
+        for i in range(term.shape[0]):
+            if term[i] >= 0:
+                self.reads[term[i]] += 1
+
+    cdef inline int64_t inputs_end(self, int64_t unit) noexcept:
+        return self.input0[unit + 1] if unit + 1 < self.units else self.term0.shape[0] - 1
+
+    cdef inline int64_t extra(self, int64_t unit) noexcept:
+        """Return how many terms a unit has beyond one per input."""
+        cdef int64_t first = self.input0[unit], end = self.inputs_end(unit)
+        return self.term0[end] - self.term0[first] - (end - first)
+
+    cdef void lead(self, int64_t unit, bint once) noexcept:
+        """Let what `unit` reads follow it, unless it follows another; if `once`, what no other reads."""
+        cdef int64_t first = self.input0[unit], i, k, place, slot, maker
+        for i in range(first, self.inputs_end(unit)):
+            place = (self.groups[unit] * self.ports + i - first) * self.levels - self.term0[i]
+            for k in range(self.term0[i], self.term0[i + 1]):
+                slot = self.term[k]
+                if slot < 0:
+                    continue
+                maker = self.slot_unit[slot]
+                if self.reads[slot] == 1 if once else self.place[maker] == self.unread:
+                    self.leader[maker], self.place[maker] = unit, place + k
+
+    cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
+        """Sort the members of a launch, whose readers are sorted; `items` has room for two each."""
+        cdef int64_t i, unit, rank
+        for i in range(count):
+            unit = members[i]
+            rank = (self.most_extra - self.extra(unit)) * (self.unread + 1) + self.place[unit]
+            items[i].key, items[i].unit = rank * self.units + self.position[self.leader[unit]], unit
+        merge_sort(items, items + count, count)
+        for i in range(count):
+            members[i] = items[i].unit
+            self.position[members[i]] = i
+
+
+def order(
+    const int32_t[::1] groups, const int64_t[::1] input0, const int64_t[::1] term0,
+    const int64_t[::1] term, const int64_t[::1] slot_unit, int64_t[::1] units,
+):
+    """Fill in the units by launch, and within a launch by who reads them."""
+    cdef Ordering ordering = Ordering(groups, input0, term0, term, slot_unit)
+    cdef int64_t unit, launch, i, low, widest = 0
+    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)
+    for unit in range(ordering.units):
+        ends[groups[unit] + 1] += 1
+    for launch in range(ordering.launches):
+        widest = max(widest, ends[launch + 1])
+        ends[launch + 1] += ends[launch]
+    for unit in range(ordering.units):
+        units[ends[groups[unit]]] = unit
+        ends[groups[unit]] += 1
+    for i in range(ordering.units):
+        ordering.lead(units[i], False)
+    for i in range(ordering.units):
+        ordering.lead(units[i], True)
+    cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
+    for launch in range(ordering.launches - 1, -1, -1):
+        low = ends[launch - 1] if launch else 0
+        ordering.sort(&units[low], ends[launch] - low, <Keyed *><char *>items)
