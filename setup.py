@@ -21,7 +21,6 @@ LIBRARY = [
 
 EXAMPLES = [
     "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
-    "conllu>=4.5",  # MIT licence
     "gluonnlp==0.10.0",
     "matplotlib>=3.5",
     "scipy>=1.6",

@@ -15,6 +15,7 @@ from mxnet import gluon
 
 from .checkpoint import Checkpoint
 from .data import (
+    BUILT_IN,
     SPLITS,
     DataError,
     Loader,
@@ -25,7 +26,6 @@ from .data import (
     load_corpus,
     read_vectors,
 )
-from .grammar import make_corpus
 from .model import RelatednessModel
 from .reading import read_lines, split_lines
 from .training import seed_everything
@@ -69,12 +69,9 @@ class Assembly(NamedTuple):
 
 def read_pairs(args: argparse.Namespace, splits: Sequence[str] = SPLITS) -> Dict[str, List[Pair]]:
     """Read or make the pairs of some splits, and say what was skipped."""
-    if args.data is None:
-        if args.layout != "auto":
-            raise UsageError("--layout says how to read --data, which is not given")
-        corpus = make_corpus()
-    else:
-        corpus = load_corpus(args.data, args.on_bad_sample, splits, args.layout)
+    if args.data is None and args.layout != "auto":
+        raise UsageError("--layout says how to read --data, which is not given")
+    corpus = load_corpus(args.data or BUILT_IN, args.on_bad_sample, splits, args.layout)
     _say_skipped(corpus)
     pairs = {split: corpus.splits[split][: args.limit] for split in splits}
     empty = [split for split, rows in pairs.items() if not rows]

@@ -1,33 +1,38 @@
-"""Read pairs of sentences: which formats a folder holds, and pair by pair what is in them.
+"""Read pairs of sentences: which format a folder holds, and pair by pair what is in it.
 
-A split takes its scores either from files of its own (``{split}/sim.txt``, ``{split}/id.txt``) or
-from the text of SICK (`sick.FILES`, beside the splits), and its parses either from
-``{split}/{a,b}.toks`` and ``.parents`` or from ``{split}/{a,b}.conllu``. These make four layouts.
+A split takes its scores from files of its own or from the text of SICK beside the splits, and its
+parses from files of words and heads or from CoNLL-U. These make four layouts; see `formats.py`.
 """
 
 from __future__ import annotations
 
+import math
+import re
+import unicodedata
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import sick
-from .conllu_text import ConlluPairs, ConlluText
-from .reading import (
-    DataError,
+from .formats import (
+    SICK_FILES,
+    Draft,
     Parses,
-    Place,
     Row,
     Table,
-    check_name,
-    check_score,
-    check_sentence,
+    check_length,
+    conllu,
+    conllu_pairs,
+    scores_and_ids,
+    sick_text,
+    toks_and_parents,
 )
-from .treelstm import ScoresAndIds, ToksAndParents
-from .trees import Corpus, Pair
+from .reading import DataError, Place, read_lines
+from .trees import CLASSES, Corpus, Pair, Tree, TreeError
 
+#: The built-in corpus, drawn from a small grammar: 3,000 pairs whose trees have the shape
+#: statistics of SICK's (9.7 words, depth 4.4, half the nodes leaves). Scores follow from meaning.
+BUILT_IN = Path(__file__).parents[1] / "corpus"
 SPLITS = ("train", "dev", "test")
 SIDES = ("a", "b")
-SCORES = ("sim.txt", "id.txt")
 
 
 class Layout(NamedTuple):
@@ -53,29 +58,24 @@ class Layout(NamedTuple):
         parsed = any((folder / f"{side}{end}").is_file() for side in SIDES for end in self.parses)
         # A split that has scores of its own does not need the text beside it.
         own = (folder / "sim.txt").is_file()
-        scored = (directory / sick.FILES[split]).is_file() and not own if self.raw else own
+        scored = (directory / SICK_FILES[split]).is_file() and not own if self.raw else own
         return parsed and scored
 
     def needs(self, split: str) -> str:
         """List what a split needs."""
         parses = [f"{side}{end}" for side in SIDES for end in self.parses]
         if self.raw:
-            return f"{sick.FILES[split]} and {split}/{{{','.join([*parses, 'id.txt'])}}}"
-        return f"{split}/{{{','.join([*parses, *SCORES])}}}"
+            return f"{SICK_FILES[split]} and {split}/{{{','.join([*parses, 'id.txt'])}}}"
+        return f"{split}/{{{','.join([*parses, 'sim.txt', 'id.txt'])}}}"
 
     def table(self, directory: Path, split: str) -> Table:
         """Open the list of pairs."""
         if self.raw:
-            return sick.SickText(directory / sick.FILES[split], directory / split / "id.txt")
-        return ScoresAndIds(directory / split)
+            return sick_text(directory / SICK_FILES[split], directory / split / "id.txt")
+        return scores_and_ids(directory / split)
 
 
-def _conllu(folder: Path, side: str) -> Parses:
-    return ConlluText(folder / f"{side}.conllu")
-
-
-_TOKS = ((".toks", ".parents"), ToksAndParents)
-_CONLLU = ((".conllu",), _conllu)
+_TOKS, _CONLLU = ((".toks", ".parents"), toks_and_parents), ((".conllu",), conllu)
 LAYOUTS: Dict[str, Layout] = {
     "treelstm": Layout(False, *_TOKS),
     "conllu": Layout(False, *_CONLLU),
@@ -107,7 +107,7 @@ def find_layout(directory: Path, split: str) -> str:
 
 
 def load_corpus(
-    directory: Path,
+    directory: Path = BUILT_IN,
     on_bad_sample: str = "error",
     splits: Sequence[str] = SPLITS,
     layout: str = "auto",
@@ -117,7 +117,7 @@ def load_corpus(
     Parameters
     ----------
     directory : Path
-        The folder that holds the splits.
+        The folder that holds the splits; the built-in corpus by default.
     on_bad_sample : {"error", "skip"}
         Whether a bad pair ends the reading or is left out and listed in ``Corpus.skipped``. Files
         that are missing or do not fit together are always errors: nothing says which of their
@@ -132,9 +132,6 @@ def load_corpus(
     DataError
         Naming file, line and reason.
     """
-    _check_policy(on_bad_sample)
-    if layout not in ("auto", *LAYOUTS):
-        raise ValueError(f"layout must be auto, {', '.join(LAYOUTS)}, not {layout!r}")
     directory = Path(directory)
     pairs: Dict[str, List[Pair]] = {}
     skipped: List[str] = []
@@ -143,8 +140,8 @@ def load_corpus(
         table = chosen.table(directory, split)
         sides = [chosen.read(directory / split, side) for side in SIDES]
         for side in sides:
-            if len(side) != table.parses:
-                reason = f"{len(side)} sentences, but {table.ids_path.name} has {table.parses} ids"
+            if side.count != table.parses:
+                reason = f"{side.count} sentences, but {table.ids_path.name} has {table.parses} ids"
                 raise Place(side.path).error(reason)
         pairs[split] = _read_pairs(table, sides, on_bad_sample, skipped)
     return Corpus(pairs, tuple(skipped))
@@ -167,32 +164,25 @@ def load_conllu_pairs(
     Returns
     -------
     Corpus
-        With one split, ``""``. A pair has the name that a comment ``# pair_id = NAME`` at one of
-        its sentences gives, or its number, from 1.
+        With one split, ``""``.
     """
-    _check_policy(on_bad_sample)
-    table = ConlluPairs(ConlluText(path, lines))
+    table, sides = conllu_pairs(path, read_lines(path) if lines is None else lines)
     skipped: List[str] = []
-    return Corpus({"": _read_pairs(table, table.sides, on_bad_sample, skipped)}, tuple(skipped))
-
-
-def _check_policy(on_bad_sample: str) -> None:
-    if on_bad_sample not in ("error", "skip"):
-        raise ValueError(f'on_bad_sample must be "error" or "skip", not {on_bad_sample!r}')
+    return Corpus({"": _read_pairs(table, sides, on_bad_sample, skipped)}, tuple(skipped))
 
 
 def _read_pairs(
     table: Table, sides: Sequence[Parses], on_bad_sample: str, skipped: List[str]
 ) -> List[Pair]:
     """Check pair by pair; every format goes through here."""
-    if not len(table):
+    if not table.count:
         raise Place(table.path).error("holds no pairs")
     pairs = []
     seen: Dict[str, Place] = {}
-    for number in range(len(table)):
+    for number in range(table.count):
         try:
-            row = table[number]
-            pair = _check_pair(row, sides)
+            row = table.row(number)
+            pair = _check_pair(row, [side.sentence(row.parse) for side in sides])
             if pair.name in seen:
                 raise row.name_place.error(f"id {pair.name} is that of {seen[pair.name]}, too")
         except DataError as error:
@@ -205,15 +195,64 @@ def _read_pairs(
     return pairs
 
 
-def _check_pair(row: Row, sides: Sequence[Parses]) -> Pair:
-    drafts = [side[row.parse] for side in sides]
-    (tokens_a, tree_a), (tokens_b, tree_b) = map(check_sentence, drafts)
-    for text, draft in zip(row.texts or (), drafts):
-        if not sick.same_text(text, draft.text):
+def _check_pair(row: Row, drafts: Sequence[Draft]) -> Pair:
+    (tokens_a, tree_a), (tokens_b, tree_b) = map(_check_sentence, drafts)
+    for text, draft in zip(row.texts, drafts):
+        parsed = " ".join(draft.tokens)
+        if not same_text(text, parsed):
             raise draft.place.error(
-                f"the parse of pair {row.name.strip()} is of {draft.text!r}, "
+                f"the parse of pair {row.name.strip()} is of {parsed!r}, "
                 f"but {row.score_place} has {text!r}"
             )
-    score = check_score(row.score, row.score_place)
-    name = check_name(row.name, row.name_place)
+    score = _check_score(row.score, row.score_place)
+    name = row.name.strip()
+    if not name:
+        raise row.name_place.error("empty id")
+    if "\t" in name:  # it becomes a column of a table
+        raise row.name_place.error(f"id {name!r} has a tab in it")
     return Pair(tokens_a, tree_a, tokens_b, tree_b, score, name)
+
+
+def _check_sentence(draft: Draft) -> Tuple[Tuple[str, ...], Tree]:
+    """Turn a draft into words and tree."""
+    tokens, heads, places = draft.tokens, draft.heads, draft.head_places
+    if not tokens:
+        raise draft.place.error("empty sentence")
+    check_length(len(tokens), draft.place)
+    if len(heads) != len(tokens):
+        raise places[0].error(f"{len(heads)} heads for {len(tokens)} tokens")
+    numbers = []
+    for head, place in zip(heads, places):
+        # int() would take "+1", "1_0" and figures of other scripts, too.
+        if not re.fullmatch(r"-?[0-9]{1,9}", head):
+            raise place.error(f"a head is not a number: {head!r}")
+        numbers.append(int(head) - 1)
+    try:
+        return tuple(tokens), Tree.from_heads(numbers)
+    except TreeError as error:
+        raise places[error.word or 0].error(str(error)) from None
+
+
+def _check_score(text: Optional[str], place: Place) -> float:
+    """Turn what is written for a score into a number from 1 to `CLASSES`, no score into NaN."""
+    if text is None:
+        return math.nan
+    try:
+        score = float(text)
+    except ValueError:
+        raise place.error(f"score {text!r} is not a number") from None
+    if not 1 <= score <= CLASSES:  # also refuses NaN
+        raise place.error(f"score {text.strip()} is not in 1..{CLASSES}")
+    return score
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two texts differ at most in case, white space and punctuation."""
+    return _letters(one) == _letters(other)
+
+
+def _letters(text: str) -> str:
+    # Treebanks write brackets as -LRB-, -RRB- and so on.
+    text = re.sub(r"-[LR][RSC]B-", " ", text)
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(character for character in folded if character.isalnum())

@@ -14,14 +14,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from .corpora import LAYOUTS, SPLITS, load_conllu_pairs, load_corpus
+from .corpora import BUILT_IN, LAYOUTS, SPLITS, load_conllu_pairs, load_corpus
 from .reading import DataError
 from .trees import CLASSES, Pair, Tree
 from .vectors import read_vectors
 
 __all__ = [
-    "CLASSES", "LAYOUTS", "SPLITS", "DataError", "Loader", "Sample", "build_vocab", "encode",
-    "load_conllu_pairs", "load_corpus", "read_vectors", "target_distribution", "unknown_words",
+    "BUILT_IN", "CLASSES", "LAYOUTS", "SPLITS", "DataError", "Loader", "Sample", "build_vocab",
+    "encode", "load_conllu_pairs", "load_corpus", "read_vectors", "target_distribution",
+    "unknown_words",
 ]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import mxnet as mx
 from mxnet import gluon
 
 from relatedness.data import build_vocab, encode, load_corpus
-from relatedness.grammar import make_corpus
 from relatedness.model import RelatednessModel
 from relatedness.trees import Pair
 
@@ -21,8 +20,8 @@ from .base import Workload
 
 
 def embedded_pairs() -> List[Pair]:
-    """Make the training pairs of the built-in corpus."""
-    return make_corpus().splits["train"]
+    """Read the training pairs of the built-in corpus."""
+    return load_corpus(splits=("train",)).splits["train"]
 
 
 def relatedness(

@@ -2,24 +2,16 @@
 
 import pytest
 
-from relatedness import assembly, training
-from relatedness.grammar import make_corpus
-from workloads import pairs
+from relatedness import training
+from relatedness.data import load_corpus
 
 
 @pytest.fixture(scope="session")
 def corpus():
-    return make_corpus()
+    return load_corpus()
 
 
 @pytest.fixture()
-def quick(monkeypatch, corpus):
-    """Make the corpus once, and draw no pictures."""
-    monkeypatch.setattr(assembly, "make_corpus", lambda: corpus)
+def quick(monkeypatch):
+    """Draw no pictures."""
     monkeypatch.setattr(training, "draw_learning_curve", lambda *arguments: None)
-
-
-@pytest.fixture()
-def corpus_once(monkeypatch, corpus):
-    """Make the corpus once for all workloads."""
-    monkeypatch.setattr(pairs, "make_corpus", lambda: corpus)

@@ -13,8 +13,7 @@ from baselines.fold import DepthBatching, _Recorder
 from baselines.levels import divide
 from baselines.manual import ManualBatching
 from baselines.products import BareProducts
-from relatedness.data import CLASSES, Sample, build_vocab, encode, target_distribution
-from relatedness.grammar import make_corpus
+from relatedness.data import CLASSES, Sample, build_vocab, encode, load_corpus, target_distribution
 from relatedness.model import RelatednessModel
 from relatedness.running import MODES, Runner
 from relatedness.trees import Tree
@@ -130,7 +129,7 @@ def test_baselines_equal_the_loop(name, trees):
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_equal_the_loop_on_the_built_in_corpus(name):
-    pairs = make_corpus().splits["train"][:40]
+    pairs = load_corpus().splits["train"][:40]
     vocab = build_vocab(pairs)
     check(name, make_model(len(vocab)), encode(pairs, vocab, mx.cpu()))
 

@@ -10,7 +10,7 @@ import pytest
 import benchmark as program
 from relatedness import benchmark
 from relatedness.benchmark import KINDS, Contender, Timing, compare
-from relatedness.grammar import make_corpus
+from relatedness.data import load_corpus
 from speed import bars, contenders, fresh, options, recording
 
 TINY = ["--embedding-size", "5", "--hidden", "4", "--pairs", "12", "--rounds", "2",
@@ -55,7 +55,7 @@ def tiny_args(*more):
 @pytest.fixture(scope="module")
 def entrants():
     """Contenders, the samples they share, and pairs."""
-    pairs = {"train": make_corpus().splits["train"][:12]}
+    pairs = {"train": load_corpus().splits["train"][:12]}
     return (*contenders.make_contenders(tiny_args(), pairs), pairs)
 
 
@@ -228,7 +228,7 @@ def test_a_process_with_other_threads_that_fails_is_an_error(capfd):
 
 
 def test_recording_is_timed_without_the_walk(monkeypatch):
-    pairs = {"train": make_corpus().splits["train"][:12]}
+    pairs = {"train": load_corpus().splits["train"][:12]}
     clock = iter([0.0, 9.0, 0.0, 9.0, 0.0, 5e-3, 0.0, 2e-3])  # of a first minibatch, and another
     monkeypatch.setattr(recording.time, "thread_time", lambda: next(clock))
     cost = recording.measure(tiny_args("--fresh-size", "12"), pairs)

@@ -92,10 +92,9 @@ def test_another_optimizer_is_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, corpus):
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program.sys.modules["relatedness.assembly"], "make_corpus", lambda: corpus)
         patch.setattr(
             program.sys.modules["relatedness.training"], "draw_learning_curve", lambda *_: None
         )

@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from relatedness.assembly import fingerprint
 from relatedness.data import (
     DataError,
     Loader,
@@ -14,7 +15,6 @@ from relatedness.data import (
     target_distribution,
     unknown_words,
 )
-from relatedness.grammar import make_corpus
 
 GOOD = {
     "a.toks": ["a dog runs", "cats sleep", "it rains"],
@@ -135,11 +135,6 @@ def test_bytes_that_are_no_text_are_named_by_line(tmp_path):
         load_corpus(tmp_path, splits=["train"])
 
 
-def test_an_unknown_way_with_bad_samples_is_refused(tmp_path):
-    with pytest.raises(ValueError, match='"error" or "skip"'):
-        load_corpus(tmp_path, "ignore")
-
-
 @pytest.mark.parametrize("score", [1, 1.25, 2, 3.999, 4.5, 5])
 def test_a_target_is_a_distribution_whose_mean_is_the_score(score):
     target = target_distribution(score)
@@ -150,8 +145,8 @@ def test_a_target_is_a_distribution_whose_mean_is_the_score(score):
 
 
 @pytest.fixture(scope="module")
-def pairs():
-    return make_corpus(1, {"train": 20}).splits["train"]
+def pairs(corpus):
+    return corpus.splits["train"][:20]
 
 
 def test_samples_hold_word_indices(pairs):
@@ -262,3 +257,24 @@ def test_sick_is_read_whole(request):
     assert words == {"train": 87089, "dev": 9884, "test": 95218}
     trees = [tree for pair in splits["train"] for tree in (pair.tree_a, pair.tree_b)]
     assert np.mean([tree.depth for tree in trees]) == pytest.approx(4.4, abs=0.05)
+
+
+def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
+    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
+        "train": 2000, "dev": 500, "test": 500,
+    }  # fmt: skip
+    assert fingerprint(corpus.splits) == (
+        "84d2611de90c73ad5ff4939dec999f2ecb7e728e17c6426696472b799e3d0f09"
+    )
+
+
+def test_trees_of_the_built_in_corpus_have_the_shape_of_those_of_sick(corpus):
+    pairs = [pair for split in corpus.splits.values() for pair in split]
+    trees = [tree for pair in pairs for tree in (pair.tree_a, pair.tree_b)]
+    assert np.mean([len(tree.heads) for tree in trees]) == pytest.approx(9.7, abs=0.4)
+    assert np.mean([tree.depth for tree in trees]) == pytest.approx(4.4, abs=0.2)
+    counts = np.bincount([len(children) for tree in trees for children in tree.children])
+    assert counts[:2] / counts.sum() == pytest.approx([0.51, 0.28], abs=0.02)
+    assert len({tree.heads for tree in trees}) > 1000
+    scores = np.array([pair.score for pair in pairs])
+    assert all(share > 0.01 for share in np.histogram(scores, 8, (1, 5))[0] / len(scores))

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from relatedness import reading
-from relatedness.conllu_text import ConlluText
-from relatedness.corpora import LAYOUTS, find_layout
+from relatedness import formats
+from relatedness.corpora import LAYOUTS, find_layout, same_text
 from relatedness.data import DataError, load_conllu_pairs, load_corpus
-from relatedness.sick import same_text
 
 EXAMPLE = Path(__file__).with_name("pairs.conllu")
 
@@ -95,8 +93,6 @@ def test_a_folder_that_fits_two_layouts_needs_to_be_told(tmp_path):
     with pytest.raises(DataError, match="could be treelstm or conllu; say which with --layout"):
         load_corpus(folder, splits=["train"])
     assert load_corpus(folder, splits=["train"], layout="conllu").splits["train"]
-    with pytest.raises(ValueError, match="layout must be auto, treelstm, "):
-        load_corpus(folder, splits=["train"], layout="magic")
 
 
 def test_scores_of_its_own_make_the_text_of_sick_needless(tmp_path):
@@ -161,7 +157,7 @@ def test_texts_are_compared_by_letters_and_figures(one, other, same):
 
 
 def test_the_example_is_read_whole():
-    """Words are the syntactic ones; what is written together counts as text only."""
+    """Words are the syntactic ones; multiword tokens and empty nodes are none."""
     corpus = load_conllu_pairs(EXAMPLE)
     first, second = corpus.splits[""]
     assert first.tokens_a == ("do", "n't", "wake", "the", "dogs", ".")
@@ -170,9 +166,6 @@ def test_the_example_is_read_whole():
     assert second.tree_a.children == ((), (0, 2, 4), (), (), (3, 5), ())
     assert [pair.name for pair in corpus.splits[""]] == ["1", "tea"]
     assert first.score != first.score, "not judged"
-    text = ConlluText(EXAMPLE)
-    assert [text[i].text for i in (0, 3)] == ["Don't wake the dogs .", "Rain"]
-    assert text.comment(2, "sent_id")[0] == "3" and text.comment(2, "newdoc") is None
 
 
 BAD_CONLLU = [  # line of the example, the new line, line of the error, its reason
@@ -184,12 +177,9 @@ BAD_CONLLU = [  # line of the example, the new line, line of the error, its reas
     (7, "3\twake\t_\t_\t_\t_\t1\t_\t_\t_", 5, "no root"),
     (8, "4 the 5", 8, "1 columns with tabs between, expected 10"),
     (8, "5\tthe\t_\t_\t_\t_\t5\t_\t_\t_", 8, "word id 5, expected 4"),
-    (8, "four\tthe\t_\t_\t_\t_\t5\t_\t_\t_", 8, "'four' is no id of a word"),
-    (8, "4\t\t_\t_\t_\t_\t5\t_\t_\t_", 8, "id '4' has no word beside it"),
-    (4, "1-9\tDon't\t_\t_\t_\t_\t_\t_\t_\t_", 4, "token 1-9 of a sentence of 6 words"),
-    (4, "2-3\tDon't\t_\t_\t_\t_\t_\t_\t_\t_", 4, "token id 2-3 where word 1 is due"),
-    (4, "2-1\tDon't\t_\t_\t_\t_\t_\t_\t_\t_", 4, "'2-1' is no id of a word"),
-    (4, "2.1\tdo\t_\t_\t_\t_\t_\t_\t_\t_", 4, "empty node 2.1 after word 0"),
+    (8, "four\tthe\t_\t_\t_\t_\t5\t_\t_\t_", 8, "word id four, expected 4"),
+    (8, "4\t\t_\t_\t_\t_\t5\t_\t_\t_", 8, "id 4 has no word beside it"),
+    (4, "1-x\tDon't\t_\t_\t_\t_\t_\t_\t_\t_", 4, "word id 1-x, expected 1"),
 ]
 
 
@@ -208,7 +198,7 @@ def test_a_wrong_line_of_conllu_is_named(number, text, line, reason):
 def test_a_word_may_have_spaces_in_it():
     lines = ["1\tNew  York\t_\t_\t_\t_\t0\t_\t_\t_", "", "1\t\u00a0\u3042\t_\t_\t_\t_\t0\t_\t_\t_"]
     (pair,) = load_conllu_pairs(Path("x"), lines).splits[""]
-    assert (pair.tokens_a, pair.tokens_b) == (("New York",), ("\u00a0\u3042",))
+    assert (pair.tokens_a, pair.tokens_b) == (("New  York",), ("\u00a0\u3042",))
 
 
 def test_sentences_that_do_not_pair_up_are_an_error():
@@ -223,7 +213,7 @@ def test_sentences_that_do_not_pair_up_are_an_error():
 @pytest.mark.parametrize("layout", ["treelstm", "conllu"])
 def test_an_endless_sentence_is_refused_by_its_length(tmp_path, monkeypatch, layout):
     """Its words would take hours; the limit is a small one here."""
-    monkeypatch.setattr(reading, "MAX_WORDS", 5)
+    monkeypatch.setattr(formats, "MAX_WORDS", 5)
     write(tmp_path, layout)
     with pytest.raises(DataError, match="a sentence of more than 5 words; split it") as caught:
         load_corpus(tmp_path, splits=["train"])

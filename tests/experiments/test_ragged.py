@@ -15,7 +15,6 @@ from workloads.sequences import TaggedSample
 TINY = ["--embedding-size", "3", "--hidden", "4", "--pairs", "9", "--rounds", "2", "--warmup", "0",
         "--workload-size", "4", "--workload-minibatches", "2", "--granularity", "block",
         "--policy", "depth"]  # fmt: skip
-pytestmark = pytest.mark.usefixtures("corpus_once")
 
 
 def tagger():

@@ -15,7 +15,6 @@ from workloads import sequences
 
 TINY = ["--workloads", "embedded", "--limit", "40", "--embedding-size", "4", "--hidden", "3",
         "--rounds", "1"]  # fmt: skip
-pytestmark = pytest.mark.usefixtures("corpus_once")
 
 
 def run(*arguments):

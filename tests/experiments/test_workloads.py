@@ -11,8 +11,6 @@ from workloads import modules, reads, sequences
 from workloads.base import WorkloadError
 from workloads.registry import make
 
-pytestmark = pytest.mark.usefixtures("corpus_once")
-
 
 def test_minibatches_of_an_epoch_share_no_sample():
     workload = sequences.tagging(limit=10, embedding_size=2, hidden_size=2)
