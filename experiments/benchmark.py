@@ -2,10 +2,10 @@
 
 What is run: pair by pair, imperative and hybridized; batched by depth with concatenation and split;
 batched by hand; by gluon_dynbatch; and, as a bound, the model's matrix products alone. How it is
-timed is told in `relatedness/benchmark.py`. Then two ragged workloads are trained, a tagger, also
-padded with a fused LSTM, and a binary Tree-LSTM (`speed/ragged.py`). Memory and first minibatch are
-measured in processes of their own, then the cost of recording, and all is held against the bars
-(`speed/bars.py`). Without --data, --wikiner and --sst, samples are those of the built-in corpus.
+timed is told in `timing/contest.py`. Then two ragged workloads are trained, a tagger, also padded
+with a fused LSTM, and a binary Tree-LSTM. Memory and first minibatch are measured in processes of
+their own, then the cost of recording, and all is held against the bars (`speed/bars.py`). Without
+--data, --wikiner and --sst, samples are those of the built-in corpus.
 """
 
 from __future__ import annotations
@@ -15,38 +15,45 @@ import json
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
-from tqdm import tqdm
-
-from command import run_program
-from relatedness import benchmark
-from relatedness.assembly import UsageError, read_pairs
+from command import UsageError, run_program
+from relatedness.assembly import read_pairs
 from relatedness.data import DataError
 from relatedness.options import batching_options
-from speed import bars, options, pictures, ragged, recording
-from speed.contenders import Pairs, make_contenders
+from speed import bars, options, pictures, recording
+from speed.bars import Run
+from speed.contenders import make_contenders, make_ragged
 from speed.fresh import FreshError, measure_in_process, report_own_figures, run_process
-from study.axes import save
-from study.results import Column, Table
+from timing import contest
+from timing.axes import save
+from timing.results import Column, ResultsError, Table, environment, grouped, read_json, write_json
 from workloads.base import WorkloadError
+from workloads.registry import make
 
-Run = Dict[str, Any]
+#: Whose memory and first minibatch are told.
+FRESH_MODES = ("manual", "dynamic")
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, Any]) -> None:
     """Measure with each number of threads; write the figures as they come."""
+
+    def keep(threads: str, run: Dict[str, Any]) -> None:
+        content["runs"][threads] = run
+        if args.json is not None:
+            write_json(args.json, content)
+
     for threads in args.threads:
         if threads == options.own_threads():
-            measure_here(args, argv, content["runs"].setdefault(threads, {}), content)
+            measure_here(args, argv, partial(keep, threads))
         else:
             print(f"\nOMP_NUM_THREADS={threads}", flush=True)
-            content["runs"][threads] = _measure_there(argv, threads)
-        _write(args.json, content)
+            keep(threads, _measure_there(argv, threads))
 
 
-def _measure_there(argv: Sequence[str], threads: str) -> Run:
+def _measure_there(argv: Sequence[str], threads: str) -> Dict[str, Any]:
     """Measure in a process with another number of threads."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.json"
@@ -60,61 +67,53 @@ def _measure_there(argv: Sequence[str], threads: str) -> Run:
 
 
 def measure_here(
-    args: argparse.Namespace, argv: Sequence[str], run: Run, content: Dict[str, Any]
+    args: argparse.Namespace, argv: Sequence[str], keep: Callable[[Dict[str, Any]], None]
 ) -> None:
     """Measure everything in this process, and what has to be fresh in others."""
     batching_options(args)  # a wrong one is an error before anything is measured
-    ragged.check_data(args)
+    for name in args.workloads:  # so is a file that is not there
+        make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
     pairs = read_pairs(args, ("train",))
     if max(args.batch_sizes) > len(pairs["train"]):
         raise UsageError(
             f"--batch-sizes: minibatches of {max(args.batch_sizes)} are asked for, "
             f"and there are {len(pairs['train'])} pairs"
         )
-    run.update(environment=benchmark.environment(), fresh={}, batch_sizes={}, workloads={})
-    run["recording"] = recording.measure(args, pairs)
-    _measure_fresh(args, argv, run)
-    contenders, samples = make_contenders(args, pairs)
+    run = Run(environment(), [], [], {}, recording.measure(args, pairs))
+    for kind in contest.KINDS:
+        for mode in FRESH_MODES:
+            figures = measure_in_process(Path(__file__), argv, mode, kind)
+            run.fresh.setdefault(kind, {})[mode] = figures
+    contenders = make_contenders(args, pairs)
+    workload = contenders[-1].runner.workload
     for size in args.batch_sizes:
-        result = benchmark.compare(
-            contenders, samples, size, args.rounds, args.warmup, args.seconds, args.seed
-        )
-        run["batch_sizes"][str(size)] = result
-        _show(f"minibatches of {size}, pairs per second, {args.rounds} rounds", result)
-        _write(args.json, content)
-    del contenders, samples
+        fresh = workload.minibatches(size, args.seed)
+        outcomes = [
+            contest.contest(contenders, fresh, kind, size, args.rounds, args.warmup, args.seconds)
+            for kind in contest.KINDS
+        ]
+        run.pairs.extend(outcomes)
+        _show(f"minibatches of {size}, pairs per second, {args.rounds} rounds", outcomes)
+        keep(run.as_json())
+    del contenders, workload, fresh
     for name in args.workloads:
-        result = ragged.measure(name, args)
-        run["workloads"][name] = result
+        ways, fresh = make_ragged(name, args)
         size = args.workload_size
-        _show(f"{result['title']}, minibatches of {size}, words per second", result)
-        _write(args.json, content)
-    run["bars"] = bars.to_json(bars.hold(run))
+        outcome = contest.contest(
+            ways, fresh, "training", size, args.rounds, args.warmup, count=args.workload_minibatches
+        )
+        run.workloads.append(outcome)
+        _show(f"{name}, minibatches of {size}, words per second", [outcome])
+        keep(run.as_json())
 
 
-def _show(title: str, result: Dict[str, Any]) -> None:
+def _show(title: str, outcomes: Sequence[contest.Outcome]) -> None:
     """Print what has just been measured."""
-    print(f"\n{title}\n{benchmark.table(result)}", flush=True)
-    for kind, modes in result["settled"].items():
-        unsettled = [name for name, settled in modes.items() if not settled]
+    print(f"\n{contest.speed_table(title, outcomes).markdown()}", flush=True)
+    for outcome in outcomes:
+        unsettled = [label for label, each in outcome.settling.items() if not each.settled]
         if unsettled:
-            print(f"{kind}: {', '.join(unsettled)} had not settled after --warmup", flush=True)
-
-
-def _measure_fresh(args: argparse.Namespace, argv: Sequence[str], run: Run) -> None:
-    runs = [(kind, mode) for kind in benchmark.KINDS for mode in args.fresh_modes]
-    for kind, mode in tqdm(
-        runs, desc="fresh processes", leave=False, disable=not sys.stderr.isatty()
-    ):
-        figures = measure_in_process(Path(__file__), argv, mode, kind)
-        run["fresh"].setdefault(kind, {})[mode] = figures
-
-
-def _write(path: Optional[Path], content: Dict[str, Any]) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(content, indent=1, default=str)  # paths and contexts by their names
-        path.write_text(text + "\n", encoding="utf-8")
+            print(f"{outcome.kind}: {', '.join(unsettled)} had not settled after --warmup")
 
 
 def read(path: Path) -> Dict[str, Any]:
@@ -122,52 +121,50 @@ def read(path: Path) -> Dict[str, Any]:
 
     Raises
     ------
-    UsageError
+    ResultsError
         If the file holds something else, or the run did not come to its end.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        settings = content["settings"]
-        if settings and all(run["bars"] for run in content["runs"].values()):
-            return content
-        reason = "holds no figures"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-    raise UsageError(f"{path}: not a file that --json wrote ({reason})")
+
+    def understand(content: Dict[str, Any]) -> Dict[str, Any]:
+        for run in map(Run.from_json, content["runs"].values()):
+            pictures.STYLES[run.pairs[0].rows[0].label]
+        return {"settings": content["settings"], "runs": content["runs"]}
+
+    return read_json(path, understand)
 
 
-def show(content: Dict[str, Any]) -> None:
+def show(settings: Dict[str, Any], runs: Dict[str, Run]) -> None:
     """Print what belongs to the whole run: medians by batch size, fresh processes, bars."""
-    settings, runs = content["settings"], content["runs"]
     for threads, run in runs.items():
         print(f"## OMP_NUM_THREADS={threads}\n")
-        for kind in benchmark.KINDS:
-            print(_speed_table(run["batch_sizes"], kind).markdown())
-        for result in run["workloads"].values():
-            print(ragged.table(result, settings["workload_size"]).markdown())
-        print(_fresh_table(run["fresh"], settings["fresh_size"]).markdown())
-        cost = run["recording"]
+        for kind, outcomes in grouped(run.pairs, lambda outcome: outcome.kind).items():
+            print(_by_size(kind, outcomes).markdown())
+        for outcome in run.workloads:
+            title = f"{outcome.workload}, words, minibatches of {outcome.batch_size}"
+            print(contest.speed_table(title, [outcome]).markdown())
+        print(_fresh_table(run.fresh, settings["fresh_size"]).markdown())
         print(
-            f"Recording: {cost['us_per_call']:.2f} us per cell call, beside "
-            f"{cost['own_us_per_call']:.2f} us of the model's own Python.\n"
+            f"Recording: {run.recording['us_per_call']:.2f} us per cell call, beside "
+            f"{run.recording['own_us_per_call']:.2f} us of the model's own Python.\n"
         )
-    held = {threads: bars.from_json(run["bars"]) for threads, run in runs.items()}
+    held = {threads: bars.hold(run) for threads, run in runs.items()}
     print(bars.table(held).markdown())
     if bars.THREADS in held:
-        short, known = bars.missed(held[bars.THREADS])
-        print(f"{known - short} of {known} bars met")
+        known = [bar.met for bar in held[bars.THREADS] if bar.met is not None]
+        print(f"{known.count(True)} of {len(known)} bars met")
 
 
-def _speed_table(by_size: Dict[str, Any], kind: str) -> Table:
-    largest, last = list(by_size.items())[-1]
+def _by_size(kind: str, outcomes: Sequence[contest.Outcome]) -> Table:
+    last = outcomes[-1]
     columns = (
-        Column(f"pairs/s, {kind}"), *(Column(size, ",.0f") for size in by_size),
-        Column(f"analysis, of {largest}", ".0%"), Column(f"launches, of {largest}", ".0f"),
+        Column(f"pairs/s, {kind}"), *(Column(str(o.batch_size), ",.0f") for o in outcomes),
+        Column(f"analysis of {last.batch_size}, ms", ".1f"),
+        Column(f"launches of {last.batch_size}", ".0f"),
     )  # fmt: skip
     rows = [
-        (name, *(result["median"][kind][name] for result in by_size.values()),
-         last["analysis_share"][kind][name], last["launches"][kind][name])
-        for name in last["median"][kind]
+        (name, *(outcome.median(name) for outcome in outcomes), last.median(name, "analysis"),
+         last.median(name, "launches"))
+        for name in last.by_label
     ]  # fmt: skip
     return Table(f"Speed by batch size, {kind}", columns, rows)
 
@@ -187,11 +184,10 @@ def _fresh_table(fresh: Dict[str, Any], size: int) -> Table:
     return Table(f"Fresh processes, minibatches of {size}", columns, rows)
 
 
-def draw(content: Dict[str, Any], path: Path) -> List[Path]:
+def draw(settings: Dict[str, Any], runs: Dict[str, Run], path: Path) -> List[Path]:
     """Draw speed against batch size, and the bars, as PNG and SVG."""
-    settings, runs = content["settings"], content["runs"]
     threads, run = next(iter(runs.items()))
-    machine = run["environment"]
+    machine = run.environment
     data = f"pairs of {Path(settings['data']).name}" if settings["data"] else "built-in corpus"
     where = f"{machine['processor']}, {machine['cores']} cores"
     subtitle = (
@@ -199,10 +195,10 @@ def draw(content: Dict[str, Any], path: Path) -> List[Path]:
         f"unless cached; {where}, OMP_NUM_THREADS={threads}"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = {threads: bars.from_json(each["bars"]) for threads, each in runs.items()}
+    held = {threads: bars.hold(each) for threads, each in runs.items()}
     beside = path.with_name(f"{path.stem}-bars")
     return [
-        *save(pictures.speed(run["batch_sizes"], subtitle), path),
+        *save(pictures.speed(run.pairs, subtitle), path),
         *save(pictures.bars(held, f"{data}; {where}"), beside),
     ]
 
@@ -210,32 +206,30 @@ def draw(content: Dict[str, Any], path: Path) -> List[Path]:
 def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     """Do what the options say."""
     if args.fresh is not None:
-        pairs: Pairs = read_pairs(args, ("train",))
-        return report_own_figures(args, pairs, *args.fresh)
+        return report_own_figures(args, read_pairs(args, ("train",)), *args.fresh)
     if args.read is not None:
         content = read(args.read)
     else:
-        settings = {
-            name: v for name, v in vars(args).items() if name not in ("fresh", "read", "collect")
-        }
-        content = {"settings": settings, "rules": benchmark.__doc__, "runs": {}}
-        if args.collect is not None:
-            args.json, args.picture = args.collect, None
+        private = ("fresh", "read", "collect")
+        settings = {name: value for name, value in vars(args).items() if name not in private}
+        content = {"settings": settings, "rules": contest.__doc__, "runs": {}}
+        args.json = args.collect or args.json
         measure(args, argv, content)
         if args.collect is not None:
             return None
+    runs = {threads: Run.from_json(each) for threads, each in content["runs"].items()}
     print()
-    show(content)
+    show(content["settings"], runs)
     if args.picture is not None:
-        print("pictures:", *draw(content, args.picture))
+        print("pictures:", *draw(content["settings"], runs, args.picture))
     return None
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Any = None) -> int:
     """Run the program."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = options.parse(argv, __doc__.splitlines()[0])
-    return run_program(lambda: run(args, argv), UsageError, DataError, WorkloadError, FreshError)
+    return run_program(lambda: run(args, argv), DataError, WorkloadError, FreshError, ResultsError)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,58 @@
-"""How all programs here end: errors that the user can mend are one line, without a trace."""
+"""What the command lines of all programs share; a mistake of the user is one line, no trace."""
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import sys
-from typing import Callable, Type
+from typing import Any, Callable, List, NoReturn, Sequence, Type
 
 import gluon_dynbatch as gdb
+
+
+class UsageError(ValueError):
+    """Options that do not go together."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake by one line; the usage of all options would bury it."""
+
+    def error(self, message: str) -> NoReturn:  # noqa: D102
+        self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
+
+
+def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) -> Any:
+    """Make an argparse type for numbers not below `least` (or only above it)."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+        if not (value > least if exclusive else value >= least):
+            sign = "greater than" if exclusive else "at least"
+            raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse
+
+
+POSITIVE = at_least(int, 1)
+
+
+def listed(kind: Callable[[str], Any], allowed: Sequence[str] = ()) -> Callable[[str], List[Any]]:
+    """Make an argparse type for values with commas between, each once."""
+
+    def parse(text: str) -> List[Any]:
+        found = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        unknown = [part for part in found if allowed and part not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(allowed)}")
+        return found
+
+    parse.__name__ = "list with commas between"
+    return parse
 
 
 def run_program(run: Callable[[], None], *expected: Type[Exception]) -> int:
@@ -16,7 +62,7 @@ def run_program(run: Callable[[], None], *expected: Type[Exception]) -> int:
     ----------
     run : callable
     expected : exception types
-        Errors that are the user's to mend, beside those of files and of batching options.
+        Errors that are the user's to mend, beside those of files and of options.
     """
     try:
         run()
@@ -25,7 +71,7 @@ def run_program(run: Callable[[], None], *expected: Type[Exception]) -> int:
         return 1
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (*expected, gdb.BudgetError, gdb.OptionError) as error:
+    except (*expected, UsageError, gdb.BudgetError, gdb.OptionError) as error:
         return _complain(str(error))
     except KeyboardInterrupt:
         return 130

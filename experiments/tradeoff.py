@@ -1,8 +1,8 @@
-"""How much analysis pays off in dynamic batching: simulation, budget curve, cost model, "auto".
+"""How much analysis pays off in dynamic batching: simulation, budget curve, "auto".
 
 `simulate` counts nodes before and launches after, `curve` times minibatches against their analysis
-budget and fits a cost model, `auto` lets "auto" compete with every fixed setting, `all` does these;
-`draw` makes tables and pictures again from the figures of an earlier run.
+budget, `auto` lets "auto" compete with every fixed setting, `all` does these; `draw` makes tables
+and pictures again from the figures of an earlier run.
 """
 
 from __future__ import annotations
@@ -10,119 +10,158 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from tqdm import tqdm
 
-from command import run_program
+from command import POSITIVE, at_least, listed, run_program
 from relatedness.data import DataError
-from relatedness.options import at_least
-from study import contest, cost, curve, launches, pictures, simulate
-from study.axes import save
-from study.results import ResultsError, Table, grouped, read_results, write_results
-from study.running import GRANULARITIES, KINDS, POLICIES
+from study import auto, curve, pictures, simulate
+from study.settings import GRANULARITIES
+from timing.axes import save
+from timing.contest import KINDS, Outcome
+from timing.results import ResultsError, Table, environment, grouped, read_json, write_json
 from workloads.base import Workload, WorkloadError
 from workloads.registry import MAKERS, make
 
-#: Workloads of each verb, if none are asked for; "sick" where there is data.
-WORKLOADS = {
-    "simulate": ("embedded", "sick"),
-    "curve": ("embedded", "sick"),
-    "auto": tuple(name for name in MAKERS if name != "sst"),
-}
-#: Rows of each verb's results, by name.
-ROWS: Dict[str, Dict[str, Any]] = {
-    "simulate": {"simulated": simulate.Simulated},
-    "curve": {"runs": curve.CurveRun, "launches": launches.LaunchRun},
-    "auto": {"runs": contest.ContestRun, "settled": contest.Settled},
-}
-SIZES = {"simulate": [16, 32, 64, 128, 256, 512, 1024], "curve": [32, 64, 128, 256],
-         "auto": [1, 8, 64]}  # fmt: skip
-QUICK_SIZES = {"simulate": [16, 64, 256], "curve": [16, 32], "auto": [1, 16]}
+Step = Callable[[str], None]
+
+
+def run_simulate(args: argparse.Namespace, workload: Workload, size: int, step: Step) -> List[Any]:
+    """Count nodes before and launches after."""
+    return simulate.simulate(workload, [size], args.minibatches, args.seed, step)
+
+
+def run_curve(args: argparse.Namespace, workload: Workload, size: int, step: Step) -> List[Any]:
+    """Time minibatches against their analysis budget."""
+    rounds = args.rounds or (3 if args.quick else 5)
+    return [
+        curve.measure(workload, kind, size, args.granularities, args.points, rounds, args.seed,
+                      step)
+        for kind in args.kinds
+    ]  # fmt: skip
+
+
+def run_auto(args: argparse.Namespace, workload: Workload, size: int, step: Step) -> List[Any]:
+    """Let "auto" compete with every fixed setting."""
+    rounds = args.rounds or (3 if args.quick else 7)
+    return [
+        auto.measure(workload, kind, size, min(2, rounds), rounds, args.seed, step)
+        for kind in args.kinds
+    ]
+
+
+def show_simulate(output: Path, rows: Sequence[Any], titles: Dict[str, str]) -> List[Table]:
+    """Draw one picture per workload."""
+    tables = []
+    for name, own in grouped(rows, lambda row: row.workload).items():
+        save(pictures.simulation(own, titles[name]), output / f"simulate-{name}")
+        tables.append(simulate.table(own, titles[name]))
+    return tables
+
+
+def show_curve(output: Path, outcomes: Sequence[Any], titles: Dict[str, str]) -> List[Table]:
+    """Draw curve and shares per workload and batch size."""
+    tables = []
+    for name, own in grouped(outcomes, lambda outcome: outcome.workload).items():
+        for size, group in grouped(own, lambda outcome: outcome.batch_size).items():
+            save(pictures.curves(group, titles[name]), output / f"curve-{name}-{size}")
+            save(pictures.shares(group, titles[name]), output / f"shares-{name}-{size}")
+        tables.append(curve.table(own, titles[name]))
+    return tables
+
+
+def show_auto(output: Path, cases: Sequence[Any], titles: Dict[str, str]) -> List[Table]:
+    """Draw all cases in one picture."""
+    found = [auto.verdict(case) for case in cases]
+    save(pictures.verdicts(found, titles), output / "auto")
+    return [auto.table(found, titles), auto.heat_table(cases, titles)]
+
+
+class Study(NamedTuple):
+    """One of the experiments.
+
+    Attributes
+    ----------
+    run, show : callable
+        Measure one workload at one batch size; draw, and lay out tables.
+    from_json : callable
+        Read a result.
+    workloads : tuple of str
+        Which are run if none are asked for; "sick" where there is data.
+    sizes, quick_sizes : list of int
+    """
+
+    run: Callable[..., List[Any]]
+    show: Callable[..., List[Table]]
+    from_json: Callable[[Any], Any]
+    workloads: Sequence[str]
+    sizes: List[int]
+    quick_sizes: List[int]
+
+
+STUDIES = {
+    "simulate": Study(
+        run_simulate, show_simulate, lambda row: simulate.Simulated(**row), ("embedded", "sick"),
+        [16, 32, 64, 128, 256, 512, 1024], [16, 64, 256],
+    ),
+    "curve": Study(
+        run_curve, show_curve, Outcome.from_json, ("embedded", "sick"),
+        [32, 64, 128, 256], [16, 32],
+    ),
+    "auto": Study(
+        run_auto, show_auto, auto.Case.from_json, [name for name in MAKERS if name != "sst"],
+        [1, 8, 64], [1, 16],
+    ),
+}  # fmt: skip
 #: Batch sizes of workloads in `auto` for which the usual ones are too few or make no sense.
 OWN_SIZES = {"embedded": [1, 8, 64, 256], "sick": [1, 8, 64, 256], "wandering": [32],
              "reads": [1, 8, 32]}  # fmt: skip
 
 
-def make_workloads(args: argparse.Namespace, verb: str) -> List[Workload]:
-    """Make the workloads that were asked for, each from the same seed."""
-    default = [name for name in WORKLOADS[verb] if name != "sick" or args.data is not None]
-    return [make(name, args, **_sizes(args)) for name in args.workloads or default]
+def run_studies(args: argparse.Namespace) -> None:
+    """Run what the verb names: one study, or all."""
+    for verb in STUDIES if args.verb == "all" else [args.verb]:
+        run_study(args, verb)
 
 
-def _sizes(args: argparse.Namespace) -> Dict[str, int]:
+def run_study(args: argparse.Namespace, verb: str) -> None:
+    """Measure, write figures as they come, and show them."""
+    study = STUDIES[verb]
+    default = [name for name in study.workloads if name != "sick" or args.data is not None]
+    names = args.workloads or default
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
-    return {name: value for name, value in given.items() if value is not None}
+    sizes = {name: value for name, value in given.items() if value is not None}
+    workloads = [make(name, args, **sizes) for name in names]
+    cases = [(w, size) for w in workloads for size in _batch_sizes(args, verb, w.name)]
+    for workload, size in cases:  # too few samples are an error before anything is measured
+        workload.minibatches(size, 0)
+    settings = {name: value for name, value in vars(args).items() if name != "run"}
+    content = {"environment": environment(), "settings": settings,
+               "titles": {w.name: w.title for w in workloads}, "results": []}  # fmt: skip
+    with tqdm(desc=verb, unit="round") as bar:
+
+        def step(what: str) -> None:
+            bar.set_postfix_str(what, refresh=False)
+            bar.update()
+
+        for workload, size in cases:
+            for result in study.run(args, workload, size, step):
+                as_json = getattr(result, "as_json", None) or result._asdict
+                content["results"].append(as_json())
+            write_json(args.output / f"{verb}.json", content)
+    present(args.output, verb)
 
 
-def check_sizes(workloads: Sequence[Workload], sizes: Sequence[int]) -> None:
-    """Refuse batch sizes that some workload is too small for before anything is measured."""
-    for workload in workloads:
-        workload.minibatches(max(sizes), 0)
-
-
-def run_simulate(args: argparse.Namespace) -> None:
-    """Count nodes before and launches after."""
-    workloads = make_workloads(args, "simulate")
-    sizes = _batch_sizes(args, "simulate")
-    check_sizes(workloads, sizes)
-    settings = [(granularity, policy) for granularity in GRANULARITIES for policy in POLICIES]
-    rows: List[simulate.Simulated] = []
-    with _progress("simulate", len(workloads) * len(sizes) * len(settings)) as step:
-        for workload in workloads:
-            rows += simulate.simulate(workload, sizes, settings, args.minibatches, args.seed, step)
-            _write(args, "simulate", workloads, {"simulated": rows})
-    present(args.output, "simulate")
-
-
-def run_curve(args: argparse.Namespace) -> None:
-    """Time minibatches against their analysis budget; fit a cost model."""
-    workloads = make_workloads(args, "curve")
-    sizes = _batch_sizes(args, "curve")
-    check_sizes(workloads, sizes)
-    rounds = args.rounds or (3 if args.quick else 5)
-    per_workload = len(sizes) * (len(args.kinds) * (rounds + 1) + len(args.granularities))
-    runs: List[curve.CurveRun] = []
-    single: List[launches.LaunchRun] = []
-    with _progress("curve", len(workloads) * per_workload) as step:
-        for workload in workloads:
-            for kind in args.kinds:
-                runs += curve.measure(workload, kind, sizes, args.granularities, args.points,
-                                      rounds, args.seed, step)  # fmt: skip
-            single += launches.measure(workload, sizes, args.granularities, args.seed, step)
-            _write(args, "curve", workloads, {"runs": runs, "launches": single})
-    present(args.output, "curve")
-
-
-def run_auto(args: argparse.Namespace) -> None:
-    """Let "auto" compete with every fixed setting."""
-    workloads = make_workloads(args, "auto")
-    sizes = {w.name: _batch_sizes(args, "auto", w.name) for w in workloads}
-    for workload in workloads:
-        check_sizes([workload], sizes[workload.name])
-    rounds = args.rounds or (3 if args.quick else 7)
-    heats = min(2, rounds)
-    cases = [(w, kind, size) for w in workloads for kind in args.kinds for size in sizes[w.name]]
-    runs: List[contest.ContestRun] = []
-    settled: List[contest.Settled] = []
-    with _progress("auto", len(cases) * (heats + rounds + 2)) as step:
-        for workload, kind, size in cases:
-            more, settling = contest.measure(workload, kind, size, heats, rounds, args.seed, step)
-            runs += more
-            settled.append(settling)
-            _write(args, "auto", workloads, {"runs": runs, "settled": settled})
-    present(args.output, "auto")
-
-
-def run_all(args: argparse.Namespace) -> None:
-    """Run every experiment."""
-    for run in (run_simulate, run_curve, run_auto):
-        run(args)
+def _batch_sizes(args: argparse.Namespace, verb: str, workload: str) -> List[int]:
+    if args.batch_sizes or args.quick:
+        return args.batch_sizes or STUDIES[verb].quick_sizes
+    return OWN_SIZES.get(workload, STUDIES[verb].sizes) if verb == "auto" else STUDIES[verb].sizes
 
 
 def run_draw(args: argparse.Namespace) -> None:
     """Make tables and pictures from the figures of an earlier run."""
-    found = [verb for verb in ROWS if (args.output / f"{verb}.json").is_file()]
+    found = [verb for verb in STUDIES if (args.output / f"{verb}.json").is_file()]
     if not found:
         raise ResultsError(f"{args.output}: no results here; run simulate, curve or auto first")
     for verb in found:
@@ -130,165 +169,63 @@ def run_draw(args: argparse.Namespace) -> None:
 
 
 def present(output: Path, verb: str) -> None:
-    """Write the tables and pictures of one verb's results, and print the tables."""
-    content = read_results(output / f"{verb}.json", ROWS[verb])
-    tables = PRESENTERS[verb](output, content["results"], content["titles"])
-    text = "\n".join(table.markdown() for table in tables)
+    """Write the tables and pictures of one study's results, and print the tables."""
+    study = STUDIES[verb]
+
+    def understand(content: Dict[str, Any]) -> Any:
+        return list(map(study.from_json, content["results"])), content["titles"]
+
+    results, titles = read_json(output / f"{verb}.json", understand)
+    text = "\n".join(table.markdown() for table in study.show(output, results, titles))
     (output / f"{verb}.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-def present_simulate(output: Path, results: Any, titles: Dict[str, str]) -> List[Table]:
-    """Draw one picture per workload."""
-    tables = []
-    for name, rows in grouped(results["simulated"], lambda row: row.workload).items():
-        save(pictures.simulation(rows, titles[name]), output / f"simulate-{name}")
-        tables.append(simulate.table(rows, titles[name]))
-    return tables
-
-
-def present_curve(output: Path, results: Any, titles: Dict[str, str]) -> List[Table]:
-    """Draw curve and shares per workload and batch size, and the cost model per workload."""
-    tables = []
-    single = grouped(results["launches"], lambda row: row.workload)
-    for name, runs in grouped(results["runs"], lambda row: row.workload).items():
-        title = titles[name]
-        for size, group in grouped(runs, lambda run: run.batch_size).items():
-            save(pictures.curves(group, title), output / f"curve-{name}-{size}")
-            save(pictures.shares(group, title), output / f"shares-{name}-{size}")
-        tables.append(curve.table(runs, title))
-        fitted, predictions = cost.judge(runs)
-        tables.append(cost.coefficient_table(fitted, title))
-        if predictions:  # there was more than one batch size
-            save(pictures.predictions(predictions, title), output / f"cost-{name}")
-            tables.append(cost.prediction_table(predictions, title))
-            tables.append(cost.regret_table(cost.regrets(predictions), title))
-        lines = launches.lines(single[name])
-        if lines:
-            save(pictures.launch_times(single[name], lines, title), output / f"launches-{name}")
-            tables.append(launches.table(lines, title))
-    return tables
-
-
-def present_auto(output: Path, results: Any, titles: Dict[str, str]) -> List[Table]:
-    """Draw all cases in one picture."""
-    found = contest.verdicts(results["runs"], results["settled"])
-    save(pictures.verdicts(found, titles), output / "auto")
-    return [contest.table(found, titles), contest.heat_table(results["runs"], titles)]
-
-
-PRESENTERS = {"simulate": present_simulate, "curve": present_curve, "auto": present_auto}
-
-
-class _progress:  # noqa: N801
-    """A progress bar whose step says what was done last."""
-
-    def __init__(self, verb: str, total: int) -> None:
-        self.bar = tqdm(total=total, desc=verb, unit="round")
-
-    def __enter__(self) -> Callable[[str], None]:
-        return self.step
-
-    def step(self, what: str) -> None:
-        self.bar.set_postfix_str(what, refresh=False)
-        self.bar.update()
-
-    def __exit__(self, *error: Any) -> None:
-        self.bar.close()
-
-
-def _batch_sizes(args: argparse.Namespace, verb: str, workload: str = "") -> List[int]:
-    if args.batch_sizes or args.quick:
-        return args.batch_sizes or QUICK_SIZES[verb]
-    return OWN_SIZES.get(workload, SIZES[verb])
-
-
-def _write(
-    args: argparse.Namespace, verb: str, workloads: Sequence[Workload], results: Dict[str, Any]
-) -> None:
-    """Write what is there so far; `draw` makes the most of a run that was stopped."""
-    settings = {name: value for name, value in vars(args).items() if name != "run"}
-    titles = {workload.name: workload.title for workload in workloads}
-    write_results(args.output / f"{verb}.json", settings, results, titles=titles)
-
-
-def _listed(kind: Callable[[str], Any]) -> Callable[[str], List[Any]]:
-    def parse(text: str) -> List[Any]:
-        return [kind(part.strip()) for part in text.split(",")]
-
-    parse.__name__ = "comma-separated list"
-    return parse
-
-
-def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in names:
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
-        return text
-
-    return parse
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     shared = argparse.ArgumentParser(add_help=False)
-    positive = at_least(int, 1)
     add = shared.add_argument
-    add(
-        "--output",
-        type=Path,
-        default=Path("runs/tradeoff"),
-        metavar="DIR",
-        help="where JSON, tables and pictures go (default %(default)s)",
+    text = "where JSON, tables and pictures go (default %(default)s)"
+    add("--output", type=Path, default=Path("runs/tradeoff"), metavar="DIR", help=text)
+    for option, text in (
+        ("--data", "SICK, in a layout that training reads"),
+        ("--wikiner", "folder with WikiNER's train.txt"),
+        ("--sst", "folder with the sentiment treebank's train.txt"),
+        ("--clevr", "folder with CLEVR's CLEVR_train_1_*.json"),
+    ):
+        add(option, type=Path, metavar="DIR", help=text)
+    named = (
+        f"of {', '.join(MAKERS)} (default: all but sst for auto, embedded and sick for others; "
+        "sick if there is --data)"
     )
-    add("--data", type=Path, metavar="DIR", help="SICK, in a layout that training reads")
-    add("--wikiner", type=Path, metavar="DIR", help="folder with WikiNER's train.txt")
-    add("--sst", type=Path, metavar="DIR", help="folder with the sentiment treebank's train.txt")
-    add("--clevr", type=Path, metavar="DIR", help="folder with CLEVR's CLEVR_train_1_*.json")
-    add(
-        "--workloads",
-        type=_listed(_one_of(tuple(MAKERS))),
-        metavar="NAMES",
-        help=f"comma-separated: {', '.join(MAKERS)} (default: all but sst for auto, embedded and "
-        "sick for others; sick if there is --data)",
-    )
-    add("--batch-sizes", type=_listed(positive), metavar="NUMBERS", help="comma-separated")
-    add(
-        "--kinds",
-        type=_listed(_one_of(KINDS)),
-        default=list(KINDS),
-        metavar="KINDS",
-        help="comma-separated: inference, training (default both)",
-    )
-    add(
-        "--granularities",
-        type=_listed(_one_of(GRANULARITIES)),
-        default=["operator", "block"],
-        metavar="NAMES",
-        help="curves to draw, comma-separated (default operator,block)",
-    )
-    add(
-        "--points",
-        type=at_least(int, 2),
-        default=9,
-        metavar="N",
-        help="budgets of a curve between none and no limit (default 9)",
-    )
-    add("--rounds", type=positive, metavar="N", help="timed minibatches per setting")
-    add("--minibatches", type=positive, default=3, metavar="N", help="for simulate (default 3)")
-    add("--limit", type=positive, metavar="N", help="first N samples of every workload")
-    add("--embedding-size", type=positive, metavar="N", help="of the inputs")
-    add("--hidden", type=positive, metavar="N", help="of the states")
-    add("--seed", type=at_least(int, 0), default=1)
+    for option, kind, default, text in (
+        ("--workloads", listed(str, tuple(MAKERS)), None, named),
+        ("--batch-sizes", listed(POSITIVE), None, "samples of a minibatch"),
+        ("--kinds", listed(str, KINDS), list(KINDS), "inference, training (default both)"),
+        ("--granularities", listed(str, GRANULARITIES), ["operator", "block"],
+         "curves to draw (default operator,block)"),
+    ):  # fmt: skip
+        add(option, type=kind, default=default, metavar="X,X,...", help=text)
+    for option, kind, default, text in (
+        ("--points", at_least(int, 2), 9, "budgets of a curve between none and no limit"),
+        ("--rounds", POSITIVE, None, "timed minibatches per setting"),
+        ("--minibatches", POSITIVE, 3, "for simulate"),
+        ("--limit", POSITIVE, None, "first N samples of every workload"),
+        ("--embedding-size", POSITIVE, None, "of the inputs"),
+        ("--hidden", POSITIVE, None, "of the states"),
+        ("--seed", at_least(int, 0), 1, "of everything that is drawn"),
+    ):
+        shown = "" if default is None else f" (default {default})"
+        add(option, type=kind, default=default, metavar="N", help=text + shown)
     add("--quick", action="store_true", help="few sizes and rounds: some minutes")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
-    for name, run in (("simulate", run_simulate), ("curve", run_curve), ("auto", run_auto),
-                      ("all", run_all), ("draw", run_draw)):  # fmt: skip
-        summary = run.__doc__.splitlines()[0]
+    summaries = {verb: study.run.__doc__ for verb, study in STUDIES.items()}
+    for name, summary in (*summaries.items(), ("all", "Run every experiment."),
+                          ("draw", run_draw.__doc__)):  # fmt: skip
         verb = verbs.add_parser(name, parents=[shared], help=summary, description=summary)
-        verb.set_defaults(run=run)
+        verb.set_defaults(run=run_draw if name == "draw" else run_studies)
     return parser
 
 

@@ -2,30 +2,27 @@
 
 The task and the model are those of Tai, Socher, Manning 2015 (arXiv:1503.00075). Pairs come from a
 folder (Stanford's treelstm layout, CoNLL-U, or the text of SICK with parses beside it; see
-`relatedness/corpora.py`), or from a small built-in corpus.
+`relatedness/formats.py`), or from a small built-in corpus.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, TextIO, Tuple
+from typing import Any, ContextManager, List, Optional, Sequence, TextIO, Tuple
 
 import numpy as np
 
 import gluon_dynbatch as gdb
-from command import run_program
-from relatedness import benchmark
+from command import POSITIVE, Parser, UsageError, at_least, run_program
 from relatedness.assembly import (
-    UsageError,
     assemble,
     check_resumable,
     make_loader,
-    make_trainer,
+    make_runner,
     open_store,
     read_input,
     read_pairs,
@@ -33,10 +30,15 @@ from relatedness.assembly import (
 from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.data import SPLITS, DataError, encode, unknown_words
 from relatedness.metrics import Metrics
-from relatedness.options import OUTPUT, Parser, add_options, at_least, batching_options
-from relatedness.running import Runner
+from relatedness.options import OUTPUT, add_options, batching_options
 from relatedness.training import DivergedError, Training, evaluate
 from relatedness.trees import Pair
+from speed.contenders import make_runners
+from timing.contest import KINDS, Contender, contest, speed_table
+from timing.results import environment, write_json
+
+#: What the verb benchmark compares.
+MODES = ("imperative", "hybridized", "dynamic")
 
 
 def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
@@ -51,7 +53,7 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     pairs = read_pairs(args)
     if checkpoint is not None:
         check_resumable(args, pairs, checkpoint)
-    options = batching_options(args)
+    batching_options(args)  # a wrong one is an error before others wait for this process
     # Only now wait for the other processes: each has looked at the folder before one writes to it.
     store = open_store(args.kvstore)
     rank, workers = (0, 1) if store is None else (store.rank, store.num_workers)
@@ -60,8 +62,7 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     parts = assemble(args, pairs, checkpoint)
     part = pairs["train"][rank::workers][: len(pairs["train"]) // workers]
     run = Training(
-        Runner(parts.model, args.mode, options, args.ctx),
-        make_trainer(args, parts.model, store),
+        make_runner(args, parts, store=store),
         make_loader(args, part, parts.vocab, shuffle=True),
         make_loader(args, pairs["dev"], parts.vocab),
         output,
@@ -97,8 +98,7 @@ def _judge(args: argparse.Namespace, pairs: List[Pair]) -> Tuple[Metrics, np.nda
             "share its vector for unknown words",
             file=sys.stderr,
         )
-    runner = Runner(parts.model, args.mode, batching_options(args), args.ctx)
-    return evaluate(runner, make_loader(args, pairs, parts.vocab))
+    return evaluate(make_runner(args, parts), make_loader(args, pairs, parts.vocab))
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
@@ -112,8 +112,8 @@ def run_predict(args: argparse.Namespace) -> None:
     if args.input is None:
         split = args.split or "test"
         pairs = read_pairs(args, (split,))[split]
-    elif args.split or args.data or args.layout != "auto":
-        raise UsageError("--input takes the place of --data, --layout and --split")
+    elif args.split or args.data:
+        raise UsageError("--input takes the place of --data and --split")
     else:
         pairs = read_input(args)
     _, scores = _judge(args, pairs)
@@ -127,33 +127,25 @@ def run_predict(args: argparse.Namespace) -> None:
         file.flush()
 
 
-def run_benchmark(args: argparse.Namespace) -> Dict[str, Any]:
+def run_benchmark(args: argparse.Namespace) -> None:
     """Time the modes side by side; print the table, write JSON if asked to."""
     checkpoint = read_checkpoint(args.checkpoint) if args.checkpoint is not None else None
-    pairs = read_pairs(args)
-    contenders = []
-    for mode in ("imperative", "hybridized", "dynamic"):
-        parts = assemble(args, pairs, checkpoint)
-        start = {
-            name: parameter.data(args.ctx[0]).copy()
-            for name, parameter in parts.model.collect_params().items()
-        }
-        runner = Runner(parts.model, mode, batching_options(args), args.ctx)
-        trainer = make_trainer(args, parts.model)
-        contenders.append(benchmark.Contender(runner, trainer, start))
-    samples = parts.samples("train")[: args.pairs]
-    result = benchmark.compare(contenders, samples, args.batch_size, args.rounds, args.warmup)
-    print(
-        f"{len(samples)} pairs in minibatches of {args.batch_size}, "
-        f"median of {args.rounds} interleaved rounds"
-    )
-    print(benchmark.table(result))
+    contenders = list(map(Contender, make_runners(args, read_pairs(args), MODES, checkpoint)))
+    workload = contenders[-1].runner.workload
+    samples = workload.samples[: args.pairs]
+    count, size = len(samples), min(args.batch_size, len(samples))
+    fresh = workload._replace(samples=samples).minibatches(size, args.seed)
+    outcomes = [
+        contest(contenders, fresh, kind, size, args.rounds, args.warmup, count=count // size)
+        for kind in KINDS
+    ]
+    title = f"{count} pairs in minibatches of {size}, median of {args.rounds} interleaved rounds"
+    print(speed_table(title, outcomes).markdown())
     if args.json is not None:
-        settings = {name: str(value) for name, value in vars(args).items() if name != "run"}
-        content = {"environment": benchmark.environment(), "settings": settings, **result}
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return result
+        settings = {name: value for name, value in vars(args).items() if name != "run"}
+        results = [outcome.as_json() for outcome in outcomes]
+        content = {"environment": environment(), "settings": settings, "outcomes": results}
+        write_json(args.json, content)
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -166,7 +158,7 @@ def run_demo(args: argparse.Namespace) -> None:
     samples = encode(run.dev.pairs[: args.batch_size], run.dev.vocab, args.ctx[0])
     with gdb.batching(**runner.options) as batch:
         for sample in samples:
-            runner.model(sample.tokens_a, sample.tree_a, sample.tokens_b, sample.tree_b)
+            runner.workload.score(sample)
     print(batch.report)
     print("\nThe same model and pairs, three ways:")
     args.batch_size = args.pairs
@@ -210,14 +202,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     # The controller behind "auto" times some twenty flushes before it settles.
     for verb, pairs, rounds, warmup in zip(timed, (256, 64), (5, 3), (12.0, 4.0)):
-        verb.add_argument(
-            "--pairs",
-            type=at_least(int, 1),
-            default=pairs,
-            metavar="N",
-            help=f"pairs to time (default {pairs})",
-        )
-        verb.add_argument("--rounds", type=at_least(int, 1), default=rounds, metavar="N")
+        text = f"pairs to time (default {pairs})"
+        verb.add_argument("--pairs", type=POSITIVE, default=pairs, metavar="N", help=text)
+        verb.add_argument("--rounds", type=POSITIVE, default=rounds, metavar="N")
         verb.add_argument(
             "--warmup",
             type=at_least(float, 0),
@@ -232,7 +219,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
     args = make_parser().parse_args(argv)
-    return run_program(lambda: _run(args), UsageError, DataError, CheckpointError, DivergedError)
+    return run_program(lambda: _run(args), DataError, CheckpointError, DivergedError)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from gluonnlp.data import ExpWidthBucket, FixedBucketSampler, batchify
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
+from workloads.base import Workload
 from workloads.sequences import TaggedSample, Tagger
 
 NDArray = mx.nd.NDArray
@@ -85,27 +86,31 @@ class PaddedTagger(gluon.HybridBlock):
 
 
 class PaddedBatching:
-    """Trains the tagger on minibatches of numbers of samples.
+    """Trains the tagger on minibatches of its samples, with parameters of its own.
 
     Parameters
     ----------
-    tagger : Tagger
-        Initialized; its parameters are copied.
-    samples : sequence of TaggedSample
+    workload : Workload
+        Its model is a `Tagger`, whose parameters are copied.
     """
 
-    def __init__(self, tagger: Tagger, samples: Sequence[TaggedSample]) -> None:
-        self.model = PaddedTagger(tagger)
-        rows = [(sample.words.asnumpy(), sample.tags.asnumpy()) for sample in samples]
-        self._rows = [(words, tags, len(words)) for words, tags in rows]
+    def __init__(self, workload: Workload) -> None:
+        self.model = PaddedTagger(workload.model)
+        old = workload.trainer.optimizer
+        optimizer = mx.optimizer.create("adagrad", learning_rate=old.learning_rate, wd=old.wd)
+        self.trainer = gluon.Trainer(self.model.collect_params(), optimizer)
+        self._rows = {
+            id(sample): (sample.words.asnumpy(), sample.tags.asnumpy(), len(sample.words))
+            for sample in workload.samples
+        }
         self._join = batchify.Tuple(
             batchify.Pad(pad_val=self.model.padding), batchify.Pad(pad_val=0),
             batchify.Stack(dtype="float32"),
         )  # fmt: skip
 
-    def differentiate(self, numbers: Sequence[int]) -> NDArray:
+    def differentiate(self, samples: Sequence[TaggedSample], loss: Any = None) -> NDArray:
         """Compute the loss of some samples, shape (N,), and the gradients of all parameters."""
-        joined = self._join([self._rows[i] for i in numbers])
+        joined = self._join([self._rows[id(sample)] for sample in samples])
         words, tags, lengths = (array.as_in_context(mx.cpu()) for array in joined)
         with autograd.record():
             losses = self.model(words, tags, lengths)
@@ -113,8 +118,10 @@ class PaddedBatching:
         return losses
 
 
-def bucketed(samples: Sequence[TaggedSample], batch_size: int, seed: int) -> Iterator[List[int]]:
-    """Draw minibatches of numbers of samples of like length without end, epoch after epoch."""
+def bucketed(
+    samples: Sequence[TaggedSample], batch_size: int, seed: int
+) -> Iterator[List[TaggedSample]]:
+    """Draw minibatches of samples of like length without end, epoch after epoch."""
     lengths = np.array([len(sample.words) for sample in samples])
     # Wider by a tenth from bucket to bucket: on WikiNER, 93 % of what is read is words.
     scheme = ExpWidthBucket(bucket_len_step=1.1)
@@ -126,4 +133,4 @@ def bucketed(samples: Sequence[TaggedSample], batch_size: int, seed: int) -> Ite
     state = np.random.RandomState(seed)
     while True:
         np.random.seed(state.randint(2**31))  # the sampler knows only the global generator
-        yield from [list(batch) for batch in sampler]
+        yield from [[samples[i] for i in batch] for batch in sampler]

@@ -13,21 +13,16 @@ import gluonnlp
 import mxnet as mx
 from mxnet import gluon
 
+from command import UsageError
+from workloads.pairs import relate
+from workloads.runner import Runner
+
 from .checkpoint import Checkpoint
-from .data import (
-    BUILT_IN,
-    SPLITS,
-    DataError,
-    Loader,
-    Sample,
-    build_vocab,
-    encode,
-    load_conllu_pairs,
-    load_corpus,
-    read_vectors,
-)
+from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
+from .data import Loader, Sample, build_vocab, encode, read_vectors
 from .model import RelatednessModel
-from .reading import read_lines, split_lines
+from .options import batching_options
+from .reading import DataError, read_lines, split_lines
 from .training import seed_everything
 from .trees import Corpus, Pair
 
@@ -50,10 +45,6 @@ LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORK
             "DMLC_NUM_SERVER")  # fmt: skip
 
 
-class UsageError(ValueError):
-    """Options that do not go together."""
-
-
 class Assembly(NamedTuple):
     """Everything a verb works with."""
 
@@ -68,10 +59,8 @@ class Assembly(NamedTuple):
 
 
 def read_pairs(args: argparse.Namespace, splits: Sequence[str] = SPLITS) -> Dict[str, List[Pair]]:
-    """Read or make the pairs of some splits, and say what was skipped."""
-    if args.data is None and args.layout != "auto":
-        raise UsageError("--layout says how to read --data, which is not given")
-    corpus = load_corpus(args.data or BUILT_IN, args.on_bad_sample, splits, args.layout)
+    """Read the pairs of some splits, and say what was skipped."""
+    corpus = load_corpus(args.data or BUILT_IN, args.on_bad_sample, splits)
     _say_skipped(corpus)
     pairs = {split: corpus.splits[split][: args.limit] for split in splits}
     empty = [split for split, rows in pairs.items() if not rows]
@@ -212,6 +201,22 @@ def make_trainer(
     return gluon.Trainer(
         model.collect_params(), optimizer, kvstore=store or within, update_on_kvstore=False
     )
+
+
+def make_runner(
+    args: argparse.Namespace,
+    parts: Assembly,
+    mode: str = "",
+    split: str = "",
+    store: Optional[mx.kv.KVStore] = None,
+) -> Runner:
+    """Build what runs the model in the given mode, or that of the options.
+
+    Its workload has the samples of a split, if one is named.
+    """
+    trainer = make_trainer(args, parts.model, store)
+    workload = relate(parts.model, trainer, parts.samples(split) if split else ())
+    return Runner(workload, mode or args.mode, batching_options(args), args.ctx)
 
 
 def make_loader(

@@ -1,7 +1,7 @@
 """Read pairs of sentences: which format a folder holds, and pair by pair what is in it.
 
 A split takes its scores from files of its own or from the text of SICK beside the splits, and its
-parses from files of words and heads or from CoNLL-U. These make four layouts; see `formats.py`.
+parses from files of words and heads or from CoNLL-U; see `formats.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .formats import (
     SICK_FILES,
@@ -35,82 +35,33 @@ SPLITS = ("train", "dev", "test")
 SIDES = ("a", "b")
 
 
-class Layout(NamedTuple):
-    """Where a split's scores and parses are.
-
-    Attributes
-    ----------
-    raw : bool
-        Whether scores come from the text of SICK and not from the split's own files.
-    parses : tuple of str
-        What a file of parses is called, after ``a`` or ``b``.
-    read : callable
-        From folder and side to `Parses`.
-    """
-
-    raw: bool
-    parses: Tuple[str, ...]
-    read: Callable[[Path, str], Parses]
-
-    def fits(self, directory: Path, split: str) -> bool:
-        """Whether a split has some of this layout's files; reading finds what is missing."""
-        folder = directory / split
-        parsed = any((folder / f"{side}{end}").is_file() for side in SIDES for end in self.parses)
-        # A split that has scores of its own does not need the text beside it.
-        own = (folder / "sim.txt").is_file()
-        scored = (directory / SICK_FILES[split]).is_file() and not own if self.raw else own
-        return parsed and scored
-
-    def needs(self, split: str) -> str:
-        """List what a split needs."""
-        parses = [f"{side}{end}" for side in SIDES for end in self.parses]
-        if self.raw:
-            return f"{SICK_FILES[split]} and {split}/{{{','.join([*parses, 'id.txt'])}}}"
-        return f"{split}/{{{','.join([*parses, 'sim.txt', 'id.txt'])}}}"
-
-    def table(self, directory: Path, split: str) -> Table:
-        """Open the list of pairs."""
-        if self.raw:
-            return sick_text(directory / SICK_FILES[split], directory / split / "id.txt")
-        return scores_and_ids(directory / split)
-
-
-_TOKS, _CONLLU = ((".toks", ".parents"), toks_and_parents), ((".conllu",), conllu)
-LAYOUTS: Dict[str, Layout] = {
-    "treelstm": Layout(False, *_TOKS),
-    "conllu": Layout(False, *_CONLLU),
-    "sick-treelstm": Layout(True, *_TOKS),
-    "sick-conllu": Layout(True, *_CONLLU),
-}
-
-
-def find_layout(directory: Path, split: str) -> str:
-    """Tell the layout of a split from the files that are there.
-
-    Raises
-    ------
-    DataError
-        If no layout fits, or two do.
-    """
-    folder = directory / split
+def _open(directory: Path, split: str) -> Tuple[Table, List[Parses]]:
+    """Open the files of a split; which formats they have is told from what is there."""
+    folder, raw = directory / split, directory / SICK_FILES[split]
     for path in (directory, folder):
         if not path.is_dir():
             reason = "not a folder" if path.exists() else "No such file or directory"
             raise DataError(path, 0, reason)
-    found = [name for name, layout in LAYOUTS.items() if layout.fits(directory, split)]
-    if not found:
-        needed = "; or ".join(f"{name}: {layout.needs(split)}" for name, layout in LAYOUTS.items())
-        raise DataError(folder, 0, f"no known layout; expected {needed}")
-    if len(found) > 1:
-        raise DataError(folder, 0, f"could be {' or '.join(found)}; say which with --layout")
-    return found[0]
+    found = {path.suffix for side in SIDES for path in folder.glob(f"{side}.*")}
+    read = toks_and_parents if found & {".toks", ".parents"} else conllu
+    # A split that has scores of its own does not need the text beside it.
+    own = (folder / "sim.txt").is_file()
+    if not found & {".toks", ".parents", ".conllu"} or not (own or raw.is_file()):
+        needed = "{a,b}.toks and {a,b}.parents, or {a,b}.conllu; sim.txt, or " + str(raw)
+        raise DataError(folder, 0, f"no known format; expected id.txt; {needed}")
+    table = scores_and_ids(folder) if own else sick_text(raw, folder / "id.txt")
+    sides = [read(folder, side) for side in SIDES]
+    for side in sides:
+        if side.count != table.parses:
+            reason = f"{side.count} sentences, but {table.ids_path.name} has {table.parses} ids"
+            raise Place(side.path).error(reason)
+    return table, sides
 
 
 def load_corpus(
     directory: Path = BUILT_IN,
     on_bad_sample: str = "error",
     splits: Sequence[str] = SPLITS,
-    layout: str = "auto",
 ) -> Corpus:
     """Read the pairs of some splits.
 
@@ -124,26 +75,16 @@ def load_corpus(
         lines do.
     splits : sequence of str
         Which splits to read.
-    layout : str
-        A key of `LAYOUTS`, or "auto" to tell it from the files, split by split.
 
     Raises
     ------
     DataError
         Naming file, line and reason.
     """
-    directory = Path(directory)
     pairs: Dict[str, List[Pair]] = {}
     skipped: List[str] = []
     for split in splits:
-        chosen = LAYOUTS[find_layout(directory, split) if layout == "auto" else layout]
-        table = chosen.table(directory, split)
-        sides = [chosen.read(directory / split, side) for side in SIDES]
-        for side in sides:
-            if side.count != table.parses:
-                reason = f"{side.count} sentences, but {table.ids_path.name} has {table.parses} ids"
-                raise Place(side.path).error(reason)
-        pairs[split] = _read_pairs(table, sides, on_bad_sample, skipped)
+        pairs[split] = _read_pairs(*_open(Path(directory), split), on_bad_sample, skipped)
     return Corpus(pairs, tuple(skipped))
 
 

@@ -1,12 +1,9 @@
-"""From pairs of sentences to minibatches: the vocabulary, encoding, shuffling, worker processes.
-
-Where pairs come from is the business of `corpora.py`; the names other programs need of it, and of
-`vectors.py`, can be imported from here.
-"""
+"""From pairs of sentences to minibatches: the vocabulary, encoding, shuffling, worker processes."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import gluonnlp
@@ -14,14 +11,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from .corpora import BUILT_IN, LAYOUTS, SPLITS, load_conllu_pairs, load_corpus
+from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
 from .reading import DataError
 from .trees import CLASSES, Pair, Tree
-from .vectors import read_vectors
 
 __all__ = [
-    "BUILT_IN", "CLASSES", "LAYOUTS", "SPLITS", "DataError", "Loader", "Sample", "build_vocab",
-    "encode", "load_conllu_pairs", "load_corpus", "read_vectors", "target_distribution",
+    "BUILT_IN", "CLASSES", "SPLITS", "DataError", "Loader", "Sample", "build_vocab", "encode",
+    "expected_scores", "load_conllu_pairs", "load_corpus", "read_vectors", "target_distribution",
     "unknown_words",
 ]  # fmt: skip
 
@@ -85,6 +81,11 @@ def target_distribution(score: float) -> np.ndarray:
     target[0, below - 1] = below + 1 - score
     target[0, below] = score - below
     return target
+
+
+def expected_scores(outputs: mx.nd.NDArray) -> np.ndarray:
+    """Turn log-probabilities of the scores, shape (N, CLASSES), into scores, shape (N,)."""
+    return np.exp(outputs.asnumpy()) @ np.arange(1, CLASSES + 1)
 
 
 class _Coded(NamedTuple):
@@ -205,3 +206,56 @@ class Loader:
     def __iter__(self) -> Iterator[List[Sample]]:
         for coded in self._loader:
             yield _samples(coded, self.pairs, mx.cpu())
+
+
+def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
+    """Read word vectors in GloVe's text format for the words of a vocabulary.
+
+    Words that the file lacks get uniform values from -0.05 to 0.05, drawn from `seed`.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (len(vocab), size), float32.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or its rows are no vectors of one size.
+    """
+    if not Path(path).is_file():
+        raise DataError(Path(path), 0, "no such file")
+    _check_vectors(Path(path))
+    source = gluonnlp.embedding.TokenEmbedding.from_file(str(path))
+    size = source.idx_to_vec.shape[1]
+    vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
+    # The source answers for its own unknown token too, with zeros that are not in the file.
+    known = [
+        (i, token)
+        for i, token in enumerate(vocab.idx_to_token)
+        if token in source and token != source.unknown_token
+    ]
+    if known:
+        rows, tokens = zip(*known)
+        vectors[list(rows)] = source[list(tokens)].asnumpy()
+    return vectors.astype(np.float32)
+
+
+def _check_vectors(path: Path) -> None:
+    """Check what TokenEmbedding.from_file would pass over with a warning or crash on."""
+    size = None
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.rstrip().split(" ")
+            size = size or len(fields)
+            if len(fields) != size or size < 3:
+                reason = f"{len(fields) - 1} values, expected {max(size - 1, 2)}"
+                raise DataError(path, number, reason)
+            try:
+                finite = all(map(math.isfinite, map(float, fields[1:])))
+            except ValueError:
+                finite = False
+            if not finite:
+                raise DataError(path, number, "a value is not a finite number")
+    if size is None:
+        raise DataError(path, 0, "empty file")

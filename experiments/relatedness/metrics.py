@@ -28,17 +28,9 @@ class Metrics(NamedTuple):
 
 
 def measure(predicted: np.ndarray, true: np.ndarray) -> Metrics:
-    """Compare predicted with true scores.
+    """Compare predicted with true scores, shape (N,) each, N at least 1.
 
-    Parameters
-    ----------
-    predicted, true : np.ndarray
-        Shape (N,), N at least 1.
-
-    Returns
-    -------
-    Metrics
-        The correlations are NaN if there are fewer than two pairs, or all scores are equal.
+    The correlations are NaN if there are fewer than two pairs, or all scores are equal.
     """
     predicted, true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
     if predicted.shape != true.shape or predicted.ndim != 1 or not len(true):

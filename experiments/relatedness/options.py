@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NoReturn
+from typing import Any, Dict, List
 
 import mxnet as mx
 
 import gluon_dynbatch as gdb
-
-from .data import LAYOUTS
-from .running import MODES
+from command import POSITIVE, at_least
+from workloads.runner import MODES
 
 KVSTORES = ("none", "local", "device", "dist_sync")
 OUTPUT = Path("runs/relatedness")
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake by one line; the usage of all options would bury it."""
-
-    def error(self, message: str) -> NoReturn:  # noqa: D102
-        self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
-
-
-def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) -> Any:
-    """Make an argparse type for numbers not below `least` (or only above it)."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not math.isfinite(value):
-            raise argparse.ArgumentTypeError(f"{text} is not a finite number")
-        if not (value > least if exclusive else value >= least):
-            sign = "greater than" if exclusive else "at least"
-            raise argparse.ArgumentTypeError(f"{text} is not {sign} {least}")
-        return value
-
-    parse.__name__ = kind.__name__
-    return parse
-
-
-POSITIVE = at_least(int, 1)
 
 
 def contexts(text: str) -> List[mx.Context]:
@@ -62,163 +34,69 @@ def contexts(text: str) -> List[mx.Context]:
     return found
 
 
+_ABOVE_ZERO = at_least(float, 0, exclusive=True)
+#: By group: option, type or choices, default, how its value is called, help.
+OPTIONS = {
+    "data": (
+        ("--data", Path, None, "DIR", "folder with pairs; without it, those built in"),
+        ("--on-bad-sample", ("error", "skip"), "error", None, "stop at a pair that cannot be used "
+         "(default), or leave it out and say so"),
+        ("--limit", POSITIVE, None, "N", "first N pairs of every split"),
+        ("--embedding", Path, None, "FILE", "word vectors, GloVe text"),
+    ),
+    "model": (
+        ("--embedding-size", POSITIVE, 300, "N", "without --embedding"),
+        ("--hidden", POSITIVE, 150, "N", "states of the Tree-LSTM"),
+        ("--similarity-hidden", POSITIVE, 50, "N", "hidden layer of the relatedness head"),
+    ),
+    "training": (
+        ("--batch-size", POSITIVE, 25, "N", "pairs in a minibatch"),
+        ("--num-workers", at_least(int, 0), 0, "N", "processes that encode minibatches ahead"),
+        ("--epochs", POSITIVE, 12, "N", "the best on the held-out pairs is kept"),
+        ("--seed", at_least(int, 0), 1, None, "of parameters and orders"),
+        ("--ctx", contexts, [mx.cpu()], "CTX", '"cpu", "gpu(0)", or several with commas between'),
+        ("--kvstore", KVSTORES, "device", None, "how gradients are summed over contexts, or, with "
+         "dist_sync and a launcher, over processes"),
+        ("--optimizer", str, "adagrad", "NAME", "any of MXNet's optimizers"),
+        ("--lr", _ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
+        ("--lr-decay", _ABOVE_ZERO, 0.8, None, "each epoch has this times the rate before"),
+        # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history:
+        # for the strength of an L2 term of 1e-4 in the gradient, as in the paper, it is larger.
+        ("--weight-decay", at_least(float, 0), 0.03, None, "of the weights, times the rate"),
+    ),
+    "batching": (
+        ("--mode", MODES, "dynamic", None, "how minibatches are run"),
+        ("--analysis-budget", str, "auto", "MS", 'milliseconds per flush, "none", or "auto"'),
+        ("--granularity", str, "auto", None, '"graph", "block", "operator" or "auto"'),
+        ("--policy", str, "auto", None, '"depth", "agenda", "search" or "auto"'),
+    ),
+    "files": (
+        ("--output", Path, None, "DIR", f"where train writes ({OUTPUT}), and predict if given"),
+        ("--checkpoint", Path, None, "FILE", "a checkpoint that train wrote, such as DIR/best; it "
+         "brings the options of the model, the vocabulary and its vectors"),
+    ),
+}  # fmt: skip
+
+
 def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
     """Add the shared options; `defaults` replaces those that differ for a verb."""
-    _add_data_options(parser.add_argument_group("data"))
-    _add_model_options(parser.add_argument_group("model"))
-    training = parser.add_argument_group("training")
-    _add_training_options(training)
-    _add_optimizer_options(training)
-    _add_batching_options(parser.add_argument_group("batching"))
-    _add_file_options(parser.add_argument_group("files"))
+    for title, options in OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for name, kind, default, metavar, text in options:
+            checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
+            shown = defaults.get(name[2:].replace("-", "_"), default)
+            if shown is not None and not isinstance(shown, (list, Path)):
+                text = f"{text} (default {shown})"
+            group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
+    for name, value, text in (
+        ("--freeze-embedding", True, "do not train the word vectors (default with --embedding)"),
+        ("--no-freeze-embedding", False, "train the word vectors"),
+    ):
+        parser.add_argument(
+            name, dest="freeze_embedding", action="store_const", const=value, help=text
+        )
+    parser.add_argument("--resume", action="store_true", help="go on from the output's last epoch")
     parser.set_defaults(**defaults)
-
-
-def _add_data_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="pairs in a layout listed below; without it, the built-in corpus",
-    )
-    group.add_argument(
-        "--layout",
-        choices=("auto", *LAYOUTS),
-        default="auto",
-        help="scores of the split itself, or of the text of SICK (sick-...), and "
-        "parses as .toks/.parents or .conllu; by default told from the files",
-    )
-    group.add_argument(
-        "--on-bad-sample",
-        choices=("error", "skip"),
-        default="error",
-        help="stop at a pair that cannot be used, or leave it out and say so",
-    )
-    group.add_argument("--limit", type=POSITIVE, metavar="N", help="first N pairs of every split")
-    group.add_argument("--embedding", type=Path, metavar="FILE", help="word vectors, GloVe text")
-    group.add_argument(
-        "--freeze-embedding",
-        action="store_true",
-        default=None,
-        help="do not train the word vectors (default if --embedding is given)",
-    )
-    group.add_argument(
-        "--no-freeze-embedding",
-        action="store_false",
-        dest="freeze_embedding",
-        help="train the word vectors",
-    )
-
-
-def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--embedding-size",
-        type=POSITIVE,
-        default=300,
-        metavar="N",
-        help="without --embedding (default 300)",
-    )
-    group.add_argument("--hidden", type=POSITIVE, default=150, metavar="N", help="default 150")
-    group.add_argument(
-        "--similarity-hidden",
-        type=POSITIVE,
-        default=50,
-        metavar="N",
-        help="hidden layer of the relatedness head (default 50)",
-    )
-
-
-def _add_training_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--batch-size", type=POSITIVE, default=25, metavar="N")
-    group.add_argument(
-        "--num-workers",
-        type=at_least(int, 0),
-        default=0,
-        metavar="N",
-        help="processes that encode minibatches ahead (default 0: none)",
-    )
-    group.add_argument(
-        "--epochs",
-        type=POSITIVE,
-        default=12,
-        metavar="N",
-        help="the best on the held-out pairs is kept (default 12)",
-    )
-    group.add_argument("--seed", type=at_least(int, 0), default=1)
-    group.add_argument(
-        "--ctx",
-        type=contexts,
-        default=[mx.cpu()],
-        metavar="CTX",
-        help='"cpu" (default), "gpu(0)", or several with commas between',
-    )
-    group.add_argument(
-        "--kvstore",
-        choices=KVSTORES,
-        default="device",
-        help="how gradients are summed over contexts (default device), or, "
-        "with dist_sync and a launcher, over processes",
-    )
-
-
-def _add_optimizer_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--optimizer",
-        default="adagrad",
-        metavar="NAME",
-        help="any of MXNet's optimizers (default adagrad)",
-    )
-    group.add_argument(
-        "--lr",
-        type=at_least(float, 0, exclusive=True),
-        default=0.05,
-        help="learning rate of the first epoch (default 0.05)",
-    )
-    group.add_argument(
-        "--lr-decay",
-        type=at_least(float, 0, exclusive=True),
-        default=0.8,
-        help="each epoch has this times the rate of the one before (default 0.8)",
-    )
-    # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history: for
-    # the strength of an L2 term of 1e-4 in the gradient, as in the paper, it has to be larger.
-    group.add_argument(
-        "--weight-decay",
-        type=at_least(float, 0),
-        default=0.03,
-        help="of the weights, times the learning rate (default 0.03)",
-    )
-
-
-def _add_batching_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--mode", choices=MODES, default="dynamic")
-    group.add_argument(
-        "--analysis-budget",
-        default="auto",
-        metavar="MS",
-        help='milliseconds per flush, "none" for no limit, or "auto"',
-    )
-    group.add_argument(
-        "--granularity", default="auto", help='"graph", "block", "operator" or "auto"'
-    )
-    group.add_argument("--policy", default="auto", help='"depth", "agenda", "search" or "auto"')
-
-
-def _add_file_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help=f"where train writes (default {OUTPUT}), and predict if given",
-    )
-    group.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="FILE",
-        help="a checkpoint that train wrote, such as DIR/best; it brings the "
-        "options of the model, the vocabulary and its vectors",
-    )
-    group.add_argument("--resume", action="store_true", help="go on from the output's last epoch")
 
 
 def batching_options(args: argparse.Namespace) -> Dict[str, Any]:

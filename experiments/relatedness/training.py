@@ -10,20 +10,21 @@ import random
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from tqdm import tqdm
 
+from workloads.runner import Runner, Step
+
 from .checkpoint import Checkpoint, whole_file, write_checkpoint
-from .data import Loader
+from .data import Loader, expected_scores
 from .interruption import Interruption
 from .learning_curve import draw_learning_curve
 from .metrics import Metrics, measure
 from .progress import CheckpointError
-from .running import Runner, Step
 from .steps import StepLog, read_steps
 
 #: What a checkpoint of a run holds beside its settings.
@@ -61,48 +62,6 @@ class DivergedError(ArithmeticError):
     """The loss is no longer a finite number; a smaller learning rate may help."""
 
 
-class EpochResult(NamedTuple):
-    """One line of metrics.jsonl.
-
-    Attributes
-    ----------
-    epoch : int
-        From 1.
-    loss : float
-        Mean over the training samples.
-    dev : Metrics
-        After the epoch.
-    samples_per_second : float
-        Of training, without evaluation.
-    launches_per_batch, analysis_share : float, optional
-        Mean launches of a step, and the share of its time that went into analysis; None unless
-        the mode is dynamic.
-    """
-
-    epoch: int
-    loss: float
-    dev: Metrics
-    samples_per_second: float
-    launches_per_batch: Optional[float]
-    analysis_share: Optional[float]
-
-    def __str__(self) -> str:
-        note = ""
-        if self.launches_per_batch is not None and self.analysis_share is not None:
-            note = (
-                f", {self.launches_per_batch:.0f} launches per batch"
-                f", {self.analysis_share:.1%} of the time analysis"
-            )
-        return (
-            f"epoch {self.epoch}: loss {self.loss:.4f}  held out: {self.dev}"
-            f"  {self.samples_per_second:.0f} samples/s{note}"
-        )
-
-    def as_json(self) -> Dict[str, Any]:
-        """Give the figures as JSON takes them."""
-        return {**self._asdict(), "dev": self.dev.as_json()}
-
-
 def seed_everything(seed: int, epoch: int) -> None:
     """Seed Python's, NumPy's and MXNet's generators for one epoch of one run."""
     python, numpy, mxnet = np.random.SeedSequence([seed, epoch]).generate_state(3)
@@ -117,7 +76,7 @@ def evaluate(
     """Predict the scores of all samples; gives the metrics, and the scores in order."""
     scores = []
     for batch in loader:
-        scores.append(runner.predict(batch))
+        scores.append(expected_scores(runner.predict(batch)))
         if interruption is not None:
             interruption.check()
     predicted = np.concatenate(scores)
@@ -129,40 +88,47 @@ class _Tally:
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
-        self.samples = 0
-        self.loss = 0.0
+        self.losses: List[float] = []
         self.launches: List[int] = []
         self.analysis = 0.0  # seconds
 
     def add(self, step: Step, losses: np.ndarray) -> None:
         """Take in a step that has finished. `losses`: shape (N,)."""
-        self.samples += len(losses)
-        self.loss += float(losses.sum())
+        self.losses += losses.tolist()
         if step.report is not None:
             self.launches.append(step.report.launches)
             self.analysis += sum(flush.analysis_ms for flush in step.report.flushes) / 1e3
-
-    @property
-    def analysis_share(self) -> Optional[float]:
-        """Analysis as a share of the time since the start."""
-        return self.analysis / (time.perf_counter() - self.start) if self.launches else None
 
     def notes(self) -> Dict[str, str]:
         """Say for the progress bar what a step of this mode has to say."""
         if not self.launches:
             return {}
-        return {"launches": str(self.launches[-1]), "analysis": f"{self.analysis_share:.1%}"}
+        share = self.analysis / (time.perf_counter() - self.start)
+        return {"launches": str(self.launches[-1]), "analysis": f"{share:.1%}"}
 
-    def result(self, epoch: int, dev: Metrics, seconds: float) -> EpochResult:
-        """Sum up, after `seconds` of training."""
-        return EpochResult(
-            epoch,
-            self.loss / self.samples,
-            dev,
-            self.samples / seconds,
-            float(np.mean(self.launches)) if self.launches else None,
-            self.analysis / seconds if self.launches else None,
+    def line(self, epoch: int, dev: Metrics, seconds: float) -> Dict[str, Any]:
+        """Sum up, after `seconds` of training, for ``metrics.jsonl``; see `STATE`."""
+        return {
+            "epoch": epoch,
+            "loss": float(np.mean(self.losses)),
+            "dev": dev.as_json(),
+            "samples_per_second": len(self.losses) / seconds,
+            "launches_per_batch": float(np.mean(self.launches)) if self.launches else None,
+            "analysis_share": self.analysis / seconds if self.launches else None,
+        }
+
+
+def _said(line: Dict[str, Any], dev: Metrics) -> str:
+    note = ""
+    if line["launches_per_batch"] is not None:
+        note = (
+            f", {line['launches_per_batch']:.0f} launches per batch"
+            f", {line['analysis_share']:.1%} of the time analysis"
         )
+    return (
+        f"epoch {line['epoch']}: loss {line['loss']:.4f}  held out: {dev}"
+        f"  {line['samples_per_second']:.0f} samples/s{note}"
+    )
 
 
 class Training:
@@ -171,7 +137,6 @@ class Training:
     Parameters
     ----------
     runner : Runner
-    trainer : gluon.Trainer
     train, dev : Loader
         To learn from (shuffled) and to judge every epoch by.
     output : Path
@@ -194,7 +159,6 @@ class Training:
     def __init__(
         self,
         runner: Runner,
-        trainer: gluon.Trainer,
         train: Loader,
         dev: Loader,
         output: Path,
@@ -202,7 +166,7 @@ class Training:
         checkpoint: Optional[Checkpoint] = None,
     ) -> None:
         self.runner = runner
-        self.trainer = trainer
+        self.model, self.trainer = runner.workload.model, runner.trainer
         self.train = train
         self.dev = dev
         self.output = output
@@ -214,13 +178,13 @@ class Training:
             checkpoint.expect(STATE)
             if len(checkpoint.state["history"]) != checkpoint.state["epoch"]:
                 raise CheckpointError(f"{checkpoint.path}: not a line of history for every epoch")
-            checkpoint.restore(runner.model, trainer)
+            checkpoint.restore(self.model, self.trainer)
             self.epoch = checkpoint.state["epoch"]
             self.best = checkpoint.state["best"]
             self.history = checkpoint.state["history"]
         else:
             self._save("last")  # something to resume from if the first epoch is interrupted
-        _join_store(trainer)
+        _join_store(self.trainer)
 
     def run(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the very first.
@@ -238,10 +202,10 @@ class Training:
         try:
             with contextlib.closing(log), Interruption() as interruption:
                 while self.epoch < epochs:
-                    result = self._run_epoch(log, interruption)
-                    print(result, flush=True)
+                    line, dev = self._run_epoch(log, interruption)
+                    print(_said(line, dev), flush=True)
                     log.sync()
-                    self._keep(result)
+                    self._keep(line, dev)
         finally:
             gc.unfreeze()  # else a distributed key-value store would never take leave of the others
             # A fork while a backward pass is pending, as by `subprocess`, would never return: MXNet
@@ -249,19 +213,21 @@ class Training:
             mx.nd.waitall()
             self._draw()
 
-    def _keep(self, result: EpochResult) -> None:
+    def _keep(self, line: Dict[str, Any], dev: Metrics) -> None:
         """Write down what an epoch has brought."""
-        self.epoch = result.epoch
-        self.history.append(result.as_json())
+        self.epoch = line["epoch"]
+        self.history.append(line)
         # A correlation that is not defined is worse than any, but better than no epoch.
-        score = -1.0 if math.isnan(result.dev.pearson) else result.dev.pearson
+        score = -1.0 if math.isnan(dev.pearson) else dev.pearson
         if self.best is None or score > self.best:
             self.best = score
             self._save("best")
         self._save("last")
         self._write_history()
 
-    def _run_epoch(self, log: StepLog, interruption: Interruption) -> EpochResult:
+    def _run_epoch(
+        self, log: StepLog, interruption: Interruption
+    ) -> Tuple[Dict[str, Any], Metrics]:
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch)
         decay = self.settings["lr_decay"] ** (epoch - 1)
@@ -284,7 +250,7 @@ class Training:
                 progress.update(len(losses))
 
             for number, batch in enumerate(self.train, 1):
-                step = self.runner.step(batch, self.trainer)
+                step = self.runner.step(batch)
                 # Only now wait for the step before: recording overlaps with running.
                 if previous is not None:
                     finish(number - 1, previous)
@@ -295,7 +261,7 @@ class Training:
         mx.nd.waitall()
         seconds = time.perf_counter() - tally.start
         dev, _ = evaluate(self.runner, self.dev, interruption)
-        return tally.result(epoch, dev, seconds)
+        return tally.line(epoch, dev, seconds), dev
 
     def _save(self, name: str) -> None:
         state = {
@@ -305,7 +271,7 @@ class Training:
             "settings": self.settings,
         }
         path = self.output / name
-        write_checkpoint(path, self.runner.model, self.trainer, self.train.vocab, state)
+        write_checkpoint(path, self.model, self.trainer, self.train.vocab, state)
 
     def _write_history(self) -> None:
         """Write the metrics; the checkpoint's history rules, so resuming cannot double."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
-from relatedness.benchmark import KINDS
-from study.results import Column, Table
+from timing.contest import KINDS, Outcome
+from timing.results import Column, Table
+from workloads.runner import PADDED
 
 from .contenders import CACHED, PRODUCTS
-from .ragged import PADDED
 
 #: Minibatches of the bars, if not said otherwise.
 SIZE = 256
@@ -58,78 +58,106 @@ LEVEL = 1.05
 RAGGED = {("sequences", "imperative"): 10, ("sequences", PADDED): 0.8, ("sst", "imperative"): 25}
 
 
-def hold(run: Dict[str, Any]) -> List[Bar]:
+class Run(NamedTuple):
+    """What was measured with one number of threads.
+
+    Attributes
+    ----------
+    environment : dict
+    pairs, workloads : list of Outcome
+        Contests on pairs, by batch size and kind; of other workloads, in training.
+    fresh : dict
+        Figures of fresh processes by kind and mode.
+    recording : dict
+    """
+
+    environment: Dict[str, Any]
+    pairs: List[Outcome]
+    workloads: List[Outcome]
+    fresh: Dict[str, Dict[str, Any]]
+    recording: Dict[str, float]
+
+    def as_json(self) -> Dict[str, Any]:
+        """Give all figures as JSON takes them."""
+        lists = {name: [o.as_json() for o in getattr(self, name)] for name in OUTCOMES}
+        return {**self._asdict(), **lists}
+
+    @classmethod
+    def from_json(cls, content: Dict[str, Any]) -> Run:
+        """Read what `as_json` gave."""
+        lists = {name: list(map(Outcome.from_json, content[name])) for name in OUTCOMES}
+        return cls(**{**content, **lists})
+
+    def find(self, kind: str, size: int = SIZE) -> Optional[Outcome]:
+        """Find the contest on pairs of one kind and batch size."""
+        return next((o for o in self.pairs if (o.kind, o.batch_size) == (kind, size)), None)
+
+
+OUTCOMES = ("pairs", "workloads")
+
+
+def hold(run: Run) -> List[Bar]:
     """Compare the figures of one run of the benchmark with the bars."""
-    by_size, fresh = run["batch_sizes"], run["fresh"]
-    result = by_size.get(str(SIZE), {})
-    found = []
+    return [bar for i, kind in enumerate(KINDS) for bar in _of_kind(run, kind, i)] + _others(run)
+
+
+def _of_kind(run: Run, kind: str, i: int) -> Iterable[Bar]:
+    """Give the bars that exist for both kinds, number `i` of each pair."""
+    outcome = run.find(kind)
     for mode, bounds in FASTER.items():
-        for kind, bound in zip(KINDS, bounds):
-            found.append(Bar(f"speed / {mode}", kind, _speed(result, kind, mode), bound))
-    for kind, bound in zip(KINDS, MOST_TIME):
-        ratio = _time(result, kind, PRODUCTS)
-        found.append(Bar(f"time / {PRODUCTS}", kind, ratio, bound, True))
-    for kind, bound in zip(KINDS, MOST_MEMORY):
-        peaks = [_of(fresh, kind, mode, "peak_mb") for mode in ("dynamic", "manual")]
-        ratio = None if None in peaks else peaks[0] / peaks[1]
-        found.append(Bar("peak memory of the process / manual", kind, ratio, bound, True))
-    share = _of(result, "analysis_share", "inference", "dynamic")
-    found.append(Bar("analysis / time", "inference", share, MOST_ANALYSIS, True))
-    share = _of(result, "analysis_share", "inference", CACHED)
-    found.append(Bar("analysis / time, plan cached", "inference", share, MOST_CACHED, True, True))
-    recording = _of(run, "recording", "us_per_call")
-    found.append(Bar("recording, us per cell call", "both", recording, MOST_RECORDING, True))
-    for kind in KINDS:
-        ratio = _time(by_size.get("1", {}), kind, "hybridized")
-        what = "time / hybridized, single pairs"
-        found.append(Bar(what, kind, ratio, MOST_AGAINST_HYBRIDIZED, True))
-    for kind in KINDS:
-        ratios = [_time(each, kind, "hybridized") for each in by_size.values()]
-        what = "time / hybridized, at its worst size"
-        found.append(Bar(what, kind, max(ratios, default=None), MOST_AGAINST_HYBRIDIZED, True))
-    for kind in KINDS:
-        what = f"time per pair / of any smaller size, {_range(by_size)}"
-        found.append(Bar(what, kind, _rise(by_size, kind), LEVEL, True))
-    for kind in KINDS:
-        seconds = _of(fresh, kind, "dynamic", "first_seconds")
-        what = "first minibatch of a process, s"
-        found.append(Bar(what, kind, seconds, MOST_FIRST, True, True))
+        yield Bar(f"speed / {mode}", kind, _speed(outcome, mode), bounds[i])
+    ratio = _time(outcome, PRODUCTS)
+    yield Bar(f"time / {PRODUCTS}", kind, ratio, MOST_TIME[i], True)
+    own, manual = (run.fresh.get(kind, {}).get(mode, {}) for mode in ("dynamic", "manual"))
+    peaks = [own.get("peak_mb"), manual.get("peak_mb")]
+    ratio = None if None in peaks else peaks[0] / peaks[1]
+    yield Bar("peak memory of the process / manual", kind, ratio, MOST_MEMORY[i], True)
+    single = _time(run.find(kind, 1), "hybridized")
+    yield Bar("time / hybridized, single pairs", kind, single, MOST_AGAINST_HYBRIDIZED, True)
+    sizes = sorted((o for o in run.pairs if o.kind == kind), key=lambda o: o.batch_size)
+    worst = max((_time(o, "hybridized") or 0 for o in sizes), default=None)
+    yield Bar("time / hybridized, at its worst size", kind, worst, MOST_AGAINST_HYBRIDIZED, True)
+    rates = [o.median("dynamic") or 0 for o in sizes]
+    rises = [small / large for j, small in enumerate(rates) for large in rates[j + 1 :]]
+    across = f"{sizes[0].batch_size} to {sizes[-1].batch_size}" if sizes else "none"
+    what = f"time per pair / of any smaller size, {across}"
+    yield Bar(what, kind, max(rises, default=None), LEVEL, True)
+    first = own.get("first_seconds")
+    yield Bar("first minibatch of a process, s", kind, first, MOST_FIRST, True, True)
+
+
+def _others(run: Run) -> List[Bar]:
+    inference = run.find("inference")
+    recording = run.recording.get("us_per_call")
+    found = [
+        Bar("analysis / time", "inference", _analysis(inference, "dynamic"), MOST_ANALYSIS, True),
+        Bar("analysis / time, plan cached", "inference", _analysis(inference, CACHED), MOST_CACHED,
+            True, True),
+        Bar("recording, us per cell call", "both", recording, MOST_RECORDING, True),
+    ]  # fmt: skip
+    by_name = {outcome.workload: outcome for outcome in run.workloads}
     for (name, way), bound in RAGGED.items():
-        ratio = _speed(run["workloads"].get(name, {}), "training", way)
+        ratio = _speed(by_name.get(name), way)
         found.append(Bar(f"{name}: speed / {way}", "training", ratio, bound))
     return found
 
 
-def _of(figures: Any, *path: str) -> Any:
-    """Follow names into nested dictionaries; None where something is missing."""
-    for name in path:
-        figures = (figures or {}).get(name)
-    return figures
-
-
-def _speed(result: Dict[str, Any], kind: str, mode: str) -> Optional[float]:
+def _speed(outcome: Optional[Outcome], mode: str) -> Optional[float]:
     """Give the speed of the dynamic mode as a multiple of another's."""
-    own, other = (_of(result, "median", kind, name) for name in ("dynamic", mode))
+    own, other = (outcome and outcome.median(name) for name in ("dynamic", mode))
     return None if own is None or other is None else own / other
 
 
-def _time(result: Dict[str, Any], kind: str, mode: str) -> Optional[float]:
+def _time(outcome: Optional[Outcome], mode: str) -> Optional[float]:
     """Give the time of the dynamic mode as a multiple of another's."""
-    ratio = _speed(result, kind, mode)
+    ratio = _speed(outcome, mode)
     return None if ratio is None else 1 / ratio
 
 
-def _range(by_size: Dict[str, Any]) -> str:
-    sizes = sorted(map(int, by_size))
-    return f"{sizes[0]} to {sizes[-1]}" if sizes else "none"
-
-
-def _rise(by_size: Dict[str, Any], kind: str) -> Optional[float]:
-    """Give the time per pair of a size as a multiple of a smaller one's, at its largest."""
-    sizes = sorted(map(int, by_size))
-    rates = [by_size[str(size)]["median"][kind]["dynamic"] for size in sizes]
-    pairs = [small / large for i, small in enumerate(rates) for large in rates[i + 1 :]]
-    return max(pairs, default=None)
+def _analysis(outcome: Optional[Outcome], label: str) -> Optional[float]:
+    """Give the share of analysis in the time of a contender."""
+    rows = outcome.by_label.get(label, []) if outcome else []
+    return sum(row.analysis for row in rows) / sum(row.ms for row in rows) if rows else None
 
 
 def table(held: Dict[str, Sequence[Bar]]) -> Table:
@@ -153,19 +181,3 @@ def table(held: Dict[str, Sequence[Bar]]) -> Table:
 
 def _reached(threads: str) -> str:
     return f"reached, {threads} thread{'' if threads == '1' else 's'}"
-
-
-def to_json(bars: Sequence[Bar]) -> List[Dict[str, Any]]:
-    """Turn bars into what JSON can hold."""
-    return [{**bar._asdict(), "met": bar.met} for bar in bars]
-
-
-def from_json(rows: Sequence[Dict[str, Any]]) -> List[Bar]:
-    """Turn what `to_json` made back into bars."""
-    return [Bar(**{name: v for name, v in row.items() if name != "met"}) for row in rows]
-
-
-def missed(bars: Sequence[Bar]) -> Tuple[int, int]:
-    """Count the bars that are not met, and those that were measured."""
-    known = [bar.met for bar in bars if bar.met is not None]
-    return known.count(False), len(known)

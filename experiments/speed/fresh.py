@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import mxnet as mx
 
-from relatedness.benchmark import draw
+from timing.contest import Contender
 
-from .contenders import Pairs, make_contender
+from .contenders import Pairs, make_runners
 
 #: What starts work in MXNet, by what the profiler calls it.
 CALLS = {
@@ -64,21 +64,22 @@ def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dic
     -------
     dict
         ``first_seconds`` (the first minibatch, with tracing, compiling and planning), ``start_mb``
-        (memory before it), ``peak_mb`` (the most until the last), ``minibatches``, ``settled``
-        (whether settings were chosen by then), and ``calls`` into MXNet for one minibatch more, by
-        `CALLS`.
+        (memory before it), ``peak_mb`` (the most until the last), ``minibatches``, and ``calls``
+        into MXNet for one minibatch more, by `CALLS`.
     """
-    contender, samples = make_contender(args, pairs, mode)
-    fresh = draw(samples, min(args.fresh_size, len(samples)), args.seed)
+    (runner,) = make_runners(args, pairs, [mode])
+    size = min(args.fresh_size, len(runner.workload.samples))
+    fresh = runner.workload.minibatches(size, args.seed)
+    contender = Contender(runner)
     mx.nd.waitall()
     start = _memory("VmRSS")
-    first = contender.time(kind, [next(fresh)]).seconds
-    contender.run(kind, [next(fresh) for _ in range(args.fresh_minibatches - 1)])
+    first = 1e-3 * contender.time(kind, [next(fresh)], size).ms
+    for _ in range(args.fresh_minibatches - 1):
+        contender.run(kind, [next(fresh)])
     peak = _memory("VmHWM")
-    settled = contender.settled
     calls = _count_calls(lambda: contender.run(kind, [next(fresh)]))
     return {"first_seconds": first, "start_mb": start, "peak_mb": peak,
-            "minibatches": args.fresh_minibatches, "settled": settled, "calls": calls}  # fmt: skip
+            "minibatches": args.fresh_minibatches, "calls": calls}  # fmt: skip
 
 
 def _memory(field: str) -> Optional[float]:

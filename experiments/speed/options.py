@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 from typing import Any, List, Sequence
 
-from relatedness.data import LAYOUTS
-from relatedness.options import Parser, add_options, at_least
+from command import Parser, at_least, listed
+from relatedness.options import add_options
 
-from . import ragged
-from .contenders import MODES
+from .contenders import RAGGED
 
 #: What is measured without options.
 DEFAULTS = {
@@ -20,11 +19,10 @@ DEFAULTS = {
     "seconds": 0.4,
     "warmup": 60.0,
     "loop_pairs": 32,
-    "fresh_modes": ["manual", "dynamic"],
     "fresh_size": 256,
     "fresh_minibatches": 60,  # "auto" has settled by then
     "recordings": 15,
-    "workloads": list(ragged.NAMES),
+    "workloads": list(RAGGED),
     "workload_size": 64,
     "workload_minibatches": 8,
     "freeze_embedding": True,
@@ -48,23 +46,8 @@ def own_threads() -> str:
     return os.environ.get("OMP_NUM_THREADS") or "all"
 
 
-def listed(kind: Any, allowed: Sequence[str] = ()) -> Any:
-    """Make an argparse type for values with commas between, each once."""
-
-    def parse(text: str) -> List[Any]:
-        found = list(dict.fromkeys(kind(part) for part in text.split(",")))
-        unknown = [part for part in found if allowed and part not in allowed]
-        if unknown:
-            known = ", ".join(allowed)
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {known}")
-        return found
-
-    parse.__name__ = "list with commas between"
-    return parse
-
-
 def _workloads(text: str) -> List[str]:
-    return [] if text == "none" else listed(str, ragged.NAMES)(text)
+    return [] if text == "none" else listed(str, RAGGED)(text)
 
 
 def _batch_sizes(text: str) -> List[int]:
@@ -112,7 +95,6 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
 def _add_data(group: Any) -> None:
     positive, add = at_least(int, 1), group.add_argument
     add("--data", type=Path, metavar="DIR", help="without it, the built-in corpus")
-    add("--layout", choices=("auto", *LAYOUTS))
     add("--embedding", type=Path, metavar="FILE", help="word vectors, GloVe text")
     add(
         "--freeze-embedding",
@@ -136,10 +118,8 @@ def _add_timing(group: Any) -> None:
     add("--threads", type=_threads, metavar="N,N,...", help=text)
     text = "of pairs (default 1,2,4,...,1024)"
     add("--batch-sizes", type=_batch_sizes, metavar="N,N,...", help=text)
-    text = f'{",".join(ragged.NAMES)} (default), or "none"'
+    text = f'{",".join(RAGGED)} (default), or "none"'
     add("--workloads", type=_workloads, metavar="NAMES", help=text)
-    text = f"whose memory and first minibatch are told, of {','.join(MODES)}"
-    add("--fresh-modes", type=listed(str, MODES), metavar="NAMES", help=text)
     count, seconds = (at_least(int, 1), "N"), (at_least(float, 0), "S")
     for option, (kind, metavar), text in (
         ("--rounds", count, "default {}"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from relatedness.benchmark import KINDS
-from study import axes as look
+from timing import axes as look
+from timing.contest import KINDS, Outcome
 
 from .bars import Bar
 from .contenders import CACHED, PRODUCTS
@@ -24,26 +24,25 @@ STYLES = {
 }
 
 
-def speed(results: Dict[str, Dict[str, Any]], subtitle: str) -> Figure:
-    """Draw medians and quartiles of all rounds; `results` is by batch size."""
+def speed(outcomes: Sequence[Outcome], subtitle: str) -> Figure:
+    """Draw medians and quartiles of all rounds."""
     title = "Child-sum Tree-LSTM on sentence pairs: speed and batch size"
     figure = look.new_figure(14, 6, title, subtitle)
-    sizes = sorted(int(size) for size in results)
     columns = figure.subplots(1, len(KINDS))
     for axes, kind in zip(columns, KINDS):
-        _draw_kind(axes, kind, sizes, results)
+        _draw_kind(axes, [outcome for outcome in outcomes if outcome.kind == kind])
         axes.set_title(kind, fontsize=11)
         axes.set_xlabel("pairs in a minibatch (log scale)")
     columns[0].set_ylabel("pairs per second (log scale)")
     return figure
 
 
-def _draw_kind(axes: Any, kind: str, sizes: List[int], results: Dict[str, Dict[str, Any]]) -> None:
+def _draw_kind(axes: Any, outcomes: Sequence[Outcome]) -> None:
     labels, seen = [], []
-    rates = [results[str(size)]["samples_per_second"][kind] for size in sizes]
-    for name in rates[0]:
+    sizes = [outcome.batch_size for outcome in outcomes]
+    for name in outcomes[0].by_label:
         colour, line, text = STYLES[name]
-        low, median, high = np.array([np.percentile(r[name], (25, 50, 75)) for r in rates]).T
+        median, low, high = np.array([outcome.spread(name) for outcome in outcomes]).T
         width = 2.6 if colour == look.BLUE else 1.6
         axes.plot(sizes, median, line, color=colour, linewidth=width, marker=".", zorder=3)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,264 +1,123 @@
 """Time of a minibatch against what its analysis may cost: too little is dear, and so is too much.
 
-A curve climbs the whole ladder of the analyzer: grouping a longer and longer prefix of the nodes by
-depth, then agenda, then search. The budget is counted in visits, which give the same plans on every
+A curve climbs all steps of the analyzer: grouping a longer and longer prefix of the nodes by depth,
+then agenda, then search. The budget is counted in visits, which give the same plans on every
 machine. Plans are made anew in every run, except on the line that shows what it is like without.
 """
 
 from __future__ import annotations
 
-import random
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 import gluon_dynbatch as gdb
+from timing.contest import Contender, Outcome, contest
+from timing.results import Column, Spread, Table
 from workloads.base import Workload
+from workloads.runner import Runner
 
-from .results import Column, Spread, Table, grouped, middle
-from .running import AT_ONCE, Contender, Timing, automatic, setting, settle
+from .settings import AUTO, automatic, options
 
-#: What a line of the curve is made of: fixed budgets, plans from the cache, or "auto".
-NEW, CACHED, AUTO = "new plan", "plan from the cache", "auto"
-
-
-class CurveRun(NamedTuple):
-    """One run of one minibatch; times in milliseconds.
-
-    Attributes
-    ----------
-    role : str
-        `NEW`, `CACHED` or `AUTO`.
-    budget : float or None
-        Visits allowed; None is no limit. What "auto" chose is what it spent.
-    visits : int
-        Visits spent.
-    settled : bool
-        Whether "auto" had made its choice.
-    """
-
-    workload: str
-    kind: str
-    batch_size: int
-    role: str
-    granularity: str
-    policy: str
-    budget: Optional[float]
-    visits: int
-    calls: int
-    units: int
-    launches: int
-    gathered: int
-    total: float
-    recording: float
-    analysis: float
-    dispatch: float
-    running: float
-    settled: bool = True
+CACHED, NO_LIMIT = "plan cached", "no limit"
+#: Budgets go from this share of the nodes to this multiple.
+LEAST, MOST = 1 / 8, 64
+#: Seconds after which "auto" is not waited for any longer.
+PATIENCE = 30.0
 
 
 class Point(NamedTuple):
-    """A place on a curve: medians over its runs, and the spread of their totals."""
+    """A place on a curve; the budget is in visits, None is no limit."""
 
-    granularity: str
-    role: str
-    policy: str
-    budget: Optional[float]
-    visits: float
-    calls: float
-    units: float
-    launches: float
-    gathered: float
-    recording: float
-    analysis: float
-    dispatch: float
-    running: float
-    total: Spread
-
-
-class _Entry(NamedTuple):
-    contender: Contender
-    role: str
+    label: str
     budget: Optional[int]
-
-
-def budgets_for(smallest: int, largest: int, count: int) -> List[int]:
-    """Spread budgets evenly on a logarithmic scale, in visits.
-
-    They go from a fraction of `smallest`, the nodes of a coarse graph, to what the longest analysis
-    of a fine one spends.
-    """
-    spread = np.geomspace(max(smallest / 8, 1), max(largest, 2), count)
-    return sorted({int(round(visits)) for visits in spread})
-
-
-class _Case(NamedTuple):
-    """A batch size with everything that is timed at it."""
-
-    batch_size: int
-    minibatches: Iterator[List[Any]]
-    entries: List[_Entry]
-    settled: bool
+    total: Spread
 
 
 def measure(
     workload: Workload,
     kind: str,
-    batch_sizes: Sequence[int],
+    size: int,
     granularities: Sequence[str],
     points: int,
     rounds: int,
     seed: int,
     step: Callable[[str], None],
-) -> List[CurveRun]:
-    """Time fresh minibatches of all sizes with every budget, round by round in changing order.
+) -> Outcome:
+    """Time fresh minibatches with every budget, with cached plans and with "auto".
 
     Parameters
     ----------
     workload : Workload
     kind : {"inference", "training"}
-    batch_sizes : sequence of int
+    size : int
     granularities : sequence of str
         One curve each.
     points : int
         Budgets between none and no limit.
-    rounds : int
-        Minibatches that every budget is timed on, besides a first one that is not counted.
-    seed : int
-        What minibatches and orders are drawn from.
-    step : callable
-        Called with a word on what was done, for each round of each size.
+    rounds, seed, step
+        See `contest`.
     """
-    cases = []
-    for size in batch_sizes:
-        drawn = workload.minibatches(size, seed)
-        entries = _entries(workload, kind, next(drawn), granularities, points)
-        auto = automatic()
-        settled = settle(auto, workload, size, kind, seed + 1).settled
-        cases.append(_Case(size, drawn, [*entries, _Entry(auto, AUTO, None)], settled))
-    order = random.Random(seed)
-    runs: List[CurveRun] = []
-    for number in range(rounds + 1):
-        for case in cases:
-            order.shuffle(case.entries)
-            found = _run_round(workload, kind, case)
-            runs += found if number else []  # the first round pays for what is compiled
-            step(f"{workload.name}, {kind}, {case.batch_size}")
-    return runs
-
-
-def _run_round(workload: Workload, kind: str, case: _Case) -> List[CurveRun]:
-    samples = next(case.minibatches)
-    runs = []
-    for entry in case.entries:
-        entry.contender.forget()
-        if entry.role == CACHED:
-            entry.contender.run(workload, samples, kind)
-        timing = entry.contender.run(workload, samples, kind)
-        runs.append(_run_of(workload, kind, case, entry, timing))
-    return runs
-
-
-def _entries(
-    workload: Workload, kind: str, samples: Sequence[Any], granularities: Sequence[str], points: int
-) -> List[_Entry]:
-    """Choose the budgets by a look at one minibatch, and make all contenders but "auto"."""
-    sizes, spent = [], []
+    fresh = workload.minibatches(size, seed)
+    batch = next(fresh)
+    pilots = [Contender(Runner(workload, options=options(g, "depth"))) for g in granularities]
+    nodes = [pilot.time(kind, [batch], size).nodes for pilot in pilots]
+    contenders = []
     for granularity in granularities:
-        pilot = setting(granularity, "search", None)
-        sizes.append(pilot.run(workload, samples, kind).units)
-        spent.append(pilot.visits())
-    entries = []
-    for granularity in granularities:
-        for budget in (0, *budgets_for(min(sizes), max(spent), points), None):
+        for budget in (0, *budgets_for(min(nodes), max(nodes), points), None):
             limit = gdb.Budget(visits=budget)
-            entries.append(_Entry(setting(granularity, "search", limit), NEW, budget))
-        entries.append(_Entry(setting(granularity, "search", None), CACHED, None))
-    return entries
+            runner = Runner(workload, options=options(granularity, "search", limit))
+            text = NO_LIMIT if budget is None else str(budget)
+            contenders.append(Contender(runner, f"{granularity}, {text}"))
+        contenders.append(Contender(runner, f"{granularity}, {CACHED}", repeats=True))
+    contenders.append(automatic(workload))
+    return contest(contenders, fresh, kind, size, rounds, PATIENCE, seed=seed, step=step)
 
 
-def _run_of(workload: Workload, kind: str, case: _Case, entry: _Entry, timing: Timing) -> CurveRun:
-    options = entry.contender.options
-    assert options is not None
-    granularity, policy = options.get("granularity"), options.get("policy")
-    visits = entry.contender.visits()
-    budget: Optional[float] = entry.budget
-    if entry.role == AUTO:
-        granularity, policy, budget = "none", "none", visits
-        if timing.setting != AT_ONCE:
-            last = entry.contender.batch.report.flushes[-1]
-            granularity, policy = last.granularity, last.policy
-    return CurveRun(
-        workload.name, kind, case.batch_size, entry.role, str(granularity), str(policy), budget,
-        visits, timing.calls, timing.units, timing.launches, timing.gathered, timing.total,
-        timing.recording, timing.analysis, timing.dispatch, timing.running, case.settled,
-    )  # fmt: skip
+def budgets_for(fewest: float, most: float, count: int) -> List[int]:
+    """Spread budgets evenly on a logarithmic scale, in visits.
 
-
-def points_of(runs: Sequence[CurveRun]) -> List[Point]:
-    """Summarise the runs of one workload, kind and batch size: a point per setting, in order.
-
-    "auto" may have chosen differently for minibatches that it takes for different workloads; all of
-    its runs are one point, at its most frequent choice.
+    They go from a fraction of the nodes of a coarse graph to a multiple of those of a fine one.
     """
-    points = []
-    for key, group in grouped(runs, _place).items():
-        granularity, policy, budget = key[1:]
-        if key[0] == AUTO:
-            choices = grouped(group, lambda run: (run.granularity, run.policy))
-            (granularity, policy), most = max(choices.items(), key=lambda item: len(item[1]))
-            budget = middle(most, "visits")
-        medians = (middle(group, field) for field in Point._fields[4:-1])
-        spread = Spread.of(run.total for run in group)
-        points.append(Point(granularity, key[0], policy, budget, *medians, spread))
-    return sorted(points, key=lambda p: (p.granularity, p.role, p.budget is None, p.budget or 0))
+    spread = np.geomspace(max(LEAST * fewest, 1), max(MOST * most, 2), count)
+    return sorted({int(round(visits)) for visits in spread})
 
 
-def _place(run: CurveRun) -> Tuple[Any, ...]:
-    if run.role == AUTO:
-        return (AUTO, None, None, None)
-    return (run.role, run.granularity, run.policy, run.budget)
+def curves(outcome: Outcome) -> Dict[str, List[Point]]:
+    """Find the points of each granularity, in order of their budgets."""
+    found: Dict[str, List[Point]] = {}
+    for label in outcome.by_label:
+        granularity, _, text = label.partition(", ")
+        if text and text != CACHED:
+            budget = None if text == NO_LIMIT else int(text)
+            point = Point(label, budget, outcome.spread(label, "ms"))
+            found.setdefault(granularity, []).append(point)
+    return found
 
 
-def lines_of(points: Sequence[Point], role: str = NEW) -> Dict[str, List[Point]]:
-    """Collect the points of one role by granularity."""
-    return grouped((p for p in points if p.role == role), lambda p: p.granularity)
+def best(outcome: Outcome) -> Point:
+    """Find the lowest point of all curves."""
+    points = [point for own in curves(outcome).values() for point in own]
+    return min(points, key=lambda point: point.total.median)
 
 
-def cases_of(runs: Sequence[CurveRun]) -> Iterator[Tuple[str, int, List[Point]]]:
-    """Walk through the kinds and batch sizes of one workload, with their points."""
-    for (kind, size), group in grouped(runs, lambda run: (run.kind, run.batch_size)).items():
-        yield kind, size, points_of(group)
-
-
-def table(runs: Sequence[CurveRun], title: str) -> Table:
+def table(outcomes: Sequence[Outcome], title: str) -> Table:
     """Lay the curves of one workload out for people; each case's fastest new plan is marked."""
+    phases = ("recording", "analysis", "dispatch", "running")
     columns = (
-        Column("kind"),
-        Column("batch", "d"),
-        Column("granularity"),
-        Column("budget, visits"),
-        Column("visits spent", ",.0f"),
-        Column("launches", ",.0f"),
-        Column("recording, ms", ".1f"),
-        Column("analysis, ms", ".1f"),
-        Column("dispatch, ms", ".1f"),
-        Column("running, ms", ".1f"),
-        Column("total, ms", ".1f"),
-        Column("quartiles"),
-        Column("note"),
-    )
+        Column("kind"), Column("batch", "d"), Column("granularity, budget in visits"),
+        Column("launches", ",.0f"), *(Column(f"{phase}, ms", ".1f") for phase in phases),
+        Column("total, ms", ".1f"), Column("quartiles"), Column("note"),
+    )  # fmt: skip
     rows = []
-    for kind, size, points in cases_of(runs):
-        best = min((p for p in points if p.role == NEW), key=lambda p: p.total.median)
-        for p in points:
-            note = "minimum" if p is best else ("" if p.role == NEW else p.role)
-            budget = "no limit" if p.budget is None else f"{p.budget:,.0f}"
-            if p.role == AUTO:
-                budget, note = "auto", f"chose {p.policy}"
-            rows.append(
-                (kind, size, p.granularity, budget, p.visits, p.launches, p.recording, p.analysis,
-                 p.dispatch, p.running, p.total.median, f"{p.total.low:.1f}–{p.total.high:.1f}",
-                 note)
-            )  # fmt: skip
+    for outcome in outcomes:
+        lowest = best(outcome).label
+        for label, own in outcome.by_label.items():
+            total = outcome.spread(label, "ms")
+            note = "minimum" if label == lowest else ""
+            if label == AUTO:
+                note = f"ran {own[-1].setting}"
+            parts = [outcome.median(label, phase) for phase in phases]
+            rows.append((outcome.kind, outcome.batch_size, label, outcome.median(label, "launches"),
+                         *parts, total.median, total.quartiles(".1f"), note))  # fmt: skip
     return Table(f"Time of a minibatch against its analysis budget: {title}", columns, rows)

@@ -5,14 +5,16 @@ The simulation of Zha et al. 2019 (arXiv:1904.07421, section 4.1), on real recor
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Sequence, Set
+import statistics
+from typing import Callable, List, NamedTuple, Sequence
 
-import gluon_dynbatch as gdb
-from gluon_dynbatch.schedule import analyze, lower_bound
+from gluon_dynbatch.schedule import lower_bound
+from timing.contest import Contender
+from timing.results import Column, Table
 from workloads.base import Workload
+from workloads.runner import Runner
 
-from .results import Column, Table, middle
-from .running import Contender, setting
+from .settings import GRANULARITIES, POLICIES, options
 
 
 class Simulated(NamedTuple):
@@ -20,121 +22,69 @@ class Simulated(NamedTuple):
 
     Attributes
     ----------
-    calls : float
-        Recorded calls of blocks and operators.
     nodes : float
         What the analyzer sees: whole samples, calls, or pieces of calls.
-    launches, ratio : float
-        Launches, and nodes per launch.
+    launches : float
     lower_bound : float
-        Launches that no grouping of these nodes can do without.
-    grouping_ms : float
-        Finding the groups.
+        Lower bound on launches for any policy.
     analysis_ms : float
         All between recording and the first launch: finding the nodes, grouping them, placing
-        their values in memory. Programs of whole samples (granularity "graph") have been composed
-        before; a sample of a new shape costs that as well.
+        their values in memory.
     """
 
     workload: str
     batch_size: int
     granularity: str
     policy: str
-    calls: float
     nodes: float
     launches: float
-    ratio: float
     lower_bound: float
-    grouping_ms: float
-    analysis_ms: float
-    minibatches: int
-
-
-class _Once(NamedTuple):
-    """One minibatch under one setting."""
-
-    calls: int
-    nodes: int
-    launches: int
-    ratio: float
-    lower_bound: int
-    grouping_ms: float
     analysis_ms: float
 
 
 def simulate(
     workload: Workload,
     batch_sizes: Sequence[int],
-    settings: Sequence[Any],
     minibatches: int,
     seed: int,
     step: Callable[[str], None],
 ) -> List[Simulated]:
-    """Record minibatches and group them in every way.
+    """Record minibatches and group them in every way; `step` is called for each row.
 
-    Parameters
-    ----------
-    workload : Workload
-    batch_sizes : sequence of int
-    settings : sequence of (str, str)
-        Granularities and policies.
-    minibatches : int
-        Per batch size.  Each first runs once per granularity without being counted: that pays for
-        tracing and compiling, in whatever order the policies come.
-    seed : int
-        What minibatches are drawn from.
-    step : callable
-        Called with a word on what was done, for each row.
+    Each minibatch first runs once per granularity without being counted: that pays for tracing and
+    compiling, in whatever order the policies come.
     """
     rows = []
     for size in batch_sizes:
-        prepared: Set[str] = set()
         source = workload.minibatches(size, seed)
         drawn = [next(source) for _ in range(minibatches)]
-        for granularity, policy in settings:
-            if granularity not in prepared:
-                prepared.add(granularity)
-                for samples in drawn:
-                    setting(granularity, "depth", None).run(workload, samples, "inference")
-            contender = setting(granularity, policy, None)
-            once = [_simulate(contender, workload, samples) for samples in drawn]
-            medians = [middle(once, field) for field in _Once._fields]
-            rows.append(Simulated(workload.name, size, granularity, policy, *medians, minibatches))
-            step(f"{workload.name}, {size}, {granularity} by {policy}")
+        for granularity in GRANULARITIES:
+            for policy in ("", *POLICIES):
+                runner = Runner(workload, options=options(granularity, policy or "depth"))
+                figures = [_run(Contender(runner), batch) for batch in drawn]
+                if policy:
+                    medians = map(statistics.median, zip(*figures))
+                    rows.append(Simulated(workload.name, size, granularity, policy, *medians))
+                    step(f"{workload.name}, {size}, {granularity} by {policy}")
     return rows
 
 
-def _simulate(contender: Contender, workload: Workload, samples: Sequence[Any]) -> _Once:
-    timing = contender.run(workload, samples, "inference")
-    graph = contender.batch.plan.graph.dependencies
-    analysis = analyze(graph, contender.options["policy"], gdb.Budget())
-    return _Once(
-        timing.calls,
-        timing.units,
-        timing.launches,
-        timing.units / timing.launches,
-        lower_bound(graph),
-        analysis.milliseconds,
-        timing.analysis,
-    )
+def _run(contender: Contender, batch: Sequence[object]) -> Sequence[float]:
+    row = contender.time("inference", [list(batch)], len(batch))
+    bound = lower_bound(contender.runner.plan.graph.dependencies)
+    return row.nodes, row.launches, bound, row.analysis
 
 
 def table(rows: Sequence[Simulated], title: str) -> Table:
     """Lay the rows of one workload out for people."""
     columns = (
-        Column("batch", "d"),
-        Column("granularity"),
-        Column("policy"),
-        Column("nodes before", ",.0f"),
-        Column("launches after", ",.0f"),
-        Column("ratio", ",.1f"),
-        Column("lower bound", ",.0f"),
-        Column("grouping, ms", ".2f"),
-        Column("whole analysis, ms", ".1f"),
-    )
+        Column("batch", "d"), Column("granularity"), Column("policy"),
+        Column("nodes before", ",.0f"), Column("launches after", ",.0f"), Column("ratio", ",.1f"),
+        Column("lower bound", ",.0f"), Column("whole analysis, ms", ".1f"),
+    )  # fmt: skip
     body = [
-        (row.batch_size, row.granularity, row.policy, row.nodes, row.launches, row.ratio,
-         row.lower_bound, row.grouping_ms, row.analysis_ms)
+        (row.batch_size, row.granularity, row.policy, row.nodes, row.launches,
+         row.nodes / row.launches, row.lower_bound, row.analysis_ms)
         for row in rows
     ]  # fmt: skip
     return Table(f"Nodes before, launches after: {title}", columns, body)

@@ -7,12 +7,12 @@ would cost every way of running the model the same large amount.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import gluon
 
-from relatedness.data import build_vocab, encode, load_corpus
+from relatedness.data import Sample, build_vocab, encode, load_corpus
 from relatedness.model import RelatednessModel
 from relatedness.trees import Pair
 
@@ -24,6 +24,27 @@ def embedded_pairs() -> List[Pair]:
     return load_corpus(splits=("train",)).splits["train"]
 
 
+def relate(
+    model: RelatednessModel,
+    trainer: gluon.Trainer,
+    samples: Sequence[Sample] = (),
+    name: str = "pairs",
+    title: str = "Tree-LSTM",
+) -> Workload:
+    """Make the workload of a model that is initialized."""
+    kl_divergence = gluon.loss.KLDivLoss(from_logits=True)
+    for block in (model, kl_divergence):
+        block.hybridize()
+
+    def score(sample):
+        return model(sample.tokens_a, sample.tree_a, sample.tokens_b, sample.tree_b)
+
+    def loss(sample):
+        return kl_divergence(score(sample), sample.target)
+
+    return Workload(name, title, "pairs", samples, score, loss, trainer, model, kl_divergence)
+
+
 def relatedness(
     pairs: List[Pair], name: str, title: str, embedding_size: int = 300, hidden_size: int = 150
 ) -> Workload:
@@ -32,19 +53,8 @@ def relatedness(
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
     model.initialize(mx.init.Xavier())
     model.embedding.weight.grad_req = "null"
-    model.hybridize()
-    kl_divergence = gluon.loss.KLDivLoss(from_logits=True)
-    kl_divergence.hybridize()
-
-    def score(sample):
-        return model(sample.tokens_a, sample.tree_a, sample.tokens_b, sample.tree_b)
-
-    def loss(sample):
-        return kl_divergence(score(sample), sample.target)
-
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, "wd": 1e-4})
-    samples = encode(pairs, vocab, mx.cpu())
-    return Workload(name, title, "pairs", samples, score, loss, trainer, model, kl_divergence)
+    return relate(model, trainer, encode(pairs, vocab, mx.cpu()), name, title)
 
 
 def embedded(limit: Optional[int] = None, **sizes: int) -> Workload:

@@ -15,8 +15,9 @@ from baselines.manual import ManualBatching
 from baselines.products import BareProducts
 from relatedness.data import CLASSES, Sample, build_vocab, encode, load_corpus, target_distribution
 from relatedness.model import RelatednessModel
-from relatedness.running import MODES, Runner
 from relatedness.trees import Tree
+from workloads.pairs import relate
+from workloads.runner import MODES, Runner
 
 WORDS = 11
 BASELINES = {"manual": ManualBatching, "fold": DepthBatching}
@@ -164,11 +165,12 @@ def test_every_mode_of_a_runner_trains_and_predicts_alike(mode):
     for contexts, kind in (([mx.cpu()], "imperative"), ([mx.cpu(0), mx.cpu(1)], mode)):
         mx.random.seed(3)
         model = make_model(ctx=contexts)
-        runner = Runner(model, kind, contexts=contexts)
         trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
+        runner = Runner(relate(model, trainer), kind, contexts=contexts)
         samples = case("random trees")
-        losses = [runner.step(samples, trainer).losses.asnumpy() for _ in range(3)]
-        results.append((losses, runner.predict(samples), runner.predict(samples[:1])))
+        losses = [runner.step(samples).losses.asnumpy() for _ in range(3)]
+        scores = [runner.predict(some).asnumpy() for some in (samples, samples[:1])]
+        results.append((losses, *scores))
         assert (runner.report is not None) == (kind == "dynamic")
     for expected, found in zip(*results):
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-5)

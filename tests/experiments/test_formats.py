@@ -1,12 +1,11 @@
 """The layouts of a data folder: told apart, read alike, and wrong lines named."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from relatedness import formats
-from relatedness.corpora import LAYOUTS, find_layout, same_text
+from relatedness.corpora import same_text
 from relatedness.data import DataError, load_conllu_pairs, load_corpus
 
 EXAMPLE = Path(__file__).with_name("pairs.conllu")
@@ -55,14 +54,11 @@ def change(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["conllu", "sick-treelstm", "sick-conllu"])
 def test_every_layout_gives_the_same_pairs(tmp_path, layout):
     expected = load_corpus(write(tmp_path / "plain", "treelstm"), splits=["train"])
     assert [pair.name for pair in expected.splits["train"]] == ["4", "11"]
-    folder = write(tmp_path / layout, layout)
-    assert find_layout(folder, "train") == layout
-    assert load_corpus(folder, splits=["train"]) == expected
-    assert load_corpus(folder, splits=["train"], layout=layout) == expected
+    assert load_corpus(write(tmp_path / layout, layout), splits=["train"]) == expected
 
 
 def test_sicks_windows_line_ends_change_nothing(tmp_path):
@@ -73,12 +69,10 @@ def test_sicks_windows_line_ends_change_nothing(tmp_path):
     assert load_corpus(folder, splits=["train"]) == expected
 
 
-def test_a_folder_that_fits_no_layout_is_told_what_each_needs(tmp_path):
+def test_a_folder_of_no_known_format_is_told_what_is_needed(tmp_path):
     (tmp_path / "train").mkdir()
-    with pytest.raises(DataError, match="train: no known layout; expected treelstm: ") as found:
+    with pytest.raises(DataError, match="train: no known format; expected id.txt; .*SICK_train"):
         load_corpus(tmp_path, splits=["train"])
-    assert all(f"{name}: " in found.value.reason for name in LAYOUTS)
-    assert "SICK_train.txt and train/{a.conllu,b.conllu,id.txt}" in found.value.reason
     with pytest.raises(DataError, match="dev: No such file"):
         load_corpus(tmp_path, splits=["dev"])
     (tmp_path / "dev").write_text("")
@@ -86,22 +80,10 @@ def test_a_folder_that_fits_no_layout_is_told_what_each_needs(tmp_path):
         load_corpus(tmp_path, splits=["dev"])
 
 
-def test_a_folder_that_fits_two_layouts_needs_to_be_told(tmp_path):
-    folder = write(tmp_path / "one", "treelstm")
-    shutil.copytree(write(tmp_path / "two", "conllu") / "train", folder / "train",
-                    dirs_exist_ok=True)  # fmt: skip
-    with pytest.raises(DataError, match="could be treelstm or conllu; say which with --layout"):
-        load_corpus(folder, splits=["train"])
-    assert load_corpus(folder, splits=["train"], layout="conllu").splits["train"]
-
-
 def test_scores_of_its_own_make_the_text_of_sick_needless(tmp_path):
     folder = write(tmp_path, "sick-conllu")
     (folder / "train" / "sim.txt").write_text("1\n5\n")
-    assert find_layout(folder, "train") == "conllu"
     assert load_corpus(folder, splits=["train"]).splits["train"][1].score == 5
-    own = load_corpus(folder, splits=["train"], layout="sick-conllu").splits["train"]
-    assert [pair.score for pair in own] == [4.5, 2]
 
 
 BAD_SICK = [  # which file, what is changed in it, where the error is, its reason

@@ -13,7 +13,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PURPLE, GREY = "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#777777"
 
-GRANULARITY_COLOURS = {"operator": BLUE, "block": RED, "graph": GREEN}
 #: Distance of the places "0" and "no limit" from the others, in decades.
 GAP = 0.5
 

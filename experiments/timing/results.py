@@ -1,13 +1,12 @@
-"""Rows of figures: as JSON and back, as tables, and what they were measured on."""
+"""Figures for people and programs: tables, spreads, JSON, and what they were measured on."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import statistics
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple, TypeVar
 
 import gluonnlp
 import mxnet as mx
@@ -16,7 +15,7 @@ import scipy
 
 import gluon_dynbatch as gdb
 
-Row = TypeVar("Row", bound=tuple)
+Item = TypeVar("Item")
 
 
 class ResultsError(ValueError):
@@ -29,37 +28,24 @@ class Spread(NamedTuple):
     median: float
     low: float
     high: float
-    count: int
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
         """Summarise at least one value."""
-        known = list(values)
-        low, median, high = np.percentile(known, (25, 50, 75)).tolist()
-        return cls(median, low, high, len(known))
+        low, median, high = np.percentile(list(values), (25, 50, 75)).tolist()
+        return cls(median, low, high)
+
+    def quartiles(self, form: str) -> str:
+        """Write both quartiles in a number format."""
+        return f"{self.low:{form}}–{self.high:{form}}"
 
 
-def middle(rows: Sequence[Any], field: str) -> float:
-    """Give the median of one field."""
-    return statistics.median(getattr(row, field) for row in rows)
-
-
-def grouped(rows: Iterable[Row], key: Callable[[Row], Any]) -> Dict[Any, List[Row]]:
-    """Collect rows by key, in order of first appearance."""
-    groups: Dict[Any, List[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> Dict[Any, List[Item]]:
+    """Collect items by key, in order of first appearance."""
+    groups: Dict[Any, List[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def to_json(rows: Sequence[Any]) -> List[Dict[str, Any]]:
-    """Turn rows (named tuples of numbers, strings and None) into what JSON can hold."""
-    return [row._asdict() for row in rows]
-
-
-def from_json(kind: Type[Row], rows: Sequence[Dict[str, Any]]) -> List[Row]:
-    """Turn what `to_json` made back into rows."""
-    return [kind(**row) for row in rows]
 
 
 class Column(NamedTuple):
@@ -90,17 +76,16 @@ class Table(NamedTuple):
         widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(self.columns))]
         left = [column.format == "s" for column in self.columns]
         rule = ["-" * w if a else "-" * (w - 1) + ":" for w, a in zip(widths, left)]
-        lines = [
-            "| " + " | ".join(
-                cell.ljust(w) if a else cell.rjust(w) for cell, w, a in zip(row, widths, left)
-            ) + " |"
-            for row in (cells[0], rule, *cells[1:])
-        ]  # fmt: skip
+        lines = []
+        for row in (cells[0], rule, *cells[1:]):
+            padded = [c.ljust(w) if a else c.rjust(w) for c, w, a in zip(row, widths, left)]
+            lines.append(f"| {' | '.join(padded)} |")
         return "\n".join([f"### {self.title}", "", *lines, ""])
 
 
 def environment() -> Dict[str, Any]:
     """Describe what figures are measured on."""
+    threads = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
     return {
         "python": platform.python_version(),
         "mxnet": mx.__version__,
@@ -111,9 +96,7 @@ def environment() -> Dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
-        "MXNET_ENGINE_TYPE": os.environ.get("MXNET_ENGINE_TYPE"),
+        **{name: os.environ.get(name) for name in threads},
     }
 
 
@@ -126,32 +109,14 @@ def _processor() -> str:
     return next(names, "") or platform.processor()
 
 
-def write_results(
-    path: Path, settings: Dict[str, Any], results: Dict[str, Sequence[Any]], **extra: Any
-) -> None:
-    """Write rows by name, with what they were measured on and with, as JSON."""
-    content = {
-        "environment": environment(),
-        "settings": {name: _plain(value) for name, value in settings.items()},
-        **extra,
-        "results": {name: to_json(rows) for name, rows in results.items()},
-    }
+def write_json(path: Path, content: Dict[str, Any]) -> None:
+    """Write figures; paths and contexts by their names."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
-def read_results(path: Path, kinds: Dict[str, Type[Any]]) -> Dict[str, Any]:
-    """Read what `write_results` wrote.
-
-    Parameters
-    ----------
-    path : Path
-    kinds : dict
-        Type of the rows, by name.
+def read_json(path: Path, understand: Callable[[Dict[str, Any]], Item]) -> Item:
+    """Read what `write_json` wrote, and turn it into what it stands for.
 
     Raises
     ------
@@ -159,12 +124,8 @@ def read_results(path: Path, kinds: Dict[str, Type[Any]]) -> Dict[str, Any]:
         If the file is not there or holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["results"] = {
-            name: from_json(kind, content["results"][name]) for name, kind in kinds.items()
-        }
+        return understand(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ResultsError(f"{path}: not written by this program ({error!r})") from None
-    return content
