@@ -174,6 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
     def add(name: str, run: Any, summary: str, **defaults: Any) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary)
         add_options(verb, run=run, **defaults)
+        verb.add_argument("--resume", action="store_true", help="go on from the last epoch")
         return verb
 
     add("train", train, "train a model")

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .formats import (
     SICK_FILES,
@@ -18,7 +18,6 @@ from .formats import (
     Parses,
     Row,
     Table,
-    check_length,
     conllu,
     conllu_pairs,
     scores_and_ids,
@@ -31,6 +30,8 @@ from .trees import CLASSES, Corpus, Pair, Tree, TreeError
 #: The built-in corpus, drawn from a small grammar: 3,000 pairs whose trees have the shape
 #: statistics of SICK's (9.7 words, depth 4.4, half the nodes leaves). Scores follow from meaning.
 BUILT_IN = Path(__file__).parents[1] / "corpus"
+#: A sentence has at most so many words; one of ten thousand takes seconds and most of a gigabyte.
+MAX_WORDS = 10_000
 SPLITS = ("train", "dev", "test")
 SIDES = ("a", "b")
 
@@ -52,8 +53,10 @@ def _open(directory: Path, split: str) -> Tuple[Table, List[Parses]]:
     table = scores_and_ids(folder) if own else sick_text(raw, folder / "id.txt")
     sides = [read(folder, side) for side in SIDES]
     for side in sides:
-        if side.count != table.parses:
-            reason = f"{side.count} sentences, but {table.ids_path.name} has {table.parses} ids"
+        if len(side.drafts) != table.parses:
+            reason = (
+                f"{len(side.drafts)} sentences, but {table.ids_path.name} has {table.parses} ids"
+            )
             raise Place(side.path).error(reason)
     return table, sides
 
@@ -116,14 +119,13 @@ def _read_pairs(
     table: Table, sides: Sequence[Parses], on_bad_sample: str, skipped: List[str]
 ) -> List[Pair]:
     """Check pair by pair; every format goes through here."""
-    if not table.count:
+    if not table.rows:
         raise Place(table.path).error("holds no pairs")
     pairs = []
     seen: Dict[str, Place] = {}
-    for number in range(table.count):
+    for row in table.rows:
         try:
-            row = table.row(number)
-            pair = _check_pair(row, [side.sentence(row.parse) for side in sides])
+            pair = _check_pair(_read(row), sides)
             if pair.name in seen:
                 raise row.name_place.error(f"id {pair.name} is that of {seen[pair.name]}, too")
         except DataError as error:
@@ -136,7 +138,15 @@ def _read_pairs(
     return pairs
 
 
-def _check_pair(row: Row, drafts: Sequence[Draft]) -> Pair:
+def _read(item: Any) -> Any:
+    """Return what could be read; else raise why not."""
+    if isinstance(item, DataError):
+        raise item
+    return item
+
+
+def _check_pair(row: Row, sides: Sequence[Parses]) -> Pair:
+    drafts = [_read(side.drafts[row.parse]) for side in sides]
     (tokens_a, tree_a), (tokens_b, tree_b) = map(_check_sentence, drafts)
     for text, draft in zip(row.texts, drafts):
         parsed = " ".join(draft.tokens)
@@ -159,7 +169,9 @@ def _check_sentence(draft: Draft) -> Tuple[Tuple[str, ...], Tree]:
     tokens, heads, places = draft.tokens, draft.heads, draft.head_places
     if not tokens:
         raise draft.place.error("empty sentence")
-    check_length(len(tokens), draft.place)
+    if len(tokens) > MAX_WORDS:
+        reason = f"a sentence of more than {MAX_WORDS} words; split it, or leave it out"
+        raise draft.place.error(reason)
     if len(heads) != len(tokens):
         raise places[0].error(f"{len(heads)} heads for {len(tokens)} tokens")
     numbers = []

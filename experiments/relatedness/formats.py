@@ -1,4 +1,4 @@
-"""Formats of sentence pairs; each only says where things stand, `corpora.py` checks them.
+"""Formats of sentence pairs; each only says what is written where, `corpora.py` checks it.
 
 - Stanford's treelstm layout: ``a.toks`` and ``b.toks`` have a sentence per line, ``a.parents`` and
   ``b.parents`` the 1-based head of each word, 0 at the root, ``sim.txt`` the scores, ``id.txt`` the
@@ -7,21 +7,22 @@
   header. It has no trees; parses come from other files and are matched by the number of the pair.
 - CoNLL-U (https://universaldependencies.org/format.html): a word per line with its head, an empty
   line after each sentence. Lines of multiword tokens and of empty nodes are no words of the tree.
+
+A sentence or pair that cannot be read is a `DataError` in the list of those that can.
 """
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from .reading import Place, read_lines
+from .reading import DataError, Place, read_lines
 
 SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
 SICK_COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
 CONLLU_COLUMNS = 10
-#: A sentence has at most so many words; one of ten thousand takes seconds and most of a gigabyte.
-MAX_WORDS = 10_000
 
 
 class Draft(NamedTuple):
@@ -33,21 +34,13 @@ class Draft(NamedTuple):
     head_places: Sequence[Place]
 
 
-class Parses(NamedTuple):
-    """The sentences of one side of all pairs; reading one may raise `DataError`."""
-
-    path: Path
-    count: int
-    sentence: Callable[[int], Draft]
-
-
 class Row(NamedTuple):
-    """What is known of a pair beside its parses.
+    """What is written of a pair beside its parses.
 
     Attributes
     ----------
     name, score : str
-        As they are written; the score is None if the pair has not been judged.
+        The score is None if the pair has not been judged.
     name_place, score_place : Place
     parse : int
         Which of the parses are the pair's, from 0.
@@ -64,69 +57,61 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The pairs of a split; reading one may raise `DataError`.
-
-    Attributes
-    ----------
-    path, ids_path : Path
-        Files with the scores, and with the name of the pair of each parse.
-    parses, count : int
-        How many parses there have to be on each side, and how many pairs there are.
-    row : callable
-        From a number to a `Row`.
-    """
+    """The pairs of a split, and the files with their scores and with the pair of each parse."""
 
     path: Path
     ids_path: Path
     parses: int
-    count: int
-    row: Callable[[int], Row]
+    rows: List[Union[Row, DataError]]
 
 
-def check_length(words: int, place: Place) -> None:
-    """Refuse what is too long for a sentence.
+class Parses(NamedTuple):
+    """The sentences of one side of all pairs."""
 
-    Raises
-    ------
-    DataError
-    """
-    if words > MAX_WORDS:
-        raise place.error(f"a sentence of more than {MAX_WORDS} words; split it, or leave it out")
+    path: Path
+    drafts: List[Union[Draft, DataError]]
 
 
-def _equally_long(path: Path, other: Path) -> Tuple[List[str], List[str]]:
+def _each(read: Callable[..., Union[Draft, Row]], items: Sequence[Sequence[object]]) -> List:
+    """Read item by item; what goes wrong is kept."""
+    found: List[Union[Draft, Row, DataError]] = []
+    for item in items:
+        try:
+            found.append(read(*item))
+        except DataError as error:
+            found.append(error)
+    return found
+
+
+def _side_by_side(path: Path, other: Path) -> List[Tuple[str, str]]:
     """Read two files that belong together line by line."""
     lines, others = read_lines(path), read_lines(other)
     if len(others) != len(lines):
         raise Place(other).error(f"{len(others)} lines, but {path.name} has {len(lines)}")
-    return lines, others
+    return list(zip(lines, others))
 
 
 def toks_and_parents(folder: Path, side: str) -> Parses:
     """Read one side of a split of the treelstm layout."""
     path, heads_path = folder / f"{side}.toks", folder / f"{side}.parents"
-    texts, all_heads = _equally_long(path, heads_path)
-
-    def sentence(number: int) -> Draft:
+    drafts = []
+    for number, (text, parents) in enumerate(_side_by_side(path, heads_path), 1):
         # Only spaces separate words: there are words with U+00A0 in them.
-        tokens = [token for token in texts[number].split(" ") if token]
-        heads = all_heads[number].split()
-        places = [Place(heads_path, number + 1)] * max(len(heads), 1)
-        return Draft(tokens, heads, Place(path, number + 1), places)
-
-    return Parses(path, len(texts), sentence)
+        tokens = [token for token in text.split(" ") if token]
+        heads = parents.split()
+        places = [Place(heads_path, number)] * max(len(heads), 1)
+        drafts.append(Draft(tokens, heads, Place(path, number), places))
+    return Parses(path, drafts)
 
 
 def scores_and_ids(folder: Path) -> Table:
     """Read the pairs of a split as ``sim.txt`` and ``id.txt`` list them, in the parses' order."""
     path, ids_path = folder / "sim.txt", folder / "id.txt"
-    scores, ids = _equally_long(path, ids_path)
-
-    def row(number: int) -> Row:
-        places = (Place(ids_path, number + 1), Place(path, number + 1))
-        return Row(ids[number], scores[number], *places, number)
-
-    return Table(path, ids_path, len(ids), len(scores), row)
+    rows = [
+        Row(name, score, Place(ids_path, i + 1), Place(path, i + 1), i)
+        for i, (score, name) in enumerate(_side_by_side(path, ids_path))
+    ]
+    return Table(path, ids_path, len(rows), rows)
 
 
 def sick_text(path: Path, ids_path: Path) -> Table:
@@ -153,8 +138,7 @@ def sick_text(path: Path, ids_path: Path) -> Table:
             raise place.error(f"pair {name!r} is not in {path}")
         parses[name] = number
 
-    def row(number: int) -> Row:
-        place, fields = Place(path, number + 2), lines[number]
+    def row(place: Place, fields: Sequence[str]) -> Row:
         if len(fields) != len(header):
             raise place.error(f"{len(fields)} columns, but the header has {len(header)}")
         name, text_a, text_b, score = (fields[column] for column in columns)
@@ -162,51 +146,43 @@ def sick_text(path: Path, ids_path: Path) -> Table:
             raise place.error(f"no parse of pair {name.strip()!r}: it is not in {ids_path}")
         return Row(name, score, place, place, parses[name.strip()], (text_a, text_b))
 
-    return Table(path, ids_path, len(parses), len(lines), row)
+    rows = _each(row, [(Place(path, number), line) for number, line in enumerate(lines, 2)])
+    return Table(path, ids_path, len(parses), rows)
 
 
 Block = List[Tuple[Place, str]]
 
 
-def conllu_blocks(path: Path, lines: Sequence[str]) -> List[Block]:
+def _conllu_blocks(path: Path, lines: Sequence[str]) -> List[Block]:
     """Cut a text in CoNLL-U into sentences, with the place of each line."""
-    blocks: List[Block] = [[]]
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            blocks[-1].append((Place(path, number), line))
-        elif blocks[-1]:
-            blocks.append([])
-    return [block for block in blocks if block]
+    placed = [(Place(path, number), line) for number, line in enumerate(lines, 1)]
+    groups = groupby(placed, lambda item: bool(item[1].strip()))
+    return [list(block) for filled, block in groups if filled]
 
 
 def _conllu_sentence(block: Block) -> Draft:
-    tokens: List[str] = []
-    heads: List[str] = []
-    places: List[Place] = []
+    words = []
     for place, line in block:
         fields = line.split("\t")
         if line.startswith("#") or re.fullmatch("[0-9]+[-.][0-9]+", fields[0]):
             continue
-        due = len(tokens) + 1
         if len(fields) != CONLLU_COLUMNS:
             reason = f"{len(fields)} columns with tabs between, expected {CONLLU_COLUMNS}"
             raise place.error(reason)
-        if fields[0] != str(due):
-            raise place.error(f"word id {fields[0]}, expected {due}")
+        if fields[0] != str(len(words) + 1):
+            raise place.error(f"word id {fields[0]}, expected {len(words) + 1}")
         if not fields[1].strip():
             raise place.error(f"id {fields[0]} has no word beside it")
-        check_length(due, place)
-        tokens.append(fields[1])
-        heads.append(fields[6])
-        places.append(place)
-    return Draft(tokens, heads, (places or [block[0][0]])[0], places)
+        words.append((fields[1], fields[6], place))
+    tokens, heads, places = zip(*words) if words else ((), (), ())
+    return Draft(tokens, heads, (places or block[0])[0], places)
 
 
 def conllu(folder: Path, side: str) -> Parses:
     """Read one side of a split whose parses are in CoNLL-U."""
     path = folder / f"{side}.conllu"
-    blocks = conllu_blocks(path, read_lines(path))
-    return Parses(path, len(blocks), lambda number: _conllu_sentence(blocks[number]))
+    blocks = _conllu_blocks(path, read_lines(path))
+    return Parses(path, _each(_conllu_sentence, [(block,) for block in blocks]))
 
 
 def conllu_pairs(path: Path, lines: Sequence[str]) -> Tuple[Table, List[Parses]]:
@@ -219,14 +195,12 @@ def conllu_pairs(path: Path, lines: Sequence[str]) -> Tuple[Table, List[Parses]]
     DataError
         If the number of sentences is odd.
     """
-    blocks = conllu_blocks(path, lines)
-    count = len(blocks) // 2
+    blocks = _conllu_blocks(path, lines)
     if len(blocks) % 2:
         place = blocks[-1][0][0]
         raise place.error(f"sentence {len(blocks)} has no partner: sentences come two by two")
 
-    def row(number: int) -> Row:
-        pair = [*blocks[2 * number], *blocks[2 * number + 1]]
+    def row(number: int, pair: Block) -> Row:
         found = [(re.fullmatch(r"#\s*pair_id\s*=\s*(.*\S)\s*", line), at) for at, line in pair]
         names = [(match.group(1), at) for match, at in found if match is not None]
         if len({name for name, _ in names}) > 1:
@@ -235,8 +209,9 @@ def conllu_pairs(path: Path, lines: Sequence[str]) -> Tuple[Table, List[Parses]]
         name, place = names[0] if names else (str(number + 1), pair[0][0])
         return Row(name, None, place, place, number)
 
+    pairs = [first + second for first, second in zip(blocks[::2], blocks[1::2])]
     sides = [
-        Parses(path, count, lambda number, side=side: _conllu_sentence(blocks[2 * number + side]))
+        Parses(path, _each(_conllu_sentence, [(block,) for block in blocks[side::2]]))
         for side in (0, 1)
     ]
-    return Table(path, path, count, count, row), sides
+    return Table(path, path, len(pairs), _each(row, list(enumerate(pairs)))), sides

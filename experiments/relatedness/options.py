@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import mxnet as mx
 
@@ -78,16 +78,20 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
-    """Add the shared options; `defaults` replaces those that differ for a verb."""
+def add_options(parser: argparse.ArgumentParser, only: Sequence[str] = (), **defaults: Any) -> None:
+    """Add the shared options, or `only` some; `defaults` replaces those that differ."""
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, kind, default, metavar, text in options:
             checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
-            shown = defaults.get(name[2:].replace("-", "_"), default)
+            field = name[2:].replace("-", "_")
+            shown = defaults.get(field, default)
             if shown is not None and not isinstance(shown, (list, Path)):
                 text = f"{text} (default {shown})"
-            group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
+            if only and name not in only:
+                parser.set_defaults(**{field: default})
+            else:
+                group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
     for name, value, text in (
         ("--freeze-embedding", True, "do not train the word vectors (default with --embedding)"),
         ("--no-freeze-embedding", False, "train the word vectors"),
@@ -95,7 +99,6 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
         parser.add_argument(
             name, dest="freeze_embedding", action="store_const", const=value, help=text
         )
-    parser.add_argument("--resume", action="store_true", help="go on from the output's last epoch")
     parser.set_defaults(**defaults)
 
 

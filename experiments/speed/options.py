@@ -5,40 +5,33 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
-from command import Parser, at_least, listed
+from command import POSITIVE, Parser, at_least, listed
 from relatedness.options import add_options
 
 from .contenders import RAGGED
 
-#: What is measured without options.
-DEFAULTS = {
-    "batch_sizes": [2**i for i in range(11)],
-    "rounds": 5,
-    "seconds": 0.4,
-    "warmup": 60.0,
-    "loop_pairs": 32,
-    "fresh_size": 256,
-    "fresh_minibatches": 60,  # "auto" has settled by then
-    "recordings": 15,
-    "workloads": list(RAGGED),
-    "workload_size": 64,
-    "workload_minibatches": 8,
-    "freeze_embedding": True,
-}
-#: What --quick takes the place of: too short and too noisy to tell anybody.
-QUICK = {
-    "batch_sizes": [1, 16, 256],
-    "rounds": 3,
-    "seconds": 0.2,
-    "warmup": 10.0,
-    "loop_pairs": 8,
-    "fresh_minibatches": 8,
-    "recordings": 3,
-    "workload_size": 16,
-    "workload_minibatches": 2,
-}
+#: Options that the training program has, too.
+SHARED = ("--data", "--on-bad-sample", "--embedding", "--embedding-size", "--hidden", "--seed",
+          "--analysis-budget", "--granularity", "--policy")  # fmt: skip
+_SECONDS = at_least(float, 0)
+#: Option, type, default, default with --quick (too short and too noisy to tell anybody), help.
+OPTIONS = (
+    ("--rounds", POSITIVE, 5, 3, "of all ways"),
+    ("--seconds", _SECONDS, 0.4, 0.2, "about how long a turn is, at least one minibatch"),
+    ("--warmup", _SECONDS, 60.0, 10.0, "seconds that each may run untimed to settle"),
+    ("--loop-pairs", POSITIVE, 32, 8, "minibatches of the loops over samples are cut to so many, "
+     "as their time per sample does not depend on it"),
+    ("--fresh-size", POSITIVE, 256, 256, "minibatches in fresh processes, which tell memory"),
+    ("--fresh-minibatches", POSITIVE, 60, 8, "how many these run, all of them new"),
+    ("--recordings", POSITIVE, 15, 3, "minibatches to time recording with"),
+    ("--workload-size", POSITIVE, 64, 16, "sentences in a minibatch of the workloads"),
+    ("--workload-minibatches", POSITIVE, 8, 2, "of a turn; of the loops it is one"),
+)  # fmt: skip
+SIZES, QUICK_SIZES = [2**i for i in range(11)], [1, 16, 256]
+#: Sizes of the model of sentence pairs; other workloads have their own.
+OWN_SIZES = {"embedding_size": 300, "hidden": 150}
 
 
 def own_threads() -> str:
@@ -51,11 +44,11 @@ def _workloads(text: str) -> List[str]:
 
 
 def _batch_sizes(text: str) -> List[int]:
-    return sorted(listed(at_least(int, 1))(text))
+    return sorted(listed(POSITIVE)(text))
 
 
 def _threads(text: str) -> List[str]:
-    return [str(count) for count in listed(at_least(int, 1))(text)]
+    return list(map(str, listed(POSITIVE)(text)))
 
 
 def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -64,78 +57,36 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     ``sizes`` of the result has the sizes that are given for all models.
     """
     parser = Parser(description=description, allow_abbrev=False)
-    _add_data(parser.add_argument_group("data and models"))
-    batching = parser.add_argument_group("gluon_dynbatch")
-    for option in ("--analysis-budget", "--granularity", "--policy"):
-        batching.add_argument(option, help="default auto")
-    _add_timing(parser.add_argument_group("timing"))
-    files = parser.add_argument_group("files")
+    add_options(parser, SHARED, freeze_embedding=True, **dict.fromkeys(OWN_SIZES))
+    add = parser.add_argument
+    add("--wikiner", type=Path, metavar="DIR", help="sentences for the workload sequences")
+    add("--sst", type=Path, metavar="DIR", help="trees for the workload sst")
+    text = "draw minibatches from the first N training pairs or sentences (default: all)"
+    add("--pairs", type=POSITIVE, dest="limit", metavar="N", help=text)
+    quick = "--quick" in argv
+    for option, kind, default, shorter, text in OPTIONS:
+        text = f"{text} (default {default})"
+        add(option, type=kind, default=shorter if quick else default, metavar="N", help=text)
+    for option, kind, default, text in (
+        ("--threads", _threads, [own_threads()], "of OpenMP; a process for each, if it is not just "
+         "that of this one (default)"),
+        ("--batch-sizes", _batch_sizes, QUICK_SIZES if quick else SIZES,
+         "of pairs (default 1,2,4,...,1024)"),
+        ("--workloads", _workloads, list(RAGGED), f'{",".join(RAGGED)} (default), or "none"'),
+    ):  # fmt: skip
+        add(option, type=kind, default=default, metavar="X,X,...", help=text)
+    add("--quick", action="store_true", help="some minutes: few sizes, short rounds")
     for option, text in (
         ("--json", "write every figure there"),
         ("--picture", "draw PNG and SVG there, and the bars beside it"),
         ("--read", "measure nothing; show and draw what --json wrote earlier"),
+        ("--collect", argparse.SUPPRESS),
     ):
-        files.add_argument(option, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--fresh", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)
-    program = Parser()
-    add_options(program)
-    args = program.parse_args([])
-    own_sizes = {"embedding_size": args.embedding_size, "hidden": args.hidden}
-    vars(args).update(DEFAULTS, **(QUICK if "--quick" in argv else {}), threads=[own_threads()])
-    vars(args).update(dict.fromkeys(own_sizes))
-    args = parser.parse_args(argv, args)
+        add(option, type=Path, metavar="FILE", help=text)
+    add("--fresh", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in given.items() if size is not None}
-    for name, size in own_sizes.items():
-        vars(args)[name] = size if getattr(args, name) is None else getattr(args, name)
+    for name, size in OWN_SIZES.items():
+        vars(args)[name] = getattr(args, name) or size
     return args
-
-
-def _add_data(group: Any) -> None:
-    positive, add = at_least(int, 1), group.add_argument
-    add("--data", type=Path, metavar="DIR", help="without it, the built-in corpus")
-    add("--embedding", type=Path, metavar="FILE", help="word vectors, GloVe text")
-    add(
-        "--freeze-embedding",
-        action="store_true",
-        help="do not train the word vectors (default: a dense gradient of the whole table per "
-        "sample would slow the loops over samples beyond measure)",
-    )
-    add("--no-freeze-embedding", action="store_false", dest="freeze_embedding")
-    add("--wikiner", type=Path, metavar="DIR", help="sentences for the workload sequences")
-    add("--sst", type=Path, metavar="DIR", help="trees for the workload sst")
-    add("--embedding-size", type=positive, metavar="N", help="default 300, sequences 100")
-    add("--hidden", type=positive, metavar="N", help="default 150, sequences 128")
-    text = "draw minibatches from the first N training pairs or sentences (default: all)"
-    add("--pairs", type=positive, dest="limit", metavar="N", help=text)
-    add("--seed", type=at_least(int, 0))
-
-
-def _add_timing(group: Any) -> None:
-    add = group.add_argument
-    text = "of OpenMP; a process for each, if it is not just that of this one (default)"
-    add("--threads", type=_threads, metavar="N,N,...", help=text)
-    text = "of pairs (default 1,2,4,...,1024)"
-    add("--batch-sizes", type=_batch_sizes, metavar="N,N,...", help=text)
-    text = f'{",".join(RAGGED)} (default), or "none"'
-    add("--workloads", type=_workloads, metavar="NAMES", help=text)
-    count, seconds = (at_least(int, 1), "N"), (at_least(float, 0), "S")
-    for option, (kind, metavar), text in (
-        ("--rounds", count, "default {}"),
-        ("--seconds", seconds, "about how long each is timed in a round, at least one minibatch "
-         "(default {})"),
-        ("--warmup", seconds, "how long each may run untimed to settle (default {:g})"),
-        ("--loop-pairs", count, "minibatches of the loops over samples are cut to N pairs, as "
-         "their time per pair does not depend on it (default {})"),
-        ("--fresh-size", count, "minibatches in the fresh processes that measure memory "
-         "(default {})"),
-        ("--fresh-minibatches", count, "how many these run, all of them new (default {})"),
-        ("--recordings", count, "minibatches to time recording with (default {})"),
-        ("--workload-size", count, "sentences in a minibatch of the workloads (default {})"),
-        ("--workload-minibatches", count, "of a round; of the loops it is one (default {})"),
-    ):  # fmt: skip
-        default = DEFAULTS[option[2:].replace("-", "_")]
-        add(option, type=kind, metavar=metavar, help=text.format(default))
-    text = "some minutes: three batch sizes, short rounds, small workloads"
-    add("--quick", action="store_true", help=text)

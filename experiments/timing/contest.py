@@ -60,8 +60,8 @@ class Row(NamedTuple):
         Milliseconds of a minibatch of the contest's size.
     recording, analysis, dispatch : float or None
         Parts of these, of the calling thread; None without the library, as all that follow.
-    calls, nodes, launches, gathered : float or None
-        Of a minibatch: recorded calls, what the analyzer grouped, launches, rows gathered.
+    nodes, launches : float or None
+        Of a minibatch: what the analyzer grouped, and launches.
     cached : int or None
         Flushes whose plan came from the cache.
     setting : str
@@ -79,10 +79,8 @@ class Row(NamedTuple):
     recording: Optional[float] = None
     analysis: Optional[float] = None
     dispatch: Optional[float] = None
-    calls: Optional[float] = None
     nodes: Optional[float] = None
     launches: Optional[float] = None
-    gathered: Optional[float] = None
     cached: Optional[int] = None
     setting: str = ""
     trying: bool = False
@@ -251,19 +249,16 @@ class Contender:
             return row
         flushes = [flush for report in reports for flush in report.flushes]
 
-        def each(field: str) -> float:
-            return sum(getattr(flush, field) for flush in flushes) * size / len(samples)
+        def each(field: str, more: float = 0) -> float:
+            return (sum(getattr(flush, field) for flush in flushes) + more) * size / len(samples)
 
-        at_once = sum(report.at_once for report in reports) * size / len(samples)
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
         return row._replace(
             recording=each("recording_ms"),
             analysis=each("analysis_ms"),
             dispatch=each("dispatch_ms"),
-            calls=each("nodes") + at_once,
             nodes=each("units"),
-            launches=each("launches") + at_once,
-            gathered=each("rows_gathered"),
+            launches=each("launches", sum(report.at_once for report in reports)),
             cached=sum(flush.cached for flush in flushes),
             setting=max(dict.fromkeys(settings), key=settings.count),
             trying=any(report.trying for report in reports),

@@ -6,15 +6,16 @@ would cost every way of running the model the same large amount.
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from pathlib import Path
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon
 
 from relatedness.data import Sample, build_vocab, encode, load_corpus
 from relatedness.model import RelatednessModel
-from relatedness.trees import Pair
+from relatedness.trees import Pair, Tree
 
 from .base import Workload
 
@@ -22,6 +23,12 @@ from .base import Workload
 def embedded_pairs() -> List[Pair]:
     """Read the training pairs of the built-in corpus."""
     return load_corpus(splits=("train",)).splits["train"]
+
+
+def embedded_sentences(limit: Optional[int] = None) -> List[Tuple[Tuple[str, ...], Tree]]:
+    """Read the words and trees of the sentences of these pairs."""
+    sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in embedded_pairs())
+    return list(islice(chain.from_iterable(sides), limit))
 
 
 def relate(

@@ -19,7 +19,7 @@ from mxnet.gluon import nn
 from relatedness.trees import Tree
 
 from .base import Workload, count_words, labelling, read_samples
-from .pairs import embedded_pairs
+from .pairs import embedded_sentences
 
 CLASSES = 5
 NDArray = mx.nd.NDArray
@@ -99,12 +99,7 @@ def _phrase(parts: Sequence[Shape]) -> Shape:
 
 def embedded_phrases(limit: Optional[int] = None) -> List[Phrases]:
     """Make binary trees of the sentences of the built-in corpus."""
-    sides = [
-        side
-        for pair in embedded_pairs()
-        for side in ((pair.tokens_a, pair.tree_a), (pair.tokens_b, pair.tree_b))
-    ]
-    return [_of_dependencies(words, tree) for words, tree in sides[:limit]]
+    return [_of_dependencies(words, tree) for words, tree in embedded_sentences(limit)]
 
 
 def _of_dependencies(words: Tuple[str, ...], tree: Tree) -> Phrases:

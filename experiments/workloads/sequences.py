@@ -15,7 +15,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from .base import Workload, count_words, labelling, read_samples
-from .pairs import embedded_pairs
+from .pairs import embedded_sentences
 
 MOST_DEPENDENTS = 3
 
@@ -57,16 +57,11 @@ def _parse(line: str) -> Optional[Sentence]:
     return Sentence(tuple(words), tuple(tags)) if words else None
 
 
-def embedded_sentences(limit: Optional[int] = None) -> List[Sentence]:
+def tagged_sentences(limit: Optional[int] = None) -> List[Sentence]:
     """Take the sentences of the built-in corpus, tagged with the number of dependents."""
-    sides = [
-        side
-        for pair in embedded_pairs()
-        for side in ((pair.tokens_a, pair.tree_a), (pair.tokens_b, pair.tree_b))
-    ]
     return [
         Sentence(words, tuple(str(min(len(c), MOST_DEPENDENTS)) for c in tree.children))
-        for words, tree in sides[:limit]
+        for words, tree in embedded_sentences(limit)
     ]
 
 
@@ -113,7 +108,7 @@ def read(cell: Any, rows: Sequence[mx.nd.NDArray]) -> Tuple[List[Any], Any]:
 def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> Tuple[List[Sentence], str]:
     """Return sentences, WikiNER's or those of the built-in corpus, and where they are from."""
     if wikiner is None:
-        return embedded_sentences(limit), "built-in corpus"
+        return tagged_sentences(limit), "built-in corpus"
     return read_wikiner(wikiner, limit), "WikiNER"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relatedness import formats
+from relatedness import corpora
 from relatedness.corpora import same_text
 from relatedness.data import DataError, load_conllu_pairs, load_corpus
 
@@ -195,11 +195,11 @@ def test_sentences_that_do_not_pair_up_are_an_error():
 @pytest.mark.parametrize("layout", ["treelstm", "conllu"])
 def test_an_endless_sentence_is_refused_by_its_length(tmp_path, monkeypatch, layout):
     """Its words would take hours; the limit is a small one here."""
-    monkeypatch.setattr(formats, "MAX_WORDS", 5)
+    monkeypatch.setattr(corpora, "MAX_WORDS", 5)
     write(tmp_path, layout)
     with pytest.raises(DataError, match="a sentence of more than 5 words; split it") as caught:
         load_corpus(tmp_path, splits=["train"])
-    sentence = ("a.conllu", 6) if layout == "conllu" else ("a.toks", 1)
+    sentence = ("a.conllu", 1) if layout == "conllu" else ("a.toks", 1)
     assert (caught.value.path.name, caught.value.line) == sentence
     corpus = load_corpus(tmp_path, "skip", splits=["train"])
     assert not corpus.splits["train"] and len(corpus.skipped) == 2
