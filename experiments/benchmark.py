@@ -173,11 +173,10 @@ def _fresh_table(fresh: Dict[str, Any], size: int) -> Table:
     columns = (
         Column("mode"), Column("kind"), Column("first minibatch, s", ".2f"),
         Column("peak RSS, MB", ",.0f"), Column("RSS before, MB", ",.0f"),
-        Column("minibatches until then", "d"), Column("calls into MXNet per minibatch", ",d"),
+        Column("minibatches until then", "d"),
     )  # fmt: skip
     rows = [
-        (mode, kind, row["first_seconds"], row["peak_mb"], row["start_mb"], row["minibatches"],
-         sum(row["calls"].values()))
+        (mode, kind, row["first_seconds"], row["peak_mb"], row["start_mb"], row["minibatches"])
         for kind, modes in fresh.items()
         for mode, row in modes.items()
     ]  # fmt: skip

@@ -73,7 +73,7 @@ def show_curve(output: Path, outcomes: Sequence[Any], titles: Dict[str, str]) ->
 
 def show_auto(output: Path, cases: Sequence[Any], titles: Dict[str, str]) -> List[Table]:
     """Draw all cases in one picture."""
-    found = [auto.verdict(case) for case in cases]
+    found = [auto.Verdict(case) for case in cases]
     save(pictures.verdicts(found, titles), output / "auto")
     return [auto.table(found, titles), auto.heat_table(cases, titles)]
 

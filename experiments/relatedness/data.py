@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import gluonnlp
 import mxnet as mx
@@ -88,22 +88,8 @@ def expected_scores(outputs: mx.nd.NDArray) -> np.ndarray:
     return np.exp(outputs.asnumpy()) @ np.arange(1, CLASSES + 1)
 
 
-class _Coded(NamedTuple):
-    """Some pairs in NumPy, as workers send them: everything that is not in the pairs already.
-
-    Attributes
-    ----------
-    numbers : list of int
-        Which pairs.
-    tokens : np.ndarray
-        Word indices of all sentences, end to end. Shape (words,), int32.
-    targets : np.ndarray
-        Shape (pairs, CLASSES), float32.
-    """
-
-    numbers: List[int]
-    tokens: np.ndarray
-    targets: np.ndarray
+#: A pair's number, word indices of both sentences end to end, and target, in NumPy.
+Coded = Tuple[int, np.ndarray, np.ndarray]
 
 
 class _Coder(gluon.data.Dataset):
@@ -116,41 +102,26 @@ class _Coder(gluon.data.Dataset):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, number: int) -> _Coded:
+    def __getitem__(self, number: int) -> Coded:
         pair = self.pairs[number]
         tokens = self.vocab[[*pair.tokens_a, *pair.tokens_b]]
-        return _Coded([number], np.array(tokens, np.int32), target_distribution(pair.score))
+        return number, np.array(tokens, np.int32), target_distribution(pair.score)
 
 
-def _joined(items: Sequence[_Coded]) -> _Coded:
-    return _Coded(
-        [number for item in items for number in item.numbers],
-        np.concatenate([item.tokens for item in items]),
-        np.concatenate([item.targets for item in items]),
-    )
-
-
-def _samples(coded: _Coded, pairs: Sequence[Pair], ctx: mx.Context) -> List[Sample]:
+def _samples(coded: Sequence[Coded], pairs: Sequence[Pair], ctx: mx.Context) -> List[Sample]:
     """Make samples of pairs; their arrays are views of two, since making one is slow in MXNet."""
-    tokens = mx.nd.array(coded.tokens, ctx=ctx, dtype="int32")
-    targets = mx.nd.array(coded.targets, ctx=ctx)
+    numbers, each_tokens, each_target = zip(*coded)
+    tokens = mx.nd.array(np.concatenate(each_tokens), ctx=ctx, dtype="int32")
+    targets = mx.nd.array(np.concatenate(each_target), ctx=ctx)
     samples = []
     end = 0
-    for i, number in enumerate(coded.numbers):
+    for i, number in enumerate(numbers):
         pair = pairs[number]
         start, middle = end, end + len(pair.tokens_a)
         end = middle + len(pair.tokens_b)
-        samples.append(
-            Sample(
-                tokens[start:middle],
-                pair.tree_a,
-                tokens[middle:end],
-                pair.tree_b,
-                targets[i : i + 1],
-                pair.score,
-                pair.name,
-            )
-        )
+        left, right, target = tokens[start:middle], tokens[middle:end], targets[i : i + 1]
+        sample = Sample(left, pair.tree_a, right, pair.tree_b, target, pair.score, pair.name)
+        samples.append(sample)
     return samples
 
 
@@ -158,7 +129,7 @@ def encode(pairs: Iterable[Pair], vocab: gluonnlp.Vocab, ctx: mx.Context) -> Lis
     """Turn pairs into samples, with their arrays in `ctx`."""
     pairs = list(pairs)
     coder = _Coder(pairs, vocab)
-    return _samples(_joined([coder[i] for i in range(len(pairs))]), pairs, ctx) if pairs else []
+    return _samples([coder[i] for i in range(len(pairs))], pairs, ctx) if pairs else []
 
 
 class Loader:
@@ -196,7 +167,7 @@ class Loader:
             _Coder(pairs, vocab),
             batch_size,
             shuffle=shuffle,
-            batchify_fn=_joined,
+            batchify_fn=list,
             num_workers=num_workers,
         )
 
@@ -223,39 +194,29 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
     DataError
         If the file cannot be read or its rows are no vectors of one size.
     """
-    if not Path(path).is_file():
-        raise DataError(Path(path), 0, "no such file")
-    _check_vectors(Path(path))
-    source = gluonnlp.embedding.TokenEmbedding.from_file(str(path))
-    size = source.idx_to_vec.shape[1]
-    vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
-    # The source answers for its own unknown token too, with zeros that are not in the file.
-    known = [
-        (i, token)
-        for i, token in enumerate(vocab.idx_to_token)
-        if token in source and token != source.unknown_token
-    ]
-    if known:
-        rows, tokens = zip(*known)
-        vectors[list(rows)] = source[list(tokens)].asnumpy()
-    return vectors.astype(np.float32)
-
-
-def _check_vectors(path: Path) -> None:
-    """Check what TokenEmbedding.from_file would pass over with a warning or crash on."""
-    size = None
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(path, 0, "no such file")
+    known: Dict[str, List[float]] = {}
+    size = 0
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            fields = line.rstrip().split(" ")
-            size = size or len(fields)
-            if len(fields) != size or size < 3:
-                reason = f"{len(fields) - 1} values, expected {max(size - 1, 2)}"
-                raise DataError(path, number, reason)
+            word, *fields = line.rstrip().split(" ")
+            size = size or max(len(fields), 2)
+            if len(fields) != size:
+                raise DataError(path, number, f"{len(fields)} values, expected {size}")
             try:
-                finite = all(map(math.isfinite, map(float, fields[1:])))
+                values = list(map(float, fields))
             except ValueError:
-                finite = False
-            if not finite:
+                values = [math.nan]
+            if not all(map(math.isfinite, values)):
                 raise DataError(path, number, "a value is not a finite number")
-    if size is None:
+            if word in vocab:
+                known.setdefault(word, values)
+    if not size:
         raise DataError(path, 0, "empty file")
+    known.pop(vocab.unknown_token, None)  # is not a word of the text
+    vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
+    for word, values in known.items():
+        vectors[vocab[word]] = values
+    return vectors.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What only a fresh process can tell: first minibatch, peak memory, calls into MXNet."""
+"""What only a fresh process can tell: first minibatch and peak memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import mxnet as mx
 
@@ -17,12 +16,6 @@ from timing.contest import Contender
 
 from .contenders import Pairs, make_runners
 
-#: What starts work in MXNet, by what the profiler calls it.
-CALLS = {
-    "operators": ("MXImperativeInvoke", "MXImperativeInvokeEx"),
-    "cached_graphs": ("MXInvokeCachedOp",),
-    "backward_passes": ("MXAutogradBackward", "MXAutogradBackwardEx"),
-}
 MARK = "fresh process: "
 
 
@@ -64,8 +57,7 @@ def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dic
     -------
     dict
         ``first_seconds`` (the first minibatch, with tracing, compiling and planning), ``start_mb``
-        (memory before it), ``peak_mb`` (the most until the last), ``minibatches``, and ``calls``
-        into MXNet for one minibatch more, by `CALLS`.
+        (memory before it), ``peak_mb`` (the most until the last), ``minibatches``.
     """
     (runner,) = make_runners(args, pairs, [mode])
     size = min(args.fresh_size, len(runner.workload.samples))
@@ -76,10 +68,8 @@ def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dic
     first = 1e-3 * contender.time(kind, [next(fresh)], size).ms
     for _ in range(args.fresh_minibatches - 1):
         contender.run(kind, [next(fresh)])
-    peak = _memory("VmHWM")
-    calls = _count_calls(lambda: contender.run(kind, [next(fresh)]))
-    return {"first_seconds": first, "start_mb": start, "peak_mb": peak,
-            "minibatches": args.fresh_minibatches, "calls": calls}  # fmt: skip
+    return {"first_seconds": first, "start_mb": start, "peak_mb": _memory("VmHWM"),
+            "minibatches": args.fresh_minibatches}  # fmt: skip
 
 
 def _memory(field: str) -> Optional[float]:
@@ -90,17 +80,3 @@ def _memory(field: str) -> Optional[float]:
         return None
     found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
     return int(found[0]) / 1024 if found else None
-
-
-def _count_calls(run: Callable[[], Any]) -> Dict[str, int]:
-    """Have MXNet's profiler count what starts work while `run` runs."""
-    mx.nd.waitall()
-    with tempfile.TemporaryDirectory() as folder:  # MXNet replaces the file, whatever it was
-        file = str(Path(folder) / "profile.json")
-        mx.profiler.set_config(profile_api=True, aggregate_stats=True, filename=file)
-        mx.profiler.set_state("run")
-        run()
-        mx.profiler.set_state("stop")
-        figures = json.loads(mx.profiler.dumps(reset=True, format="json"))["Time"]
-    counts = {name: row["Count"] for name, row in figures.get("MXNET_C_API", {}).items()}
-    return {kind: sum(counts.get(name, 0) for name in names) for kind, names in CALLS.items()}

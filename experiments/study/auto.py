@@ -6,10 +6,10 @@ depth, and the plain loop. What "auto" took while it tried its candidates is tol
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from timing.contest import Contender, Outcome, contest
-from timing.results import Column, Spread, Table, grouped
+from timing.results import Column, Table, grouped
 from workloads.base import Workload
 
 from .settings import AUTO, GRANULARITIES, PLAIN, POLICIES, automatic, fixed, one_by_one, plain_loop
@@ -98,7 +98,7 @@ def finalists_of(grid: Sequence[Contender], heats: Outcome) -> List[Contender]:
     return [next(one for one in grid if one.label == label) for label in chosen]
 
 
-class Verdict(NamedTuple):
+class Verdict:
     """One case: "auto" against the best fixed setting, the best one by depth and the plain loop.
 
     Ratios are medians over the rounds of the final, each within one round.
@@ -114,63 +114,37 @@ class Verdict(NamedTuple):
         Rounds of the final in which it still tried.
     """
 
-    case: Case
-    chosen: str
-    best: str
-    ratio: Spread
-    depth_ratio: Spread
-    plain_ratio: Spread
-    scopes: int
-    settled: bool
-    tried: int
-    most_tried: int
-    lost: Optional[float]
-    timed: int
-
-    @property
-    def plain_bar(self) -> float:
-        """How much longer than the plain loop this may take."""
-        return PLAIN_BARS.get(self.case.final.workload, PLAIN_BAR)
+    def __init__(self, case: Case) -> None:
+        self.final = final = case.final
+        labels = ranked(final)
+        rows = final.by_label[AUTO]
+        settings = [row.setting for row in rows]
+        self.chosen = max(dict.fromkeys(settings), key=settings.count)
+        self.best = labels[0]
+        self.ratio = final.ratio(AUTO, self.best)
+        self.depth_ratio = final.ratio(AUTO, next(name for name in labels if BY_DEPTH in name))
+        self.plain_ratio = final.ratio(AUTO, PLAIN)
+        self.plain_bar = PLAIN_BARS.get(final.workload, PLAIN_BAR)
+        self.settling = final.settling[AUTO]
+        self.most_tried = CLEARLY_TRIED_BAR if _is_clear(case) else TRIED_BAR
+        fastest = min(self.best, PLAIN, key=lambda label: final.median(label, "ms"))
+        times = [row.ms for row in final.by_label[fastest]]
+        tried_ms = self.settling.tried_ms
+        self.lost = tried_ms * len(times) / sum(times) - 1 if self.settling.tried else None
+        self.timed = sum(row.trying for row in rows)
 
     @property
     def missed(self) -> List[str]:
         """Name the bars that are not met."""
+        settled, tried = self.settling.settled, self.settling.tried
         bars = {
             "best": self.ratio.median <= AUTO_BAR,
             "depth": self.depth_ratio.median <= DEPTH_BAR,
             "plain": self.plain_ratio.median <= self.plain_bar,
-            "tried": self.settled and self.tried <= self.most_tried,
+            "tried": settled and tried <= self.most_tried,
             "lost": (self.lost or 0.0) <= LOST_BAR,
         }
         return [name for name, met in bars.items() if not met]
-
-
-def verdict(case: Case) -> Verdict:
-    """Judge one case by its final."""
-    final = case.final
-    labels = ranked(final)
-    by_depth = next(label for label in labels if BY_DEPTH in label)
-    settings = [row.setting for row in final.by_label[AUTO]]
-    settling = final.settling[AUTO]
-    times = [row.ms for row in min(
-        (final.by_label[label] for label in (labels[0], PLAIN)),
-        key=lambda rows: final.median(rows[0].label, "ms"),
-    )]  # fmt: skip
-    lost = settling.tried_ms * len(times) / sum(times) - 1 if settling.tried else None
-    return Verdict(
-        case,
-        max(dict.fromkeys(settings), key=settings.count),
-        labels[0],
-        final.ratio(AUTO, labels[0]),
-        final.ratio(AUTO, by_depth),
-        final.ratio(AUTO, PLAIN),
-        settling.scopes,
-        settling.settled,
-        settling.tried,
-        CLEARLY_TRIED_BAR if _is_clear(case) else TRIED_BAR,
-        lost,
-        sum(row.trying for row in final.by_label[AUTO]),
-    )
 
 
 def _is_clear(case: Case) -> bool:
@@ -194,14 +168,14 @@ def table(found: Sequence[Verdict], titles: Dict[str, str]) -> Table:
     )  # fmt: skip
     rows = []
     for v in found:
-        final = v.case.final
+        final, settling = v.final, v.settling
         auto, best, plain = (final.median(label, "ms") for label in (AUTO, v.best, PLAIN))
-        tried = f"{v.tried} of {v.scopes} (bar {v.most_tried})"
+        tried = f"{settling.tried} of {settling.scopes} (bar {v.most_tried})"
         rows.append(
             (titles[final.workload], final.kind, final.batch_size, v.chosen, auto, v.best, best,
              v.ratio.median, v.ratio.quartiles(".2f"), v.depth_ratio.median, plain,
              f"{v.plain_ratio.median:.2f} (bar {v.plain_bar:.2f})",
-             tried + ("" if v.settled else ", not settled"), v.lost,
+             tried + ("" if settling.settled else ", not settled"), v.lost,
              "missed: " + ", ".join(v.missed) if v.missed else "met", v.timed)
         )  # fmt: skip
     return Table('"auto" against every fixed setting', columns, rows)

@@ -175,7 +175,7 @@ CLOSE = 0.7
 
 def verdicts(found: Sequence[auto.Verdict], titles: Dict[str, str]) -> Figure:
     """Draw how "auto" compares with the best fixed setting, and with the plain loop."""
-    panels = grouped(found, lambda v: (v.case.final.workload, v.case.final.kind))
+    panels = grouped(found, lambda v: (v.final.workload, v.final.kind))
     close = [v for v in found if v.plain_ratio.median > CLOSE]
     figure = new_figure(
         11, 1.6 + 0.26 * (len(found) + len(close) + 1.2 * len(panels)),
@@ -190,14 +190,16 @@ def verdicts(found: Sequence[auto.Verdict], titles: Dict[str, str]) -> Figure:
         axes.text(0, y, f"{titles[workload]}, {kind}", fontsize=10, fontweight="bold", **beside)
         for v in group:
             y += 1
-            size = v.case.final.batch_size
+            size = v.final.batch_size
             _draw_ratio(axes, y, v.ratio, auto.AUTO_BAR, "o")
             axes.text(1.02, y, f"{v.ratio.median:.2f}   best: {v.best}", fontsize=8, **beside)
             ticks[y] = f"batch {size}"
             if v in close:
                 y += 1
                 _draw_ratio(axes, y, v.plain_ratio, v.plain_bar, "D")
-                text = f"{v.plain_ratio.median:.2f}   against the plain loop (bar {v.plain_bar})"
+                text = (
+                    f"{v.plain_ratio.median:.2f}   against the plain loop (bar {v.plain_bar:.2f})"
+                )
                 axes.text(1.02, y, text, fontsize=8, **beside)
                 ticks[y] = f"◇ plain loop, batch {size}"
         y += 1.2

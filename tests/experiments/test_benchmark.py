@@ -19,9 +19,7 @@ TINY = ["--embedding-size", "5", "--hidden", "4", "--pairs", "12", "--rounds", "
         "--workload-minibatches", "2"]  # fmt: skip
 LABELS = ["imperative", "hybridized", "fold", "manual", "dynamic", "dynamic, plan cached",
           "bare products"]  # fmt: skip
-CALLS = {"operators": 1, "cached_graphs": 2, "backward_passes": 3}
-FIGURES = {"first_seconds": 0.5, "start_mb": 100.0, "peak_mb": 200.0, "minibatches": 3,
-           "calls": CALLS}  # fmt: skip
+FIGURES = {"first_seconds": 0.5, "start_mb": 100.0, "peak_mb": 200.0, "minibatches": 3}
 
 
 def parsed(*arguments):
@@ -137,7 +135,6 @@ def test_other_numbers_of_threads_are_measured_in_processes_of_their_own(tmp_pat
     # Of fresh processes, these are figures that nobody made up.
     figures = content["runs"]["3"]["fresh"]["training"]["dynamic"]
     assert set(figures) == set(FIGURES) and figures["first_seconds"] > 0
-    assert figures["calls"]["cached_graphs"] >= 1 and figures["calls"]["backward_passes"] >= 1
     if Path("/proc/self/status").exists():
         assert figures["peak_mb"] >= figures["start_mb"] > 10
 

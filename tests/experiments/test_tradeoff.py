@@ -34,7 +34,7 @@ FINAL = {"a by search": [1, 2, 3], "b by depth": [2, 4, 6], AUTO: [1.2, 2.4, 3.6
 
 
 def test_auto_is_judged_against_the_best_setting_of_the_final_round_by_round():
-    verdict = auto.verdict(auto.Case(outcome(HEATS), outcome(FINAL, 2, 4.0)))
+    verdict = auto.Verdict(auto.Case(outcome(HEATS), outcome(FINAL, 2, 4.0)))
     assert (verdict.best, verdict.chosen) == ("a by search", f"setting of {AUTO}")
     ratios = (verdict.ratio, verdict.depth_ratio, verdict.plain_ratio)
     assert [ratio.median for ratio in ratios] == pytest.approx([1.2, 0.6, 1.2])
@@ -44,28 +44,32 @@ def test_auto_is_judged_against_the_best_setting_of_the_final_round_by_round():
 
 def test_every_bar_can_be_missed_alone():
     even = {label: [1.0] * 3 for label in FINAL}
-    met = auto.verdict(auto.Case(outcome(HEATS), outcome(even)))
+    case = auto.Case(outcome(HEATS), outcome(even))
+    met = auto.Verdict(case)
     assert (met.missed, met.lost) == ([], None)
     over = Spread(1.12, 1, 2)
-    changes = {
-        "best": {"ratio": over},
-        "depth": {"depth_ratio": over},
-        "plain": {"plain_ratio": over},
-        "tried": {"tried": 31},
-        "lost": {"lost": 0.21},
-    }
-    for name, change in changes.items():
-        assert met._replace(**change).missed == [name]
-    assert met._replace(settled=False).missed == ["tried"]
-    reads = auto.Case(outcome(HEATS), outcome(even, workload="reads"))
-    assert met._replace(case=reads, plain_ratio=over).missed == []
+    tried = met.settling._replace(tried=31)
+    for name, attribute, value in (
+        ("best", "ratio", over),
+        ("depth", "depth_ratio", over),
+        ("plain", "plain_ratio", over),
+        ("tried", "settling", tried),
+        ("tried", "settling", met.settling._replace(settled=False)),
+        ("lost", "lost", 0.21),
+    ):
+        one = auto.Verdict(case)
+        setattr(one, attribute, value)
+        assert one.missed == [name]
+    reads = auto.Verdict(auto.Case(outcome(HEATS), outcome(even, workload="reads")))
+    reads.plain_ratio = over
+    assert reads.missed == []
 
 
 @pytest.mark.parametrize("second, most", [(1.4, 30), (1.6, 12)])
 def test_fewer_scopes_may_be_tried_if_one_kind_of_setting_is_clearly_best(second, most):
     heats = {"operator by depth": [1.0], "operator by agenda": [1.1], "block by depth": [second]}
     final = {**FINAL, PLAIN: [5.0] * 3}
-    assert auto.verdict(auto.Case(outcome(heats), outcome(final))).most_tried == most
+    assert auto.Verdict(auto.Case(outcome(heats), outcome(final))).most_tried == most
 
 
 def test_the_best_settings_and_the_best_one_by_depth_reach_the_final():
