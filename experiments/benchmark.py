@@ -11,10 +11,7 @@ their own, then the cost of recording, and all is held against the bars (`speed/
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
@@ -26,7 +23,8 @@ from relatedness.options import batching_options
 from speed import bars, options, pictures, recording
 from speed.bars import Run
 from speed.contenders import make_contenders, make_ragged
-from speed.fresh import FreshError, measure_in_process, report_own_figures, run_process
+from speed.fresh import FreshError, measure_in_process
+from speed.fresh import measure as measure_fresh
 from timing import contest
 from timing.axes import save
 from timing.results import Column, ResultsError, Table, environment, grouped, read_json, write_json
@@ -50,20 +48,11 @@ def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, An
             measure_here(args, argv, partial(keep, threads))
         else:
             print(f"\nOMP_NUM_THREADS={threads}", flush=True)
-            keep(threads, _measure_there(argv, threads))
-
-
-def _measure_there(argv: Sequence[str], threads: str) -> Dict[str, Any]:
-    """Measure in a process with another number of threads."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "run.json"
-        ended = run_process(
-            [__file__, *argv, "--threads", threads, "--collect", str(file)],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-        )
-        if ended.returncode:
-            raise FreshError(f"the process with {threads} threads ended with {ended.returncode}")
-        return json.loads(file.read_text(encoding="utf-8"))["runs"][threads]
+            there = measure_in_process(
+                __file__, [*argv, "--threads", threads], f"with {threads} threads",
+                OMP_NUM_THREADS=threads,
+            )  # fmt: skip
+            keep(threads, there["runs"][threads])
 
 
 def measure_here(
@@ -82,7 +71,8 @@ def measure_here(
     run = Run(environment(), [], [], {}, recording.measure(args, pairs))
     for kind in contest.KINDS:
         for mode in FRESH_MODES:
-            figures = measure_in_process(Path(__file__), argv, mode, kind)
+            alone = [*argv, "--fresh", mode, kind]
+            figures = measure_in_process(__file__, alone, f"for {mode}, {kind}", quiet=True)
             run.fresh.setdefault(kind, {})[mode] = figures
     contenders = make_contenders(args, pairs)
     workload = contenders[-1].runner.workload
@@ -205,7 +195,8 @@ def draw(settings: Dict[str, Any], runs: Dict[str, Run], path: Path) -> List[Pat
 def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     """Do what the options say."""
     if args.fresh is not None:
-        return report_own_figures(args, read_pairs(args, ("train",)), *args.fresh)
+        figures = measure_fresh(args, read_pairs(args, ("train",)), *args.fresh)
+        return write_json(args.collect, figures)
     if args.read is not None:
         content = read(args.read)
     else:

@@ -22,7 +22,7 @@ from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
 from .data import Loader, Sample, build_vocab, encode, read_vectors
 from .model import RelatednessModel
 from .options import batching_options
-from .reading import DataError, read_lines, split_lines
+from .reading import DataError, split_lines
 from .training import seed_everything
 from .trees import Corpus, Pair
 
@@ -60,36 +60,28 @@ class Assembly(NamedTuple):
 
 def read_pairs(args: argparse.Namespace, splits: Sequence[str] = SPLITS) -> Dict[str, List[Pair]]:
     """Read the pairs of some splits, and say what was skipped."""
-    corpus = load_corpus(args.data or BUILT_IN, args.on_bad_sample, splits)
-    _say_skipped(corpus)
-    pairs = {split: corpus.splits[split][: args.limit] for split in splits}
-    empty = [split for split, rows in pairs.items() if not rows]
-    if empty:
-        raise DataError(args.data / empty[0], 0, "no usable pairs")
-    return pairs
+    directory = args.data or BUILT_IN
+    return _usable(load_corpus(directory, args.on_bad_sample, splits), args.limit, directory)
 
 
 def read_input(args: argparse.Namespace) -> List[Pair]:
     """Read pairs without scores from the file, or the standard input, that ``--input`` names."""
-    if str(args.input) == "-":
+    path, lines = args.input, None
+    if str(path) == "-":
         path = Path("<stdin>")
         lines = split_lines(sys.stdin.buffer.read(), path)
-    else:
-        path = args.input
-        lines = read_lines(path)
-    corpus = load_conllu_pairs(path, lines, args.on_bad_sample)
-    _say_skipped(corpus)
-    pairs = corpus.splits[""][: args.limit]
-    if not pairs:
-        raise DataError(path, 0, "no usable pairs")
-    return pairs
+    return _usable(load_conllu_pairs(path, lines, args.on_bad_sample), args.limit, path)[""]
 
 
-def _say_skipped(corpus: Corpus) -> None:
+def _usable(corpus: Corpus, limit: Optional[int], path: Path) -> Dict[str, List[Pair]]:
     for reason in corpus.skipped:
         print(f"skipped: {reason}", file=sys.stderr)
     if corpus.skipped:
         print(f"skipped {len(corpus.skipped)} pairs", file=sys.stderr)
+    for split, pairs in corpus.splits.items():
+        if not pairs:
+            raise DataError(path / split, 0, "no usable pairs")
+    return {split: pairs[:limit] for split, pairs in corpus.splits.items()}
 
 
 def fingerprint(pairs: Dict[str, List[Pair]]) -> str:

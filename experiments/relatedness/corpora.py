@@ -12,18 +12,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .formats import (
-    SICK_FILES,
-    Draft,
-    Parses,
-    Row,
-    Table,
-    conllu,
-    conllu_pairs,
-    scores_and_ids,
-    sick_text,
-    toks_and_parents,
-)
+from . import formats
+from .formats import Draft, Parses, Row, Table
 from .reading import DataError, Place, read_lines
 from .trees import CLASSES, Corpus, Pair, Tree, TreeError
 
@@ -38,19 +28,19 @@ SIDES = ("a", "b")
 
 def _open(directory: Path, split: str) -> Tuple[Table, List[Parses]]:
     """Open the files of a split; which formats they have is told from what is there."""
-    folder, raw = directory / split, directory / SICK_FILES[split]
+    folder, raw = directory / split, directory / formats.SICK_FILES[split]
     for path in (directory, folder):
         if not path.is_dir():
             reason = "not a folder" if path.exists() else "No such file or directory"
             raise DataError(path, 0, reason)
     found = {path.suffix for side in SIDES for path in folder.glob(f"{side}.*")}
-    read = toks_and_parents if found & {".toks", ".parents"} else conllu
+    read = formats.toks_and_parents if found & {".toks", ".parents"} else formats.conllu
     # A split that has scores of its own does not need the text beside it.
     own = (folder / "sim.txt").is_file()
     if not found & {".toks", ".parents", ".conllu"} or not (own or raw.is_file()):
         needed = "{a,b}.toks and {a,b}.parents, or {a,b}.conllu; sim.txt, or " + str(raw)
         raise DataError(folder, 0, f"no known format; expected id.txt; {needed}")
-    table = scores_and_ids(folder) if own else sick_text(raw, folder / "id.txt")
+    table = formats.scores_and_ids(folder) if own else formats.sick_text(raw, folder / "id.txt")
     sides = [read(folder, side) for side in SIDES]
     for side in sides:
         if len(side.drafts) != table.parses:
@@ -110,7 +100,7 @@ def load_conllu_pairs(
     Corpus
         With one split, ``""``.
     """
-    table, sides = conllu_pairs(path, read_lines(path) if lines is None else lines)
+    table, sides = formats.conllu_pairs(path, read_lines(path) if lines is None else lines)
     skipped: List[str] = []
     return Corpus({"": _read_pairs(table, sides, on_bad_sample, skipped)}, tuple(skipped))
 

@@ -1,4 +1,4 @@
-"""What only a fresh process can tell: first minibatch and peak memory."""
+"""What only a fresh process can tell: first minibatch, peak memory, other numbers of threads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import mxnet as mx
 
@@ -16,36 +17,43 @@ from timing.contest import Contender
 
 from .contenders import Pairs, make_runners
 
-MARK = "fresh process: "
-
 
 class FreshError(RuntimeError):
-    """A process that ended without figures; the message has the last line of what it said."""
+    """A process that ended without figures."""
 
 
-def run_process(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, once MXNet has done what it was asked for.
+def measure_in_process(
+    program: str, argv: Sequence[str], what: str, quiet: bool = False, **environment: str
+) -> Any:
+    """Start `program` anew, and return the JSON that it writes to the file ``--collect``.
 
-    On Python 3.8 and 3.9, `subprocess` forks, and while a backward pass is pending this would never
-    return: MXNet waits for the pass, and the pass for Python.
+    Parameters
+    ----------
+    program : str
+    argv : sequence of str
+        Its options.
+    what : str
+        Says in an error which process it was.
+    quiet : bool
+        Whether what it prints is kept back; an error has the last line of it.
+    **environment : str
+        Variables for the process.
     """
+    # On Python 3.8 and 3.9, `subprocess` forks, and while a backward pass is pending this would
+    # never return: MXNet waits for the pass, and the pass for Python.
     mx.nd.waitall()
-    return subprocess.run([sys.executable, *command], text=True, **options)
-
-
-def measure_in_process(program: Path, argv: Sequence[str], mode: str, kind: str) -> Dict[str, Any]:
-    """Start `program` anew with the same options to measure one mode in one kind of work."""
-    ended = run_process([str(program), *argv, "--fresh", mode, kind], capture_output=True)
-    for line in ended.stdout.splitlines():
-        if ended.returncode == 0 and line.startswith(MARK):
-            return json.loads(line[len(MARK) :])
-    said = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
-    raise FreshError(f"the process for {mode}, {kind} ended with {ended.returncode}: {said}")
-
-
-def report_own_figures(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> None:
-    """Be the process that `measure_in_process` starts."""
-    print(MARK + json.dumps(measure(args, pairs, mode, kind)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "figures.json"
+        ended = subprocess.run(
+            [sys.executable, program, *argv, "--collect", str(file)],
+            text=True,
+            capture_output=quiet,
+            env={**os.environ, **environment},
+        )
+        if ended.returncode or not file.exists():
+            said = f": {(ended.stderr.strip().splitlines() or ['nothing'])[-1]}" if quiet else ""
+            raise FreshError(f"the process {what} ended with {ended.returncode}{said}")
+        return json.loads(file.read_text(encoding="utf-8"))
 
 
 def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dict[str, Any]:
@@ -75,7 +83,7 @@ def measure(args: argparse.Namespace, pairs: Pairs, mode: str, kind: str) -> Dic
 def _memory(field: str) -> Optional[float]:
     """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
     try:
-        lines: List[str] = Path(f"/proc/{os.getpid()}/status").read_text().splitlines()
+        lines = Path(f"/proc/{os.getpid()}/status").read_text().splitlines()
     except OSError:  # not Linux
         return None
     found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]

@@ -8,23 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from timing.axes import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    BudgetAxis,
-    Label,
-    finish_counts,
-    label_ends,
-    log_axis,
-    new_figure,
-    tidy,
-)
+from timing import axes as look
 from timing.contest import Outcome
 from timing.results import grouped
 
@@ -32,15 +16,20 @@ from . import auto, curve
 from .settings import AUTO, GRANULARITIES
 from .simulate import Simulated
 
-POLICY_COLOURS = {"depth": ORANGE, "agenda": BLUE, "search": GREEN}
-GRANULARITY_COLOURS = dict(zip(GRANULARITIES, (BLUE, RED, GREEN)))
-PHASE_COLOURS = {"recording": SKY, "analysis": RED, "dispatch": ORANGE, "running": GREY}
+POLICY_COLOURS = {"depth": look.ORANGE, "agenda": look.BLUE, "search": look.GREEN}
+GRANULARITY_COLOURS = dict(zip(GRANULARITIES, (look.BLUE, look.RED, look.GREEN)))
+PHASE_COLOURS = {
+    "recording": look.SKY,
+    "analysis": look.RED,
+    "dispatch": look.ORANGE,
+    "running": look.GREY,
+}
 RATIO_TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 4, 6, 8)
 
 
 def simulation(rows: Sequence[Simulated], title: str) -> Figure:
     """Draw launches, and the time to find them, against batch size; a column per granularity."""
-    figure = new_figure(
+    figure = look.new_figure(
         13, 7.6, f"Nodes before, launches after: {title}",
         "median of fresh minibatches, no limit on the analysis",
     )  # fmt: skip
@@ -53,31 +42,31 @@ def simulation(rows: Sequence[Simulated], title: str) -> Figure:
         first = next(iter(policies.values()))
         sizes = [row.batch_size for row in first]
         labels = [
-            _line(above, sizes, [r.nodes for r in first], "nodes before", GREY),
-            _line(above, sizes, [r.lower_bound for r in first], "lower bound", BLACK, ":"),
+            _line(above, sizes, [r.nodes for r in first], "nodes before", look.GREY),
+            _line(above, sizes, [r.lower_bound for r in first], "lower bound", look.BLACK, ":"),
         ]
-        low: List[Label] = []
+        low: List[look.Label] = []
         for policy, group in policies.items():
             colour = POLICY_COLOURS[policy]
             labels.append(_line(above, sizes, [r.launches for r in group], policy, colour))
             low.append(_line(below, sizes, [r.analysis_ms for r in group], policy, colour))
         above.set_title(f"granularity {granularity}", fontsize=11)
         for axes, texts, values in ((above, labels, counts), (below, low, times)):
-            finish_counts(axes, sizes, values, texts)
+            look.finish_counts(axes, sizes, values, texts)
         below.set_xlabel("samples in a minibatch")
     grid[0][0].set_ylabel("nodes, launches (log scale)")
     grid[1][0].set_ylabel("analysis of a minibatch, ms (log scale)")
     return figure
 
 
-def _line(axes: Any, x: Any, y: Any, text: str, colour: str, style: str = "-") -> Label:
+def _line(axes: Any, x: Any, y: Any, text: str, colour: str, style: str = "-") -> look.Label:
     axes.plot(x, y, style, color=colour, linewidth=1.8, marker="o", markersize=3)
-    return Label(x[-1], y[-1], text, colour)
+    return look.Label(x[-1], y[-1], text, colour)
 
 
 def curves(outcomes: Sequence[Outcome], title: str) -> Figure:
     """Draw the time of a minibatch against its analysis budget, for one batch size."""
-    figure = new_figure(
+    figure = look.new_figure(
         6.6 * len(outcomes), 5.6, f"What the analysis of a minibatch may cost: {title}",
         f"minibatches of {outcomes[0].batch_size}, plans made anew; median and quartiles of fresh "
         "minibatches",
@@ -96,39 +85,39 @@ def curves(outcomes: Sequence[Outcome], title: str) -> Figure:
 
 def _draw_curves(axes: Any, outcome: Outcome) -> None:
     lines = curve.curves(outcome)
-    scale = BudgetAxis([point.budget for own in lines.values() for point in own])
-    labels: List[Label] = []
+    scale = look.BudgetAxis([point.budget for own in lines.values() for point in own])
+    labels: List[look.Label] = []
     for granularity, own in lines.items():
         colour = GRANULARITY_COLOURS[granularity]
         x = [scale.place(point.budget) for point in own]
         y, low, high = np.array([point.total for point in own]).T
         axes.plot(x, y, "-o", color=colour, markersize=4, linewidth=1.8)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        labels.append(Label(x[-1], y[-1], granularity, colour))
+        labels.append(look.Label(x[-1], y[-1], granularity, colour))
         ready = scale.place(outcome.median(own[-1].label, "nodes"))
         axes.axvline(ready, color=colour, linewidth=0.9, linestyle=(0, (1, 3)))
         cached = f"{granularity}, {curve.CACHED}"
         y = outcome.median(cached, "ms")
         axes.plot([scale.place(0), x[-1]], [y, y], color=colour, linewidth=1, linestyle="--")
-        labels.append(Label(x[-1], y, cached, colour))
+        labels.append(look.Label(x[-1], y, cached, colour))
     best = curve.best(outcome)
     axes.plot(scale.place(best.budget), best.total.median, "o", markersize=13, fillstyle="none",
-              color=BLACK)  # fmt: skip
+              color=look.BLACK)  # fmt: skip
     _mark_auto(axes, scale.place(None), outcome)
     scale.draw(axes)
     axes.set_yscale("log")
-    log_axis(axes.yaxis)
-    tidy(axes)
-    label_ends(axes, labels, gap=0.05)
+    look.log_axis(axes.yaxis)
+    look.tidy(axes)
+    look.label_ends(axes, labels, gap=0.05)
 
 
 def _mark_auto(axes: Any, x: float, outcome: Outcome) -> None:
     y, setting = outcome.median(AUTO, "ms"), outcome.by_label[AUTO][-1].setting
-    axes.plot(x, y, "*", markersize=15, color=PURPLE, markeredgecolor=BLACK, zorder=5)
+    axes.plot(x, y, "*", markersize=15, color=look.PURPLE, markeredgecolor=look.BLACK, zorder=5)
     axes.annotate(
         f"auto: {setting}\n{y:,.0f} ms",
         (x, y), (-14, 34), textcoords="offset points", ha="right", fontsize=9,
-        arrowprops={"arrowstyle": "-", "color": BLACK, "linewidth": 0.8},
+        arrowprops={"arrowstyle": "-", "color": look.BLACK, "linewidth": 0.8},
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
     )  # fmt: skip
 
@@ -136,7 +125,7 @@ def _mark_auto(axes: Any, x: float, outcome: Outcome) -> None:
 def shares(outcomes: Sequence[Outcome], title: str) -> Figure:
     """Draw where the time goes as the budget grows, for one batch size."""
     columns = len(curve.curves(outcomes[0]))
-    figure = new_figure(
+    figure = look.new_figure(
         6.2 * columns, 4.1 * len(outcomes) + 0.6, f"Where the time of a minibatch goes: {title}",
         f"minibatches of {outcomes[0].batch_size}, plans made anew; shares of the medians, and "
         "their sum in ms",
@@ -152,7 +141,7 @@ def shares(outcomes: Sequence[Outcome], title: str) -> Figure:
 
 
 def _draw_shares(axes: Any, outcome: Outcome, own: Sequence[curve.Point]) -> None:
-    scale = BudgetAxis([point.budget for point in own])
+    scale = look.BudgetAxis([point.budget for point in own])
     x = [scale.place(point.budget) for point in own]
     medians = [[outcome.median(p.label, phase) for p in own] for phase in PHASE_COLOURS]
     parts = np.maximum(medians, 0)
@@ -163,10 +152,10 @@ def _draw_shares(axes: Any, outcome: Outcome, own: Sequence[curve.Point]) -> Non
         axes.text(place, 101.5, f"{total:,.0f}", ha="center", fontsize=8)
     axes.set_ylim(0, 100)
     scale.draw(axes)
-    tidy(axes)
+    look.tidy(axes)
     middles = np.cumsum(percent[:, -1]) - percent[:, -1] / 2
-    labels = [Label(x[-1], y, *item) for y, item in zip(middles, PHASE_COLOURS.items())]
-    label_ends(axes, labels, gap=0.07)
+    labels = [look.Label(x[-1], y, *item) for y, item in zip(middles, PHASE_COLOURS.items())]
+    look.label_ends(axes, labels, gap=0.07)
 
 
 #: The plain loop is drawn where "auto" takes at least so much of its time.
@@ -177,7 +166,7 @@ def verdicts(found: Sequence[auto.Verdict], titles: Dict[str, str]) -> Figure:
     """Draw how "auto" compares with the best fixed setting, and with the plain loop."""
     panels = grouped(found, lambda v: (v.final.workload, v.final.kind))
     close = [v for v in found if v.plain_ratio.median > CLOSE]
-    figure = new_figure(
+    figure = look.new_figure(
         11, 1.6 + 0.26 * (len(found) + len(close) + 1.2 * len(panels)),
         "“auto” against the best fixed setting of each case",
         "ratio of the times of a minibatch, median and quartiles over rounds; blue is within the "
@@ -216,18 +205,18 @@ def _finish_ratios(axes: Any, drawn: Sequence[Any]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(RATIO_TICKS))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
-    axes.axvline(auto.AUTO_BAR, color=BLACK, linewidth=1)
-    axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+    axes.axvline(auto.AUTO_BAR, color=look.BLACK, linewidth=1)
+    axes.axvline(1, color=look.GREY, linewidth=0.8, linestyle=":")
     axes.set_xlabel("time of “auto” / time of the best fixed setting "
                     f"(line: bar {auto.AUTO_BAR:.2f})")  # fmt: skip
-    tidy(axes)
+    look.tidy(axes)
     axes.grid(axis="y", visible=False)
 
 
 def _draw_ratio(axes: Any, y: float, ratio: Any, bar: float, marker: str) -> None:
-    colour = BLUE if ratio.median <= bar else RED
+    colour = look.BLUE if ratio.median <= bar else look.RED
     if marker == "D":  # a bar of its own, not the line through all rows
-        axes.plot([bar, bar], [y - 0.35, y + 0.35], color=BLACK, linewidth=1)
+        axes.plot([bar, bar], [y - 0.35, y + 0.35], color=look.BLACK, linewidth=1)
     axes.plot([ratio.low, ratio.high], [y, y], color=colour, linewidth=2)
     axes.plot(ratio.median, y, marker, color=colour, markersize=7,
               fillstyle="full" if marker == "o" else "none")  # fmt: skip

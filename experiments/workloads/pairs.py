@@ -17,7 +17,7 @@ from relatedness.data import Sample, build_vocab, encode, load_corpus
 from relatedness.model import RelatednessModel
 from relatedness.trees import Pair, Tree
 
-from .base import Workload
+from .base import Workload, WorkloadError
 
 
 def embedded_pairs() -> List[Pair]:
@@ -70,7 +70,9 @@ def embedded(limit: Optional[int] = None, **sizes: int) -> Workload:
     return relatedness(embedded_pairs()[:limit], "embedded", title, **sizes)
 
 
-def sick(directory: Path, limit: Optional[int] = None, **sizes: int) -> Workload:
-    """Relatedness on the training pairs of SICK, in any layout that `load_corpus` knows."""
-    pairs = load_corpus(directory, splits=("train",)).splits["train"]
+def sick(data: Optional[Path], limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Relatedness on the training pairs of SICK, in any format that `load_corpus` knows."""
+    if data is None:
+        raise WorkloadError("workload sick needs --data DIR, a folder with sentence pairs")
+    pairs = load_corpus(data, splits=("train",)).splits["train"]
     return relatedness(pairs[:limit], "sick", "Tree-LSTM, SICK", **sizes)

@@ -130,3 +130,11 @@ def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes
     ]
     title = f"BiLSTM tagger, {source}"
     return labelling("sequences", title, "sentences", samples, model, [model.embedding.weight])
+
+
+def wandering(
+    wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
+) -> Workload:
+    """Put the tagger on minibatches that each have a size of their own."""
+    made = tagging(wikiner, limit, **sizes)
+    return made._replace(name="wandering", title=f"{made.title}, half to twice", wanders=True)

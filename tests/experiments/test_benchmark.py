@@ -91,13 +91,15 @@ def test_words_are_counted_without_padding():
 def test_the_program_writes_every_figure_and_draws_them(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(
-        program, "measure_in_process", lambda path, argv, *what: asked.append(what) or FIGURES
-    )
+        program, "measure_in_process",
+        lambda path, argv, *what, **how: asked.append(argv[-3:]) or FIGURES,
+    )  # fmt: skip
     output = tmp_path / "deep" / "b.json"
     argv = [*TINY, "--batch-sizes", "4,1", "--json", str(output), "--picture",
             str(tmp_path / "picture")]  # fmt: skip
     assert program.main(argv) == 0
-    assert asked == [(mode, kind) for kind in KINDS for mode in ("manual", "dynamic")]
+    modes = ("manual", "dynamic")
+    assert asked == [["--fresh", mode, kind] for kind in KINDS for mode in modes]
     printed = capsys.readouterr().out
     assert "Speed by batch size, training" in printed and "peak RSS" in printed
     assert "us per cell call" in printed and "dynamic against" in printed
@@ -157,10 +159,9 @@ def test_recording_is_timed_without_the_walk(monkeypatch, pairs):
 
 
 def test_a_fresh_process_that_fails_is_an_error():
-    with pytest.raises(fresh.FreshError, match="manual, training ended with 2: error: .*nowhere"):
-        fresh.measure_in_process(
-            Path(program.__file__), ["--data", "nowhere"], "manual", "training"
-        )
+    argv = ["--data", "nowhere", "--fresh", "manual", "training"]
+    with pytest.raises(fresh.FreshError, match="the process of it ended with 2: error: .*nowhere"):
+        fresh.measure_in_process(program.__file__, argv, "of it", quiet=True)
 
 
 def outcome(kind, size, rates, workload="pairs", **analysis):

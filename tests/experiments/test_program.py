@@ -10,7 +10,7 @@ import pytest
 
 import tree_lstm_relatedness as program
 from relatedness import training
-from relatedness.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.learning_curve import draw_learning_curve
 from relatedness.steps import read_steps
 from workloads.runner import MODES, Runner
@@ -309,15 +309,6 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     assert (tmp_path / "last").read_bytes() == before
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path):
-    train(tmp_path, "--epochs", 1)
-    content = (tmp_path / "last").read_bytes()
-    for name, damaged in (("cut", content[:-200]), ("empty", b""), ("other", b"PK" * 50)):
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=f"{name}: not a whole checkpoint"):
-            read_checkpoint(tmp_path / name)
-
-
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     train(tmp_path, "--epochs", 1)
     checkpoint = read_checkpoint(tmp_path / "last")
@@ -325,27 +316,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     model = program.assemble(args, program.read_pairs(args)).model
     with pytest.raises(CheckpointError, match="does not fit the model"):
         checkpoint.restore(model)
-
-
-def test_a_checkpoint_restores_parameters_and_states(tmp_path):
-    args = program.make_parser().parse_args(["train", *TINY])
-    parts = program.assemble(args, program.read_pairs(args))
-    args.granularity, args.policy = "block", "depth"  # one setting, as others may round otherwise
-    runner = program.make_runner(args, parts)
-    samples = parts.samples("train")
-    runner.step(samples)
-    write_checkpoint(tmp_path / "c", parts.model, runner.trainer, parts.vocab, {"epoch": 3})
-    expected = runner.predict(samples).asnumpy()
-    runner.step(samples)
-    after = runner.predict(samples).asnumpy()
-    checkpoint = read_checkpoint(tmp_path / "c")
-    assert checkpoint.state == {"epoch": 3}
-    assert checkpoint.vocab.idx_to_token == parts.vocab.idx_to_token
-    checkpoint.restore(parts.model, runner.trainer)
-    np.testing.assert_array_equal(runner.predict(samples).asnumpy(), expected)
-    runner.step(samples)
-    np.testing.assert_allclose(runner.predict(samples).asnumpy(), after, rtol=1e-6)
-    assert np.abs(after - expected).max() > 1e-3
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path, capsys):
