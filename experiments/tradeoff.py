@@ -75,7 +75,7 @@ def show_auto(output: Path, cases: Sequence[Any], titles: Dict[str, str]) -> Lis
     """Draw all cases in one picture."""
     found = [auto.Verdict(case) for case in cases]
     save(pictures.verdicts(found, titles), output / "auto")
-    return [auto.table(found, titles), auto.heat_table(cases, titles)]
+    return [auto.table(found, titles)]
 
 
 class Study(NamedTuple):

@@ -179,16 +179,3 @@ def table(found: Sequence[Verdict], titles: Dict[str, str]) -> Table:
              "missed: " + ", ".join(v.missed) if v.missed else "met", v.timed)
         )  # fmt: skip
     return Table('"auto" against every fixed setting', columns, rows)
-
-
-def heat_table(cases: Sequence[Case], titles: Dict[str, str]) -> Table:
-    """Lay out how all fixed settings did in the heats, the fastest first."""
-    columns = (Column("workload"), Column("kind"), Column("batch", "d"), Column("setting"),
-               Column("ms", ",.2f"), Column("launches", ",.0f"))  # fmt: skip
-    rows = [
-        (titles[heats.workload], heats.kind, heats.batch_size, label, heats.median(label, "ms"),
-         heats.median(label, "launches"))
-        for heats, _ in cases
-        for label in ranked(heats)
-    ]  # fmt: skip
-    return Table("Heats: every fixed setting", columns, rows)

@@ -114,25 +114,7 @@ def test_pairs_from_a_pipe_are_scored(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "error: <stdin>:7: word id 4, expected 3\n"
 
 
-def write(folder, pairs, times):
-    """Write pairs in the treelstm layout, each several times."""
-    columns = {
-        "a.toks": lambda pair: " ".join(pair.tokens_a),
-        "b.toks": lambda pair: " ".join(pair.tokens_b),
-        "a.parents": lambda pair: " ".join(str(head + 1) for head in pair.tree_a.heads),
-        "b.parents": lambda pair: " ".join(str(head + 1) for head in pair.tree_b.heads),
-        "sim.txt": lambda pair: str(pair.score),
-    }
-    for split in ("train", "dev", "test"):
-        (folder / split).mkdir(parents=True)
-        for name, column in columns.items():
-            lines = [column(pair) + "\n" for pair in pairs for _ in range(times)]
-            (folder / split / name).write_text("".join(lines))
-        ids = "".join(f"{i}\n" for i in range(len(pairs) * times))
-        (folder / split / "id.txt").write_text(ids)
-
-
-def test_processes_of_a_launcher_train_one_model(tmp_path, corpus):
+def test_processes_of_a_launcher_train_one_model(tmp_path, corpus, write_pairs):
     """Two workers whose halves are equal train as one process does that has one of the halves."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -140,7 +122,9 @@ def test_processes_of_a_launcher_train_one_model(tmp_path, corpus):
     common = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port),
               "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1"}  # fmt: skip
     for times in (1, 2):
-        write(tmp_path / f"data{times}", corpus.splits["train"][:10], times)
+        pairs = [pair for pair in corpus.splits["train"][:10] for _ in range(times)]
+        named = [pair._replace(name=str(i)) for i, pair in enumerate(pairs)]
+        write_pairs(tmp_path / f"data{times}", named)
     command = ["train", *TINY, "--batch-size", "4", "--epochs", "2"]
     arguments = [*command, "--kvstore", "dist_sync", "--data", tmp_path / "data2"]
     processes = [

@@ -289,21 +289,14 @@ def test_options_out_of_range_are_answered_by_one_line(capsys, arguments, reason
     assert "--help" in message
 
 
-def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
+def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys, corpus, write_pairs):
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
     assert train(tmp_path, "--epochs", 1) == 2
     assert "--resume goes on from it" in capsys.readouterr().err
     assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
     assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
-    pairs = tmp_path / "pairs"
-    for split in ("train", "dev", "test"):
-        (pairs / split).mkdir(parents=True)
-        for name, line in zip(
-            ("a.toks", "b.toks", "a.parents", "b.parents", "sim.txt", "id.txt"),
-            ("so", "so", "0", "0", "5", "1"),
-        ):
-            (pairs / split / name).write_text(line + "\n")
+    pairs = write_pairs(tmp_path / "pairs", corpus.splits["test"][:3])
     assert train(tmp_path, "--epochs", 2, "--resume", "--data", pairs) == 2
     assert "last was trained on other pairs" in capsys.readouterr().err
     assert (tmp_path / "last").read_bytes() == before
