@@ -27,7 +27,7 @@ import mxnet as mx
 import numpy as np
 
 from baselines.products import TRAINING, BareProducts
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.scope import RUNTIME
 from workloads.runner import Runner
 
