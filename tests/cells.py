@@ -1,15 +1,24 @@
-"""Cells whose calls tests count, programs over them, and how launches are counted."""
+"""Cells and programs over them that several tests share, and how launches are counted."""
 
 from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.modes import FLOATS, RECORDING
+from gluon_dynbatch.plan.check import check_plan, check_transposed
+from gluon_dynbatch.plan.plan import Plan
+from gluon_dynbatch.plan.transpose import Head, transpose
+from gluon_dynbatch.schedule import check_groups, lower_bound
+from gluon_dynbatch.schedule.dependencies import check_graph
 from gluon_dynbatch.testing import check_against_loop
 
-WIDTH = 4
+#: Features of every vector, and words of the vocabulary.
+WIDTH, WORDS = 4, 7
 
 
 class Unary(gdb.DynamicHybridBlock):
@@ -36,6 +45,24 @@ class Binary(gdb.DynamicHybridBlock):
         return self.dense(F.concat(left, right, dim=1))
 
 
+class Gate(gdb.DynamicHybridBlock):
+    """Two inputs and two results, with parameters of its own."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.weight_x = self.params.get("weight_x", shape=(2 * WIDTH, WIDTH))
+            self.weight_h = self.params.get("weight_h", shape=(2 * WIDTH, WIDTH))
+
+    def hybrid_forward(self, F, x, h, weight_x, weight_h):
+        left = F.FullyConnected(x, weight_x, no_bias=True, num_hidden=2 * WIDTH)
+        right = F.FullyConnected(h, weight_h, no_bias=True, num_hidden=2 * WIDTH)
+        update, candidate = F.split(left + right, num_outputs=2, axis=1)
+        state = F.sigmoid(update) * F.tanh(candidate)
+        # Without identity, hybridized MXNet 1.9.1 itself fails when x and h are one array.
+        return state, state + F.identity(h)
+
+
 class ChildSum(gdb.DynamicHybridBlock):
     """A child-sum Tree-LSTM (Tai, Socher, Manning 2015, arXiv:1503.00075), equations 2 to 8."""
 
@@ -54,9 +81,9 @@ class ChildSum(gdb.DynamicHybridBlock):
         i, o, u = F.split(gates, num_outputs=3, axis=1)
         c = F.sigmoid(i) * F.tanh(u)
         if states:
-            place = self.forget_input(x)
+            forget = self.forget_input(x)
             c = c + F.add_n(
-                *[F.sigmoid(place + self.forget_hidden(h)) * m for h, m in zip(states, memories)]
+                *[F.sigmoid(forget + self.forget_hidden(h)) * m for h, m in zip(states, memories)]
             )
         return F.sigmoid(o) * F.tanh(c), c
 
@@ -68,6 +95,13 @@ class Attention(gdb.DynamicHybridBlock):
         return F.dot(F.softmax(F.dot(query, memory, transpose_b=True)), memory)
 
 
+class Pool(gdb.DynamicHybridBlock):
+    """Reduces over the rows of one sample, which therefore cannot be joined along them."""
+
+    def hybrid_forward(self, F, rows):
+        return F.mean(rows, axis=0, keepdims=True), F.max(rows, axis=0, keepdims=True)
+
+
 class TreeNet(gdb.DynamicHybridBlock):
     """A child-sum tree over word vectors: a node is a list of nodes."""
 
@@ -76,8 +110,8 @@ class TreeNet(gdb.DynamicHybridBlock):
         self.cell = cell
 
     def forward(self, node, x):
-        made = [self(child, x) for child in node]
-        return self.cell(x, [h for h, _ in made], [m for _, m in made])
+        children = [self(child, x) for child in node]
+        return self.cell(x, [h for h, _ in children], [m for _, m in children])
 
 
 class Output(gdb.DynamicHybridBlock):
@@ -87,11 +121,54 @@ class Output(gdb.DynamicHybridBlock):
         return F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1))
 
 
-def ready(block):
-    mx.random.seed(1)
-    block.initialize(mx.init.Uniform(0.7))
+class Apply(gdb.DynamicHybridBlock):
+    """A cell that does what it is given."""
+
+    def __init__(self, fn, **kwargs):
+        super().__init__(**kwargs)
+        self._fn = fn
+
+    def hybrid_forward(self, F, *args):
+        return self._fn(F, *args)
+
+
+def cell(fn):
+    """Make a hybridized cell without parameters of a function of ``F`` and arrays."""
+    block = Apply(fn, prefix="the_cell_")
     block.hybridize()
     return block
+
+
+class Cells(gdb.DynamicHybridBlock):
+    """One network with cells of many kinds."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.linear, self.other, self.gate, self.child_sum = (
+                Unary(),
+                Unary(),
+                Gate(),
+                ChildSum(),
+            )
+            self.lookup, self.pool = Attention(), Pool()
+            self.rows = gdb.convert(
+                nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu")
+            )
+            self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
+            self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
+
+
+def ready(block, scale=0.7):
+    """Initialise with the same values each time, and hybridize."""
+    mx.random.seed(1)
+    block.initialize(mx.init.Uniform(scale))
+    block.hybridize()
+    return block
+
+
+def make_cells():
+    return ready(Cells(), 0.8)
 
 
 def dense(**kwargs):
@@ -99,9 +176,25 @@ def dense(**kwargs):
     return ready(gdb.convert(nn.Dense(3, in_units=4, **kwargs)))
 
 
-def inputs(count):
+def array(*shape, seed=0, **kwargs):
+    """Return the same random array each time."""
+    values = np.random.RandomState(sum(shape) + seed).uniform(-1, 1, shape)
+    return mx.nd.array(values, **{"dtype": "float32", **kwargs})
+
+
+def inputs(count, width=WIDTH):
     random = np.random.RandomState(0)
-    return [mx.nd.array(random.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]
+    return [mx.nd.array(random.uniform(-1, 1, (1, width))) for _ in range(count)]
+
+
+def attached(arrays):
+    """Attach a gradient to every array."""
+    for x in arrays:
+        x.attach_grad()
+    return arrays
+
+
+# Programs of one sample
 
 
 def chain(cells, x):
@@ -119,6 +212,87 @@ def tree(a, join, shape):
 
 def complete(height, x):
     return x if not height else (complete(height - 1, x), complete(height - 1, x))
+
+
+def run_tree(net: Cells, tree: Any) -> Tuple[Any, Any]:
+    """Run a child-sum cell bottom up; a leaf is a word, an inner node reads word 0."""
+    children = [run_tree(net, child) for child in tree] if isinstance(tree, list) else []
+    word = mx.nd.array([0 if isinstance(tree, list) else tree], dtype="int32")
+    return net.child_sum(net.embedding(word), [h for h, _ in children], [c for _, c in children])
+
+
+def run_sequence(net: Cells, sequence: Dict[str, Any]) -> Any:
+    """Project all rows at once, run them one by one, and join the states."""
+    rows = net.rows(net.embedding(sequence["words"]) * sequence["scale"])
+    state, states = sequence["start"], []
+    for i in range(len(rows)):
+        out, state = net.gate(rows[i : i + 1] if i % 2 else rows[i].reshape((1, -1)), state)
+        states.append(out)
+    both = mx.nd.concat(*states, dim=0)
+    return [net.rows(both), both.reshape((1, -1)), net.pool(both[len(rows) // 2 :]), state]
+
+
+TREE_BATCH = [[1, [2, 3]], 4, [[5], 6, 0], [1, [2, 3]]]
+
+
+def tree_losses(net: Cells, trees: Any = TREE_BATCH) -> List[Any]:
+    return [(run_tree(net, tree)[0] ** 2).sum() for tree in trees]
+
+
+# What comes of them
+
+
+def gradients(net: Any) -> Dict[str, np.ndarray]:
+    """Return the gradients of all parameters that have one."""
+    params = net.collect_params().items()
+    return {name: p.grad().asnumpy() for name, p in params if p.grad_req != "null"}
+
+
+def assert_close(wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], rtol=1e-4) -> None:
+    assert wanted.keys() == got.keys()
+    for name in wanted:
+        np.testing.assert_allclose(got[name], wanted[name], rtol, 1e-5, err_msg=name)
+
+
+def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
+    """Compare lists of arrays of MXNet or of NumPy."""
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        a, b = (x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in (a, b))
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol, atol)
+
+
+def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> List[Head]:
+    """Return some results of a plan that can have a gradient, or all, as heads."""
+    graph, heads = plan.graph, []
+    for slot in range(len(graph.slot_unit)) if slots is None else slots:
+        unit = graph.slot_unit[slot]
+        segment = graph.segments[graph.segment[unit]]
+        port = segment.outputs[slot - graph.slot0[unit]]
+        if segment.mode & RECORDING and port.dtype in FLOATS:
+            shape = (int(graph.dependencies.rows[unit]), port.row_size)
+            heads.append(Head(slot, 0, shape, port.dtype, segment.context))
+    return heads
+
+
+def check_invariants(batch: gdb.Batch) -> int:
+    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
+    if batch.plan is None:
+        assert batch.report.launches == 0
+        return 0
+    graph = batch.plan.graph.dependencies
+    check_graph(graph)
+    groups = np.full(graph.size, -1, np.int32)
+    for number, launch in enumerate(batch.plan.launches):
+        groups[launch.units] = number
+    check_groups(graph, groups)
+    check_plan(batch.plan)
+    for heads in (heads_of(batch.plan), heads_of(batch.plan)[::3]):
+        check_transposed(batch.plan, heads, transpose(batch.plan, heads))
+    launches = len(batch.plan.launches)
+    assert lower_bound(graph) <= launches <= graph.size
+    return launches
 
 
 def widths(batch):

@@ -15,6 +15,7 @@ from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, Race
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.report import FlushReport
 from gluon_dynbatch.schedule import Analysis
+from tests.cells import equal, ready
 
 
 @pytest.fixture
@@ -23,10 +24,7 @@ def net():
 
 
 def make_net():
-    dense = gdb.convert(gluon.nn.Dense(3, in_units=3, activation="tanh"))
-    dense.initialize(mx.init.Xavier())
-    dense.hybridize()
-    return dense
+    return ready(gdb.convert(gluon.nn.Dense(3, in_units=3, activation="tanh")))
 
 
 class Clock:
@@ -86,11 +84,6 @@ def settle(clock, do, seconds, most=100):
     return ran, batch
 
 
-def equal(got, wanted):
-    for a, b in zip(got, wanted):
-        np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-5, atol=1e-6)
-
-
 # What is settled by the clock
 
 
@@ -137,7 +130,7 @@ def test_an_exception_leaves_no_trial_behind(net, clock, monkeypatch):
             run(net, itertools.chain(samples, _fail()))
     batch, got = run(net, samples)
     assert seen == [] and batch.report.nodes == 40
-    equal(got, [net(x) for x in samples])
+    equal(got, [net(x) for x in samples], 1e-5)
 
 
 def _fail():
@@ -172,10 +165,11 @@ def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(ne
     assert "launches are hardly wider than calls" in batch.report.choice
 
 
-def test_minibatches_of_reading_scopes_may_grow(net):
-    for count in (5, 30, 30, 30, 100, 100, 100):
+@pytest.mark.parametrize("sizes", [(5, 30, 30, 30, 100, 100, 100), (40, 40, 20, 3)])
+def test_minibatches_of_reading_scopes_may_grow_and_shrink(net, sizes):
+    for count in sizes:
         batch = run_reading(net, rows(count))
-    assert batch.report.at_once == 100 and not batch.report.flushes
+    assert batch.report.at_once == sizes[-1] and not batch.report.flushes
 
 
 @pytest.mark.parametrize(
@@ -202,7 +196,7 @@ def test_calls_at_once_take_part_where_the_account_is_open(net, clock, monkeypat
     assert batch.report.at_once == 40 and len(ran) <= 12
     _, got = run(net, samples)
     assert all(type(y) is mx.nd.NDArray for y in got)
-    equal(got, [net(x) for x in samples])
+    equal(got, [net(x) for x in samples], 1e-5)
     assert "at once     40 calls" in str(batch.report)
 
 
@@ -301,15 +295,6 @@ def test_whatever_comes_every_place_stops_waiting(clock):
     assert len(ran) <= MOST_SCOPES + auto.PATIENCE
 
 
-def test_another_model_than_expected_is_recorded(net):
-    other = make_net()
-    run_at_once = [run(net, rows(1))[0] for _ in range(3)][-1]
-    assert run_at_once.report.at_once == 1
-    batch, _ = run(other, rows(20))
-    assert batch.report.at_once == 0 and batch.report.nodes == 20
-    assert run(other, rows(20))[0].report.nodes == 20
-
-
 def test_recording_begins_when_more_calls_come_than_expected(net):
     for _ in range(2):
         run(net, rows(1))
@@ -317,15 +302,9 @@ def test_recording_begins_when_more_calls_come_than_expected(net):
     batch, got = run(net, samples)
     assert batch.report.at_once == GROWTH and batch.report.nodes == 60 - GROWTH
     assert type(got[0]) is mx.nd.NDArray and type(got[-1]) is LazyNDArray
-    equal(got, [net(x) for x in samples])
+    equal(got, [net(x) for x in samples], 1e-5)
     batch, _ = run(net, samples)
     assert batch.report.at_once == 0, "they have been recognised as another workload"
-
-
-def test_what_is_smaller_than_what_runs_at_once_does_too(net):
-    for count in (40, 40, 20, 3):
-        batch = run_reading(net, rows(count))
-    assert batch.report.at_once == 3 and not batch.report.flushes
 
 
 def test_gradients_over_calls_at_once_and_recorded_ones(net):
@@ -348,12 +327,16 @@ def test_hybridizing_anew_ends_what_was_expected(net):
     assert batch.report.at_once == 0 and batch.report.flushes[0].granularity == "block"
 
 
-def test_two_places_are_two_call_sites(net):
-    for _ in range(2):
-        run(net, rows(1))
+def test_another_place_or_model_is_recorded(net):
+    for _ in range(3):
+        at_once = run(net, rows(1))[0]
+    assert at_once.report.at_once == 1
     with gdb.batching() as batch:
         net(rows(1)[0])
     assert batch.report.at_once == 0 and batch.report.nodes == 1
+    for _ in range(2):
+        batch, _ = run(make_net(), rows(20))
+        assert batch.report.at_once == 0 and batch.report.nodes == 20
 
 
 def test_blocks_that_are_not_dynamic_are_counted_too():

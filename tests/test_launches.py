@@ -86,10 +86,6 @@ def test_samples_of_one_shape(a, b, policy):
     """
     for granularity, wanted in {"graph": 1, "block": 3, "operator": 3}.items():
         assert launches(lambda x: chain([a, b, a], x), inputs(5), granularity, policy) == wanted
-
-
-def test_one_sample_alone_has_one_shape(a, b):
-    assert launches(lambda x: chain([a, b, a], x), inputs(1), "graph") <= 3
     assert launches(lambda x: chain([a, b, a], x), inputs(1), "block") == 3
 
 
@@ -337,21 +333,3 @@ def test_at_operator_granularity_only_the_operator_runs_alone(a):
     )
     assert sum(one.calls for one in batch.report.alone) == 3
     assert sorted(widths(batch)) == [1, 1, 1, 3, 3]
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_strict_refuses_what_would_run_alone(granularity):
-    net = ready(Output())
-    with pytest.raises(gdb.NotMergedError, match="SoftmaxOutput"), gdb.batching(
-        granularity=granularity, strict=True
-    ):
-        outputs = [net(x) for x in inputs(3)]
-    del outputs
-
-
-def test_nothing_ran_alone_if_everything_merges(a, join):
-    with gdb.batching(granularity="operator") as batch:
-        outputs = [tree(a, join, complete(2, x)) for x in inputs(3)]
-    del outputs
-    assert batch.report.alone == []
-    assert "ran alone" not in str(batch.report)

@@ -3,13 +3,11 @@
 The reference is the same use of a real array of equal values.
 """
 
-# ruff: noqa: F811
 from __future__ import annotations
 
 import copy
 import pickle
-import threading
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict
 
 import mxnet as mx
 import numpy as np
@@ -18,25 +16,49 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
-from gluon_dynbatch.record.recorder import STATE
-from tests.misuse.shift import SHAPE, check_use, host, real, same, shift, values
+from tests.cells import cell
+from tests.common import host, nothing_is_left_behind, same
 
-__all__ = ["shift"]
+__all__ = ["nothing_is_left_behind"]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    yield
-    assert STATE.batch is None and STATE.recorder is None
+SHAPE = (4, 3, 2)
+SHIFT = cell(lambda F, x, by: x + by)
+
+
+def values(*shape: int) -> np.ndarray:
+    return np.random.RandomState(0).uniform(-1, 1, shape or SHAPE).astype("float32")
+
+
+def real(*shape: int) -> mx.nd.NDArray:
+    return mx.nd.array(values(*shape) + 1)
+
+
+def lazy(*shape: int) -> mx.nd.NDArray:
+    """Return an array of the same values, recorded if a scope is open."""
+    return SHIFT(mx.nd.array(values(*shape)), 1)
+
+
+def check_use(use: Callable[[Any], Any], *shape: int) -> None:
+    """Compare a use while the value is pending, after a flush, and after the scope."""
+    wanted = use(real(*shape))
+    with gdb.batching(policy="depth") as batch:
+        pending, flushed, later = use(lazy(*shape)), lazy(*shape), lazy(*shape)
+        batch.flush()
+        assert not flushed.pending
+        flushed = use(flushed)
+        in_scope = host(flushed)
+    for got in (pending, in_scope, flushed, use(later)):
+        same(got, wanted)
 
 
 # What it is
 
 
-def test_what_is_known_without_running(shift):
+def test_what_is_known_without_running():
     x = mx.nd.array(values(), dtype="float64")
     with gdb.batching(policy="depth") as batch:
-        y = shift(x, 1)
+        y = SHIFT(x, 1)
         assert isinstance(y, mx.nd.NDArray) and type(y) is LazyNDArray
         assert (y.shape, y.ndim, y.size, y.stype) == (SHAPE, 3, 24, "default")
         assert y.dtype is np.float64 and y.context == y.ctx == mx.cpu()
@@ -80,8 +102,8 @@ OPERATORS: Dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", OPERATORS.values(), ids=OPERATORS)
-def test_operators(shift, use):
-    check_use(shift, use)
+def test_operators(use):
+    check_use(use)
 
 
 # Indexing, against NumPy
@@ -102,38 +124,38 @@ ADVANCED = [
 
 
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
-def test_indexing_is_that_of_numpy(shift, key):
+def test_indexing_is_that_of_numpy(key):
     wanted = (values() + 1)[key]
     wanted = np.asarray(wanted).reshape(np.shape(wanted) or (1,))
     same(real()[key], wanted)
-    check_use(shift, lambda y: y[key])
+    check_use(lambda y: y[key])
     with gdb.batching(policy="depth"):
-        got = shift(shift(mx.nd.array(values()), 1)[key], 1)
+        got = SHIFT(lazy()[key], 1)
     same(got, wanted + 1)
 
 
 @pytest.mark.parametrize("key", [slice(2, 1), slice(9, None), (0, slice(1, 1))], ids=str)
-def test_empty_slices_behave_as_on_a_real_array(shift, key):
+def test_empty_slices_behave_as_on_a_real_array(key):
     try:
         wanted = host(real()[key])
     except Exception as error:
         with gdb.batching(policy="depth"), pytest.raises(type(error)):
-            host(shift(mx.nd.array(values()), 1)[key])
+            host(lazy()[key])
         return
     with gdb.batching(policy="depth"):
-        got = shift(mx.nd.array(values()), 1)[key]
+        got = lazy()[key]
     same(got, wanted)
 
 
-def test_index_that_is_an_array(shift):
+def test_index_that_is_an_array():
     index = mx.nd.array([2, 0], dtype="int32")
-    check_use(shift, lambda y: y[index])
-    check_use(shift, lambda y: real()[y[0, :, 0].zeros_like().astype("int32")])
+    check_use(lambda y: y[index])
+    check_use(lambda y: real()[y[0, :, 0].zeros_like().astype("int32")])
 
 
-def test_basic_indexing_costs_no_flush_and_rows_no_call(shift):
+def test_basic_indexing_costs_no_flush_and_rows_no_call():
     with gdb.batching(policy="depth") as batch:
-        y = shift(mx.nd.array(values()), 1)
+        y = lazy()
         got = [y[1], y[1:3], y[-1][0], y[1:][1:][0], y[:, 1], y[::2, 1], y.reshape((2, 12))[1]]
         assert batch.report.flushes == []
     assert batch.report.nodes == 3
@@ -145,17 +167,6 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call(shift):
             wanted.reshape(2, 12)[1],
         ],
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("key", [4, -5, (0, 3), (0, 0, 2), (4, 0)], ids=str)
-def test_index_out_of_bounds(shift, key):
-    with gdb.batching(policy="depth") as batch:
-        y = shift(mx.nd.array(values()), 1)
-        with pytest.raises(IndexError):
-            y[key]
-        batch.flush()
-        with pytest.raises(IndexError):
-            y[key]
 
 
 # Shapes
@@ -178,7 +189,8 @@ SHAPES: Dict[str, Callable[[Any], Any]] = {
     "squeeze negative": lambda y: y[:, :, :1].squeeze(-1),
     "squeeze inplace": lambda y: y[:1].squeeze(inplace=True),
     "squeeze all": lambda y: y[:1, :1, :1].squeeze(), "flatten": lambda y: y.flatten(),
-    "flatten inplace": lambda y: y.flatten(inplace=True), "T": lambda y: y.T,
+    "flatten inplace": lambda y: y.flatten(inplace=True),
+    "flatten a vector": lambda y: y.reshape((-1,)).flatten(), "T": lambda y: y.T,
     "transpose": lambda y: y.transpose((1, 2, 0)),
     "transpose keyword": lambda y: y.transpose(axes=(2, 0, 1)),
     "swapaxes": lambda y: y.swapaxes(0, 2), "broadcast_to": lambda y: y[:1].broadcast_to((4, 3, 2)),
@@ -188,12 +200,8 @@ SHAPES: Dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", SHAPES.values(), ids=SHAPES)
-def test_shapes(shift, use):
-    check_use(shift, use)
-
-
-def test_flatten_of_a_vector(shift):
-    check_use(shift, lambda y: y.flatten(), 5)
+def test_shapes(use):
+    check_use(use)
 
 
 # Copies and conversions
@@ -226,43 +234,43 @@ CONVERSIONS: Dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("use", CONVERSIONS.values(), ids=CONVERSIONS)
-def test_conversions(shift, use):
-    check_use(shift, use)
+def test_conversions(use):
+    check_use(use)
 
 
 @pytest.mark.parametrize("text", [str, repr, "{}".format, "{!r:>5}".format])
-def test_printing(shift, text, capsys):
+def test_printing(text, capsys):
     with gdb.batching(policy="depth"):
-        got = text(shift(mx.nd.array(values()), 1))
+        got = text(lazy())
     assert got.replace("LazyNDArray", "NDArray") == text(real())
     print(real())
     wanted = capsys.readouterr().out
     with gdb.batching(policy="depth"):
-        print(shift(mx.nd.array(values()), 1))
+        print(lazy())
     assert capsys.readouterr().out.replace("LazyNDArray", "NDArray") == wanted
 
 
 @pytest.mark.parametrize("ask", [bool, lambda y: y.asscalar(), lambda y: 1 if y else 2])
-def test_more_than_one_value_is_no_scalar(shift, ask):
+def test_more_than_one_value_is_no_scalar(ask):
     with pytest.raises(ValueError) as wanted:
         ask(real())
     with gdb.batching(policy="depth"), pytest.raises(ValueError) as got:
-        ask(shift(mx.nd.array(values()), 1))
+        ask(lazy())
     assert str(got.value) == str(wanted.value)
 
 
-def test_hash_and_identity(shift):
+def test_hash_and_identity():
     with gdb.batching(policy="depth"):
-        y = shift(real(), 1)
+        y = SHIFT(real(), 1)
         known = {y: "y"}
         y.asnumpy()
-        assert known[y] == "y" and y in known and shift(real(), 1) not in known
+        assert known[y] == "y" and y in known and SHIFT(real(), 1) not in known
 
 
-def test_saved_and_loaded(shift, tmp_path):
+def test_saved_and_loaded(tmp_path):
     path = str(tmp_path / "arrays.params")
     with gdb.batching(policy="depth"):
-        y = shift(mx.nd.array(values()), 1)
+        y = lazy()
         mx.nd.save(path, {"y": y, "row": y[1]})
     same(mx.nd.load(path)["y"], real())
     same(mx.nd.load(path)["row"], real()[1])
@@ -270,79 +278,97 @@ def test_saved_and_loaded(shift, tmp_path):
     same(mx.nd.load(path), [real()])
 
 
+# Writing in place
+
+WRITES: Dict[str, Callable[[Any], Any]] = {
+    "+= number": lambda y: y.__iadd__(2), "+= array": lambda y: y.__iadd__(mx.nd.ones(SHAPE)),
+    "-=": lambda y: y.__isub__(2), "*=": lambda y: y.__imul__(2), "/=": lambda y: y.__itruediv__(2),
+    "%=": lambda y: y.__imod__(0.3), "+= itself": lambda y: y.__iadd__(y),
+    "[:] = number": lambda y: y.__setitem__(slice(None), 3),
+    "[:] = array": lambda y: y.__setitem__(slice(None), real() * 2),
+    "[:] = NumPy": lambda y: y.__setitem__(slice(None), values()),
+    "[1] = number": lambda y: y.__setitem__(1, 3), "[1] = row": lambda y: y.__setitem__(1, y[0]),
+    "[1:3] = list": lambda y: y.__setitem__(slice(1, 3), [[1, 2]]),
+    "[:, 0] =": lambda y: y.__setitem__((slice(None), 0), 3),
+    "[0, 1, 1] =": lambda y: y.__setitem__((0, 1, 1), 9),
+    "[[0, 2]] =": lambda y: y.__setitem__([0, 2], 3),
+    "[...] =": lambda y: y.__setitem__(Ellipsis, 1),
+    "out=": lambda y: mx.nd.elemwise_mul(y, y, out=y), "copyto": lambda y: real().copyto(y),
+    "by an operator": lambda y: mx.nd.reset_arrays(y, num_arrays=1),
+    "row[:] =": lambda y: y[1].__setitem__(slice(None), 3),
+    "rows += 1": lambda y: y[1:3].__iadd__(1),
+    "reshaped[:] =": lambda y: y.reshape((-1,)).__setitem__(slice(0, 5), 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writing_in_place(write):
+    """A write changes the array itself and nothing else, before a flush and after."""
+    wanted = real()
+    write(wanted)
+    with gdb.batching(policy="depth"):
+        before = lazy()
+        double = before * 2
+        write(before)
+        more = before * 3
+        flushed = lazy()
+        flushed.asnumpy()
+        write(flushed)
+        later = lazy()
+        untouched = lazy()
+    write(later)
+    for y in (before, flushed, later):
+        same(y, wanted)
+    same(double, real() * 2)
+    same(more, wanted * 3)
+    same(untouched, real())
+
+
+def test_augmented_assignment_keeps_the_object():
+    with gdb.batching(policy="depth"):
+        y = alias = lazy()
+        y += 1
+        assert y is alias
+        y *= 2
+    same(alias, (real() + 1) * 2)
+
+
+@pytest.mark.parametrize("where", ["pending", "after"])
+@pytest.mark.parametrize(
+    "key", [slice(None), 1, (1, 2), slice(1, 3), (slice(None), 0), (0, 1, 1), [0, 2]], ids=str
+)
+def test_assigned_to_a_real_array(key, where):
+    wanted = mx.nd.zeros(SHAPE)
+    wanted[key] = real()[key]
+    got = mx.nd.array(np.zeros(SHAPE))
+    with gdb.batching(policy="depth"):
+        y = lazy()
+        if where == "pending":
+            got[key] = y[key]
+    if where == "after":
+        got[key] = y if key == slice(None) else y[key]
+    same(got, wanted)
+
+
 # Later, elsewhere
 
 
-def test_used_after_its_scope(shift):
+def test_used_in_another_scope():
     with gdb.batching(policy="depth"):
-        y = shift(mx.nd.array(values()), 1)
-        row = y[1]
-    same(
-        [y + 1, row * 2, mx.nd.concat(y, y, dim=0)],
-        [real() + 1, real()[1] * 2, real().tile((2, 1, 1))],
-    )
-    same(shift(y, 1), real() + 1)
-
-
-def test_used_in_another_scope(shift):
-    with gdb.batching(policy="depth"):
-        y = shift(mx.nd.array(values()), 1)
+        y = lazy()
         row = y[1]
     with gdb.batching(policy="depth") as batch:
-        got = [shift(y, 1), y * 2, shift(row, 1), y[0] + 1, shift(y[:, 0], 1)]
+        got = [SHIFT(y, 1), y * 2, SHIFT(row, 1), y[0] + 1, SHIFT(y[:, 0], 1)]
         assert batch.report.flushes == []
     same(got, [real() + 1, real() * 2, real()[1] + 1, real()[0] + 1, real()[:, 0] + 1])
-
-
-def test_used_in_the_same_scope_after_a_flush(shift):
-    with gdb.batching(policy="depth") as batch:
-        y = shift(mx.nd.array(values()), 1)
-        batch.flush()
-        got = [shift(y, 1), y * 2, shift(y[1], 1)]
-    same(got, [real() + 1, real() * 2, real()[1] + 1])
-
-
-def test_outlives_its_scope_and_its_inputs(shift):
-    with gdb.batching(policy="depth"):
-        kept = [shift(mx.nd.array(values() * i), 1)[1] for i in range(20)]
-    same(kept, [mx.nd.array(values() * i)[1] + 1 for i in range(20)])
-
-
-def ask_from_another_thread(ask: Callable[[], Any]) -> List[Any]:
-    told: List[Any] = []
-
-    def run() -> None:
-        try:
-            told.append(ask())
-        except gdb.DynBatchError as error:
-            told.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive(), "the other thread hangs"
-    return told
-
-
-def test_asked_for_by_another_thread(shift):
-    """While it is pending it is refused, which does no harm; afterwards it is an array like any."""
-    with gdb.batching(policy="depth"):
-        y = shift(mx.nd.array(values()), 1)
-        (error,) = ask_from_another_thread(y.asnumpy)
-        assert isinstance(error, gdb.ScopeError)
-        for text in ("another thread", f"{__file__}:", "flush()"):
-            assert text in str(error)
-        z = y * 2
-    same(z, real() * 2)
-    same(ask_from_another_thread(y.asnumpy), [real()])
 
 
 # Gradients
 
 
-def test_gradients_through_views(shift):
+def test_gradients_through_views():
     def run(x):
-        y = shift(x, 1)
+        y = SHIFT(x, 1)
         return [
             y[1] * y[2], y[1:3].reshape((-1,)), (y[:, 1] ** 2).expand_dims(0), y[:1].squeeze() * 3,
             y.T, y[::2, ::-1], y.flatten() * y.detach().flatten(), y.copy(), y.astype("float64"),
@@ -355,26 +381,11 @@ def test_gradients_through_views(shift):
     gdb.testing.check_against_loop(run, samples)
 
 
-def test_attach_grad_to_a_lazy_array(shift):
+def test_attach_grad_to_a_lazy_array():
     x = mx.nd.array(values())
     with autograd.record(), gdb.batching(policy="depth"):
-        y = shift(x, 1)
+        y = SHIFT(x, 1)
         y.attach_grad()
-        loss = shift(y * 3, 0).sum()
+        loss = SHIFT(y * 3, 0).sum()
     loss.backward()
     same(y.grad, mx.nd.ones(SHAPE) * 3)
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_backward_and_grad(shift, inside):
-    x = mx.nd.array(values())
-    x.attach_grad()
-    with autograd.record():
-        with gdb.batching(policy="depth"):
-            y = shift(x, 1) * 2
-            loss = y.sum()
-            if inside:
-                loss.backward()
-        if not inside:
-            loss.backward()
-    same(x.grad, mx.nd.ones(SHAPE) * 2)

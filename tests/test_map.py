@@ -11,7 +11,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.misuse.refusals import refused
+from tests.common import refused
 
 
 def array(*shape):

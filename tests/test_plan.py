@@ -47,7 +47,6 @@ from tests.cells import (
     ready,
     tree,
 )
-from tests.strategies import heads_of
 
 GOLDEN = Path(__file__).parent / "golden"
 

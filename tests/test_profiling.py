@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, Dict, List
 
 import mxnet as mx
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run.backward import GradientTape
 from gluon_dynbatch.run.profiling import PROFILER
+from tests.cells import dense
+from tests.common import output_of
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
 PROGRAM = """
@@ -48,7 +45,7 @@ import gluon_dynbatch as gdb
 from tests.test_profiling import INPUTS, block
 profiler.set_config(filename=sys.argv[1], profile_all=True)
 net = block("toggled_")
-for turn in range(100):
+for turn in range(50):
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
         outputs = [net(x) for x in INPUTS]
         for _ in range(8):
@@ -68,10 +65,7 @@ INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
 
 
 def block(prefix: str) -> Any:
-    made = gdb.convert(nn.Dense(3, in_units=4, prefix=prefix))
-    made.initialize()
-    made.hybridize()
-    return made
+    return dense(prefix=prefix)
 
 
 def run(net: Any) -> None:
@@ -82,22 +76,11 @@ def run(net: Any) -> None:
     mx.nd.waitall()
 
 
-def output_of(program: str, path: Path) -> str:
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-W", "ignore", "-c", program, str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        command, cwd=root, env=environment, timeout=100, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: Any) -> Dict[str, List[float]]:
     """Return the names in the trace, each with the times at which entries begin and end."""
     path = tmp_path_factory.mktemp("profile") / "trace.json"
-    output_of(PROGRAM, path)
+    output_of(PROGRAM, str(path))
     found: Dict[str, List[float]] = {}
     for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
         if event.get("cat") == "gluon_dynbatch":
@@ -128,7 +111,7 @@ def test_nothing_is_made_while_the_profiler_does_not_run(monkeypatch):
 
 def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
     """MXNet dies if it does so within a call of MXNet in another thread, such as its own."""
-    assert output_of(TOGGLES, tmp_path / "trace.json") == "all turns\n"
+    assert output_of(TOGGLES, str(tmp_path / "trace.json")) == "all turns\n"
 
 
 @pytest.mark.parametrize("change", ["set_state", "set_config"])

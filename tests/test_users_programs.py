@@ -1,169 +1,141 @@
-"""Programs as users write them: contexts, nesting, sharing, long chains, results nobody holds."""
+"""Programs as users write them: contexts, sharing, long chains, results nobody holds."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import mxnet as mx
-import numpy as np
 import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests import strategies
-from tests.strategies import (
-    TREE_BATCH,
-    WIDTH,
-    Cells,
-    assert_close,
-    gradients,
-    make_cells,
-    run_sequence,
-    run_tree,
-    zero_gradients,
-)
+from tests.cells import WIDTH, Cells, array, attached, cell, gradients, make_cells
+from tests.common import ALL, loop_and_scope
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+def check(net, fn, samples, **options):
+    return check_against_loop(fn, samples, net.collect_params().values(), **options)
+
+
+@ALL
 def test_samples_on_two_contexts_in_one_scope(granularity):
-    contexts = [mx.cpu(0), mx.cpu(1)]
-    mx.random.seed(3)
-    net = Cells()
+    contexts, net = [mx.cpu(0), mx.cpu(1)], Cells()
     net.initialize(mx.init.Uniform(0.8), ctx=contexts)
     net.hybridize()
-    samples = []
-    for i in range(6):
-        x = mx.nd.random.uniform(-1, 1, (1, WIDTH)).as_in_context(contexts[i % 2])
-        x.attach_grad()
-        samples.append(x)
+    samples = attached([array(1, WIDTH, seed=i, ctx=contexts[i % 2]) for i in range(6)])
 
     def fn(x):
-        made, state = net.gate(net.linear(x), x)
-        return [made, net.norm(state * 2)]
+        out, state = net.gate(net.linear(x), x)
+        return [out, net.norm(state * 2)]
 
-    batch = check_against_loop(fn, samples, net.collect_params().values(), granularity=granularity)
+    batch = check(net, fn, samples, granularity=granularity)
     assert {launch.segment.context for launch in batch.plan.launches} == set(contexts)
     assert fn(samples[1])[0].context == mx.cpu(1)
 
 
-def test_scopes_may_be_nested():
-    net = make_cells()
-    program = strategies.Program(lambda tree: run_tree(net, tree), TREE_BATCH, net)
-
-    def fn(tree):
-        with gdb.batching():
-            return gdb.map(lambda t: run_tree(net, t)[0], [tree])[0]
-
-    batch = check_against_loop(fn, program.samples, program.params)
-    assert len(batch.report.flushes) == 1, "only the outer scope computes"
-
-
-def test_map_returns_computed_values_in_order():
-    net = make_cells()
-    got = gdb.map(lambda tree: {"tree": tree, "h": run_tree(net, tree)[0]}, iter(TREE_BATCH))
-    assert [one["tree"] for one in got] == TREE_BATCH
-    for one in got:
-        assert not getattr(one["h"], "pending", False)
-        np.testing.assert_allclose(
-            one["h"].asnumpy(), run_tree(net, one["tree"])[0].asnumpy(), 1e-4, 1e-5
-        )
-
-
-def test_samples_with_nothing_to_do():
-    net = make_cells()
-    x = mx.nd.ones((1, WIDTH))
-    x.attach_grad()
-    samples = [[], [x], [], [x, x]]
-    batch = check_against_loop(
-        lambda s: [net.linear(a) for a in s] + s, samples, net.collect_params().values()
-    )
-    assert batch.report.nodes == 3
-    with gdb.batching() as batch:
-        pass
-    assert batch.report.flushes == [] and batch.plan is None
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_one_array_in_every_place(granularity):
     """The same array as every argument of every cell, and as result."""
-    net = make_cells()
-    x = mx.nd.random.uniform(-1, 1, (1, WIDTH))
-    x.attach_grad()
+    net, (x,) = make_cells(), attached([array(1, WIDTH)])
 
     def fn(sample):
-        made, state = net.gate(x, x)
-        h, c = net.child_sum(x, [x, x, x], [x, made, x])
-        return [made, h, net.lookup(x, x), net.gate(made, made)[1], x]
+        out, state = net.gate(x, x)
+        h, c = net.child_sum(x, [x, x, x], [x, out, x])
+        return [out, h, net.lookup(x, x), net.gate(out, out)[1], x]
 
-    check_against_loop(fn, [0, 1, 2], net.collect_params().values(), granularity=granularity)
-    check_against_loop(fn, [x, x], net.collect_params().values(), granularity=granularity)
+    check(net, fn, [0, 1, 2], granularity=granularity)
+    check(net, fn, [x, x], granularity=granularity)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-@pytest.mark.parametrize("readers", [1, 2, 3, 12, 13, 40])
+@ALL
+def test_one_array_in_some_places(granularity):
+    """What all samples share in one call, and in another do not."""
+    mix = cell(lambda F, a, b, c: F.tanh(a) * b + c * 3)
+    (*samples, other) = attached([array(1, 4, seed=i) for i in range(4)])
+
+    def run(x):
+        calls = [mix(x, x, x), mix(x, other, x), mix(other, other, x), mix(other, x, other)]
+        return [*calls, mix(*[mix(x, x, other)] * 3)]
+
+    check_against_loop(run, samples, granularity=granularity)
+
+
+@ALL
+@pytest.mark.parametrize("several", [False, True])
+def test_a_weight_behind_an_operator(granularity, several):
+    """It is no batched argument: each call brings a variable of its own, or all bring one."""
+    weighed = cell(lambda F, x, weight: x * F.exp(F.sin(weight)))
+    weights = attached([array(2, 3, seed=i) for i in range(4 if several else 1)])
+    samples = [(array(2, 3, seed=10 + i), weights[i % len(weights)]) for i in range(4)]
+    batch = check_against_loop(lambda sample: weighed(*sample), samples, granularity=granularity)
+    assert not batch.report.alone
+
+
+@ALL
+@pytest.mark.parametrize("readers", [1, 3, 12, 13, 40])
 def test_a_value_with_many_readers(readers, granularity):
     """Its gradient is a sum over readers, level by level or scattered by index."""
-    net = make_cells()
-    samples = [mx.nd.random.uniform(-1, 1, (1, WIDTH)) for _ in range(3)]
-    for x in samples:
-        x.attach_grad()
+    net, samples = make_cells(), attached([array(1, WIDTH, seed=i) for i in range(3)])
 
     def fn(x):
         h = net.linear(x)
-        return [net.gate(h, x)[0] * (1 + k) for k in range(readers)]
+        return [net.gate(h, x)[0] * (1 + k) / readers for k in range(readers)]
 
-    check_against_loop(fn, samples, net.collect_params().values(), granularity=granularity)
+    check(net, fn, samples, granularity=granularity)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
+def test_operands_of_one_launch_from_arenas_of_several_row_sizes(granularity):
+    """Some samples bring a vector, others one row of a matrix that is normalised as a whole."""
+    net, normal = make_cells(), cell(lambda F, m: F.softmax(m, axis=0))
+    samples = attached([array(n, WIDTH, seed=i) for i, n in enumerate((1, 3, 1, 3))])
+
+    def fn(x):
+        return net.linear(net.other(x) if len(x) == 1 else normal(x)[1:2])
+
+    check(net, fn, samples, granularity=granularity)
+
+
+@ALL
 def test_long_chains_and_wide_sums(granularity):
     net = make_cells()
 
     def fn(length):
-        state = mx.nd.ones((1, WIDTH)) / length
-        states = []
+        state, states = mx.nd.ones((1, WIDTH)) / length, []
         for _ in range(length):
-            made, state = net.gate(state, net.norm(state))
-            states.append(made)
+            out, state = net.gate(state, net.norm(state))
+            states.append(out)
         return [mx.nd.add_n(*states), net.child_sum(state, states, states)[0]]
 
-    check_against_loop(fn, [1, 7, 30, 7], net.collect_params().values(), granularity=granularity)
+    check(net, fn, [1, 7, 30, 7], granularity=granularity)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_only_some_results_are_held(granularity):
     """What nobody holds is computed if it is needed, and no more is handed out."""
     net = make_cells()
-    found = []
-    for scope in (nullcontext(), gdb.batching(granularity=granularity)):
-        zero_gradients(net)
+
+    def run(scope):
+        net.collect_params().zero_grad()
         with autograd.record(), scope:
             kept = []
             for i in range(6):
-                made, state = net.gate(mx.nd.ones((1, WIDTH)) * i, mx.nd.ones((1, WIDTH)))
-                made, state = net.gate(state, made)
-                kept.append(made if i % 2 else state[0:1])
-            del made, state
+                out, state = net.gate(mx.nd.ones((1, WIDTH)) * i, mx.nd.ones((1, WIDTH)))
+                out, state = net.gate(state, out)
+                kept.append(out if i % 2 else state[0:1])
+            del out, state
         autograd.backward(kept[1:])
-        found.append(({str(i): x.asnumpy() for i, x in enumerate(kept)}, gradients(net)))
-    assert_close(found[0][0], found[1][0])
-    assert_close(found[0][1], found[1][1])
+        return [kept, gradients(net)]
+
+    loop_and_scope(run, granularity=granularity)
 
 
-def test_sequences_that_share_a_start():
-    net = make_cells()
-    start = mx.nd.zeros((1, WIDTH))
-    start.attach_grad()
-    samples = [
-        {"words": mx.nd.array(range(n), dtype="int32"), "scale": mx.nd.ones((n, 1)), "start": start}
-        for n in (2, 5, 3)
-    ]
-    for granularity in GRANULARITIES:
-        check_against_loop(
-            lambda s: run_sequence(net, s),
-            samples,
-            net.collect_params().values(),
-            granularity=granularity,
-        )
+@ALL
+def test_results_that_are_arguments(granularity):
+    through = cell(lambda F, a, b: (a, F.tanh(b), b, a))
+    samples = attached([array(1, 4, seed=i) for i in range(3)])
+    check_against_loop(lambda x: through(x, x * 2), samples, granularity=granularity)
+    with gdb.batching(granularity=granularity):
+        a, _, b, again = through(*samples[:2])
+    a[:] = 0
+    assert (b.asnumpy() == samples[1].asnumpy()).all()
+    assert (again.asnumpy() == samples[0].asnumpy()).all()

@@ -1,6 +1,7 @@
 """``make fuzz``: random programs against the loop for a chosen time.
 
-Prints every failing program, shrunk, as a script that runs by itself, and what was covered.
+Prints every failing program as a script that runs by itself, shrunk unless it ends its process,
+and what was covered.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from typing import Any, Dict, Set
 
 from .operators import LIMITED, generated, not_generated
 from .programs import CALL, LOOPS
-from .shrink import ending, shrink
-from .worker import CURRENT, SEEN, SUMMARY
+from .worker import CURRENT, SEEN, SUMMARY, ending
 
 from gluon_dynbatch import rules  # isort: skip
 
@@ -27,8 +27,6 @@ ROUNDS, STALLED = 10, 300.0
 ERRORS, CRASHED = "errors.txt", "Segmentation fault"
 #: How often the loop is run to see whether it crashes or hangs, which it may do now and then.
 LOOP_RUNS = 3
-#: How often a script is run to shrink one that crashes or hangs.
-MOST_RUNS = 60
 
 
 class Findings:
@@ -66,13 +64,7 @@ class Findings:
         elif any(ending(script.replace(CALL, LOOPS)) != 0 for _ in range(LOOP_RUNS)):
             self.excused[f"the loop itself {what}"] += 1
         else:
-            head, mark, body = script.partition("\nclass Cell0")
-            lines = shrink(
-                (mark + body).splitlines(),
-                lambda some: ending("\n".join([head, *some])) == code,
-                MOST_RUNS,
-            )
-            self.report(seed, "\n".join([head, *lines]), f"{what}: {told}")
+            self.report(seed, script, f"{what}: {told}")
 
     def report(self, seed: int, script: str, message: str) -> None:
         """Print a failing program and keep it as a file."""
@@ -95,14 +87,14 @@ class Findings:
         return "\n".join([*lines, f"failures    {self.failures}"])
 
 
-def run_worker(seed: int, until: float, findings: Findings) -> None:
+def run_worker(seed: int, until: float, findings: Findings, rounds: int = ROUNDS) -> None:
     """Run one worker and wait for it; it may crash or hang."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         seen = json.dumps(sorted(findings.operators))
         (folder / SEEN).write_text(seen, encoding="utf-8")
         command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker"]
-        command += [str(seed), str(ROUNDS), str(until), name]
+        command += [str(seed), str(rounds), str(until), name]
         # To a file, as nobody reads a pipe before the end.
         with open(folder / ERRORS, "w", encoding="utf-8") as errors:
             worker = subprocess.Popen(command, stderr=errors)

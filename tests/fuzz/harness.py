@@ -269,8 +269,8 @@ def check_loop(case: Case, wanted: Dict[str, np.ndarray]) -> None:
             raise ExcusedError("MXNet's loop does not add gradients up")
 
 
-def compare(case: Case, times: int = 1) -> List[gdb.Batch]:
-    """Compare the loop with the scope, entered `times` times.
+def compare(case: Case, *scopes: Dict[str, Any]) -> List[gdb.Batch]:
+    """Compare the loop with scopes of these options; without any, with one of the case's own.
 
     Returns
     -------
@@ -293,8 +293,8 @@ def compare(case: Case, times: int = 1) -> List[gdb.Batch]:
         raise ExcusedError(f"the loop itself fails: {error}") from error
     case.net.hybridize()
     batches = []
-    for _ in range(times):
-        batches.append(gdb.batching(**case.setting.options))
+    for options in scopes or (case.setting.options,):
+        batches.append(gdb.batching(**options))
         try:
             told = difference(wanted, run(case, batches[-1]))
         except Exception:

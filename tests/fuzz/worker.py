@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import subprocess
+import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,9 +21,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from gluon_dynbatch import rules
 from gluon_dynbatch.scope import RUNTIME
-from tests.strategies import check_invariants
+from tests.cells import check_invariants
 
-from .harness import ExcusedError
+from .harness import ExcusedError, compare
 from .operators import generated
 from .programs import Program, programs
 
@@ -31,6 +34,22 @@ CURRENT, SUMMARY, SEEN = "current.py", "summary.json", "seen.json"
 ROUND = 20
 #: Programs after which the summary is written again.
 SAVED = 10
+
+
+#: How a program ends that hangs.
+HANGS = None
+
+
+def ending(script: str, patience: float = 60) -> Optional[int]:
+    """Run a script in a process of its own and return its exit code; `HANGS` if it has none."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(script, encoding="utf-8")
+        command = [sys.executable, "-W", "ignore", str(path)]
+        try:
+            return subprocess.run(command, timeout=patience, capture_output=True).returncode
+        except subprocess.TimeoutExpired:
+            return HANGS
 
 
 class Session:
@@ -62,7 +81,8 @@ class Session:
         current = self._folder / CURRENT
         current.write_text(program.script, encoding="utf-8")
         try:
-            for batch in program.run(times=2):
+            case = program.case()
+            for batch in compare(case, *[case.setting.options] * 2):
                 check_invariants(batch)
         except ExcusedError as excuse:
             self.excused[str(excuse).split(":")[0]] += 1
@@ -73,8 +93,8 @@ class Session:
             # What ends the process from here on is a line that is tried for another program.
             current.unlink()
 
-    def run(self, seed: int, count: int) -> None:
-        """Draw and check programs until one fails, which is shrunk.
+    def run(self, seed: int, count: int, shrinks: bool = True) -> None:
+        """Draw and check programs until one fails, which is shrunk if that is wanted.
 
         Operators that no program has recorded so far are called more often.
         """
@@ -89,7 +109,7 @@ class Session:
             database=None,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate, Phase.shrink],
+            phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
         )
         @given(programs(wanted))
         def check(program: Program) -> None:

@@ -1,61 +1,40 @@
-"""``debug=True`` and ``strict=True``."""
+"""``debug=True`` finds what differs and what was written unseen; ``strict=True`` refuses."""
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
-import dataclasses
-import sys
+import json
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
 from gluon_dynbatch.run.execute import Execution
-from tests.misuse.common import array
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import cell, equal
+from tests.common import FIXED, SAMPLES, named_lines, refused
+from tests.fuzz.test_fuzz import wrong_rule
 
-SAMPLES = [array(1, 4) * i for i in range(1, 6)]
+GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 
 
-def break_rule(monkeypatch: Any, op: str) -> None:
-    """Make the rewrites of an operator wrong: a scalar attribute is changed."""
+def break_rules(monkeypatch: Any, op: str, **attrs: str) -> None:
     for layout in ("rows", "stack"):
-        right = getattr(rules, layout)
-
-        def wrong(site: Any, right: Any = right) -> Any:
-            answer = right(site)
-            if site.op != op or isinstance(answer, rules.Refusal):
-                return answer
-            steps = tuple(
-                step._replace(attrs={**step.attrs, "scalar": "99"}) if step.op == op else step
-                for step in answer.steps
-            )
-            if hasattr(answer, "_replace"):
-                return answer._replace(steps=steps)
-            return dataclasses.replace(answer, steps=steps)
-
-        monkeypatch.setattr(rules, layout, wrong)
+        monkeypatch.setattr(rules, layout, wrong_rule(getattr(rules, layout), op, attrs))
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator"])
+@GRANULARITIES
 def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
-    class Cell(gdb.DynamicHybridBlock):
-        def hybrid_forward(self, F, x):
-            return x * 3
-
-    block = Cell(prefix="tripling_")
-    block.hybridize()
-    break_rule(monkeypatch, "_mul_scalar")
-    with pytest.raises(gdb.MismatchError, match=r"block: tripling") as caught:
+    block = cell(lambda F, x: x * 3)
+    break_rules(monkeypatch, "_mul_scalar", scalar="99")
+    with refused(gdb.MismatchError, "block: the_cell", late=True):
         with gdb.batching(debug=True, granularity=granularity):
             got = [net(x) for x in SAMPLES]
-            line = sys._getframe().f_lineno + 1
-            got = [block(y) for y in got]
-    assert f"{__file__}:{line} in " in str(caught.value)
+            got = [block(y) for y in got]  # wrong
     with gdb.batching(granularity=granularity):
         got = [block(net(x)) for x in SAMPLES]
     assert not np.allclose(got[0].asnumpy(), 3 * net(SAMPLES[0]).asnumpy())
@@ -71,22 +50,23 @@ def test_debug_checks_each_launch_before_the_next(net, monkeypatch):
         launch(self, number, one)
 
     monkeypatch.setattr(Execution, "_launch", counted)
-    break_rule(monkeypatch, "_mul_scalar")
+    break_rules(monkeypatch, "_mul_scalar", scalar="98")
     with pytest.raises(gdb.MismatchError, match="in launch 1 than alone"):
-        with gdb.batching(debug=True, granularity="block", policy="depth"):
-            got = [net(x) * 3 for x in SAMPLES]
+        with gdb.batching(debug=True, **FIXED):
+            got = [
+                net(x) * 3.0625 for x in SAMPLES
+            ]  # traced with the wrong rule, and by no other test
             got = [mx.nd.relu(y) for y in got]
     assert ran == [0, 1]
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator"])
+@GRANULARITIES
 def test_debug_accepts_what_is_right(net, granularity):
     def run(x):
         return mx.nd.softmax(net(x) * 2) + net(x[:, ::-1])
 
-    batch = gdb.testing.check_against_loop(
-        run, SAMPLES, net.collect_params().values(), debug=True, granularity=granularity
-    )
+    options = {"debug": True, "granularity": granularity}
+    batch = check_against_loop(run, SAMPLES, net.collect_params().values(), **options)
     assert batch.report.nodes == 5 * 5
 
 
@@ -96,13 +76,66 @@ def test_debug_accepts_random_numbers(net):
     assert {y.shape for y in got} == {(1, 3)}
 
 
-def test_strict_is_the_scopes_own(net):
-    batch_norm = gdb.convert(nn.BatchNorm(in_channels=3))
-    batch_norm.initialize()
-    batch_norm.hybridize()
-    with pytest.raises(gdb.NotMergedError, match="BatchNorm"), autograd.train_mode():
-        with gdb.batching(strict=True):
-            _ = [batch_norm(net(x)) for x in SAMPLES]
-    with autograd.train_mode(), gdb.batching() as batch:
-        got = [batch_norm(net(x)) for x in SAMPLES]
-    assert batch.report.alone[0].calls == len(got)
+def shared_memory(shape: Any = (1, 4)) -> Any:
+    """Return an array and the NumPy array that has its memory."""
+    values = np.ones(shape, dtype=np.float32)
+    array = mx.nd.from_numpy(values, zero_copy=True)
+    # MXNet wants nobody to write to it, and relies on nobody doing so.
+    values.flags.writeable = True
+    return array, values
+
+
+def test_debug_finds_a_write_that_goes_past_mxnet(net):
+    x, values = shared_memory()
+    with refused(gdb.MismatchError, "an array of shape (1, 4)", "was written to", late=True):
+        with gdb.batching(debug=True):
+            first = net(mx.nd.zeros((1, 4)))
+            second = net(x)  # wrong
+            values[:] = 7
+    with pytest.raises(gdb.StaleArrayError):
+        second.asnumpy()
+    assert first.shape == (1, 3)
+
+
+def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
+    x, values = shared_memory()
+    other = mx.nd.ones((1, 4))
+    view = other[0:1]
+    wanted = [net(x), net(other), net(x * 7)]
+    mx.nd.waitall()
+    with gdb.batching(debug=True) as batch:
+        first, second = net(x), net(other)
+        view[:] = 5
+        batch.flush()
+        values[:] = 7
+        third = net(x)
+    equal([first, second, third], wanted)
+
+
+def test_nothing_is_watched_without_debug(net):
+    with gdb.batching() as batch:
+        assert batch._recorder.watch is None
+        assert net(mx.nd.ones((1, 4))).shape == (1, 3)
+
+
+# Operators that run at once
+
+
+def run_immediate(net: Any, **options: Any) -> gdb.Batch:
+    with gdb.batching(**options) as batch:
+        for _ in range(3):
+            scores = net(mx.nd.ones((2, 4)))
+            mx.nd.batch_take(scores, mx.nd.array([0, 1], dtype="int32"))  # wrong
+    return batch
+
+
+def test_operators_that_run_at_once_are_named(net):
+    batch = run_immediate(net)
+    (told,) = batch.report.alone
+    assert (told.name, told.calls) == ("batch_take", 3)
+    assert "operator batch_take run at once" in told.reason
+    assert named_lines(str(told.where))[0].endswith("# wrong")
+    assert "ran alone   3 x batch_take" in str(batch.report)
+    assert json.loads(batch.report.to_json())["immediate"][0]["calls"] == 3
+    with refused(gdb.NotMergedError, "operator batch_take run at once"):
+        run_immediate(net, strict=True)

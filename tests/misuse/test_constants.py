@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from tests.misuse.common import array, equal
-
-SAMPLES = [array(1, 4) * i for i in range(1, 6)]
+from tests.cells import equal
+from tests.common import SAMPLES
 
 
 def test_constants_are_each_samples_own(net):

@@ -3,7 +3,6 @@
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
-import threading
 from traceback import format_exc
 from typing import Any, Callable, Dict, Iterator, List, Tuple, Type
 
@@ -14,12 +13,12 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
-from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import backward, execute, gradient, hand_out
 from gluon_dynbatch.scope import RUNTIME
-from tests.misuse.common import FIXED, alive, array, equal, none_left
+from tests.cells import attached, equal, inputs
+from tests.common import FIXED, alive, assert_nothing_is_left, none_left
 
-SAMPLES = [array(1, 4, seed=i) for i in range(5)]
+SAMPLES = inputs(5)
 
 #: Where a failure is put in: an owner and the name of what it calls.
 STAGES: Dict[str, Tuple[Any, str]] = {
@@ -63,8 +62,7 @@ def unharmed(net: gdb.DynamicHybridBlock) -> Iterator[gdb.DynamicHybridBlock]:
         p.grad()[:] = 7
     before, count = state_of(net), alive()
     yield net
-    assert not autograd.is_recording() and not autograd.is_training()
-    assert STATE.batch is None and STATE.recorder is None
+    assert_nothing_is_left()
     for a, b in zip(state_of(net), before):
         np.testing.assert_array_equal(a, b)
     assert none_left(count), "arrays are left"
@@ -81,9 +79,7 @@ def works(net: gdb.DynamicHybridBlock) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
     owner, name = STAGES[stage]
-    samples = [array(1, 4, seed=i) for i in range(5)]
-    for x in samples:
-        x.attach_grad()
+    samples = attached(inputs(5))
     with pytest.raises((kind, gdb.LaunchError)) as caught, monkeypatch.context() as patch:
         patch.setattr(owner, name, fails(kind))
         with autograd.record(), gdb.batching(**FIXED):
@@ -114,7 +110,7 @@ def test_failure_in_the_midst_of_the_launches(unharmed, monkeypatch, after):
 def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch):
     """Values from before it stay, those it should have made are refused, and the scope goes on."""
     wanted = [unharmed(x) for x in SAMPLES]
-    with gdb.batching(**FIXED) as batch:
+    with autograd.train_mode(), gdb.batching(**FIXED) as batch:
         before = unharmed(SAMPLES[0])
         batch.flush()
         lost = unharmed(SAMPLES[1])
@@ -122,6 +118,7 @@ def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch):
             patch.setattr(flush, "make_plan", fails(MemoryError))
             lost = mx.nd.arccosh(lost)
             lost.asnumpy()
+        assert autograd.is_training() and not autograd.is_recording()
         after = unharmed(SAMPLES[2])
     equal([before, after], [wanted[0], wanted[2]])
     with pytest.raises(gdb.StaleArrayError, match="MemoryError"):
@@ -189,7 +186,7 @@ def test_custom_operator_that_fails(unharmed, capfd):
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", ["_backward_launch", "_fetched", "_input_gradients"])
+@pytest.mark.parametrize("name", ["_backward_launch", "_pulled", "_input_gradients"])
 def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
     for p in net.collect_params().values():
@@ -198,7 +195,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     count = alive()
     told: List[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(backward.GradientTape, name, fails(kind))
+        patch.setattr(gradient.GradientTape, name, fails(kind))
         patch.setattr(gradient.LOGGER, "exception", lambda text: told.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]
@@ -212,29 +209,6 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     mx.nd.waitall()
     assert none_left(count), "arrays are left"
     works(net)
-
-
-def test_failure_in_a_thread_leaves_others_alone(net, monkeypatch):
-    """A thread's own failing flush does not end the scope of another."""
-    results: List[Any] = []
-
-    def failing() -> None:
-        try:
-            with gdb.batching(**FIXED):
-                net(SAMPLES[0])
-                raise KeyError
-        except KeyError:
-            results.append(STATE.batch)
-
-    wanted = [net(x) for x in SAMPLES]
-    with gdb.batching(**FIXED) as batch:
-        first = [net(x) for x in SAMPLES[:3]]
-        thread = threading.Thread(target=failing)
-        thread.start()
-        thread.join(20)
-        got = first + [net(x) for x in SAMPLES[3:]]
-    assert results == [None] and batch.report.launches == 1
-    equal(got, wanted)
 
 
 def test_memory_that_does_not_suffice(unharmed):

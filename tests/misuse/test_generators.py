@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import threading
 
 import pytest
-from mxnet.ndarray import register
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
-from tests.misuse.common import FIXED, array, equal
-
-SAMPLES = [array(1, 4) * i for i in range(1, 6)]
-
-
-INVOKE = register._imperative_invoke
-
-
-def originals_are_back() -> bool:
-    return register._imperative_invoke is INVOKE
+from tests.cells import equal
+from tests.common import FIXED, SAMPLES, assert_nothing_is_left, originals_are_back
 
 
 def test_closing_a_generator_keeps_what_it_yielded(net):
+    """Dropping it closes its scope as well."""
+
     def outputs():
         with gdb.batching():
             for x in SAMPLES:
@@ -39,44 +31,12 @@ def test_closing_a_generator_keeps_what_it_yielded(net):
         if len(got) == 2:
             break
     generator.close()
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     equal(got, wanted[:2])
-
-
-def test_dropping_a_generator_closes_its_scope(net):
-    def outputs():
-        with gdb.batching():
-            for x in SAMPLES:
-                yield net(x)
-
     generator = outputs()
     next(generator)
     del generator
-    gc.collect()
-    assert STATE.batch is None and originals_are_back()
-
-
-def test_calls_beside_a_suspended_generator(net):
-    """Recorded or not, their values are not lost with the generator's scope."""
-
-    def outputs():
-        with gdb.batching():
-            yield net(SAMPLES[0])
-
-    generator = outputs()
-    next(generator)
-    beside = net(SAMPLES[1])
-    generator.close()
-    equal([beside], [net(SAMPLES[1])])
-
-
-def test_samples_from_a_generator(net):
-    wanted = [net(x) for x in SAMPLES]
-    equal(gdb.map(net, (x for x in SAMPLES)), wanted)
-    with gdb.batching(granularity="block") as batch:
-        got = list(map(net, (x for x in SAMPLES)))
-    assert batch.report.launches == 1
-    equal(got, wanted)
+    assert_nothing_is_left()
 
 
 # Scopes that a context manager holds open
@@ -107,7 +67,8 @@ def batched_by_another():
 @contextlib.contextmanager
 def batched_on_a_stack():
     with contextlib.ExitStack() as stack:
-        yield stack.enter_context(gdb.batching(**FIXED))
+        stack.enter_context(batched(**FIXED))
+        yield stack.enter_context(gdb.batching())
 
 
 class Batched:
@@ -150,19 +111,9 @@ def test_scopes_within_a_context_manager_join_its_scope(net, manager):
         assert inner is batch and all(y.pending for y in got)
         with batched() as inner:
             got.append(net(SAMPLES[4]))
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     assert inner is batch and batch.report.launches == 1
     equal(got, wanted)
-
-
-def test_scope_on_an_exit_stack(net):
-    with contextlib.ExitStack() as stack:
-        batch = stack.enter_context(batched(**FIXED))
-        assert stack.enter_context(gdb.batching()) is batch
-        got = gdb.map(net, SAMPLES)
-        assert all(y.pending for y in got)
-    assert batch.report.launches == 1 and originals_are_back()
-    equal(got, [net(x) for x in SAMPLES])
 
 
 @pytest.mark.parametrize("manager", MANAGERS[:5])
@@ -170,7 +121,7 @@ def test_context_manager_whose_body_raises(net, manager):
     with pytest.raises(KeyError), manager():
         lost = gdb.map(net, SAMPLES)
         raise KeyError("on purpose")
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     with pytest.raises(gdb.StaleArrayError, match="on purpose"):
         lost[0].asnumpy()
 
@@ -230,7 +181,7 @@ def two_scopes(net, first, second, wait):
 def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
     """They share one; neither's end nor failure takes values from the other."""
     got = two_scopes(net, (turns[0], fails[0]), (turns[1], fails[1]), lambda: asyncio.sleep(0))
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     for outputs, failed in zip(got, fails):
         if not failed:
             equal(outputs, [net(x) for x in SAMPLES[: len(outputs)]])
@@ -249,7 +200,7 @@ def test_generators_that_take_turns_in_their_scopes(net, order):
         got[name] += [y for y in [next(generators[name], None)] if y is not None]
     for generator in generators.values():
         generator.close()
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     for outputs_ in got.values():
         assert not any(y.pending for y in outputs_)
         equal(outputs_, [net(x) for x in SAMPLES[: len(outputs_)]])
@@ -282,14 +233,14 @@ def test_generator_that_is_left_waiting(net):
             got = [net(x) for x in SAMPLES]
         assert not any(y.pending for y in got)
         equal(got, [net(x) for x in SAMPLES])
-        assert not any(y.pending for y in gdb.map(net, SAMPLES))
+        assert not any(y.pending for y in gdb.map(net, (x for x in SAMPLES)))
     with contextlib.suppress(KeyError), gdb.batching():
         beside = net(SAMPLES[1])
         raise KeyError
     with pytest.raises(gdb.ScopeError, match="max_rows"), gdb.batching(max_rows=3):
         pass
     del generator
-    assert STATE.batch is None and originals_are_back()
+    assert_nothing_is_left()
     equal([first, beside], [net(x) for x in SAMPLES[:2]])
 
 
@@ -303,7 +254,7 @@ def test_generator_that_another_thread_ends(net):
     thread = threading.Thread(target=generator.close)
     thread.start()
     thread.join()
-    assert STATE.batch is None and STATE.recorder is None and originals_are_back()
+    assert_nothing_is_left()
     equal([first], [net(SAMPLES[0])])
 
 
@@ -330,6 +281,11 @@ def test_one_scope_in_two_threads(net):
 
 
 def test_scope_entered_by_hand(net):
+    """What is forgotten ends with its scope."""
+    with gdb.batching():
+        gdb.batching().__enter__()
+        net(SAMPLES[0])
+    assert_nothing_is_left()
     batch, inner = gdb.batching(**FIXED), gdb.batching()
     batch.__exit__(None, None, None)
     assert batch.__enter__() is batch and STATE.batch is batch
@@ -343,11 +299,3 @@ def test_scope_entered_by_hand(net):
     inner.__exit__(None, None, None)
     assert not second.pending and STATE.batch is None and originals_are_back()
     equal([first, second], [net(x) for x in SAMPLES[:2]])
-
-
-def test_scope_that_is_joined_by_hand_and_forgotten(net):
-    with gdb.batching():
-        gdb.batching().__enter__()
-        got = net(SAMPLES[0])
-    assert STATE.batch is None and originals_are_back()
-    equal([got], [net(SAMPLES[0])])

@@ -6,7 +6,6 @@ import contextlib
 import sys
 from typing import Any, Callable, Iterator, Optional
 
-import numpy as np
 import pytest
 from mxnet import autograd
 
@@ -15,15 +14,13 @@ from gluon_dynbatch import accounts, auto, flush, hold, race
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
-from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import hand_out
-from tests.misuse.common import FIXED, array
+from tests.cells import inputs
+from tests.common import FIXED, assert_nothing_is_left, works
 
-PLACES = [*intercept.CALLS.places, *intercept.HOOKS.places]
-ORIGINALS = [getattr(owner, name) for owner, name in PLACES]
 #: Every how many instructions there is an interrupt.
 EVERY = 5
-SAMPLES = [array(1, 4, seed=i) for i in range(3)]
+SAMPLES = inputs(3)
 
 
 class Interrupt:
@@ -55,25 +52,6 @@ class Interrupt:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return self._step
-
-
-def values_of(net: Any) -> Any:
-    return np.array([net(x).asnumpy() for x in SAMPLES])
-
-
-def nothing_is_left() -> None:
-    """Check that MXNet is as it was, without waiting for the collector."""
-    assert STATE.batch is None and STATE.recorder is None
-    assert [getattr(owner, name) for owner, name in PLACES] == ORIGINALS
-    assert not autograd.is_recording() and not autograd.is_training()
-
-
-def works(net: Any, wanted: Any) -> None:
-    """Check that the next scope does what scopes do."""
-    with gdb.batching(**FIXED) as scope:
-        got = [net(x) for x in SAMPLES]
-    assert (scope.report.nodes, scope.report.launches) == (3, 1)
-    np.testing.assert_allclose([y.asnumpy() for y in got], wanted, 1e-5, 1e-6)
 
 
 def plain(net: Any) -> None:
@@ -138,7 +116,6 @@ def interrupted(
 
 def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
     """Interrupt a program at instructions of some files, and look at what follows."""
-    wanted = values_of(net)
     program(net)
     with Interrupt(0, files) as counter:
         program(net)
@@ -146,11 +123,11 @@ def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
     for instruction in range(first, counter.seen + 1, every):
         error = interrupted(program, net, instruction, files)
         struck += error is not None
-        nothing_is_left()
+        assert_nothing_is_left()
         if not struck % 4:
-            works(net, wanted)
+            works(net)
         del error
-    works(net, wanted)
+    works(net)
     # "auto" may choose another setting meanwhile, which takes fewer instructions.
     assert struck > 0.8 * (counter.seen // every) > 30 or program is automatic and struck > 10
 

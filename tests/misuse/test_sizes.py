@@ -12,25 +12,27 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.misuse.common import FIXED, alive, array, equal, none_left, output_of
+from tests.cells import array, attached, cell, equal
+from tests.common import ALL, FIXED, alive, none_left, output_of
 
-DEPTH = 10_000
+DEPTH = 5_000
 
 
-class Step(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, state, x):
-        return F.tanh(state * 0.5 + x)
+STEP = cell(lambda F, state, x: F.tanh(state * 0.5 + x))
+
+
+def run_chain(x: mx.nd.NDArray, depth: int) -> mx.nd.NDArray:
+    state = x
+    for _ in range(depth):
+        state = STEP(state, x)
+    return state
 
 
 class Recursion(gdb.DynamicHybridBlock):
     """Goes down a chain by calling itself, as blocks for trees do."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = Step()
-
     def forward(self, x: mx.nd.NDArray, depth: int) -> mx.nd.NDArray:
-        return self.step(self(x, depth - 1), x) if depth else x
+        return STEP(self(x, depth - 1), x) if depth else x
 
 
 def chain(values: np.ndarray, depth: int) -> np.ndarray:
@@ -94,38 +96,20 @@ def test_too_deep_recursion_is_the_users_own():
 
 
 def test_whole_samples_of_great_depth():
-    """One launch of a composed program of three thousand calls."""
-    step = Step()
-    step.hybridize()
-
-    def run(x: mx.nd.NDArray) -> mx.nd.NDArray:
-        state = x
-        for _ in range(3000):
-            state = step(state, x)
-        return state
-
+    """One launch of a composed program of 1500 calls."""
     samples = [array(1, 2), array(1, 2, seed=1)]
     with gdb.batching(granularity="graph") as batch:
-        outputs = [run(x) for x in samples]
-    assert (batch.report.nodes, batch.report.launches) == (6000, 1)
+        outputs = [run_chain(x, 1500) for x in samples]
+    assert (batch.report.nodes, batch.report.launches) == (3000, 1)
     for x, y in zip(samples, outputs):
-        np.testing.assert_allclose(y.asnumpy(), chain(x.asnumpy(), 3000), 1e-4, 1e-5)
+        np.testing.assert_allclose(y.asnumpy(), chain(x.asnumpy(), 1500), 1e-4, 1e-5)
 
 
 def test_long_chain_backward():
-    """Gradients come back through ten thousand launches without recursion."""
-    step = Step()
-    step.hybridize()
-    samples = [array(1, 2), array(1, 2, seed=1)]
-    for x in samples:
-        x.attach_grad()
+    """Gradients come back through thousands of launches without recursion."""
+    samples = attached([array(1, 2), array(1, 2, seed=1)])
     with autograd.record(), gdb.batching(**FIXED) as batch:
-        outputs = []
-        for x in samples:
-            state = x
-            for _ in range(DEPTH):
-                state = step(state, x)
-            outputs.append(state)
+        outputs = [run_chain(x, DEPTH) for x in samples]
     autograd.backward(outputs)
     assert batch.report.launches == DEPTH
     for x in samples:
@@ -137,19 +121,12 @@ def test_long_chain_backward():
         np.testing.assert_allclose(x.grad.asnumpy(), slope, 1e-3)
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
-def test_two_hundred_thousand_calls(granularity):
-    step = Step()
-    step.hybridize()
+@ALL
+def test_very_many_calls(granularity):
     samples = [array(1, 2, seed=i) for i in range(50)]
     with gdb.batching(granularity=granularity, policy="depth") as batch:
-        outputs = []
-        for number in range(50_000):
-            x = state = samples[number % 50]
-            for _ in range(4):
-                state = step(state, x)
-            outputs.append(state)
-    assert batch.report.nodes == 200_000
+        outputs = [run_chain(samples[number % 50], 4) for number in range(15_000)]
+    assert batch.report.nodes == 60_000
     assert batch.report.launches == (1 if granularity == "graph" else 4)
     got = mx.nd.concat(*outputs[-50:], dim=0).asnumpy()
     np.testing.assert_allclose(got, chain(np.concatenate([x.asnumpy() for x in samples]), 4), 1e-5)
@@ -190,7 +167,7 @@ def instructions(work: Callable[[], Any]) -> int:
     return count
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+@ALL
 def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
     """Twice the children, twice the work, from the first look at a call to its gradients."""
 
@@ -216,7 +193,7 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
 # Results nobody asks for
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+@ALL
 @pytest.mark.parametrize("recording", [False, True])
 def test_results_that_nobody_uses(net, granularity, recording):
     def run(x: mx.nd.NDArray) -> Any:
@@ -227,9 +204,7 @@ def test_results_that_nobody_uses(net, granularity, recording):
             mx.nd.exp(y)
         return y
 
-    samples = [array(i, 4) for i in (1, 2, 1, 3)]
-    for x in samples:
-        x.attach_grad()
+    samples = attached([array(i, 4) for i in (1, 2, 1, 3)])
     if recording:
         gdb.testing.check_against_loop(
             run, samples, net.collect_params().values(), granularity=granularity
@@ -248,12 +223,10 @@ def test_no_result_is_used_at_all(net):
     equal(gdb.map(net, [array(1, 4)]), [net(array(1, 4))])
 
 
-@pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
+@ALL
 @pytest.mark.parametrize("count", [0, 1])
 def test_smallest_minibatches(net, granularity, count):
-    samples = [array(1, 4, seed=i) for i in range(count)]
-    for x in samples:
-        x.attach_grad()
+    samples = attached([array(1, 4, seed=i) for i in range(count)])
     for policy in ("depth", "agenda", "search"):
         gdb.testing.check_against_loop(
             lambda x: mx.nd.tanh(net(x)),
@@ -289,9 +262,9 @@ LEVEL = """
     net.hybridize()
     data = [mx.nd.random.normal(shape=(1, {wide})) for _ in range({count})]
 
-    def turns(number):
+    def turns(number, **options):
         for turn in range(number):
-            with mx.autograd.record(), gdb.batching({options}):
+            with mx.autograd.record(), gdb.batching(**options):
                 losses = []
                 for x in data[turn % 3 :]:
                     for _ in range(1 + turn % 4):
@@ -301,20 +274,21 @@ LEVEL = """
             # Else memory holds whatever is queued.
             net.weight.grad().wait_to_read()
 
-    turns(100)
-    before = resident()
-    turns(900)
-    print(resident() - before)
+    for options in {{}}, dict(granularity="operator", policy="depth"):
+        turns(60, **options)
+        before = resident()
+        turns(300, **options)
+        print("grown", resident() - before)
 """
 
 
-@pytest.mark.parametrize("options", ["", "granularity='operator', policy='depth'"])
-def test_flushes_leave_memory_level(options):
-    """A thousand flushes, of twelve kinds; less stays than the arrays of fifty of them."""
-    wide, count = 1024, 16
-    grown = int(output_of(LEVEL.format(wide=wide, count=count, options=options)).split()[-1])
+def test_flushes_leave_memory_level():
+    """Hundreds of flushes, of twelve kinds; less stays than the arrays of twenty of them."""
+    wide, count = 4096, 4
+    told = output_of(LEVEL.format(wide=wide, count=count)).splitlines()
+    grown = [int(line.split()[1]) for line in told if line.startswith("grown")]
     # Per sample: on average 2.5 calls, each with a value, two gradients and a copy.
-    assert grown < 50 * (wide * count * 4 * 10)
+    assert len(grown) == 2 and max(grown) < 20 * (wide * count * 4 * 10)
 
 
 def test_flushes_leave_no_arrays(net):
@@ -357,19 +331,18 @@ PEAK = """
     samples = [mx.nd.ones((1, 4)) for _ in range({count})]
     gdb.map(net, samples[:2], granularity="block", policy="depth")
     before = peak()
-    gdb.map(net, samples, granularity="block", policy="depth", max_rows={rows})
-    print(peak() - before)
+    for rows in 64, None:
+        gdb.map(net, samples, granularity="block", policy="depth", max_rows=rows)
+        print("peak", peak() - before)
 """
 
 
 def test_max_rows_bounds_the_peak():
     """Within a launch every row takes `wide` numbers, which no arena holds."""
-    wide, count = 1 << 13, 4096
+    wide, count = 1 << 13, 2048
     all_at_once = wide * count * 4
-    free, bound = (
-        int(output_of(PEAK.format(wide=wide, count=count, rows=rows)).split()[-1])
-        for rows in (None, 64)
-    )
+    told = output_of(PEAK.format(wide=wide, count=count)).splitlines()
+    bound, free = (int(line.split()[1]) for line in told if line.startswith("peak"))
     assert free > all_at_once
     # A few launches may run at the same time, each with an array or two of 64 rows.
     assert bound < all_at_once / 4

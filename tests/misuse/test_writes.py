@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict
 
 import mxnet as mx
@@ -12,7 +13,8 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
-from tests.misuse.common import FIXED, array, equal
+from tests.cells import array, equal
+from tests.common import FIXED
 
 Write = Callable[[], Any]
 
@@ -163,6 +165,7 @@ PARAMETERS: Dict[str, Callable[[Any, Any], Write]] = {
     "+=": lambda net, _: lambda: net.weight.data().__iadd__(1),
     "bias": lambda net, _: lambda: fill(net.bias.data()),
     "view": lambda net, _: lambda: fill(net.weight.data()[1:2]),
+    "view from before the call": lambda net, _: functools.partial(fill, net.weight.data()[1:2]),
     "list_data": lambda net, _: lambda: fill(net.weight.list_data()[0]),
     "initialize": lambda net, _: lambda: net.initialize(mx.init.One(), force_reinit=True),
     "load_parameters": own_weights,
@@ -172,21 +175,6 @@ PARAMETERS: Dict[str, Callable[[Any, Any], Write]] = {
 @pytest.mark.parametrize("make", PARAMETERS.values(), ids=PARAMETERS)
 def test_parameter(net, tmp_path, make):
     check(net, array(1, 4), make(net, tmp_path))
-
-
-def test_parameter_by_a_view_from_before_the_call(net):
-    view = net.weight.data()[1:2]
-    check(net, array(1, 4), lambda: fill(view))
-
-
-def test_parameters_moved_to_another_device(net):
-    x = array(1, 4)
-    wanted = eager(net, x)
-    with gdb.batching(**FIXED):
-        y = net(x)
-        net.collect_params().reset_ctx(mx.cpu(1))
-    equal([y], [wanted])
-    assert net.weight.list_ctx() == [mx.cpu(1)]
 
 
 OPTIMIZERS = [

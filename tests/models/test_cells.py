@@ -9,8 +9,8 @@ from mxnet import autograd
 from mxnet.gluon import contrib, rnn
 
 import gluon_dynbatch as gdb
-from tests.cells import widths
-from tests.models.common import LENGTHS, WIDTH, arrays, check, ragged, ready
+from tests.cells import WIDTH, widths
+from tests.common import LENGTHS, arrays, check, prepared, ragged
 
 PROJECTED = 5
 
@@ -97,14 +97,14 @@ def check_steps(fn, cell):
 @pytest.mark.parametrize("name", STEPPED)
 def test_cells_step_by_step(name):
     """Ragged sequences, states from begin_state inside the scope."""
-    cell = ready(STEPPED[name]())
+    cell = prepared(STEPPED[name]())
     check_steps(step_by_step(cell), cell)
 
 
 @pytest.mark.parametrize("merge_outputs", [True, None], ids=["merged", "listed"])
 @pytest.mark.parametrize("name", UNROLLED)
 def test_cells_unrolled(name, merge_outputs):
-    cell = ready(UNROLLED[name]())
+    cell = prepared(UNROLLED[name]())
     check_steps(unrolled(cell, merge_outputs), cell)
 
 
@@ -112,7 +112,7 @@ def test_cells_unrolled(name, merge_outputs):
 @pytest.mark.parametrize("name", [n for n in UNROLLED if n != "bidirectional layers"])
 def test_cells_unrolled_to_a_length(name):
     """A valid length masks the end and, of both directions, turns the sequence around."""
-    cell = ready(UNROLLED[name]())
+    cell = prepared(UNROLLED[name]())
     batch = check(unrolled(cell, with_length=True), ragged(), cell)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
 
@@ -136,7 +136,7 @@ GATED = ("RNN", "LSTM", "GRU")
 def test_convolutional_cells(kind, axes):
     """States are images; sequences of 1, 3 and 2 of them take 3 steps."""
     size = (4, 3, 5)[:axes]
-    cell = ready(
+    cell = prepared(
         getattr(contrib.rnn, f"Conv{axes}D{kind}Cell")(
             input_shape=(2, *size),
             hidden_channels=3,
@@ -163,7 +163,7 @@ def test_convolutional_cells(kind, axes):
 @pytest.mark.parametrize("kind", GATED)
 def test_fused_layers(kind, bidirectional, layout):
     """One launch for each of the four lengths; a layer's states come and go as well."""
-    layer = ready(
+    layer = prepared(
         getattr(rnn, kind)(
             3, num_layers=2, bidirectional=bidirectional, layout=layout, input_size=WIDTH
         )
@@ -220,11 +220,3 @@ def test_variational_dropout_draws_once_for_each_sequence(run):
     for mask, y in zip(masks, outputs):
         np.testing.assert_array_equal(y, np.broadcast_to(mask, y.shape))
     assert set(np.unique(masks)) == {0, 2} and len({m.tobytes() for m in masks}) > 1
-
-
-def test_dropout_between_layers_draws_for_each_step():
-    cell = first_layer_only(
-        lambda base: stacked(rnn.HybridSequentialRNNCell, base, rnn.DropoutCell(0.5)), True
-    )
-    rows = np.concatenate(drawn(cell, step_by_step, [mx.nd.ones((n, WIDTH)) for n in (4, 4, 9)]))
-    assert set(np.unique(rows)) == {0, 2} and len({row.tobytes() for row in rows}) > 2

@@ -7,14 +7,12 @@ import copy
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import inputs
-from tests.models.common import LENGTHS, WIDTH, check, ragged, ready
+from tests.cells import WIDTH, inputs
+from tests.common import ALL, check, prepared, ragged
 
 
 class Plain(nn.Block):
@@ -44,14 +42,8 @@ def test_convert_keeps_everything_but_the_class():
     once = type(net.out)
     assert type(gdb.convert(net).out) is once, "converting twice changes nothing"
     assert type(gdb.convert(nn.Dense(3))) is once
-    ready(net)
+    prepared(net)
     check(net, ragged(), net)
-
-
-@pytest.mark.parametrize("wrong", [None, 3, nn.Dense, mx.nd.ones(2)])
-def test_convert_takes_blocks_only(wrong):
-    with pytest.raises(TypeError, match="convert takes a Gluon block"):
-        gdb.convert(wrong)
 
 
 # As a HybridBlock ------------------------------------------------------------------------------
@@ -100,7 +92,7 @@ def fill(structure, arrays):
 
 def test_several_structures_of_arguments_outside_a_scope():
     """Stock Gluon keeps one cached graph; here there is one for each structure."""
-    net = ready(Many(), convert=False)
+    net = prepared(Many(), convert=False)
     xs = inputs(4)
     for structure in STRUCTURES + STRUCTURES[::-1]:
         args = fill(structure, xs[1:])
@@ -118,7 +110,7 @@ def test_several_structures_of_arguments_outside_a_scope():
 
 
 def test_several_structures_of_arguments_in_a_scope():
-    net = ready(Many(), convert=False)
+    net = prepared(Many(), convert=False)
     xs = inputs(4)
     for x in xs:
         x.attach_grad()
@@ -149,7 +141,7 @@ def small():
     net = nn.HybridSequential(prefix="small_")
     with net.name_scope():
         net.add(nn.Dense(5, in_units=WIDTH, activation="tanh"), nn.Dense(2, in_units=5))
-    return ready(net)
+    return prepared(net)
 
 
 def test_parameters_go_to_a_file_and_back(tmp_path):
@@ -172,20 +164,6 @@ def test_parameters_go_to_a_file_and_back(tmp_path):
     assert np.abs(got.asnumpy() - wanted.asnumpy()).max() > 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:Cannot decide type:UserWarning")
-def test_export_and_import(tmp_path):
-    """A dynamic cell exports as any HybridBlock, and what is imported can be batched again."""
-    net, x = small(), inputs(1)[0]
-    wanted = net(x).asnumpy()
-    net.export(str(tmp_path / "net"), epoch=3)
-    files = str(tmp_path / "net-symbol.json"), str(tmp_path / "net-0003.params")
-    assert mx.sym.load(files[0]).list_inputs()[0] == "data", "the name that stock Gluon gives"
-    loaded = gluon.SymbolBlock.imports(files[0], ["data"], files[1])
-    np.testing.assert_allclose(loaded(x).asnumpy(), wanted, 1e-5)
-    loaded.hybridize()
-    check(loaded, inputs(4), loaded)
-
-
 def test_collect_params_selects_and_shares():
     net = small()
     assert list(net.collect_params(".*weight")) == ["small_dense0_weight", "small_dense1_weight"]
@@ -197,7 +175,7 @@ def test_collect_params_selects_and_shares():
     check(lambda x: [net(x), twin(x)], inputs(3), net)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_cast(granularity):
     net, xs = small(), inputs(3)
     check_against_loop(net, xs, net.collect_params().values(), granularity=granularity)
@@ -243,23 +221,6 @@ def test_hooks_are_called_for_every_sample():
     assert len(seen) == 6
 
 
-def test_hook_of_a_child():
-    class Outer(gdb.DynamicHybridBlock):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.inner = small()
-
-        def forward(self, x):
-            return self.inner(x) * 2
-
-    net = Outer()
-    net.hybridize()
-    seen = []
-    net.inner.register_forward_hook(lambda block, args, out: seen.append(out))
-    check(net, inputs(2), net)
-    assert len(seen) == 4 * len(GRANULARITIES)
-
-
 def test_a_copy_of_a_block_is_a_block_of_its_own():
     """After a first call outside of a scope, MXNet's own CachedOp cannot be copied."""
     net, xs = small(), inputs(3)
@@ -291,27 +252,3 @@ def test_symbols_go_through_a_dynamic_block():
     assert made.list_arguments()[0] == "x" and len(made.list_arguments()) == 5
     _, shapes, _ = made.infer_shape(x=(3, WIDTH))
     assert shapes == [(3, 2)]
-
-
-def test_a_dynamic_block_around_stock_children():
-    """Only the outermost block is ours; children are hybridized stock layers."""
-
-    class Outer(gdb.DynamicHybridBlock):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            with self.name_scope():
-                self.embedding = nn.Embedding(6, WIDTH)
-                self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
-                self.out = nn.Dense(2, in_units=WIDTH)
-
-        def forward(self, words):
-            rows = self.embedding(words)
-            states = self.cell.begin_state(batch_size=1)
-            for i in range(len(rows)):
-                out, states = self.cell(rows[i : i + 1], states)
-            return self.out(out)
-
-    net = ready(Outer(), convert=False)
-    samples = [mx.nd.array(np.arange(n) % 6) for n in LENGTHS]
-    batch = check(net, samples, net)
-    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes

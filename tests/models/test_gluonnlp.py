@@ -12,8 +12,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.scope import GRANULARITIES
-from tests.models.common import WIDTH, arrays, check, ragged, ready
+from tests.cells import WIDTH
+from tests.common import ALL, arrays, check, prepared, ragged
 
 nlp = pytest.importorskip("gluonnlp")
 
@@ -45,7 +45,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name):
-    net = ready(LAYERS[name]())
+    net = prepared(LAYERS[name]())
     samples = ragged()
     net(samples[0])
     check(net, samples, net, launches=1)
@@ -54,7 +54,7 @@ def test_layers(name):
 @pytest.mark.parametrize("highway", [None, 1])
 @pytest.mark.parametrize("output", [None, 3])
 def test_convolutional_encoder(highway, output):
-    encoder = ready(
+    encoder = prepared(
         nlp.model.ConvolutionalEncoder(
             embed_size=WIDTH,
             num_filters=(3, 2),
@@ -70,7 +70,9 @@ def test_convolutional_encoder(highway, output):
 
 def test_character_encoder():
     """It reshapes words before it embeds their letters."""
-    encoder = ready(nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262))
+    encoder = prepared(
+        nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262)
+    )
     samples = [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES]
     check(encoder, samples, encoder, launches=SIZES)
 
@@ -95,7 +97,7 @@ ATTENTION = {
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_cells(name, masked):
-    cell = ready(ATTENTION[name]())
+    cell = prepared(ATTENTION[name]())
     samples = []
     for queries, keys in ((1, 3), (2, 4), (1, 3), (1, 2)):
         mask = mx.nd.array(np.tril(np.ones((1, queries, keys)))) if masked else None
@@ -107,7 +109,7 @@ def test_attention_cells(name, masked):
 @pytest.mark.parametrize("with_length", [False, True], ids=["whole", "length"])
 @pytest.mark.parametrize("attention", ["multi_head", "scaled_dot", "scaled_luong"])
 def test_transformer_encoder(attention, with_length):
-    encoder = ready(
+    encoder = prepared(
         nlp.model.TransformerEncoder(
             attention_cell=attention, max_length=8, output_attention=True, **SMALL
         )
@@ -122,7 +124,9 @@ def test_transformer_encoder(attention, with_length):
 
 @pytest.mark.parametrize("all_layers", [False, True])
 def test_bert_encoder(all_layers):
-    encoder = ready(nlp.model.BERTEncoder(max_length=8, output_all_encodings=all_layers, **SMALL))
+    encoder = prepared(
+        nlp.model.BERTEncoder(max_length=8, output_all_encodings=all_layers, **SMALL)
+    )
     encoder(vectors()[0])
     check(encoder, vectors(), encoder, launches=SIZES)
 
@@ -163,7 +167,7 @@ BERT = {
 def test_bert(name):
     """The decoder of masked words asks for the size of the minibatch; the rest merges."""
     make, arguments = BERT[name]
-    net = ready(make())
+    net = prepared(make())
 
     def fn(words):
         return net(*arguments(words.reshape((1, -1)), len(words)))
@@ -187,7 +191,7 @@ def test_translation_with_a_transformer():
     translate = nlp.model.translation.NMTModel(
         vocabulary, vocabulary, *made, embed_size=WIDTH, share_embed=True, tie_weights=True
     )
-    net = ready(translate)
+    net = prepared(translate)
     samples = [
         (mx.nd.array(np.arange(n) % WORDS), mx.nd.array(np.arange(m) % WORDS))
         for n, m in ((3, 2), (4, 3), (3, 2))
@@ -223,16 +227,16 @@ def reader(net):
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_language_models(name, mode):
-    net = ready(LANGUAGE_MODELS[name](mode))
+    net = prepared(LANGUAGE_MODELS[name](mode))
     reader(net)(sentences()[0])
     check(reader(net), sentences(), net, launches=SIZES)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_dropping_of_a_language_model(granularity):
     """Nothing is dropped in prediction; in training every sentence draws."""
     rates = {"dropout": 0.4, "weight_drop": 0.5, "drop_h": 0.2, "drop_i": 0.5, "drop_e": 0.1}
-    net = ready(nlp.model.AWDRNN("lstm", WORDS, WIDTH, 5, 2, True, **rates))
+    net = prepared(nlp.model.AWDRNN("lstm", WORDS, WIDTH, 5, 2, True, **rates))
     wanted = [reader(net)(x)[0].asnumpy() for x in sentences()]
     with gdb.batching(granularity=granularity) as batch:
         got = [reader(net)(x)[0] for x in sentences()]
@@ -248,21 +252,11 @@ def test_dropping_of_a_language_model(granularity):
 
 def test_big_language_model():
     """Cells step by step with projection and clipping."""
-    net = ready(nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0))
+    net = prepared(
+        nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0)
+    )
     reader(net)(sentences()[0])
     batch = check(reader(net), sentences(), net)
-    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
-
-
-def test_cell_with_projection_and_clipping():
-    cell = ready(
-        nlp.model.LSTMPCellWithClip(5, WIDTH, input_size=WIDTH, cell_clip=0.2, projection_clip=0.1)
-    )
-
-    def fn(x):
-        return cell.unroll(len(x), x.reshape((1, -1, WIDTH)), layout="NTC", merge_outputs=True)
-
-    batch = check(fn, ragged(), cell)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
 
 
@@ -271,7 +265,7 @@ def test_cell_with_projection_and_clipping():
 def test_bidirectional_language_model(mode, masked):
     """Its loops are operators with a graph inside, which run one by one."""
     options = {"proj_size": WIDTH, "cell_clip": 3, "proj_clip": 3} if mode == "lstmpc" else {}
-    net = ready(nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options))
+    net = prepared(nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options))
 
     def fn(x):
         states = net.begin_state(mx.nd.zeros, batch_size=1)
@@ -290,7 +284,7 @@ def test_dropped_weights(converted):
     net = nn.HybridSequential()
     net.add(nn.Dense(16), nn.Dense(3))
     nlp.model.apply_weight_drop(net[1], "weight", 0.5)
-    ready(net, converted)
+    prepared(net, converted)
     (x,) = arrays((1, WIDTH))
     samples = [(number, x) for number in range(6)]
 
@@ -311,34 +305,6 @@ def test_dropped_weights(converted):
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
 
 
-def test_elmo():
-    """Letters, highways and two directions of layers; the loops in them run one by one."""
-    elmo = ready(
-        nlp.model.ELMoBiLM(
-            "lstmpc", WIDTH, [[1, 2], [2, 2]], 3, 262, 1, "relu", 6, WIDTH, 5, WIDTH, 2, 3, 3
-        )
-    )
-
-    def fn(letters):
-        states = elmo.begin_state(mx.nd.zeros, batch_size=1)
-        return elmo(letters, states)
-
-    samples = [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES]
-    batch = check(fn, samples, elmo)
-    (alone,) = batch.report.alone
-    assert alone.reason.startswith("Operator _foreach can't be merged")
-
-
-def test_roberta_classifier():
-    net = ready(nlp.model.RoBERTaClassifier(bert(nlp.model.RoBERTaModel, use_decoder=False)))
-
-    def fn(words):
-        return net(words.reshape((1, -1)), mx.nd.array([len(words)]))
-
-    fn(sentences()[0])
-    check(fn, sentences(), net, launches=SIZES)
-
-
 class Decoder(gdb.DynamicHybridBlock):
     """A step of a language model, as the samplers of GluonNLP call it."""
 
@@ -356,7 +322,7 @@ class Decoder(gdb.DynamicHybridBlock):
 
 def test_a_beam_search():
     """Several sentences at once; each step reads values, and the results are the loop's."""
-    net = ready(Decoder(), scale=2)
+    net = prepared(Decoder(), scale=2)
     sampler = nlp.model.BeamSearchSampler(
         beam_size=3, decoder=lambda words, state: net(words.astype("float32"), state), eos_id=0,
         scorer=nlp.model.BeamSearchScorer(alpha=0.5), max_length=4,
@@ -373,18 +339,3 @@ def test_a_beam_search():
         for a, b in zip(one, other):
             np.testing.assert_allclose(b.asnumpy(), a.asnumpy(), 1e-4, 1e-5)
     assert batch.report.nodes > 0
-
-
-def test_scores_of_a_beam_over_many_sentences():
-    """One step of all sentences shares its launches; the best of each are chosen by `topk`."""
-    net = ready(Decoder(), scale=2)
-    scorer = ready(nlp.model.BeamSearchScorer(alpha=0.5))
-    beams = arrays(*[(3, WIDTH)] * 4)
-
-    def fn(state):
-        scores, state = net(mx.nd.array([1, 2, 3]), state)
-        total = scorer(scores, mx.nd.zeros((3, 1)), mx.nd.array([2]))
-        return mx.nd.topk(total.reshape((1, -1)), k=3, ret_typ="both", axis=-1)[0], state
-
-    batch = check(fn, beams, net)
-    assert batch.report.alone == [] and batch.report.launches < 2 * len(beams)

@@ -8,7 +8,8 @@ import pytest
 from mxnet.gluon import loss, nn
 
 import gluon_dynbatch as gdb
-from tests.models.common import WIDTH, arrays, check, ready
+from tests.cells import WIDTH
+from tests.common import arrays, check, prepared
 
 CLASSES = 3
 RANDOM = np.random.RandomState(4)
@@ -56,7 +57,7 @@ def test_losses(name):
     """One launch for the predictions and one for the losses, where these are two calls."""
     make, kinds = LOSSES[name]
     measure = converted(make())
-    net = ready(nn.Dense(CLASSES, in_units=WIDTH))
+    net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
     samples = [
         (x, *(mx.nd.array(LABELS[kind]()) for kind in kinds.split()))
         for x in arrays(*[(1, WIDTH)] * 5)
@@ -69,7 +70,7 @@ def test_losses(name):
 @pytest.mark.parametrize("layout", ["NTC", "TNC"])
 def test_ctc(layout, lengths):
     measure = converted(loss.CTCLoss(layout=layout))
-    net = ready(nn.Dense(CLASSES + 2, in_units=WIDTH, flatten=False))
+    net = prepared(nn.Dense(CLASSES + 2, in_units=WIDTH, flatten=False))
     label = np.array([[1, 2, -1]])
 
     def fn(x):
@@ -84,7 +85,7 @@ def test_ctc(layout, lengths):
 def test_a_loss_that_gluon_cannot_hybridize():
     """It looks at shapes: run as Python, operator by operator."""
     measure = gdb.convert(loss.SDMLLoss())
-    net = ready(nn.Dense(CLASSES, in_units=WIDTH))
+    net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
     samples = arrays((3, WIDTH), (3, WIDTH), (2, WIDTH))
     batch = check(lambda x: measure(net(x), net(x * 2)), samples, net)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
 
 import mxnet as mx
 import numpy as np
-import pytest
 from mxnet import autograd
 from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.models.common import WIDTH, arrays, check, ragged, ready
+from tests.cells import WIDTH
+from tests.common import ALL, arrays, check, prepared, ragged
 
 
 def batch_norm():
     net = nn.HybridSequential()
     net.add(nn.Dense(3, in_units=WIDTH, flatten=False), nn.BatchNorm(in_channels=3))
-    return ready(net)
+    return prepared(net)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_batch_norm_in_prediction_merges(granularity):
     net = batch_norm()
     net[1].running_mean.set_data(mx.nd.array([0.1, -0.2, 0.3]))
@@ -37,35 +35,22 @@ def test_batch_norm_in_prediction_merges(granularity):
 
 
 def train_batch_norm(scope):
-    """Go backward once; return the network, the results and the scope."""
+    """Go backward once; return the network."""
     net = batch_norm()
     xs = [x.detach() for x in ragged(lengths=(2, 3, 2, 4))]
-    with autograd.record(), scope as batch:
+    with autograd.record(), scope:
         outputs = [net(x) for x in xs]
     autograd.backward(outputs, [y * 2 for y in outputs])
-    return net, outputs, batch
+    return net
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_batch_norm_in_training_runs_alone_and_right(granularity):
-    """Its statistics are those of one sample's rows."""
-    found = []
-    for scope in (nullcontext(), gdb.batching(granularity=granularity, analysis_budget=None)):
-        net, outputs, batch = train_batch_norm(scope)
-        gradients = [net[0].weight.grad(), net[1].gamma.grad(), net[1].beta.grad()]
-        found.append([x.asnumpy() for x in outputs + gradients])
-    for wanted, got in zip(*found):
-        np.testing.assert_allclose(got, wanted, 1e-3, 1e-4)
-    assert sum(one.calls for one in batch.report.alone) == 4
-    assert all("BatchNorm" in one.reason for one in batch.report.alone)
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_running_statistics_move_once_per_sample(granularity):
-    """Once for each, in whatever order the samples are launched."""
-    net, _, _ = train_batch_norm(gdb.batching(granularity=granularity, analysis_budget=None))
-    mx.nd.waitall()
+    """In whatever order the samples are launched; who reads them after backward finds them so."""
+    net = train_batch_norm(gdb.batching(granularity=granularity, analysis_budget=None))
     moved = net[1].running_mean.data().asnumpy()
+    mx.nd.waitall()
+    np.testing.assert_array_equal(moved, net[1].running_mean.data().asnumpy())
     means = [net[0](x.detach()).mean(axis=0).asnumpy() for x in ragged(lengths=(2, 3, 2, 4))]
     ends = []
     for order in itertools.permutations(means):
@@ -76,30 +61,21 @@ def test_running_statistics_move_once_per_sample(granularity):
     assert any(ends)
 
 
-def test_running_statistics_are_there_after_backward():
-    """Who reads them, or predicts, finds them moved, as in the loop."""
-    net, *_ = train_batch_norm(gdb.batching())
-    first = net[1].running_mean.data().asnumpy()
-    mx.nd.waitall()
-    np.testing.assert_array_equal(first, net[1].running_mean.data().asnumpy())
-    assert np.abs(first).max() > 0
-
-
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_batch_norm_in_training_against_the_loop(granularity):
-    """Values and all gradients, of images and of rows."""
-    for shape in ((WIDTH,), (2, 3, 3)):
-        net = ready(nn.BatchNorm(in_channels=shape[0]))
+    """Each call normalises its own sample, of images and of rows, before and behind others."""
+    for make, shape in ((batch_norm, (WIDTH,)), (lambda: batch_norm()[1], (3, 3, 3))):
+        net = make()
         options = {"granularity": granularity, "analysis_budget": None}
         samples = arrays(*[(n, *shape) for n in (2, 3, 2)])
         parameters = net.collect_params().values()
         batch = check_against_loop(net, samples, parameters, **options)
-        (alone,) = batch.report.alone
-        assert alone.name == net.name and alone.calls == len(samples)
+        assert sum(one.calls for one in batch.report.alone) == len(samples)
+        assert all("BatchNorm" in one.reason for one in batch.report.alone)
 
 
 def test_synchronised_batch_norm_runs_alone():
-    net = ready(contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1))
+    net = prepared(contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1))
     samples = ragged(lengths=(2, 3, 2))
     (alone,) = check(net, samples, net).report.alone
     assert "_contrib_SyncBatchNorm can't be merged" in alone.reason
@@ -107,5 +83,5 @@ def test_synchronised_batch_norm_runs_alone():
 
 
 def test_global_statistics_merge_in_training():
-    net = ready(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
+    net = prepared(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
     check(net, ragged(), net, launches=1)

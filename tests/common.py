@@ -1,0 +1,256 @@
+"""What tests of public behaviour share: comparisons, expected errors, and that nothing is left.
+
+A line that an error must name carries the comment ``# wrong``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import linecache
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Sequence, Type
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.record import intercept
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.run.gradient import forget
+from gluon_dynbatch.scope import GRANULARITIES
+from gluon_dynbatch.testing import check_against_loop
+from tests import cells
+from tests.cells import WIDTH, array, attached, equal
+
+ROOT = Path(__file__).parents[1]
+
+#: A setting that does not change while a test runs.
+FIXED = {"granularity": "block", "policy": "depth"}
+SCOPES = [{**FIXED, "granularity": granularity} for granularity in GRANULARITIES]
+SCOPES.append({**FIXED, "debug": True})
+
+ALL = pytest.mark.parametrize("granularity", GRANULARITIES)
+SAMPLES = [array(1, 4) * i for i in range(1, 6)]
+
+
+# What a test must not leave behind
+
+HOOKED = [*intercept.CALLS.places, *intercept.HOOKS.places]
+ORIGINALS = [getattr(owner, name) for owner, name in HOOKED]
+
+
+def originals_are_back() -> bool:
+    return [getattr(owner, name) for owner, name in HOOKED] == ORIGINALS
+
+
+def assert_nothing_is_left() -> None:
+    """Check that MXNet is as it was, without waiting for the collector."""
+    assert STATE.batch is None and STATE.recorder is None and originals_are_back()
+    assert not autograd.is_recording() and not autograd.is_training()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    yield
+    assert_nothing_is_left()
+
+
+@pytest.fixture
+def net() -> gdb.DynamicHybridBlock:
+    return cells.dense(prefix="the_dense_")
+
+
+def alive() -> int:
+    """Count arrays."""
+    gc.collect()
+    return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
+
+
+def none_left(before: int) -> bool:
+    """Whether there are no more arrays than before; MXNet's threads may take a moment."""
+    for _ in range(40):
+        forget()  # as the next flush does
+        if alive() <= before:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# Comparisons with the loop
+
+
+def same_as_loop(
+    program: Callable[[], Callable[[], List[Any]]],
+    scopes: Sequence[Any] = (FIXED, {**FIXED, "debug": True}),
+) -> List[Any]:
+    """Run a program, and after its scope what it returns; compare that with the loop's."""
+    wanted = program()()
+    for options in scopes:
+        with gdb.batching(**options) as batch:
+            end = program()
+        equal(end(), wanted)
+        assert batch.report.nodes
+    return wanted
+
+
+def check(fn, samples, block, launches=None, **options):
+    """Compare with the loop at every granularity; return the last scope.
+
+    With `launches`, everything must have merged, into this many launches each time.
+    """
+    params = list(block.collect_params().values())
+    for granularity in GRANULARITIES:
+        batch = check_against_loop(
+            fn, samples, params, granularity=granularity, analysis_budget=None, **options
+        )
+        if launches is not None:
+            assert batch.report.alone == []
+            assert batch.report.launches == launches, granularity
+    return batch
+
+
+def prepared(block, convert=True, scale=0.6):
+    """Convert, initialise with the same values each time, and hybridize."""
+    return cells.ready(gdb.convert(block) if convert else block, scale)
+
+
+def loop_and_scope(run: Callable[[Any], Any], rtol=1e-4, atol=1e-5, **options: Any) -> Any:
+    """Compare what `run` gives with no scope and with one, which it enters; return both."""
+    wanted, got = (
+        leaves(run(scope)) for scope in (contextlib.nullcontext(), gdb.batching(**options))
+    )
+    equal(got, wanted, rtol, atol)
+    return wanted, got
+
+
+def works(block: gdb.DynamicHybridBlock) -> None:
+    """Check that the next scope batches, with the loop's values."""
+    wanted = [block(x) for x in SAMPLES]
+    with gdb.batching(**FIXED) as batch:
+        got = [block(x) for x in SAMPLES]
+    assert (batch.report.nodes, batch.report.launches) == (5, 1)
+    equal(got, wanted)
+
+
+def arrays(*shapes, dtype="float32"):
+    """Arrays of these shapes, each with a gradient."""
+    random = np.random.RandomState(2)
+    return attached([mx.nd.array(random.uniform(-1, 1, s), dtype=dtype) for s in shapes])
+
+
+#: Numbers of rows of samples.
+LENGTHS = (1, 3, 2, 5, 3)
+
+
+def ragged(lengths=LENGTHS):
+    """Sequences of different lengths, (steps, width) each, with gradients."""
+    return arrays(*[(n, WIDTH) for n in lengths])
+
+
+def host(value: Any) -> Any:
+    """Turn whatever a use of an array gives into something that can be compared."""
+    if isinstance(value, mx.nd.NDArray):
+        return value.asnumpy()
+    return [host(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def same(got: Any, wanted: Any) -> None:
+    """Compare nests of arrays, numbers and strings, types and shapes included."""
+    got, wanted = host(got), host(wanted)
+    if isinstance(wanted, list):
+        assert len(got) == len(wanted)
+        for a, b in zip(got, wanted):
+            same(a, b)
+    elif isinstance(wanted, np.ndarray):
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
+    else:
+        assert got == wanted and type(got) is type(wanted)
+
+
+def leaves(value: Any) -> List[np.ndarray]:
+    """Return the arrays in a nest, as they are now."""
+    if isinstance(value, (list, tuple, dict)):
+        items = value.values() if isinstance(value, dict) else value
+        return [leaf for item in items for leaf in leaves(item)]
+    return [value.asnumpy() if isinstance(value, mx.nd.NDArray) else value.copy()]
+
+
+# Expected errors
+
+LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gdb, contextlib))
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary:
+    """Return the last frame of a traceback that is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not f.filename.startswith(LIBRARIES) and f.filename[0] != "<"][-1]
+
+
+def named_lines(text: str) -> List[str]:
+    """Return the source lines that a message names as ``file:line in function``."""
+    places = re.findall(r"(\S+\.py):(\d+) in ", text)
+    return [linecache.getline(name, int(line)).rstrip() for name, line in places]
+
+
+@contextlib.contextmanager
+def refused(kind: Type[BaseException], *texts: str, late: bool = False) -> Iterator[None]:
+    """Expect one of our errors that names the marked line, with a way out and these texts.
+
+    With `late`, the error comes up elsewhere, but it still names the marked line.
+    """
+    with pytest.raises(kind) as caught:
+        yield
+    assert isinstance(caught.value, gdb.DynBatchError)
+    message = str(caught.value)
+    if not late:
+        assert user_frame(caught.value).line.endswith("# wrong"), user_frame(caught.value)
+    lines = named_lines(message)
+    assert len(lines) == 1 and lines[0].endswith("# wrong"), message
+    for text in (*texts, "what to do: "):
+        assert text in message, message
+
+
+@pytest.fixture(params=[False, True], ids=["predicting", "recording"])
+def unharmed(request: Any) -> Iterator[gdb.DynamicHybridBlock]:
+    """Give a model, and check that the test did no harm to it, to autograd or to MXNet."""
+    block = cells.dense(prefix="the_dense_")
+    parameters = list(block.collect_params().values())
+    for p in parameters:
+        p.grad()[:] = 7
+    before = leaves([(p.data(), p.grad()) for p in parameters])
+    with autograd.record() if request.param else contextlib.nullcontext():
+        yield block
+        assert autograd.is_recording() == autograd.is_training() == request.param
+        assert STATE.batch is None and STATE.recorder is None and originals_are_back()
+        equal(leaves([(p.data(), p.grad()) for p in parameters]), before, 0, 0)
+        works(block)
+
+
+# Other processes
+
+
+def output_of(program: str, *arguments: str, given: str = "", **environment: str) -> str:
+    """Run a program in a process of its own; one that fails or hangs fails the test."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
+        timeout=100,
+        input=given,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    return ran.stdout
