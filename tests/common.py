@@ -189,6 +189,8 @@ def leaves(value: Any) -> List[np.ndarray]:
 # Expected errors
 
 LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gdb, contextlib))
+#: As compiled modules are named in tracebacks.
+LIBRARIES += ("gluon_dynbatch/",)
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary:
