@@ -43,6 +43,7 @@ from tests.cells import (
     TreeNet,
     Unary,
     complete,
+    heads_of,
     inputs,
     ready,
     tree,

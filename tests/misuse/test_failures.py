@@ -195,7 +195,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     count = alive()
     told: List[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(gradient.GradientTape, name, fails(kind))
+        patch.setattr(backward.GradientTape, name, fails(kind))
         patch.setattr(gradient.LOGGER, "exception", lambda text: told.append(format_exc()))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [net(x).sum() for x in SAMPLES]
