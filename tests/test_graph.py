@@ -246,8 +246,8 @@ def graph():
         memory = a(mx.nd.ones((3, WIDTH)))
         results = [lookup(x, memory) for x in inputs(2)]
     assert len(results) == 2
-    check_graph(batch.plan.units)
-    return batch.plan.units
+    check_graph(batch.plan.graph)
+    return batch.plan.graph
 
 
 def changed(array, at, by):
