@@ -40,15 +40,15 @@ class Graph(NamedTuple):
     entry: Array
     names: Dict[int, str]
     #: Of entries that concatenate their arguments: the rows of each.
-    joined: Dict[int, Tuple[int, ...]]
+    concat: Dict[int, Tuple[int, ...]]
 
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""
         return self.names[int(self.entry[self.node[unit]])]
 
-    def joined_rows(self, units: Array) -> Array:
+    def concat_rows(self, units: Array) -> Array:
         """Return the rows of every term of units that concatenate their terms."""
-        return np.concatenate([self.joined[e] for e in self.entry[self.node[units]].tolist()])
+        return np.concatenate([self.concat[e] for e in self.entry[self.node[units]].tolist()])
 
 
 def check_graph(graph: Graph) -> None:

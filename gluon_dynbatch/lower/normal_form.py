@@ -44,7 +44,7 @@ def concat_segment(variant: Variant) -> Segment:
     entry, builder = variant.entry, Builder(f"{variant.entry.name}_")
     out = entry.out_array_types[0]
     size = elements(out.shape) // sum(variant.concat_rows)
-    port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, joined=True)
+    port = Port(size, (size,), out.dtype, differentiable=out.dtype in FLOATS, concat=True)
     result = builder.add("_copy", [builder.variable("in0")])
     outputs = (Port(size, (size,), out.dtype),)
     ops = tuple(builder.ops)

@@ -36,7 +36,7 @@ class Port(NamedTuple):
     #: Inputs only: whether a gradient can flow into it.
     differentiable: bool = True
     #: Inputs only: its sources are not summed but stand one after another.
-    joined: bool = False
+    concat: bool = False
 
 
 class ParameterRows(NamedTuple):

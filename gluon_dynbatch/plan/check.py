@@ -160,8 +160,8 @@ def _terms(plan: Plan, launch: Launch, p: int) -> Iterator[Tuple[int, int, int]]
     for unit in launch.units[:1] if port.shared else launch.units:
         rows = 1 if port.shared else int(graph.dependencies.rows[unit])
         terms = range(*graph.term0[graph.input0[unit] + p :][:2].tolist())
-        if port.joined:
-            for at, count in zip(terms, graph.joined_rows(np.array([unit])).tolist()):
+        if port.concat:
+            for at, count in zip(terms, graph.concat_rows(np.array([unit])).tolist()):
                 yield at, first, count
                 first += count
         else:

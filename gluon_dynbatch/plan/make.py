@@ -124,11 +124,11 @@ class _Planner:
         size = ports.row_size[operand]
         rows = np.where(ports.shared[operand], 1, graph.dependencies.rows[unit])
         target, length = members.row[member] * size, rows * size
-        for number in [n for n, port in enumerate(ports.ports) if port.joined]:
+        for number in [n for n, port in enumerate(ports.ports) if port.concat]:
             low, high = np.searchsorted(operand, [number, number + 1])
             k = ports.launch[number]
             units = members.units[members.first[k] : members.first[k + 1]]
-            length[low:high] = graph.joined_rows(units) * ports.row_size[number]
+            length[low:high] = graph.concat_rows(units) * ports.row_size[number]
             target[low:high] = np.cumsum(length[low:high]) - length[low:high]
         return operand, at, target, length
 
