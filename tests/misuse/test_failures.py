@@ -186,7 +186,7 @@ def test_custom_operator_that_fails(unharmed, capfd):
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", ["_backward_launch", "_pulled", "_input_gradients"])
+@pytest.mark.parametrize("name", ["_backward_launch", "_fetched", "_input_gradients"])
 def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
     for p in net.collect_params().values():
