@@ -103,16 +103,17 @@ cdef class Ordering:
         return self.term0[end] - self.term0[first] - (end - first)
 
     cdef void lead(self, int64_t unit, bint once) noexcept:
-        """Let what `unit` reads follow it, unless it follows another; if `once`, what no other reads."""
-        cdef int64_t first = self.input0[unit], i, k, place, slot, maker
-        for i in range(first, self.inputs_end(unit)):
-            place = (self.groups[unit] * self.ports + i - first) * self.levels - self.term0[i]
-            for k in range(self.term0[i], self.term0[i + 1]):
+        """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
+        cdef const int64_t *term0 = &self.term0[self.input0[unit]]
+        cdef int64_t port, k, place, slot, maker, ports = self.inputs_end(unit) - self.input0[unit]
+        for port in range(ports):
+            place = (self.groups[unit] * self.ports + port) * self.levels - term0[port]
+            for k in range(term0[port], term0[port + 1]):
                 slot = self.term[k]
-                if slot < 0:
+                if slot < 0 or once and self.reads[slot] != 1:
                     continue
                 maker = self.slot_unit[slot]
-                if self.reads[slot] == 1 if once else self.place[maker] == self.unread:
+                if once or self.place[maker] == self.unread:
                     self.leader[maker], self.place[maker] = unit, place + k
 
     cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:

@@ -69,10 +69,11 @@ cdef class Fetches:
             element = max(sources[i].element, 0)
             follows = follows and element == start + i * size
             follows = follows and (sources[i].element >= 0 or size <= row_size)
-            if element % grain:
-                grain = gcd(grain, element)
         if follows:
             return self.slice(arena, start, count, size)
+        for i in range(count):
+            if sources[i].element >= 0 and sources[i].element % grain:
+                grain = gcd(grain, sources[i].element)
         for i in range(count):
             for k in range(size // grain):
                 self.add_index(0 if sources[i].element < 0 else sources[i].element // grain + k)
@@ -105,6 +106,8 @@ cdef class Target:
     """The rows of one operand, of the largest size of which every read of it is a multiple."""
 
     cdef int64_t rows, size, total, most
+    #: Whether the reads are the rows, one after another.
+    cdef bint plain
     cdef array memory
     #: Per row how many sources it has, and the first of them, one more at the end.
     cdef int64_t *count
@@ -119,13 +122,16 @@ cdef class Target:
         self, Reads reads, const int64_t *numbers, int64_t reads_count, int64_t rows, int64_t size
     ) except -1:
         """Find the size of rows, and make room for what `list_sources` fills in."""
-        cdef int64_t end = rows * size, target, length, i, row
+        cdef int64_t end = rows * size, asked = size, target, length, i, row
+        self.plain = reads_count == rows
         for i in range(reads_count):
             target, length = reads.target[numbers[i]], reads.length[numbers[i]]
             if target < 0 or target + length > end:
                 raise ValueError("a read leaves its target")
-            if target % size or length % size:
-                size = gcd(gcd(size, target), length)
+            if target != i * asked or length != asked:
+                self.plain = False
+                if target % size or length % size:
+                    size = gcd(gcd(size, target), length)
             self.total += length
         self.rows, self.size, self.total = end // size, size, self.total // size
         self.memory = clone(LONG, 5 * self.rows + 1 + 2 * self.total, False)
@@ -145,6 +151,12 @@ cdef class Target:
         """List the sources of each row, as the reads come."""
         cdef int64_t i, k, row, read
         cdef Source *source
+        if self.plain:
+            self.most = 1
+            for i in range(reads_count):
+                read, self.count[i], self.first[i] = numbers[i], 1, i
+                self.sources[i] = Source(reads.arena[read], reads.element[read])
+            return
         for i in range(reads_count):
             row = reads.target[numbers[i]] // self.size
             for k in range(reads.length[numbers[i]] // self.size):
