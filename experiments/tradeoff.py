@@ -188,7 +188,7 @@ def make_parser() -> argparse.ArgumentParser:
     text = "where JSON, tables and pictures go (default %(default)s)"
     add("--output", type=Path, default=Path("runs/tradeoff"), metavar="DIR", help=text)
     for option, text in (
-        ("--data", "SICK, in a layout that training reads"),
+        ("--data", "folder with SICK, as training reads it"),
         ("--wikiner", "folder with WikiNER's train.txt"),
         ("--sst", "folder with the sentiment treebank's train.txt"),
         ("--clevr", "folder with CLEVR's CLEVR_train_1_*.json"),

@@ -39,8 +39,8 @@ _ABOVE_ZERO = at_least(float, 0, exclusive=True)
 OPTIONS = {
     "data": (
         ("--data", Path, None, "DIR", "folder with pairs; without it, those built in"),
-        ("--on-bad-sample", ("error", "skip"), "error", None, "stop at a pair that cannot be used "
-         "(default), or leave it out and say so"),
+        ("--on-bad-sample", ("error", "skip"), "error", None, "stop at a pair that cannot be used, "
+         "or leave it out and say so"),
         ("--limit", POSITIVE, None, "N", "first N pairs of every split"),
         ("--embedding", Path, None, "FILE", "word vectors, GloVe text"),
     ),
@@ -92,8 +92,9 @@ def add_options(parser: argparse.ArgumentParser, only: Sequence[str] = (), **def
                 parser.set_defaults(**{field: default})
             else:
                 group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
+    when = "" if defaults.get("freeze_embedding") else " with --embedding"
     for name, value, text in (
-        ("--freeze-embedding", True, "do not train the word vectors (default with --embedding)"),
+        ("--freeze-embedding", True, f"do not train the word vectors (default{when})"),
         ("--no-freeze-embedding", False, "train the word vectors"),
     ):
         parser.add_argument(
