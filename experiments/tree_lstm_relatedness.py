@@ -203,8 +203,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     # The controller behind "auto" times some twenty flushes before it settles.
     for verb, pairs, rounds, warmup in zip(timed, (256, 64), (5, 3), (12.0, 4.0)):
-        text = f"pairs to time (default {pairs})"
-        verb.add_argument("--pairs", type=POSITIVE, default=pairs, metavar="N", help=text)
+        verb.add_argument("--pairs", type=POSITIVE, default=pairs, metavar="N", help="to time")
         verb.add_argument("--rounds", type=POSITIVE, default=rounds, metavar="N")
         verb.add_argument(
             "--warmup",

@@ -197,6 +197,12 @@ class Contender:
         chosen = (options.get(name, "auto") for name in ("granularity", "policy"))
         return self.runner.mode == "dynamic" and "auto" in chosen
 
+    def minibatches(self, count: int, least: float, seconds: Optional[float]) -> int:
+        """Say how many minibatches a turn has, of which one takes at least `least` seconds."""
+        if seconds is None:
+            return 1 if self.most else count
+        return max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+
     def portion(self, work: Work, count: int) -> Work:
         """Take from a round's minibatches what this contender runs."""
         if self.mixes:
@@ -300,49 +306,58 @@ def contest(
     Parameters
     ----------
     contenders : sequence of Contender
-        The first is what tables compare the others with.
     fresh : iterator
         Gives new minibatches.
     kind : {"inference", "training"}
-    size : int
-        Samples of a minibatch; for tables.
-    rounds : int
+    size, rounds : int
     warmup : float
-        Seconds that each may take to settle. It runs at least once.
+        Seconds that each may take to settle; it runs at least once.
     seconds : float, optional
         About how long a turn is, at least one minibatch; without it, it has `count` minibatches.
-    count : int
-    seed : int
-        What the order of turns is drawn from.
+    count, seed : int
+        `seed` is what the order of turns is drawn from.
     step : callable
-        Called for each round and once before, with a word on what was done.
+        Called for each round and once before, with a word on it.
     """
     STATE.sites.clear()  # a new process would know nothing of the contests before
-    # What has been loaded stays: without this, each full collection of garbage looks through it.
-    gc.collect()
-    gc.freeze()
-    what = f"{contenders[0].runner.workload.name}, {kind}, {size}"
+    _freeze()
+    name = contenders[0].runner.workload.name
+    what = f"{name}, {kind}, {size}"
     counts, settling = {}, {}
     for one in contenders:
         settling[one.label], least = _settle(one, kind, size, fresh, warmup)
-        counts[one.label] = 1 if one.most else count
-        if seconds is not None:
-            counts[one.label] = max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+        counts[one.label] = one.minibatches(count, least, seconds)
     step(what)
     rows: List[Row] = []
-    order = random.Random(seed)
     for number in range(rounds):
-        work = [next(fresh) for _ in range(max(counts.values()))]
-        warm = [next(fresh)]
-        for one in order.sample(list(contenders), len(contenders)):
-            portion = one.portion(work, counts[one.label])
-            row = one.time(kind, portion, size, one.portion(warm, 1))
-            rows.append(row._replace(round=number))
+        order = random.Random(f"{seed}, {number}").sample(contenders, len(contenders))
+        turns = _run_round(order, counts, kind, size, fresh)
+        rows += [row._replace(round=number) for row in turns]
         step(what)
     gc.unfreeze()
-    rank = {one.label: i for i, one in enumerate(contenders)}
-    rows.sort(key=lambda row: (rank[row.label], row.round))
-    return Outcome(contenders[0].runner.workload.name, kind, size, rows, settling)
+    rank = [one.label for one in contenders]
+    rows.sort(key=lambda row: (rank.index(row.label), row.round))
+    return Outcome(name, kind, size, rows, settling)
+
+
+def _freeze() -> None:
+    """Let what has been loaded stay; else each full collection of garbage looks through it."""
+    gc.collect()
+    gc.freeze()
+
+
+def _run_round(
+    turns: Sequence[Contender],
+    counts: Dict[str, int],
+    kind: str,
+    size: int,
+    fresh: Iterator[List[Any]],
+) -> Iterator[Row]:
+    """Have all run the same new minibatches, one contender after the other."""
+    work = [next(fresh) for _ in range(max(counts.values()))]
+    warm = [next(fresh)]
+    for one in turns:
+        yield one.time(kind, one.portion(work, counts[one.label]), size, one.portion(warm, 1))
 
 
 def _settle(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]], limit: float) -> Any:

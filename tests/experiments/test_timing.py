@@ -102,7 +102,7 @@ def test_timings_have_parts_that_add_up():
     assert row.ms == pytest.approx(row.recording + row.analysis + row.dispatch + row.running)
     assert row.launches < row.nodes and row.setting == "operator by search (unlimited)"
     plain = Contender(Runner(workload, "hybridized")).time("training", [workload.samples], 4)
-    assert (plain.running, plain.calls, plain.setting) == (plain.ms, None, "")
+    assert (plain.running, plain.nodes, plain.setting) == (plain.ms, None, "")
     assert row.rate * row.ms == pytest.approx(1e3 * sum(len(s.words) for s in workload.samples))
 
 
