@@ -142,9 +142,8 @@ class Comparison:
         weights = np.zeros(len(recording.value_type), dtype=bool)
         self._units = expand(recording, "unbatched", weights, segments)
         groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
-        types = [TYPES[recording.value_type[v]] for v in recording.external_values]
         self._loop = Execution(
-            make_plan(self._units, groups, types),
+            make_plan(self._units, groups, recording.external_type, TYPES.__getitem__),
             recording.externals,
             dispatcher,
             lambda node: where_of(recording.wheres[node]),

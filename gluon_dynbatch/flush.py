@@ -239,9 +239,7 @@ class Flush:
         self._analysis = analysis
         groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         groups = singles_in_order(groups)
-        plan = make_plan(
-            graph, groups, [TYPES[recording.value_type[v]] for v in recording.external_values]
-        )
+        plan = make_plan(graph, groups, recording.external_type, TYPES.__getitem__)
         places = graph.value_term
         if moved:
             values = np.arange(len(recording.value_type))

@@ -84,8 +84,7 @@ def planned(program, granularity, table):
         unused = expand.find_unused(made, range(last * 3 // 4, last))
         units = expand.expand(made, granularity, expand.find_weights(made), table, unused)
         groups = depth.group_by_depth(units.dependencies)
-        types = [TYPES[made.value_type[value]] for value in made.external_values]
-        result = make_plan(units, groups, types)
+        result = make_plan(units, groups, made.external_type, TYPES.__getitem__)
     check_plan(result)
     return units, groups, result
 

@@ -5,7 +5,7 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 ANY_LEVELS = 1 << 30
 
 
-def make_plan(graph: Graph, groups: Array, external_types: Sequence[ArrayType]) -> Plan:
+def make_plan(
+    graph: Graph, groups: Array, external_type: Array, type_of: Callable[[int], ArrayType]
+) -> Plan:
     """Turn a grouping of units into launches.
 
     Parameters
@@ -45,10 +47,12 @@ def make_plan(graph: Graph, groups: Array, external_types: Sequence[ArrayType]) 
         What the analyzer saw, with operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
-    external_types : sequence of ArrayType
-        Types of the arrays from outside.
+    external_type : numpy.ndarray of int, shape (externals,)
+        Types of the arrays from outside, by number.
+    type_of : callable
+        Returns the type with a number.
     """
-    return _Planner(graph, groups, external_types).plan()
+    return _Planner(graph, groups, external_type, type_of).plan()
 
 
 class _Ports(NamedTuple):
@@ -76,9 +80,16 @@ class _Ports(NamedTuple):
 
 
 class _Planner:
-    def __init__(self, graph: Graph, groups: Array, external_types: Sequence[ArrayType]):
+    def __init__(
+        self,
+        graph: Graph,
+        groups: Array,
+        external_type: Array,
+        type_of: Callable[[int], ArrayType],
+    ):
         self._graph = graph
-        self._types = external_types
+        self._external_type = external_type
+        self._type_of = type_of
         self._members = order_members(graph, groups)
         self._ports = _Ports.of(self._members)
         self._layout = Layout()
@@ -145,7 +156,7 @@ class _Planner:
             order = np.lexsort((summand, operand))
             at, operand = at[order], operand[order]
         external = -1 - graph.term[at]
-        first = np.full(len(self._types), len(at))
+        first = np.full(len(self._external_type), len(at))
         # Of several assignments to one place the last stays.
         first[external[::-1]] = np.arange(len(at))[::-1]
         first = np.sort(first[first < len(at)])
@@ -153,24 +164,28 @@ class _Planner:
 
     def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array, Array]:
         """Return the fills, and per external its arena and first element."""
-        arena = np.full(len(self._types), -1, dtype=np.int64)
-        element = np.zeros(len(self._types), dtype=np.int64)
+        arena = np.full(len(self._external_type), -1, dtype=np.int64)
+        element = np.zeros(len(self._external_type), dtype=np.int64)
         externals, row_size = self._external_reads(operand, at)
-        # Comparing types takes longer than knowing them.
-        known: Dict[Tuple[int, int], List[int]] = {}
-        for place, (external, size) in enumerate(zip(externals.tolist(), row_size.tolist())):
-            known.setdefault((size, id(self._types[external])), []).append(place)
-        elements = np.zeros_like(externals)
+        # Few pairs of a type and a row size, of thousands of arrays.
+        types = int(self._external_type.max(initial=0)) + 1
+        pairs, first, pair = np.unique(
+            row_size * types + self._external_type[externals],
+            return_index=True,
+            return_inverse=True,
+        )
+        elements = np.empty(len(pairs), dtype=np.int64)
         alike: Dict[Tuple[Arena, Tuple[int, ...]], List[int]] = {}
-        for (size, _), places in known.items():
-            kind = self._types[externals[places[0]]]
-            elements[places] = kind.elements
-            key = Arena(size, kind.dtype, kind.context), kind.shape[1:]
-            alike.setdefault(key, []).extend(places)
+        for number in np.argsort(first).tolist():
+            size, kind = divmod(int(pairs[number]), types)
+            array = self._type_of(kind)
+            elements[number] = array.elements
+            key = Arena(size, array.dtype, array.context), array.shape[1:]
+            alike.setdefault(key, []).append(number)
         fills = []
-        for (buffer, trailing), places in alike.items():
-            places.sort()
-            counts, own = elements[places], externals[places]
+        for (buffer, trailing), numbers in alike.items():
+            places = np.flatnonzero(np.isin(pair, numbers))
+            counts, own = elements[pair[places]], externals[places]
             region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
             arena[own] = region.arena
             element[own] = region.start * buffer.row_size + np.cumsum(counts) - counts

@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..errors import ArgumentError, user_message
@@ -107,6 +108,13 @@ class Tape(recording.Tape):  # type: ignore[misc]
             self.externals.append(real)
             self.handles.append(real.handle)
         return known
+
+    @property
+    def external_type(self) -> np.ndarray[Any, Any]:
+        """Numbers of the types of the arrays from outside; shape (externals,), int32."""
+        types = np.array(self.value_type, dtype=np.int32)
+        found: np.ndarray[Any, Any] = types[np.array(self.external_values, dtype=np.int32)]
+        return found
 
     def append(
         self, entry: Entry, sources: List[int], offsets: List[int], where: Tuple[Any, int]
