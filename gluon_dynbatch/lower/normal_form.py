@@ -201,9 +201,9 @@ class NormalForm:
         self._inputs[made[0]] = len(self._ports)
         self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
         self.sources.append(tuple(self._source(r) for r in self._sums.get(ref[0], (ref,))))
-        if not port.shared and not self._is_flat(port):
-            batch = () if self._layout == "unbatched" else (-1,)
-            made = self._reshape(made, batch + port.shape)
+        # What is unbatched is given arrays in their own shapes.
+        if not (port.shared or self._layout == "unbatched" or self._is_flat(port)):
+            made = self._reshape(made, (-1, *port.shape))
         self._done[ref] = made
 
     def _parameter(self, ref: Ref) -> None:

@@ -339,9 +339,15 @@ class Execution:
         """Fetch the operands of a launch."""
         fetched = [operand for operand in launch.operands if type(operand) is not Whole]
         own = iter(self.buffers.fetch(fetched, launch.spare))
-        return [
+        arrays = [
             self.externals[o.external] if type(o) is Whole else next(own) for o in launch.operands
         ]
+        if launch.segment.layout == "unbatched":
+            # Not in the symbol: MXNet's BatchNorm crashes backward if its statistics are computed.
+            for i, port in enumerate(launch.segment.inputs):
+                if arrays[i].shape != port.shape:
+                    arrays[i] = arrays[i].reshape(port.shape)
+        return arrays
 
     def _launch(self, number: int, launch: Launch) -> None:
         segment = launch.segment

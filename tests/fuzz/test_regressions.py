@@ -176,6 +176,11 @@ def norm_as_an_operator(x, mean, var):
     return mx.nd.BatchNorm(y * 1, ONES, ZEROS, mean, var)
 
 
+def norm_with_new_parameters(x, mean, var):
+    """MXNet crashed, as the statistics came to it through a reshape."""
+    return mx.nd.BatchNorm(x, mx.nd.ones(3), mx.nd.zeros(3), mean, var, fix_gamma=False)
+
+
 NORM = cell(
     lambda F, x, mean, var: F.BatchNorm(
         2 * x, F.ones_like(mean), F.zeros_like(mean), mean, var, fix_gamma=False
@@ -186,8 +191,22 @@ NORM = cell(
 @ALL
 @pytest.mark.parametrize(
     "net, train_mode",
-    [(norm_as_an_operator, False), (norm_as_an_operator, True), (NORM, True)],
-    ids=["operator predicting", "operator training", "cell training"],
+    [
+        (norm_as_an_operator, False),
+        (norm_as_an_operator, True),
+        (norm_with_new_parameters, False),
+        (norm_with_new_parameters, True),
+        (NORM, False),
+        (NORM, True),
+    ],
+    ids=[
+        "operator predicting",
+        "operator training",
+        "new parameters predicting",
+        "new parameters training",
+        "cell predicting",
+        "cell training",
+    ],
 )
 def test_statistics_that_are_the_users_arrays(net, train_mode, granularity):
     """They were taken for parameters, or their update was lost and the backward pass failed."""
