@@ -248,7 +248,7 @@ def output_of(program: str, *arguments: str, given: str = "", **environment: str
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
-        timeout=100,
+        timeout=300,
         input=given,
         text=True,
         stdout=subprocess.PIPE,

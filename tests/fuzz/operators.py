@@ -26,6 +26,8 @@ LEFT_OUT: Dict[str, str] = {
 LIMITED: Dict[str, str] = {
     "_linalg_det": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
     "_linalg_slogdet": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
+    "FullyConnected": "with a bias in dense layers only: where the weight has no gradient, MXNet "
+    "gives the bias none either",
     "RNN": "with states cut off, and in single precision only if of several layers: otherwise "
     "MXNet's gradients of states and lower layers need gradients of weights and data, which they "
     "read, or are what was in memory",

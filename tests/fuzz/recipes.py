@@ -121,8 +121,7 @@ def _dense(body: Body, v: Value) -> str:
     for n in v.shape[1:] if flat else v.shape[-1:]:
         size *= n
     weight = body.need((width, size))
-    bias = f", {body.need((width,))}" if body.choose.flag() else ", no_bias=True"
-    return f"F.FullyConnected({v.name}, {weight}{bias}, num_hidden={width}, flatten={flat})"
+    return f"F.FullyConnected({v.name}, {weight}, no_bias=True, num_hidden={width}, flatten={flat})"
 
 
 def _join(body: Body, v: Value) -> str:

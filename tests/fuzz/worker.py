@@ -60,7 +60,7 @@ class Session:
     folder : Path
         Where the program that runs now is written, in case that it ends the process.
     until : float
-        Time after which nothing more is begun, in seconds since the epoch.
+        Time after which nothing but a first program is begun, in seconds since the epoch.
     """
 
     def __init__(self, folder: Path, until: float):
@@ -73,7 +73,7 @@ class Session:
 
     def check(self, program: Program) -> None:
         """Run a program; raise if it fails."""
-        if time.time() > self._until and self.failure is None:
+        if time.time() > self._until and self.failure is None and self._seen:
             return
         self._seen.add(hash(program.body))
         if len(self._seen) % SAVED == 1:
