@@ -268,7 +268,7 @@ def test_graphs_that_are_kept_cost_little_to_keep(model):
 
 
 ENDS = """
-import atexit, os, sys
+import atexit, os, sys, tempfile
 import mxnet as mx
 end = sys.argv[1]
 atexit.register(lambda: end == "late" and turn())
@@ -300,7 +300,8 @@ for _ in range(3):
     trainer.step(30)
 kept = [turn() for _ in range(3)]
 if end == "profiled":
-    mx.profiler.set_config(filename=os.devnull, profile_all=True)
+    name = os.path.join(tempfile.mkdtemp(), "profile.json")  # MXNet removes what is there
+    mx.profiler.set_config(filename=name, profile_all=True)
     mx.profiler.set_state("run")
     kept.append(turn())
 if end == "forked" and os.fork():
