@@ -53,7 +53,8 @@ def batching(
     granularity : {"auto", "graph", "block", "operator"}, optional
         What is merged: whole samples of one shape, calls of blocks, or pieces of blocks.
     policy : {"auto", "depth", "agenda", "search"}, optional
-        How groups are found, from the cheapest to the most thorough.
+        How groups are found, from the cheapest to the most thorough; or the name of another policy
+        in `gluon_dynbatch.schedule.POLICIES`.
     max_rows : int, optional
         Rows of one launch at most, which bounds its working memory.
     strict : bool, optional
