@@ -33,7 +33,7 @@ from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
 from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
-from .schedule import Analysis, Budget, analyze, singles_in_order, split_by_rows
+from .schedule import Analysis, Budget, analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 
 
@@ -239,6 +239,8 @@ class Flush:
         self._analysis = analysis
         groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         groups = singles_in_order(groups)
+        if self._options.debug:
+            check_groups(graph.dependencies, groups)
         plan = make_plan(graph, groups, recording.external_type, TYPES.__getitem__)
         places = graph.value_term
         if moved:

@@ -44,6 +44,26 @@ def test_users_choose_it_by_name(late):
         gdb.batching(policy="later")
 
 
+class AllTogether:
+    """Wrong on purpose: calls that need each other in one launch, which is fewer than any."""
+
+    def cost(self, search):
+        return 1
+
+    def run(self, search):
+        return search.graph.signature.copy()
+
+
+def test_debug_refuses_groups_that_cannot_run():
+    b, c = ready(Unary(prefix="b_")), ready(Unary(prefix="c_"))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(
+        AssertionError, match="launched before"
+    ):
+        patch.setitem(POLICIES, "wrong", (AllTogether(),))
+        with gdb.batching(granularity="block", policy="wrong", debug=True):
+            _held = [chain(*sample) for sample in zip(([c, b, b], [b, b]), inputs(2))]
+
+
 @settings(deadline=None)
 @given(graph=graphs())
 def test_it_keeps_what_every_policy_promises(graph):
