@@ -1,0 +1,147 @@
+"""Gradients of expressions, as expressions: reverse accumulation."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from .expression import (
+    CAST,
+    FUNCTION,
+    JOIN,
+    PART,
+    PRODUCT,
+    READ,
+    SPREAD,
+    TOTAL,
+    Expressions,
+    Node,
+    Slot,
+    Weight,
+)
+from .functions import FUNCTIONS
+
+
+class MatrixGradient(NamedTuple):
+    """Rows whose outer products, added up, are the gradient of a matrix."""
+
+    weight: Weight
+    #: Gradients of products, and what was multiplied.
+    gradient: Node
+    rows: Node
+
+
+class RowGradient(NamedTuple):
+    """Rows whose sum is the gradient of an array of which every row is the same."""
+
+    slot: Slot
+    gradient: Node
+
+
+class Gradients(NamedTuple):
+    """What the gradients of results are turned into."""
+
+    #: Per array of which each row has its own row.
+    rows: Dict[Slot, Node]
+    every: Tuple[RowGradient, ...]
+    matrices: Tuple[MatrixGradient, ...]
+
+
+class Differentiation:
+    """Finds the gradients of what was read, from those of results.
+
+    A gradient that is zero stays zero, also at a place where the derivative is infinite or no
+    number: what no loss depends on contributes nothing.
+
+    Parameters
+    ----------
+    expressions : Expressions
+        Where to build.
+    heads : list of (Node, Node)
+        Results with their gradients.
+    """
+
+    def __init__(self, expressions: Expressions, heads: List[Tuple[Node, Node]]):
+        self._expressions = expressions
+        #: Per node the gradients of some of its columns: first column, and a node.
+        self._pieces: Dict[Node, List[Tuple[int, Node]]] = {}
+        self._rows: Dict[Slot, Node] = {}
+        self._every: List[RowGradient] = []
+        self._matrices: List[MatrixGradient] = []
+        for node, gradient in heads:
+            self._add(node, gradient)
+
+    def gradients(self) -> Gradients:
+        """Go through all nodes, the last one first."""
+        for node in reversed(list(self._expressions.nodes)):
+            if node in self._pieces:
+                self._visit(node, self._assembled(node))
+        return Gradients(self._rows, tuple(self._every), tuple(self._matrices))
+
+    def _add(self, node: Node, gradient: Node, start: int = 0) -> None:
+        self._pieces.setdefault(node, []).append((start, gradient))
+
+    def _assembled(self, node: Node) -> Node:
+        """Return the gradient of a node: sums of pieces that overlap, zeros between pieces."""
+        build, pieces = self._expressions, self._pieces[node]
+        ends = {0, node.width}
+        for start, piece in pieces:
+            ends |= {start, start + piece.width}
+        cuts, found = sorted(ends), []
+        for low, high in zip(cuts, cuts[1:]):
+            terms = [
+                build.part(piece, low - start, high - low)
+                for start, piece in pieces
+                if start <= low and high <= start + piece.width
+            ]
+            total = terms[0] if terms else build.const(0, high - low, node.dtype)
+            for term in terms[1:]:
+                total = total + term
+            found.append(total)
+        return build.join(found)
+
+    def _visit(self, node: Node, g: Node) -> None:
+        build = self._expressions
+        if node.kind == READ:
+            slot, every = node.attrs
+            if every:
+                self._every.append(RowGradient(slot, g))
+            else:
+                self._rows[slot] = g
+        elif node.kind == PART:
+            self._add(node.args[0], g, node.attrs[0])
+        elif node.kind == SPREAD:
+            self._add(node.args[0], build.total(g), node.attrs[0])
+        elif node.kind == JOIN:
+            start = 0
+            for piece in node.args:
+                self._add(piece, build.part(g, start, piece.width))
+                start += piece.width
+        elif node.kind == CAST:
+            self._add(node.args[0], build.cast(g, node.args[0].dtype))
+        elif node.kind == TOTAL:
+            self._add(node.args[0], build.spread(g, node.args[0].width))
+        elif node.kind == PRODUCT:
+            self._product(node, g)
+        elif node.kind == FUNCTION:
+            self._function(node, g)
+
+    def _product(self, node: Node, g: Node) -> None:
+        weights, biases = node.attrs
+        for x, weight in zip(node.args, weights):
+            self._matrices.append(MatrixGradient(weight, g, x))
+            self._add(x, self._expressions.product([(g, weight.flipped())]))
+        self._every += [RowGradient(bias, g) for bias in biases]
+
+    def _function(self, node: Node, g: Node) -> None:
+        name, values = node.attrs
+        for arg, factor in zip(node.args, FUNCTIONS[name].derivative(node, *node.args)):
+            part = _times(g, factor)
+            if part is not None:
+                self._add(arg, part)
+
+
+def _times(g: Node, factor: object) -> Optional[Node]:
+    """Multiply a gradient with a derivative: a node or a number; None if that is zero."""
+    if isinstance(factor, Node):
+        return g.owner.function("gate", g, factor)
+    return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor  # type: ignore[operator]

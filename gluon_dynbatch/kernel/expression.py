@@ -1,0 +1,251 @@
+"""What a segment computes for each row, as expressions.
+
+A node stands for some columns of every row of a launch: numbers of one type.  Equal nodes are one
+object.  Slices of columns and spread columns are pushed down to where values are in memory, so that
+what is left in between are functions of one element at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+
+#: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
+READ, PRODUCT, TOTAL, TOP = "read", "product", "total", "top"
+#: Kinds of nodes that are computed where they are used.
+CONST, FUNCTION, CAST, PART, SPREAD, JOIN = "const", "function", "cast", "part", "spread", "join"
+#: Nodes with a place in memory.
+PLACED = frozenset([READ, PRODUCT, TOTAL, TOP])
+
+
+class Slot(NamedTuple):
+    """An array that a launch reads or writes, by what it is for.
+
+    Kinds are "in" and "out" (operands and results), "param", "work" (what a step leaves for later
+    steps), and backward "head" and "grad" (gradients of results and of operands).
+    """
+
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.number}"
+
+
+class Weight(NamedTuple):
+    """A matrix that all rows are multiplied with."""
+
+    slot: Slot
+    #: As it is stored.
+    rows: int
+    columns: int
+    #: Whether rows are multiplied with its transpose, as ``FullyConnected`` does.
+    transposed: bool
+
+    @property
+    def units(self) -> int:
+        """Numbers per row of the product."""
+        return self.rows if self.transposed else self.columns
+
+    @property
+    def inputs(self) -> int:
+        """Numbers per row that is multiplied."""
+        return self.columns if self.transposed else self.rows
+
+    def flipped(self) -> Weight:
+        """Return what takes the gradient of the product to that of its rows."""
+        return self._replace(transposed=not self.transposed)
+
+    def __str__(self) -> str:
+        return f"{self.slot}{'.T' if self.transposed else ''}"
+
+
+class Node:
+    """A value per row; made by `Expressions` only."""
+
+    __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "width")
+
+    def __init__(
+        self,
+        owner: Expressions,
+        kind: str,
+        args: Tuple[Node, ...],
+        attrs: Tuple[Any, ...],
+        width: int,
+        dtype: str,
+    ):
+        self.owner, self.kind, self.args, self.attrs = owner, kind, args, attrs
+        self.width, self.dtype = width, dtype
+        #: In topological order.
+        self.number = len(owner.nodes)
+
+    def __add__(self, other: Operand) -> Node:
+        return self.owner.function("add", self, other)
+
+    def __radd__(self, other: Operand) -> Node:
+        return self.owner.function("add", other, self)
+
+    def __sub__(self, other: Operand) -> Node:
+        return self.owner.function("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Node:
+        return self.owner.function("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Node:
+        return self.owner.function("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Node:
+        return self.owner.function("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Node:
+        return self.owner.function("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Node:
+        return self.owner.function("div", other, self)
+
+    def __neg__(self) -> Node:
+        return self.owner.function("negative", self)
+
+    def __str__(self) -> str:
+        if self.kind == FUNCTION:
+            name, values = self.attrs
+            return f"{name}({', '.join([*map(str, self.args), *(f'{v:g}' for v in values)])})"
+        if self.kind in (CONST, READ):
+            return str(self.attrs[0])
+        attrs = ", ".join(map(str, self.attrs))
+        return f"{self.kind}[{attrs}]({', '.join(map(str, self.args))})"
+
+
+Operand = Union[Node, float]
+
+
+class Expressions:
+    """The expressions of one segment."""
+
+    def __init__(self) -> None:
+        self.nodes: List[Node] = []
+        self._known: Dict[Any, Node] = {}
+
+    def _make(
+        self,
+        kind: str,
+        args: Sequence[Node],
+        attrs: Tuple[Any, ...],
+        width: int,
+        dtype: str,
+    ) -> Node:
+        key = kind, tuple(a.number for a in args), attrs, width, dtype
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Node(self, kind, tuple(args), attrs, width, dtype)
+            self.nodes.append(found)
+        return found
+
+    def read(self, slot: Slot, width: int, dtype: str, every: bool = False) -> Node:
+        """Return what is in memory: its own row for each row, or the same row for `every` row."""
+        return self._make(READ, (), (slot, every), width, dtype)
+
+    def const(self, value: float, width: int, dtype: str) -> Node:
+        """Return a number."""
+        # As text, so that zeros of either sign and NaN are told apart.
+        return self._make(CONST, (), (repr(float(value)),), width, dtype)
+
+    def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+        """Return a function, element by element; numbers are as wide as the other arguments."""
+        like = next(a for a in args if isinstance(a, Node))
+        nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]
+        assert all((a.width, a.dtype) == (like.width, like.dtype) for a in nodes), (name, nodes)
+        # Of equal sums and products of two there is one.
+        if name in ("add", "mul") and nodes[0].number > nodes[1].number:
+            nodes.reverse()
+        return self._make(FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype)
+
+    def cast(self, x: Node, dtype: str) -> Node:
+        """Return the numbers in another type."""
+        return x if x.dtype == dtype else self._make(CAST, (x,), (dtype,), x.width, dtype)
+
+    def part(self, x: Node, start: int, width: int) -> Node:
+        """Return some columns."""
+        assert 0 <= start <= start + width <= x.width, (start, width, x.width)
+        if (start, width) == (0, x.width):
+            return x
+        if x.kind == JOIN:
+            return self._part_of_join(x, start, width)
+        if x.kind == PART:
+            return self.part(x.args[0], x.attrs[0] + start, width)
+        if x.kind == SPREAD:
+            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
+        if x.kind in PLACED:
+            return self._make(PART, (x,), (start,), width, x.dtype)
+        return self._rebuilt(x, width, [self.part(a, start, width) for a in x.args])
+
+    def _part_of_join(self, x: Node, start: int, width: int) -> Node:
+        pieces, at = [], 0
+        for piece in x.args:
+            low, high = max(start, at), min(start + width, at + piece.width)
+            if low < high:
+                pieces.append(self.part(piece, low - at, high - low))
+            at += piece.width
+        return self.join(pieces)
+
+    def spread(self, x: Node, width: int) -> Node:
+        """Return a single column, in so many columns."""
+        assert x.width == 1
+        if width == 1:
+            return x
+        if x.kind in PLACED:
+            return self._make(SPREAD, (x,), (0,), width, x.dtype)
+        if x.kind == PART:
+            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
+        return self._rebuilt(x, width, [self.spread(a, width) for a in x.args])
+
+    def _rebuilt(self, x: Node, width: int, args: Sequence[Node]) -> Node:
+        return self._make(x.kind, args, x.attrs, width, x.dtype)
+
+    def join(self, pieces: Iterable[Node]) -> Node:
+        """Return columns side by side."""
+        flat: List[Node] = []
+        for piece in pieces:
+            for one in piece.args if piece.kind == JOIN else (piece,):
+                last = flat[-1] if flat else None
+                if last is not None and _follows(last, one):
+                    flat[-1] = self.part(_source(last), _start(last), last.width + one.width)
+                elif one.width:
+                    flat.append(one)
+        if len(flat) == 1:
+            return flat[0]
+        return self._make(JOIN, flat, (), sum(p.width for p in flat), flat[0].dtype)
+
+    def product(self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Slot] = ()) -> Node:
+        """Return the sum of products with matrices, and of biases.
+
+        Where a row is several times as wide as a matrix has inputs, each part is multiplied.
+        """
+        x, weight = terms[0]
+        width = x.width // weight.inputs * weight.units
+        attrs = tuple(weight for _, weight in terms), tuple(biases)
+        return self._make(PRODUCT, [x for x, _ in terms], attrs, width, x.dtype)
+
+    def total(self, x: Node) -> Node:
+        """Return the sum of all columns."""
+        return self._make(TOTAL, (x,), (), 1, x.dtype)
+
+    def top(self, x: Node) -> Node:
+        """Return the largest of all columns; taken as a number by derivatives."""
+        return self._make(TOP, (x,), (), 1, x.dtype)
+
+
+def _source(x: Node) -> Node:
+    return x.args[0] if x.kind == PART else x
+
+
+def _start(x: Node) -> int:
+    return int(x.attrs[0]) if x.kind == PART else 0
+
+
+def _follows(last: Node, one: Node) -> bool:
+    """Whether two pieces are neighbours in memory."""
+    return (
+        _source(last) is _source(one)
+        and _source(one).kind in PLACED
+        and _start(one) == _start(last) + last.width
+    )
