@@ -54,6 +54,20 @@ setup(
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
         for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
+    ]
+    + [
+        Extension(
+            f"gluon_dynbatch.native.{name}",
+            [f"gluon_dynbatch/native/{name}.pyx"]
+            + [f"gluon_dynbatch/native/c/{source}.c" for source in sources],
+            include_dirs=["gluon_dynbatch/native"],
+            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+        )
+        for name, sources in (
+            ("executing", ("products", "pointwise")),
+            ("products", ("products",)),
+            ("pointwise", ("pointwise",)),
+        )
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

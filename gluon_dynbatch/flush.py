@@ -20,15 +20,15 @@ from .modes import FLOATS, RECORDING
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
-from .plan.reach import Reach, find_reach
-from .plan.transpose import Head, transpose
+from .plan.transpose import Head
 from .race import Setting
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
-from .run.backward import GradientTape
+from .run.assemble import Assembled, Forward
+from .run.backward import GradientTape, Prepared, prepare
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
@@ -70,8 +70,10 @@ class Planned(NamedTuple):
     """A plan, and what was made from it for the heads seen so far."""
 
     plan: Plan
-    #: Per heads, and what is trained: the plan transposed, and what gets a gradient.
-    backward: Dict[Any, Tuple[Plan, Reach]]
+    #: Per heads, and what is trained: the code of both directions.
+    backward: Dict[Any, Prepared]
+    #: The code of the plan where nothing goes backward, once it is made.
+    assembled: List[Assembled]
     #: Per recorded value: mode of the call that made it, and the term that stands for it.
     mode: np.ndarray
     term: np.ndarray
@@ -255,7 +257,8 @@ class Flush:
         sizes = [len(launch.units) for launch in plan.launches]
         widths = (float(np.mean(sizes)), max(sizes))
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
-        return Planned(plan, {}, modes, places, len(sizes), widths, _alone(plan), origin, analysed)
+        launches, alone = len(sizes), _alone(plan)
+        return Planned(plan, {}, [], modes, places, launches, widths, alone, origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -304,9 +307,16 @@ class Flush:
             if known is None:
                 # One set of heads per plan is the rule; others must not fill memory.
                 planned.backward.clear()
-                backward = transpose(plan, heads)
-                known = planned.backward[key] = backward, find_reach(plan, backward, heads)
-            tape = GradientTape(plan, heads, *known, externals)
+                known = planned.backward[key] = prepare(plan, heads, self._runtime.dispatcher)
+            tape = GradientTape(plan, heads, known, externals)
+            assembled = known.forward
+        elif planned.assembled:
+            assembled = planned.assembled[0]
+        else:
+            dispatcher = self._runtime.dispatcher
+            natives = [dispatcher.kernels(launch.segment) for launch in plan.launches]
+            assembled = Forward(plan, natives, {}).assemble()
+            planned.assembled.append(assembled)
         runtime = self._runtime
         checks = None
         if self._options.debug:
@@ -317,7 +327,13 @@ class Flush:
                 self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
             )
         execution = Execution(
-            plan, externals, runtime.dispatcher, lambda n: self._where(planned, n), tape, checks
+            plan,
+            externals,
+            runtime.dispatcher,
+            lambda n: self._where(planned, n),
+            assembled,
+            tape,
+            checks,
         )
         execution.run()
         return execution, tape

@@ -6,6 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .expression import (
     CAST,
+    CONST,
     FUNCTION,
     JOIN,
     PART,
@@ -29,12 +30,19 @@ class MatrixGradient(NamedTuple):
     gradient: Node
     rows: Node
 
+    @property
+    def parts(self) -> int:
+        """How many rows of the product one row of a launch has."""
+        return self.gradient.width // self.weight.units
+
 
 class RowGradient(NamedTuple):
     """Rows whose sum is the gradient of an array of which every row is the same."""
 
     slot: Slot
     gradient: Node
+    #: How often the row stands side by side in a row of the gradient.
+    parts: int
 
 
 class Gradients(NamedTuple):
@@ -104,7 +112,7 @@ class Differentiation:
         if node.kind == READ:
             slot, every = node.attrs
             if every:
-                self._every.append(RowGradient(slot, g))
+                self._every.append(RowGradient(slot, g, 1))
             else:
                 self._rows[slot] = g
         elif node.kind == PART:
@@ -130,12 +138,13 @@ class Differentiation:
         for x, weight in zip(node.args, weights):
             self._matrices.append(MatrixGradient(weight, g, x))
             self._add(x, self._expressions.product([(g, weight.flipped())]))
-        self._every += [RowGradient(bias, g) for bias in biases]
+        parts = node.width // weights[0].units
+        self._every += [RowGradient(bias, g, parts) for bias in biases]
 
     def _function(self, node: Node, g: Node) -> None:
-        name, values = node.attrs
+        name, _ = node.attrs
         for arg, factor in zip(node.args, FUNCTIONS[name].derivative(node, *node.args)):
-            part = _times(g, factor)
+            part = None if arg.kind == CONST else _times(g, factor)
             if part is not None:
                 self._add(arg, part)
 

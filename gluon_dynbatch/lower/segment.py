@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
 
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from .. import rules
-from ..modes import RECORDING
 from ..trace.symbols import VARIABLE, Op, Ref
 
 #: In the place of a segment number in a `Source`: an argument of the call.
@@ -91,17 +88,6 @@ class Segment:
         )
         ports = self.inputs, self.outputs
         return ops, self.heads, ports, parameters, self.layout, self.mode, self.context
-
-    @cached_property
-    def spares_rows(self) -> bool:
-        """Whether a launch may have more rows than it needs, and does better with round numbers."""
-        operators = {op.op for op in self.ops} - {VARIABLE}
-        return (
-            self.layout in ("rows", "stack")
-            and not self.mode & RECORDING
-            and any(rules.of(op).built_per_shape for op in operators)
-            and all(rules.of(op).spares_rows for op in operators)
-        )
 
 
 class SegmentUse(NamedTuple):

@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-__all__ = ["lowering", "ordering", "recording", "resolving", "scheduling"]
+__all__ = ["executing", "lowering", "ordering", "pointwise", "recording", "resolving", "scheduling"]
 
 try:
-    from . import lowering, ordering, recording, resolving, scheduling
+    from . import executing, lowering, ordering, pointwise, recording, resolving, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

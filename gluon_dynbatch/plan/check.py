@@ -11,20 +11,9 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tu
 
 import numpy as np
 
+from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import (
-    Gather,
-    Launch,
-    Mixed,
-    Operand,
-    Plan,
-    Region,
-    Scatter,
-    Slice,
-    Sum,
-    Whole,
-    spare_rows,
-)
+from .plan import Launch, Operand, Plan, Region, Shared, Slice, Whole
 from .transpose import Head
 
 
@@ -46,14 +35,11 @@ def check_plan(plan: Plan) -> None:
     launches and are the rows that the members need, and every arena row is written once.
     """
     _check_launches(plan)
-    sparing = [launch for launch in plan.launches if launch.segment.spares_rows]
-    _check_writes(plan, sum(spare_rows(one.rows) * len(one.outputs) for one in sparing))
+    _check_writes(plan)
     _check_places(plan)
     machine = _Machine(plan)
     for launch in plan.launches:
         name = f"launch {launch.number}"
-        assert launch.spare in (0, spare_rows(launch.rows)), f"{name}: spare rows"
-        assert not launch.spare or launch.segment.spares_rows, f"{name} spares no rows"
         assert len(launch.operands) == len(launch.segment.inputs), f"{name}: operands"
         for p, operand in enumerate(launch.operands):
             where, port = f"operand {p} of {name}", launch.segment.inputs[p]
@@ -74,7 +60,7 @@ def check_transposed(plan: Plan, heads: Sequence[Head], backward: Plan) -> None:
     """
     numbers = [launch.number for launch in backward.launches]
     assert numbers == sorted(set(numbers), reverse=True), "launches are not in reverse"
-    _check_writes(backward, 0)
+    _check_writes(backward)
     machine, pieces = _Machine(backward), _gradients(plan, heads, backward)
 
     def check(operand: Optional[Operand], region: Optional[Region], where: str) -> None:
@@ -111,16 +97,14 @@ def _check_launches(plan: Plan) -> None:
     )
 
 
-def _check_writes(plan: Plan, spare: int) -> None:
+def _check_writes(plan: Plan) -> None:
     written = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
     regions = [region for launch in plan.launches for region in launch.regions]
     for region in regions + [fill.region for fill in plan.fills]:
         written[region.arena][region.start : region.start + region.rows] += 1
     for rows in written:
         assert rows[0] == 0, "the zero row is written"
-        assert (rows <= 1).all(), "an arena row is not written exactly once"
-    left = sum(int((rows[1:] == 0).sum()) for rows in written)
-    assert left == spare, f"{left} rows are not written exactly once, {spare} are spare"
+        assert (rows[1:] == 1).all(), "an arena row is not written exactly once"
 
 
 def _check_places(plan: Plan) -> None:
@@ -239,12 +223,12 @@ class _Machine:
             for target, length, arena, element in pieces:
                 made = self._made[arena][element : element + length]
                 wanted[target : target + length] += made
-            got = evaluate(operand, self._arenas, self._plan.indices).reshape(-1)
+            got = evaluate(operand, self._arenas, self._plan.pieces).reshape(-1)
             assert len(got) == size, f"{where} has {len(got)} elements, not {size}"
             assert (got == wanted).all(), f"{where} reads other rows than its members need"
 
 
-def evaluate(operand: Operand, arenas: Sequence[Array], indices: Array) -> Array:
+def evaluate(operand: Operand, arenas: Sequence[Array], pieces: Array) -> Array:
     """Return the rows that an operand names, out of arenas of one axis.
 
     Parameters
@@ -253,38 +237,23 @@ def evaluate(operand: Operand, arenas: Sequence[Array], indices: Array) -> Array
         Anything but an array from outside.
     arenas : sequence of numpy.ndarray
         The elements of each arena.
-    indices : numpy.ndarray
+    pieces : numpy.ndarray
         Those of the plan.
     """
     assert not isinstance(operand, Whole), "it is an array from outside"
-    if isinstance(operand, Sum):
-        total = evaluate(operand.levels[0], arenas, indices).copy()
-        for level in operand.levels[1:]:
-            total[: level.rows] += evaluate(level, arenas, indices)
-        return total
-    if isinstance(operand, Mixed):
-        rows = np.concatenate([evaluate(part, arenas, indices) for part in operand.parts])
-        return _take(rows, indices, operand.first, operand.rows)
-    if isinstance(operand, Scatter):
-        rows = evaluate(operand.source, arenas, indices)
-        total = np.zeros((operand.rows, rows.shape[1]), dtype=rows.dtype)
-        np.add.at(total, indices[operand.first : operand.first + len(rows)], rows)
-        return total
-    arena = arenas[operand.arena]
-    if isinstance(operand, Gather):
-        short = len(arena) // operand.grain * operand.grain
-        rows = arena[:short].reshape((-1, operand.grain))
-        rows = _take(rows, indices, operand.first, operand.indices)
-        return rows.reshape((operand.rows, operand.row_size))
-    shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
-    last = operand.element + int(np.prod(shape))
-    assert operand.element >= 0 and last <= len(arena), "it leaves its arena"
-    return arena[operand.element : last].reshape(shape)
+    if isinstance(operand, (Slice, Shared)):
+        shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
+        return _part(arenas[operand.arena], operand.element, int(np.prod(shape))).reshape(shape)
+    total = np.full(operand.rows * operand.row_size, -1, dtype=arenas[0].dtype)
+    for what, target, arena, element, count in pieces[operand.first :][: operand.pieces].tolist():
+        made = _part(total, target, count)
+        if what == resolving.ADD:
+            made += _part(arenas[arena], element, count)
+        else:
+            made[:] = 0 if what == resolving.ZERO else _part(arenas[arena], element, count)
+    return total.reshape((operand.rows, operand.row_size))
 
 
-def _take(rows: Array, indices: Array, first: int, count: int) -> Array:
-    index = indices[first : first + count]
-    assert len(index) == count, "it lacks indices"
-    assert (index >= 0).all() and (index < len(rows)).all(), "it leaves its arena"
-    taken: Array = rows[index]
-    return taken
+def _part(array: Array, first: int, count: int) -> Array:
+    assert first >= 0 and first + count <= len(array), "it leaves its arena"
+    return array[first : first + count]

@@ -5,7 +5,7 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from .plan import (
     Reads,
     Region,
     Shared,
-    Slice,
-    Sum,
     Whole,
-    spare_rows,
 )
 from .resolve import Layout, resolve
 
@@ -31,10 +28,6 @@ if TYPE_CHECKING:
     from ..lower.graph import Graph
     from ..lower.segment import Port
     from ..record.types import ArrayType
-
-#: Sums stay sums, however many terms they have: members with more terms come first.
-ANY_LEVELS = 1 << 30
-
 
 def make_plan(
     graph: Graph, groups: Array, external_type: Array, type_of: Callable[[int], ArrayType]
@@ -105,14 +98,14 @@ class _Planner:
         term = self._graph.term[at]
         element = element_of[term] + self._graph.term_offset[at]
         reads = Reads(operand, at, target, length, arena_of[term], element)
-        operands, indices = self._operands(reads)
+        operands, pieces = self._operands(reads)
         return Plan(
             self._graph,
             tuple(self._launch(k, operands, regions) for k, regions in enumerate(outputs)),
             fills,
             tuple(self._layout.arenas),
             tuple(self._layout.sizes),
-            indices,
+            pieces,
             reads,
             arena_of,
             element_of,
@@ -201,11 +194,10 @@ class _Planner:
             low, high = members.first[k], members.first[k + 1]
             slot0 = self._graph.slot0[members.units[low:high]]
             rows = int(members.rows[k])
-            spare = spare_rows(rows) if segment.spares_rows else 0
             regions = []
             for out, port in enumerate(segment.outputs):
                 kind = Arena(port.row_size, port.dtype, segment.context)
-                region = self._layout.reserve(kind, rows, spare)
+                region = self._layout.reserve(kind, rows)
                 arena[slot0 + out] = region.arena
                 element[slot0 + out] = (region.start + members.row[low:high]) * port.row_size
                 regions.append(region)
@@ -215,36 +207,18 @@ class _Planner:
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
         ports, own = self._ports, ~self._ports.shared[reads.operand]
         rows = self._members.rows[ports.launch]
-        found, indices = resolve(
-            rows,
-            ports.row_size,
-            Reads(*(column[own] for column in reads)),
-            self._layout.arenas,
-            ANY_LEVELS,
-        )
+        found, pieces = resolve(rows, ports.row_size, Reads(*(column[own] for column in reads)))
         at = np.searchsorted(reads.operand, np.flatnonzero(ports.shared))
         for read in at.tolist():
             number, term = int(reads.operand[read]), int(self._graph.term[reads.term[read]])
             place = int(reads.arena[read]), int(reads.element[read])
             shape = ports.ports[number].shape
             found[number] = Whole(-1 - term) if term < 0 else Shared(*place, shape)
-        return [operand for operand in found if operand is not None], indices
+        return [operand for operand in found if operand is not None], pieces
 
     def _launch(self, k: int, operands: List[Operand], regions: Tuple[Region, ...]) -> Launch:
         members, segment = self._members, self._members.segments[k]
         units = members.units[members.first[k] : members.first[k + 1]]
         own = operands[self._ports.first[k] : self._ports.first[k + 1]]
         rows = int(members.rows[k])
-        spare = self._spare(own, rows) if segment.spares_rows else 0
-        return Launch(k, segment, units, rows, tuple(own), regions, spare)
-
-    def _spare(self, operands: Sequence[Operand], rows: int) -> int:
-        """Return the spare rows of a launch; none if an operand is at the end of its memory."""
-        spare = spare_rows(rows)
-        for operand in operands:
-            first = operand.levels[0] if isinstance(operand, Sum) else operand
-            if isinstance(first, Slice):
-                size = self._layout.sizes[first.arena] * self._layout.arenas[first.arena].row_size
-                if first.element + (rows + spare) * first.row_size > size:
-                    return 0
-        return spare
+        return Launch(k, segment, units, rows, tuple(own), regions)

@@ -63,59 +63,17 @@ class Slice(NamedTuple):
         return f"arena {self.arena}[{self.element}:{self.element + self.rows * self.row_size}]"
 
 
-class Gather(NamedTuple):
-    """Rows of an arena, read as rows of `grain` elements, copied by index."""
+class Rows(NamedTuple):
+    """Rows that are put together: copied, and added up where several are read."""
 
-    arena: int
-    grain: int
-    #: Where the indices stand in the plan's index vector, and how many there are.
+    #: Which pieces of the plan.
     first: int
-    indices: int
-    rows: int
-    row_size: int
-
-    def follows(self, other: Gather, first: int) -> bool:
-        """Whether one copy serves both, if the indices of `other` end at `first`."""
-        alike = self.arena == other.arena and self.grain == other.grain
-        return alike and self.row_size == other.row_size and self.first == first
-
-    def __str__(self) -> str:
-        return f"arena {self.arena}{{{self.rows} rows}}"
-
-
-class Mixed(NamedTuple):
-    """Rows out of several arenas, or of a sum, brought into order by index."""
-
-    parts: Tuple[Union[Slice, Gather, Sum], ...]
-    first: int
+    pieces: int
     rows: int
     row_size: int
 
     def __str__(self) -> str:
-        return " & ".join(map(str, self.parts))
-
-
-Fetch = Union[Slice, Gather, Mixed]
-
-
-class Sum(NamedTuple):
-    """The sum of several fetches; each covers the first rows of the one before."""
-
-    levels: Tuple[Fetch, ...]
-
-    def __str__(self) -> str:
-        return "sum(" + " + ".join(map(str, self.levels)) + ")"
-
-
-class Scatter(NamedTuple):
-    """Rows added up by index: what many readers of few rows leave behind."""
-
-    source: Fetch
-    first: int
-    rows: int
-
-    def __str__(self) -> str:
-        return f"{self.rows} rows of added {self.source}"
+        return f"{self.rows} rows of {self.pieces} pieces"
 
 
 class Shared(NamedTuple):
@@ -129,7 +87,7 @@ class Shared(NamedTuple):
         return f"shared arena {self.arena}[{self.element}:] as {self.shape}"
 
 
-Operand = Union[Whole, Slice, Gather, Mixed, Sum, Scatter, Shared]
+Operand = Union[Whole, Slice, Rows, Shared]
 
 
 class Launch(NamedTuple):
@@ -145,8 +103,6 @@ class Launch(NamedTuple):
     operands: Tuple[Optional[Operand], ...]
     #: Per result of the segment; backward, per input its gradient, None if there is none.
     outputs: Tuple[Optional[Region], ...]
-    #: Further rows of all operands and outputs that are computed too, and read by nobody.
-    spare: int = 0
 
     @property
     def regions(self) -> Iterator[Region]:
@@ -192,8 +148,9 @@ class Plan(NamedTuple):
     arenas: Tuple[Arena, ...]
     #: Rows per arena.
     sizes: Tuple[int, ...]
-    #: All gather indices, int32.
-    indices: Array
+    #: What operands are put together from, shape (pieces, 5): COPY, ADD or ZERO, the first element
+    #: in the operand, arena and first element of what is read, and how many elements.
+    pieces: Array
     reads: Reads
     #: Forward, arena and first element per term number: slots, then externals from the last on.
     arena_of: Array
@@ -223,7 +180,8 @@ class Plan(NamedTuple):
     @property
     def rows_gathered(self) -> int:
         """Rows that are copied to stand side by side."""
-        return len(self.indices)
+        operands = [o for launch in self.launches for o in launch.operands]
+        return sum(o.rows for o in (*operands, *self.results) if isinstance(o, Rows))
 
     def __str__(self) -> str:
         lines = [
@@ -243,12 +201,3 @@ class Plan(NamedTuple):
 
 def _text(place: Optional[object]) -> str:
     return "-" if place is None else str(place)
-
-
-def spare_rows(rows: int) -> int:
-    """Return by how much a number of rows is rounded up: by 3 % at most, from 256 on.
-
-    For each number of rows that they have not had yet, many operators are built anew; so there
-    shall be few such numbers.
-    """
-    return -rows % (1 << (rows.bit_length() - 6)) if rows >= 256 else 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import Arena, Gather, Mixed, Operand, Reads, Region, Scatter, Slice, Sum
+from .plan import Arena, Operand, Reads, Region, Rows, Slice
 
 
 class Layout:
@@ -20,44 +20,39 @@ class Layout:
         self.sizes: List[int] = []
         self._numbers: Dict[Arena, int] = {}
 
-    def reserve(self, arena: Arena, rows: int, spare: int = 0) -> Region:
-        """Reserve the next rows of `arena`, and some behind them that are nobody's."""
+    def reserve(self, arena: Arena, rows: int) -> Region:
+        """Reserve the next rows of `arena`."""
         number = self._numbers.setdefault(arena, len(self.arenas))
         if number == len(self.arenas):
             self.arenas.append(arena)
             self.sizes.append(1)
         start = self.sizes[number]
-        self.sizes[number] += rows + spare
+        self.sizes[number] += rows
         return Region(number, start, rows)
 
 
 def resolve(
-    rows: Array, row_sizes: Array, reads: Reads, arenas: List[Arena], most_levels: int
+    rows: Array, row_sizes: Array, reads: Reads
 ) -> Tuple[List[Optional[Operand]], Array]:
-    """Find the cheapest way to read operands.
+    """Find out how operands are read: in place, or put together from pieces.
 
     Parameters
     ----------
     rows, row_sizes : numpy.ndarray of int64, shape (operands,)
-        Rows of each operand and elements of each row.  Whoever reads an operand gets rows of this
-        size, or smaller rows if a read begins or ends within one.
+        Rows of each operand and elements of each row.
     reads : Reads
         What to read.  Several reads of one element are added up, in their order.
-    arenas : list of Arena
-        What is read from.
-    most_levels : int
-        Beyond this many reads of one row, rows are added up by index instead of level by level.
 
     Returns
     -------
     list of Operand
         None for operands without reads.
-    numpy.ndarray of int32
-        All gather indices.
+    numpy.ndarray of int64, shape (pieces, 5)
+        All pieces.
     """
-    found, indices = resolving.resolve(
-        (Slice, Gather, Mixed, Sum, Scatter),
-        most_levels,
+    found, pieces = resolving.resolve(
+        Slice,
+        Rows,
         rows,
         row_sizes,
         reads.operand,
@@ -65,6 +60,5 @@ def resolve(
         reads.length,
         reads.arena,
         reads.element,
-        np.array([arena.row_size for arena in arenas], dtype=np.int64),
     )
-    return found, np.frombuffer(indices, dtype=np.int32)
+    return found, np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))

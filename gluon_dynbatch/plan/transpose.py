@@ -19,10 +19,6 @@ from .resolve import Layout, resolve
 if TYPE_CHECKING:
     from mxnet import Context
 
-#: Beyond this many readers of one row, rows are added up by index instead of level by level.
-MOST_LEVELS = 12
-
-
 class Head(NamedTuple):
     """A result that the user still holds."""
 
@@ -80,19 +76,17 @@ class _Transposition:
         outputs = self._place_operands(live)
         reads = self._reads(live, *from_heads, self._from_operands(outputs))
         arenas, results = self._forward.arenas, int(self._result0[-1])
-        operands, indices = resolve(
+        operands, pieces = resolve(
             np.array([region.rows for region in self._targets], dtype=np.int64),
             np.array([arenas[region.arena].row_size for region in self._targets], dtype=np.int64),
             reads,
-            self._layout.arenas,
-            MOST_LEVELS,
         )
         launches = []
         for number in sorted(live, reverse=True):
             launch, own = self._forward.launches[number], slice(*self._result0[number : number + 2])
             regions = tuple(outputs.get((number, p)) for p in range(len(launch.operands)))
             launches.append(
-                launch._replace(operands=tuple(operands[own]), outputs=regions, spare=0)
+                launch._replace(operands=tuple(operands[own]), outputs=regions)
             )
         return Plan(
             self._forward.graph,
@@ -100,7 +94,7 @@ class _Transposition:
             fills,
             tuple(self._layout.arenas),
             tuple(self._layout.sizes),
-            indices,
+            pieces,
             reads,
             np.zeros(0, dtype=np.int64),
             np.zeros(0, dtype=np.int64),

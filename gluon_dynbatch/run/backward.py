@@ -8,24 +8,71 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
+from ..kernel.kernels import Wanted
 from ..lower.segment import ParameterRows
 from ..modes import FLOATS, TRAINING
-from ..plan.plan import Launch, Operand, Plan, Whole
-from ..plan.reach import Reach, live_units
-from ..plan.transpose import Head
-from .dispatch import ONE_AT_A_TIME, Executable
+from ..plan.plan import Launch, Plan, Rows, Whole
+from ..plan.reach import Reach, find_reach, live_units
+from ..plan.transpose import Head, transpose
+from .assemble import SAVED, Assembled, Backward, Base, Forward, Stretch, Trained, is_native
+from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
 from .execute import Buffers, zero
 from .gradient import record_function
+from .kernels import Native
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
+from .memory import Memory
 from .profiling import PROFILER
+
+
+class Prepared(NamedTuple):
+    """A plan made ready to be run in both directions."""
+
+    plan: Plan
+    reach: Reach
+    forward: Assembled
+    backward: Assembled
+    natives: Tuple[Optional[Native], ...]
+    #: Per launch that goes backward natively, how.
+    trained: Dict[int, Trained]
+
+
+def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
+    """Transpose a plan, and assemble the code of both."""
+    transposed = transpose(plan, heads)
+    natives = tuple(dispatcher.kernels(launch.segment) for launch in plan.launches)
+    trained = {}
+    for launch in transposed.launches:
+        native = natives[launch.number]
+        if native is not None:
+            wanted = _wanted(plan, launch)
+            trained[launch.number] = Trained(wanted, native.backward(wanted))
+    forward = Forward(plan, natives, trained)
+    assembled = forward.assemble()
+    backward = Backward(transposed, plan, natives, trained, forward).assemble()
+    reach = find_reach(plan, transposed, heads)
+    return Prepared(transposed, reach, assembled, backward, natives, trained)
+
+
+def _wanted(plan: Plan, launch: Launch) -> Wanted:
+    segment, operands = launch.segment, plan.launches[launch.number].operands
+    return Wanted(
+        tuple(k for k, operand in enumerate(launch.operands) if operand is not None),
+        tuple(
+            p
+            for p, port in enumerate(segment.inputs)
+            if launch.outputs[p] is not None
+            or (isinstance(operands[p], Whole) and port.differentiable)
+        ),
+        tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null"),
+    )
 
 
 class GradientTape:
@@ -37,10 +84,8 @@ class GradientTape:
         What is run forward.
     heads : sequence of Head
         Results to which gradients may come.
-    plan : Plan
+    prepared : Prepared
         What is run backward.
-    reach : Reach
-        What gets a gradient.
     externals : list of NDArray
         The arrays from outside, by number.
     """
@@ -49,22 +94,59 @@ class GradientTape:
         self,
         forward: Plan,
         heads: Sequence[Head],
-        plan: Plan,
-        reach: Reach,
+        prepared: Prepared,
         externals: List[NDArray],
     ):
         self._forward = forward
         self._heads = heads
-        self.plan = plan
-        self._reach = reach
+        self.plan = prepared.plan
+        self._prepared = prepared
+        self._reach = prepared.reach
         self._externals = externals
-        self._launches = {launch.number: launch for launch in plan.launches}
-        self._buffers = Buffers(plan.arenas, plan.sizes)
+        self._launches = {
+            launch.number: launch
+            for launch in self.plan.launches
+            if launch.number not in prepared.trained
+        }
+        self._buffers = Buffers(self.plan.arenas, self.plan.sizes)
         self._leaves = Leaves()
         self._recorded: Dict[int, Recorded] = {}
+        self._positions = {launch.number: k for k, launch in enumerate(self.plan.launches)}
+
+    def begin(self, buffers: Buffers, memory: Memory) -> None:
+        """Take note of the memory of the forward pass."""
+        known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
+        saved = memory.arrays.get((SAVED,))
+        if saved is not None:
+            known[(SAVED,)] = saved
+        self._memory = Memory(
+            self._prepared.backward, self._array, known, frozenset(["arena", SAVED, "external"])
+        )
+
+    def _array(self, base: Base) -> NDArray:
+        """Return the array that code knows by a number."""
+        kind, *which = base
+        if kind == "gradient arena":
+            return self._buffers.arrays[which[0]]
+        if kind == "gradient":
+            return self._leaves.gradient(which[0].data(which[1]))
+        if kind == "external gradient":
+            return self._leaves.gradient(self._externals[which[0]])
+        if kind == "external":
+            return self._externals[which[0]]
+        if kind == "result":
+            region = self._forward.fills[which[0]].region
+            arena = self._forward.arenas[region.arena]
+            shape = region.rows, arena.row_size
+            return mx.nd.empty(shape, ctx=arena.context, dtype=arena.dtype)
+        assert kind == "copied", base
+        launch = self.plan.launches[which[0]]
+        operand, port = launch.operands[which[1]], launch.segment.outputs[which[1]]
+        shape = operand.rows, operand.row_size
+        return mx.nd.empty(shape, ctx=launch.segment.context, dtype=port.dtype)
 
     def wants(self, number: int) -> bool:
-        """Whether a launch is to be recorded."""
+        """Whether a launch of MXNet's operators is to be recorded."""
         return number in self._launches
 
     def run(
@@ -112,7 +194,6 @@ class GradientTape:
 
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
-        self._buffers.upload(self.plan.indices)
         #: Arrays from outside that get a gradient from a fill: its number, and their first row.
         self._filled: List[Tuple[int, int, NDArray]] = []
         for number, fill in enumerate(self._forward.fills):
@@ -147,37 +228,60 @@ class GradientTape:
         self, head_gradients: List[NDArray], wanted: List[bool]
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs of the flush; None where `wanted` is false."""
-        given = []
         for fill in self.plan.fills:
             self._buffers.fill(fill, head_gradients)
-            given.append(mx.nd.max(self._buffers.region(fill.region) != 0, axis=1))
-        self._backward_launches()
+        self._run()
         fills = self._fill_gradients(wanted)
-        used = self._used_heads(given)
-        left_out = self._reach.last.difference(used)
-        if left_out and not all_finite([*self._leaves.gradients, *fills.values()]):
+        if self._launches and not all_finite([*self._leaves.gradients, *fills.values()]):
             # What is zero for a sample that was left out may have met what is infinite there.
-            self._backward_launches(live_units(self._forward, [self._heads[head] for head in used]))
-            fills = self._fill_gradients(wanted)
+            used = self._used_heads()
+            if self._reach.last.difference(used):
+                self._run(live_units(self._forward, [self._heads[head] for head in used]))
+                fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
-    def _used_heads(self, given: List[NDArray]) -> List[int]:
+    def _used_heads(self) -> List[int]:
         """Return which heads got a gradient other than zero."""
-        heads = [head for fill in self.plan.fills for head in fill.externals]
-        flags = [flag for some in given for flag in some.asnumpy()]
-        return [head for head, flag in zip(heads, flags) if flag]
+        used: List[int] = []
+        for fill in self.plan.fills:
+            given = self._buffers.region(fill.region).asnumpy().any(axis=1)
+            used += [head for head, some in zip(fill.externals, given) if some]
+        return used
 
-    def _backward_launches(self, live: Optional[np.ndarray] = None) -> None:
-        """Run all launches backward, or that of them which belongs to live units."""
+    def _run(self, live: Optional[np.ndarray] = None) -> None:
+        """Run all launches backward; of MXNet's operators only what belongs to live units."""
         self._leaves.clear()
-        for launch in self.plan.launches:
+        for item in self._memory.items(PROFILER.running):
+            if isinstance(item, Stretch):
+                self._memory.push(item, self._name(item.launch))
+                continue
+            launch = self.plan.launches[item.position]
             rows = None if live is None else live_rows(self._forward, launch, live)
+            self._together(item.position, launch)
             if rows is not None:
                 self._backward_rows(launch, rows)
             elif PROFILER.running:
                 self._backward_shown(launch)
             else:
                 self._backward_launch(launch)
+
+    def _name(self, number: Optional[int]) -> str:
+        """Return what traces call a launch."""
+        if number is None or not PROFILER.running:
+            return "gluon_dynbatch backward"
+        units = self._forward.launches[number].units
+        return f"{self._forward.graph.name(int(units[0]))} backward x{len(units)}"
+
+    def _together(self, position: int, launch: Launch) -> None:
+        """Put operands together that native code does not."""
+        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
+            context = launch.segment.context
+            if isinstance(operand, Rows) and not is_native(self.plan, operand, port.dtype, context):
+                self._put(operand, self._memory.array("copied", position, k))
+
+    def _put(self, operand: Rows, target: NDArray) -> None:
+        pieces = self.plan.pieces[operand.first :][: operand.pieces]
+        self._buffers.together(operand, pieces, target)
 
     def _backward_launch(self, launch: Launch) -> None:
         heads, gradients = self._head_gradients(launch)
@@ -195,7 +299,11 @@ class GradientTape:
         """Return the results of a launch that get a gradient, by position, and these gradients."""
         heads = [k for k, operand in enumerate(launch.operands) if operand is not None]
         results = self._recorded[launch.number].results
-        return heads, [self._fetched(launch.operands[k], results[k].shape) for k in heads]
+        position = self._positions[launch.number]
+        return heads, [
+            self._fetched(launch.operands[k], results[k].shape, "copied", position, k)
+            for k in heads
+        ]
 
     def _backward_rows(self, launch: Launch, rows: np.ndarray) -> None:
         """Run some rows of a launch backward; the gradients of all others are zero."""
@@ -223,9 +331,11 @@ class GradientTape:
         with PROFILER.shown(f"{name} backward", len(launch.units), written):
             self._backward_launch(launch)
 
-    def _fetched(self, operand: Operand, shape: Tuple[int, ...]) -> NDArray:
-        (rows,) = self._buffers.fetch([operand])
-        return _shaped(rows, shape)
+    def _fetched(self, operand: Any, shape: Tuple[int, ...], *base: Any) -> NDArray:
+        """Return an operand, which code has put together at a base if it is not in place."""
+        if isinstance(operand, Rows):
+            return _shaped(self._memory.array(*base), shape)
+        return _shaped(self._buffers.operand(operand), shape)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""
@@ -234,8 +344,13 @@ class GradientTape:
         for (number, _, _), want in zip(self._filled, asked):
             if want and number not in fills:
                 region = self._forward.fills[number].region
-                shape = region.rows, self._forward.arenas[region.arena].row_size
-                fills[number] = self._fetched(self.plan.results[number], shape)
+                arena = self._forward.arenas[region.arena]
+                result, shape = self.plan.results[number], (region.rows, arena.row_size)
+                fills[number] = self._fetched(result, shape, "result", number)
+                if isinstance(result, Rows) and not is_native(
+                    self.plan, result, arena.dtype, arena.context
+                ):
+                    self._put(result, fills[number])
         return fills
 
     def _input_gradients(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, FrozenSet, NamedTuple, Set, Tuple
+from typing import Any, FrozenSet, NamedTuple, Optional, Set, Tuple
 
 from .. import rules
 from ..lower.segment import Segment
 from ..trace.symbols import compile_symbol, make_symbol
+from .kernels import Native, native
 
 #: Held while a ``CachedOp`` is run forward or backward: it is not made for two threads, and MXNet
 #: goes backward in a thread of its own while the user's may already go forward again.
@@ -41,9 +42,22 @@ class Dispatcher:
     def __init__(self) -> None:
         #: Number of ``CachedOp`` objects built so far.
         self.built = 0
+        #: Whether segments are run by native steps where they can be, which tests ask for or not.
+        self.native = True
         self._executables: weakref.WeakKeyDictionary[Segment, Executable] = (
             weakref.WeakKeyDictionary()
         )
+        self._kernels: weakref.WeakKeyDictionary[Segment, Optional[Native]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def kernels(self, segment: Segment) -> Optional[Native]:
+        """Return the kernels of `segment`; None if MXNet's operators run it."""
+        if not self.native or segment.context.device_type != "cpu":
+            return None
+        if segment not in self._kernels:
+            self._kernels[segment] = native(segment)
+        return self._kernels[segment]
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -21,26 +21,12 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError, user_message
 from ..modes import TRAINING
-from ..plan.plan import (
-    Arena,
-    Fill,
-    Gather,
-    Launch,
-    Mixed,
-    Plan,
-    Region,
-    Scatter,
-    Shared,
-    Slice,
-    Sum,
-    Whole,
-)
+from ..native import resolving
+from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
+from .assemble import Assembled, Base, Forward, Stretch, is_native
 from .dispatch import ONE_AT_A_TIME, Dispatcher
+from .memory import Memory
 from .profiling import PROFILER
-
-#: Per copied operand, by position of its indices: the copy it is in, its first row there, and
-#: whether it is all of it.
-Copies = Dict[int, Tuple[NDArray, int, bool]]
 
 
 class Buffers:
@@ -60,14 +46,6 @@ class Buffers:
             zero(array._slice(0, 1))
         self._row_sizes = [arena.row_size for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
-        self._contexts = dict.fromkeys(a.context for a in arenas)
-        self._indices: Dict[Any, NDArray] = {}
-
-    def upload(self, indices: np.ndarray, spare: int = 0) -> None:
-        """Bring all gather indices, int32, to where the arenas are."""
-        if len(indices):
-            indices = np.append(indices, np.zeros(spare, dtype=np.int32)) if spare else indices
-            self._indices = {context: upload(indices, context) for context in self._contexts}
 
     def _view(self, arena: int, row_size: int) -> NDArray:
         """Return the arena with rows of another length; a last, incomplete row is left out."""
@@ -81,9 +59,9 @@ class Buffers:
             self._views[arena, row_size] = found
         return found
 
-    def region(self, region: Region, spare: int = 0) -> NDArray:
-        """Return the rows of `region`, and some behind it, in place."""
-        return part(self.arrays[region.arena], region.start, region.start + region.rows + spare)
+    def region(self, region: Region) -> NDArray:
+        """Return the rows of `region`, in place."""
+        return part(self.arrays[region.arena], region.start, region.start + region.rows)
 
     def fill(self, fill: Fill, arrays: Sequence[NDArray]) -> None:
         """Copy those of some arrays that a fill names side by side."""
@@ -105,98 +83,27 @@ class Buffers:
         taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
         return taken.reshape((len(elements), row_size))
 
-    def fetch(self, wanted: Sequence[Any], spare: int = 0) -> List[NDArray]:
-        """Return the rows that operands name; slices in place, the rest copied.
+    def operand(self, operand: Union[Slice, Shared]) -> NDArray:
+        """Return an operand that is read in place."""
+        if isinstance(operand, Shared):
+            return self.elements(operand.arena, operand.element, operand.shape)
+        arena, element, rows, row_size = operand
+        if element % row_size:
+            return self.elements(arena, element, (rows, row_size))
+        start = element // row_size
+        return part(self._view(arena, row_size), start, start + rows)
 
-        Each has `spare` further rows, which hold anything.
-        """
-        copies = self._copy([gather for one in wanted for gather in _gathers(one)], spare)
-        return [self._assemble(one, copies, spare) for one in wanted]
-
-    def _copy(self, gathers: List[Gather], spare: int) -> Copies:
-        """Copy rows, by position of their indices; rows of one arena in one go."""
-        copies: Copies = {}
-        low = 0
-        while low < len(gathers):
-            first = gathers[low]
-            high, last = low + 1, first.first + first.indices
-            while high < len(gathers) and gathers[high].follows(first, last):
-                last += gathers[high].indices
-                high += 1
-            # Whatever stands behind is an index, of another operand maybe; `take` cuts it to size.
-            last += spare * (first.row_size // first.grain)
-            index = part(self._indices[self.arrays[first.arena].context], first.first, last)
-            rows = mx.nd.take(self._view(first.arena, first.grain), index)
-            if first.grain != first.row_size:
-                rows = rows.reshape((-1, first.row_size))
-            start = 0
-            for gather in gathers[low:high]:
-                whole = high == low + 1 and not spare
-                copies[gather.first] = rows, start, whole
-                start += gather.rows
-            low = high
-        return copies
-
-    def _assemble(self, wanted: Any, copies: Copies, spare: int = 0) -> NDArray:
-        if type(wanted) is Slice:
-            arena, element, rows, row_size = wanted
-            rows += spare
-            if element % row_size:
-                return self.elements(arena, element, (rows, row_size))
-            start = element // row_size
-            return part(self._view(arena, row_size), start, start + rows)
-        if type(wanted) is Gather:
-            copy, start, whole = copies[wanted.first]
-            return copy if whole else part(copy, start, start + wanted.rows + spare)
-        if type(wanted) is Sum:
-            return self._sum(wanted, copies, spare)
-        if type(wanted) is Mixed:
-            parts = [self._assemble(p, copies) for p in wanted.parts]
-            rows = parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)
-            index, last = self._indices[rows.context], wanted.first + wanted.rows + spare
-            return mx.nd.take(rows, part(index, wanted.first, last))
-        if type(wanted) is Scatter:
-            return self._scatter(wanted, copies)
-        assert type(wanted) is Shared, wanted
-        return self.elements(wanted.arena, wanted.element, wanted.shape)
-
-    def _scatter(self, wanted: Scatter, copies: Copies) -> NDArray:
-        rows = self._assemble(wanted.source, copies)
-        index = part(self._indices[rows.context], wanted.first, wanted.first + wanted.source.rows)
-        shape = (wanted.rows, wanted.source.row_size)
-        return mx.nd._internal._backward_gather_nd(rows, index.reshape((1, -1)), shape=shape)
-
-    def _sum(self, wanted: Sum, copies: Copies, spare: int) -> NDArray:
-        first, *others = wanted.levels
-        total = self._assemble(first, copies, spare)
-        if type(first) is Slice:
-            total = total.copy()
-        for level in others:
-            whole = level.rows == first.rows and not spare
-            add_to(total if whole else part(total, 0, level.rows), self._assemble(level, copies))
-        return total
-
-
-def _spare_indices(plan: Plan) -> int:
-    """Return how many indices may be read behind the last."""
-    wanted = [0]
-    for launch in plan.launches:
-        if launch.spare:
-            gathers = [gather for operand in launch.operands for gather in _gathers(operand)]
-            wanted += [launch.spare * gather.row_size // gather.grain for gather in gathers]
-            wanted.append(launch.spare)
-    return max(wanted)
-
-
-def _gathers(wanted: Any) -> Sequence[Gather]:
-    """Return the rows that are to be copied for an operand."""
-    if type(wanted) is Gather:
-        return (wanted,)
-    if type(wanted) is Sum:
-        return [gather for level in wanted.levels for gather in _gathers(level)]
-    if type(wanted) is Mixed:
-        return [gather for one in wanted.parts for gather in _gathers(one)]
-    return _gathers(wanted.source) if type(wanted) is Scatter else ()
+    def together(self, operand: Rows, pieces: np.ndarray, target: NDArray) -> None:
+        """Put the rows of an operand together by MXNet's operators."""
+        flat = target.reshape((-1,))
+        for what, start, arena, element, count in pieces.tolist():
+            own = part(flat, start, start + count)
+            if what == resolving.ZERO:
+                zero(own)
+            elif what == resolving.ADD:
+                add_to(own, self.elements(arena, element, (count,)))
+            else:
+                self.elements(arena, element, (count,)).copyto(own)
 
 
 def part(array: NDArray, start: int, stop: int) -> NDArray:
@@ -287,6 +194,8 @@ class Execution:
         Compiles segments.
     where : callable
         Gives the user's line of a node.
+    assembled : Assembled, optional
+        The native code of the plan; made if it is not given.
     tape : GradientTape, optional
         Records launches for the backward pass.
     checks : Comparison, optional
@@ -299,6 +208,7 @@ class Execution:
         externals: List[NDArray],
         dispatcher: Dispatcher,
         where: Any,
+        assembled: Optional[Assembled] = None,
         tape: Any = None,
         checks: Any = None,
     ):
@@ -306,59 +216,103 @@ class Execution:
         self._where = where
         self.externals = externals
         self.buffers = Buffers(plan.arenas, plan.sizes)
-        self.buffers.upload(plan.indices, _spare_indices(plan))
         self._dispatcher = dispatcher
         self._tape = tape
         self._checks = checks
         self._parameters: Dict[Any, NDArray] = {}
+        if assembled is None:
+            natives = [dispatcher.kernels(launch.segment) for launch in plan.launches]
+            assembled = Forward(plan, natives, {}).assemble()
+        self._memory = Memory(assembled, self._array)
+        if tape is not None:
+            tape.begin(self.buffers, self._memory)
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
         mode = Mode()
         try:
-            self._fill()
-            for number, launch in enumerate(self.plan.launches):
-                mode.train(bool(launch.segment.mode & TRAINING))
-                try:
-                    if PROFILER.running:
-                        self._launch_shown(number, launch)
-                    else:
-                        self._launch(number, launch)
-                except MXNetError as error:
-                    raise self._failed(launch, error) from error
-                if self._checks is not None:
+            for fill in self.plan.fills:
+                self.buffers.fill(fill, self.externals)
+            one_by_one = self._checks is not None or PROFILER.running
+            for item in self._memory.items(one_by_one):
+                if isinstance(item, Stretch):
+                    self._memory.push(item, self._name(item.launch))
+                    number = item.launch
+                else:
+                    number = item.position
+                    self._other(number, mode)
+                if self._checks is not None and number is not None:
                     self._checks.check(self, number)
         finally:
             mode.restore()
 
-    def _fill(self) -> None:
-        for fill in self.plan.fills:
-            self.buffers.fill(fill, self.externals)
+    def _name(self, number: Optional[int]) -> str:
+        """Return what traces call a launch."""
+        if number is None or not PROFILER.running:
+            return "gluon_dynbatch"
+        units = self.plan.launches[number].units
+        return f"{self.plan.graph.name(int(units[0]))} x{len(units)}"
 
-    def operands(self, launch: Launch) -> List[NDArray]:
-        """Fetch the operands of a launch."""
-        fetched = [operand for operand in launch.operands if type(operand) is not Whole]
-        own = iter(self.buffers.fetch(fetched, launch.spare))
-        arrays = [
-            self.externals[o.external] if type(o) is Whole else next(own) for o in launch.operands
-        ]
-        if launch.segment.layout == "unbatched":
+    def _array(self, base: Base) -> NDArray:
+        """Return the array that code knows by a number."""
+        kind, *which = base
+        if kind == "arena":
+            return self.buffers.arrays[which[0]]
+        if kind == "external":
+            return self.externals[which[0]]
+        if kind == "parameter":
+            return self._parameter(*which)
+        assert kind == "copied", base
+        number, p = which
+        operand = self.plan.launches[number].operands[p]
+        segment = self.plan.launches[number].segment
+        shape = operand.rows, operand.row_size
+        return mx.nd.empty(shape, ctx=segment.context, dtype=segment.inputs[p].dtype)
+
+    def _other(self, number: int, mode: Mode) -> None:
+        launch = self.plan.launches[number]
+        mode.train(bool(launch.segment.mode & TRAINING))
+        try:
+            if PROFILER.running:
+                results = [self.buffers.region(r) for r in launch.regions]
+                name = self.plan.graph.name(int(launch.units[0]))
+                with PROFILER.shown(name, len(launch.units), results):
+                    self._launch(number, launch)
+            else:
+                self._launch(number, launch)
+        except MXNetError as error:
+            raise self._failed(launch, error) from error
+
+    def operands(self, number: int, launch: Launch) -> List[NDArray]:
+        """Return the operands of a launch of MXNet's operators."""
+        arrays = []
+        for p, (operand, port) in enumerate(zip(launch.operands, launch.segment.inputs)):
+            if isinstance(operand, Whole):
+                array = self.externals[operand.external]
+            elif isinstance(operand, Rows):
+                array = self._memory.array("copied", number, p)
+                if not is_native(self.plan, operand, port.dtype, launch.segment.context):
+                    pieces = self.plan.pieces[operand.first :][: operand.pieces]
+                    self.buffers.together(operand, pieces, array)
+            else:
+                array = self.buffers.operand(operand)
             # Not in the symbol: MXNet's BatchNorm crashes backward if its statistics are computed.
-            for i, port in enumerate(launch.segment.inputs):
-                if arrays[i].shape != port.shape:
-                    arrays[i] = arrays[i].reshape(port.shape)
+            unbatched = launch.segment.layout == "unbatched" and array.shape != port.shape
+            arrays.append(array.reshape(port.shape) if unbatched else array)
         return arrays
 
     def _launch(self, number: int, launch: Launch) -> None:
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
-        operands = self.operands(launch)
-        results = [self.buffers.region(r, launch.spare) for r in launch.outputs]
+        operands = self.operands(number, launch)
+        results = [self.buffers.region(r) for r in launch.regions]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(number, executable, operands, results)
         else:
             arguments = [
-                operands[i] if kind == "in" else self._parameter(segment, i)
+                operands[i]
+                if kind == "in"
+                else self._parameter(segment.parameters[i], segment.context)
                 for kind, i in executable.arguments
             ]
             with ONE_AT_A_TIME:
@@ -366,18 +320,12 @@ class Execution:
         if executable.fallible:
             results[0].wait_to_read()
 
-    def _parameter(self, segment: Any, number: int) -> NDArray:
-        key = (id(segment.parameters[number]), segment.context)
+    def _parameter(self, parameter: Any, context: mx.Context) -> NDArray:
+        key = (id(parameter), context)
         found = self._parameters.get(key)
         if found is None:
-            found = self._parameters[key] = segment.parameters[number].data(segment.context)
+            found = self._parameters[key] = parameter.data(context)
         return found
-
-    def _launch_shown(self, number: int, launch: Launch) -> None:
-        name = self.plan.graph.name(int(launch.units[0]))
-        results = [self.buffers.region(r) for r in launch.outputs]
-        with PROFILER.shown(name, len(launch.units), results):
-            self._launch(number, launch)
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.graph, int(launch.units[0])

@@ -33,6 +33,7 @@ class Leaves:
     def __init__(self) -> None:
         #: By id of the original.
         self._leaves: Dict[int, _Leaf] = {}
+        self._gradients: Dict[int, NDArray] = {}
         #: Some rows of leaves: by id of the original, whether copied, and which rows.
         self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
         #: What is trained, and its gradients.
@@ -40,12 +41,22 @@ class Leaves:
         self.gradients: List[NDArray] = []
 
     def __contains__(self, array: NDArray) -> bool:
-        return id(array) in self._leaves
+        return id(array) in self._gradients
 
     def clear(self) -> None:
         """Let gradients start from zero."""
         for gradient in self.gradients:
             zero(gradient)
+
+    def gradient(self, array: NDArray) -> NDArray:
+        """Return where the gradients of an array add up."""
+        found = self._gradients.get(id(array))
+        if found is None:
+            found = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+            self._gradients[id(array)] = found
+            self.trained.append(with_dense_gradient(array))
+            self.gradients.append(found)
+        return found
 
     def parameter(
         self, parameter: Any, context: mx.Context, executable: Executable, argument: int
@@ -79,9 +90,7 @@ class Leaves:
             made = array.copy() if read_back else array.detach()
             gradient = None if leaf is None else leaf.gradient
             if trained and leaf is None:
-                gradient = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
-                self.trained.append(with_dense_gradient(array))
-                self.gradients.append(gradient)
+                gradient = self.gradient(array)
             if gradient is not None:
                 autograd.mark_variables([made], [gradient], "add")
             leaf = self._leaves[id(array)] = _Leaf(made, gradient, read_back)

@@ -1,0 +1,116 @@
+"""The kernels of a segment, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Set, Tuple
+
+from ..lower.segment import Segment
+from .compile import Compiler, Store
+from .derivative import Differentiation, Gradients
+from .expression import PRODUCT, READ, Node, Slot
+from .operators import Expressed
+from .step import Array, Kernel, MatrixSum, Place, RowSum
+
+
+class Wanted(NamedTuple):
+    """Which gradients there are, and which are asked for, by number."""
+
+    heads: Tuple[int, ...]
+    inputs: Tuple[int, ...]
+    parameters: Tuple[int, ...]
+
+
+class SegmentKernels:
+    """What runs a segment natively.
+
+    Parameters
+    ----------
+    segment : Segment
+        A piece of a program.
+    expressed : Expressed
+        What it computes.
+    """
+
+    def __init__(self, segment: Segment, expressed: Expressed):
+        self._expressed = expressed
+        self._arrays = {
+            Slot("in", i): Array(port.row_size, port.dtype, port.shared)
+            for i, port in enumerate(segment.inputs)
+        }
+        results = {
+            Slot("out", k): Array(port.row_size, port.dtype)
+            for k, port in enumerate(segment.outputs)
+        }
+        self._heads = {k: Array(a.width, a.dtype) for k, a in enumerate(results.values())}
+        compiler = Compiler({}, 0)
+        steps = compiler.steps(
+            [Store(Place(slot), node) for slot, node in zip(results, expressed.results)]
+        )
+        self._placed = compiler.stored
+        self._arrays.update({**results, **compiler.arrays, **_shared(expressed)})
+        self.forward = Kernel(steps, dict(self._arrays))
+        self._backward: Dict[Wanted, Kernel] = {}
+
+    def backward(self, wanted: Wanted) -> Kernel:
+        """Return the kernel that goes backward, made on first use."""
+        if wanted not in self._backward:
+            self._backward[wanted] = self._make_backward(wanted)
+        return self._backward[wanted]
+
+    def _make_backward(self, wanted: Wanted) -> Kernel:
+        build, results = self._expressed.expressions, self._expressed.results
+        heads: List[Tuple[Node, Node]] = []
+        arrays = dict(self._arrays)
+        for k in wanted.heads:
+            slot = Slot("head", k)
+            arrays[slot] = self._heads[k]
+            heads.append((results[k], build.read(slot, *self._heads[k][:2])))
+        found = Differentiation(build, heads).gradients()
+        trained = {Slot("param", j) for j in wanted.parameters}
+        trained |= {Slot("in", i) for i in wanted.inputs}
+        stores = []
+        for slot, node in found.rows.items():
+            if slot in trained:
+                target = Slot("grad", slot.number)
+                arrays[target] = Array(node.width, node.dtype)
+                stores.append(Store(Place(target), node))
+        return self._compiled(found, trained, stores, arrays)
+
+    def _compiled(
+        self,
+        found: Gradients,
+        trained: Set[Slot],
+        stores: List[Store],
+        arrays: Dict[Slot, Array],
+    ) -> Kernel:
+        matrices = [m for m in found.matrices if m.weight.slot in trained]
+        every = [row for row in found.every if row.slot in trained]
+        works = sum(slot.kind == "work" for slot in arrays)
+        compiler = Compiler(self._placed, works)
+        kept = [*(m.gradient for m in matrices), *(row.gradient for row in every)]
+        steps = compiler.steps(stores, kept)
+        arrays.update(compiler.arrays)
+        place = compiler.place_of
+        return Kernel(
+            steps,
+            arrays,
+            tuple(
+                MatrixSum(m.weight, place(m.gradient), place(m.rows), m.parts) for m in matrices
+            ),
+            tuple(RowSum(row.slot, place(row.gradient), row.parts) for row in every),
+        )
+
+
+def _shared(expressed: Expressed) -> Dict[Slot, Array]:
+    """Return the arrays that all rows share."""
+    found = {}
+    for node in expressed.expressions.nodes:
+        if node.kind == READ and node.attrs[1]:
+            found[node.attrs[0]] = Array(node.width, node.dtype, True)
+        elif node.kind == PRODUCT:
+            weights, biases = node.attrs
+            for weight in weights:
+                found[weight.slot] = Array(weight.rows * weight.columns, node.dtype, True)
+            for bias in biases:
+                found[bias] = Array(weights[0].units, node.dtype, True)
+    return found

@@ -1,0 +1,488 @@
+"""From plans to programs: integers that native code runs.
+
+A program knows arrays by number; `bases` says what each number stands for, and who runs the program
+gives their addresses.  Launches that have no kernel stand between stretches of native code.
+"""
+
+from __future__ import annotations
+
+from typing import (
+    Any,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+
+from ..kernel.expression import Slot, Weight
+from ..kernel.kernels import Wanted
+from ..kernel.step import Array, Kernel, MatrixSum, Place, RowSum
+from ..lower.segment import ParameterRows
+from ..native import executing, resolving
+from ..plan.plan import Launch, Operand, Plan, Region, Rows, Shared, Slice, Whole
+from .kernels import DTYPES, Loaded, Native, Packed
+
+#: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
+SCRATCH, TEMPORARY, KEPT, SAVED = "scratch", "temporary", "kept", "saved"
+ALIGNMENT = 64
+
+#: What is at a base: one of the above, or a kind of array and which.
+Base = Tuple[Any, ...]
+#: A base number, and an offset in bytes.
+Spot = Tuple[int, int]
+
+
+class Stretch(NamedTuple):
+    """Consecutive native code, from the first to behind the last number."""
+
+    low: int
+    high: int
+    #: A launch that it runs, by number; None if it is none or several.
+    launch: Optional[int] = None
+
+
+class Other(NamedTuple):
+    """A launch that MXNet's operators run, by position in the plan."""
+
+    position: int
+
+
+Item = Union[Stretch, Other]
+
+
+class Assembled(NamedTuple):
+    """A pass as native code, with what it needs."""
+
+    items: Tuple[Item, ...]
+    program: executing.Program
+    bases: Tuple[Base, ...]
+    #: Bytes of memory by use.
+    sizes: Dict[str, int]
+
+
+class Trained(NamedTuple):
+    """What the backward pass needs of a launch forward."""
+
+    wanted: Wanted
+    kernel: Kernel
+
+
+class Area:
+    """Memory that is given out piece by piece."""
+
+    def __init__(self) -> None:
+        self.used = self.size = 0
+
+    def reserve(self, count: int) -> int:
+        """Return the offset of so many bytes."""
+        at = self.used
+        self.used = (at + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self.size = max(self.size, self.used)
+        return at
+
+
+#: Types of which native code adds up rows; others it only copies.
+SUMMED = ("float32", "float64", "int32", "int64")
+
+
+def is_native(plan: Plan, operand: Rows, dtype: str, context: Any) -> bool:
+    """Whether native code puts rows together; else MXNet's operators do."""
+    if context.device_type != "cpu":
+        return False
+    pieces = plan.pieces[operand.first : operand.first + operand.pieces, 0]
+    return dtype in SUMMED or not (pieces == resolving.ADD).any()
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of a number."""
+    return int(np.dtype(dtype).itemsize)
+
+
+class Assembler:
+    """A program in the making."""
+
+    def __init__(self, plan: Plan, arenas: str):
+        self.plan = plan
+        self._arena_name = arenas
+        self.code: List[int] = []
+        self.kernels: Dict[int, Any] = {}
+        self.bases: Dict[Base, int] = {(SCRATCH,): 0}
+        self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
+        self.items: List[Item] = []
+        self._low = 0
+        self.scratch = 0
+
+    def base(self, *key: Any) -> int:
+        """Return the number of an array."""
+        return self.bases.setdefault(key, len(self.bases))
+
+    def reserve(self, use: str, count: int) -> Spot:
+        """Reserve bytes."""
+        return self.base(use), self.areas[use].reserve(count)
+
+    def arena(self, arena: int, element: int) -> Spot:
+        """Return where an element of an arena is."""
+        size = itemsize(self.plan.arenas[arena].dtype)
+        return self.base(self._arena_name, arena), element * size
+
+    def region(self, region: Region) -> Spot:
+        """Return where rows of an arena are."""
+        return self.arena(region.arena, region.start * self.plan.arenas[region.arena].row_size)
+
+    def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
+        """Return where an operand is; rows that are put together take memory of some use."""
+        if isinstance(operand, Whole):
+            return self.base("external", operand.external), 0
+        if isinstance(operand, (Slice, Shared)):
+            return self.arena(operand.arena, operand.element)
+        target = self.reserve(use, operand.rows * operand.row_size * itemsize(dtype))
+        self.rows(operand, dtype, target)
+        return target
+
+    def rows(self, operand: Rows, dtype: str, target: Spot) -> None:
+        """Put rows together."""
+        size = itemsize(dtype)
+        pieces = self.plan.pieces[operand.first : operand.first + operand.pieces]
+        found = np.empty((len(pieces), 6), dtype=np.int64)
+        found[:, 0], found[:, 5] = pieces[:, 0], pieces[:, 4]
+        found[:, 1], found[:, 2] = target[0], target[1] + pieces[:, 1] * size
+        arenas = np.array([self.base(self._arena_name, a) for a in range(len(self.plan.arenas))])
+        found[:, 3], found[:, 4] = arenas[pieces[:, 2]], pieces[:, 3] * size
+        kind = SUMMED.index(dtype) if dtype in SUMMED else len(SUMMED)
+        self.code += [executing.ROWS, kind, size, len(pieces)]
+        self.code += found.reshape(-1).tolist()
+
+    def copied(self, operand: Rows, dtype: str, where: Any, *key: Any) -> None:
+        """Put rows together in an array of their own, if native code does so there."""
+        base = self.base(*key)
+        if is_native(self.plan, operand, dtype, where.context):
+            self.rows(operand, dtype, (base, 0))
+
+    def copy(self, source: Spot, target: Spot, dtype: str, count: int) -> None:
+        """Copy numbers."""
+        self.code += [executing.ROWS, 0, itemsize(dtype), 1, 0, *target, *source, count]
+
+    def pack(self, weight: Weight, transposed: bool, dtype: str, source: Spot, use: str) -> Spot:
+        """Pack a matrix for products with it, or with its transpose."""
+        kind, inputs, units = DTYPES[dtype], weight.rows, weight.columns
+        strides = weight.columns, 1
+        if transposed:
+            inputs, units, strides = units, inputs, (1, weight.columns)
+        target = self.reserve(use, executing.packed_bytes(kind, inputs, units))
+        self.code += [executing.PACK, kind, *source, *strides, inputs, units, *target]
+        return target
+
+    def launch(self, loaded: Loaded, rows: int, spots: Dict[Any, Spot]) -> None:
+        """Run a kernel; what has no spot stands in scratch."""
+        self.kernels[loaded.kernel.address] = loaded.kernel
+        self.code += [executing.LAUNCH, loaded.kernel.address, rows]
+        for slot in loaded.slots:
+            self.code += spots.get(slot, (-1, 0))
+
+    def end(self, launch: Optional[int] = None) -> None:
+        """End a stretch of code; who reads it ends later."""
+        if len(self.code) > self._low:
+            self.items.append(Stretch(self._low, len(self.code), launch))
+            self._low = len(self.code)
+        self.areas[TEMPORARY].used = 0
+
+    def other(self, position: int) -> None:
+        """Leave a launch to MXNet."""
+        self.items.append(Other(position))
+
+    def assembled(self) -> Assembled:
+        """Return the program."""
+        program = executing.Program(
+            np.array(self.code, dtype=np.int64), list(self.kernels.values()), self.scratch
+        )
+        sizes = {use: area.size for use, area in self.areas.items()}
+        sizes[SCRATCH] = program.scratch
+        return Assembled(tuple(self.items), program, tuple(self.bases), sizes)
+
+
+class Forward:
+    """The program of a plan, and where it leaves what the backward pass reads.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is run.
+    natives : list of Native or None
+        Per launch its kernels, None for launches of MXNet's operators.
+    trained : dict of int to Trained
+        Per launch that is native backward, what that takes.
+    """
+
+    def __init__(
+        self, plan: Plan, natives: Sequence[Optional[Native]], trained: Dict[int, Trained]
+    ):
+        self._plan, self._natives, self._trained = plan, natives, trained
+        self._make = Assembler(plan, "arena")
+        #: Per launch where its arrays are, as far as they stay.
+        self.spots: Dict[int, Dict[Any, Spot]] = {}
+        self._packed: Dict[Any, Spot] = {}
+        self._vectors: Dict[Any, Spot] = {}
+        self.bases = self._make.bases
+
+    def assemble(self) -> Assembled:
+        """Go through all launches."""
+        make = self._make
+        for position, (launch, native) in enumerate(zip(self._plan.launches, self._natives)):
+            if native is None:
+                self._other(position, launch)
+            else:
+                self._launch(launch, native, self._trained.get(launch.number))
+                make.end(launch.number)
+        make.end()
+        return make.assembled()
+
+    def _other(self, position: int, launch: Launch) -> None:
+        for p, (operand, port) in enumerate(zip(launch.operands, launch.segment.inputs)):
+            if isinstance(operand, Rows):
+                self._make.copied(operand, port.dtype, launch.segment, "copied", position, p)
+        self._make.end()
+        self._make.other(position)
+
+    def _launch(self, launch: Launch, native: Native, trained: Optional[Trained]) -> None:
+        make, segment, kernel = self._make, launch.segment, native.kernels.forward
+        kept: FrozenSet[Slot] = trained.kernel.read if trained else frozenset()
+        spots: Dict[Any, Spot] = {}
+        for p, (operand, port) in enumerate(zip(launch.operands, segment.inputs)):
+            slot = Slot("in", p)
+            spots[slot] = make.operand(operand, port.dtype, SAVED if slot in kept else TEMPORARY)
+        for k, region in enumerate(launch.outputs):
+            assert region is not None
+            spots[Slot("out", k)] = make.region(region)
+        for slot, array in kernel.arrays.items():
+            if slot.kind == "work" and slot in kept:
+                count = launch.rows * array.width * itemsize(array.dtype)
+                spots[slot] = make.reserve(SAVED, count)
+            elif slot.kind == "param":
+                spots[slot] = parameter_spot(make, segment, slot.number, array.dtype)
+        use = SAVED if trained else KEPT
+        self._pack(native.forward, segment, launch, spots, use)
+        make.launch(native.forward, launch.rows, spots)
+        if trained:
+            self._keep(launch, native.loaded(trained.kernel), trained.kernel, spots)
+        self.spots[launch.number] = spots
+
+    def _pack(
+        self, loaded: Loaded, segment: Any, launch: Launch, spots: Dict[Any, Spot], use: str
+    ) -> None:
+        for packed in loaded.slots:
+            if isinstance(packed, Packed) and packed not in spots:
+                weight, source = packed.weight, spots[packed.weight.slot]
+                key = source, packed.transposed, weight[1:3], use
+                if key not in self._packed or weight.slot.kind == "in":
+                    self._packed[key] = self._make.pack(
+                        weight, packed.transposed, packed.dtype, source, use
+                    )
+                spots[packed] = self._packed[key]
+
+    def _keep(self, launch: Launch, loaded: Loaded, kernel: Kernel, spots: Dict[Any, Spot]) -> None:
+        """Copy what the backward pass reads, and the user may have written to by then."""
+        self._pack(loaded, launch.segment, launch, spots, SAVED)
+        for slot in loaded.slots:
+            if isinstance(slot, Packed) or not kernel.arrays[slot].every:
+                continue
+            whole = slot.kind == "in" and isinstance(launch.operands[slot.number], Whole)
+            if slot.kind == "param" or whole:
+                source, array = spots[slot], kernel.arrays[slot]
+                if source not in self._vectors:
+                    count = array.width
+                    target = self._make.reserve(SAVED, count * itemsize(array.dtype))
+                    self._make.copy(source, target, array.dtype, count)
+                    self._vectors[source] = target
+                spots[slot] = self._vectors[source]
+
+
+def parameter_spot(make: Assembler, segment: Any, number: int, dtype: str) -> Spot:
+    """Return where a parameter is, or some rows of one."""
+    return _of_parameter(make, "parameter", segment, number, dtype)
+
+
+def _of_parameter(make: Assembler, kind: str, segment: Any, number: int, dtype: str) -> Spot:
+    parameter, first = segment.parameters[number], 0
+    if isinstance(parameter, ParameterRows):
+        parameter, first = parameter.parameter, parameter.start
+    row = int(np.prod(parameter.shape[1:]))
+    return make.base(kind, parameter, segment.context), first * row * itemsize(dtype)
+
+
+class _Sum(NamedTuple):
+    """What is added up to one gradient."""
+
+    head: List[int]
+    chunks: List[int]
+
+
+class Backward:
+    """The program of a transposed plan.
+
+    Parameters
+    ----------
+    plan, forward_plan : Plan
+        What is run, and what was run forward.
+    natives, trained
+        As given to `Forward`.
+    forward : Forward
+        Where that has left what is read.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        forward_plan: Plan,
+        natives: Sequence[Optional[Native]],
+        trained: Dict[int, Trained],
+        forward: Forward,
+    ):
+        self._plan, self._natives, self._trained = plan, natives, trained
+        self._forward_plan, self._forward = forward_plan, forward
+        self._names = {number: base for base, number in forward.bases.items()}
+        self._make = Assembler(plan, "gradient arena")
+        self._sums: Dict[Any, _Sum] = {}
+
+    def assemble(self) -> Assembled:
+        """Go through all launches, then add up the gradients of parameters."""
+        make = self._make
+        for position, launch in enumerate(self._plan.launches):
+            if launch.number in self._trained:
+                self._launch(launch)
+                make.end(launch.number)
+            else:
+                self._other(position, launch)
+        for number, (result, fill) in enumerate(zip(self._plan.results, self._forward_plan.fills)):
+            if isinstance(result, Rows):
+                arena = self._forward_plan.arenas[fill.region.arena]
+                make.copied(result, arena.dtype, arena, "result", number)
+        self._add_up(self._sums.values())
+        make.end()
+        return make.assembled()
+
+    def _other(self, position: int, launch: Launch) -> None:
+        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
+            if isinstance(operand, Rows):
+                self._make.copied(operand, port.dtype, launch.segment, "copied", position, k)
+        self._make.end()
+        self._make.other(position)
+
+    def _spot(self, spot: Spot) -> Spot:
+        """Return a place of the forward pass."""
+        return self._make.base(*self._names[spot[0]]), spot[1]
+
+    def _launch(self, launch: Launch) -> None:
+        make, kernel = self._make, self._trained[launch.number].kernel
+        native = self._natives[launch.number]
+        assert native is not None
+        loaded = native.loaded(kernel)
+        summed = {s.gradient.slot for s in (*kernel.matrices, *kernel.every)}
+        before = self._forward.spots[launch.number]
+        spots: Dict[Any, Spot] = {
+            slot: self._spot(before[slot]) for slot in loaded.slots if slot in before
+        }
+        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
+            slot = Slot("head", k)
+            if operand is not None:
+                use = KEPT if slot in summed else TEMPORARY
+                spots[slot] = make.operand(operand, port.dtype, use)
+        for p, region in enumerate(launch.outputs):
+            if region is not None:
+                spots[Slot("grad", p)] = make.region(region)
+        for slot, array in kernel.arrays.items():
+            if slot.kind == "work" and slot in summed and slot not in spots:
+                spots[slot] = make.reserve(KEPT, launch.rows * array.width * itemsize(array.dtype))
+        make.launch(loaded, launch.rows, spots)
+        for matrix in kernel.matrices:
+            for slot in (matrix.gradient.slot, matrix.rows.slot):
+                if slot not in spots:
+                    spots[slot] = self._spot(before[slot])
+            self._matrix(launch, kernel, matrix, spots)
+        for row in kernel.every:
+            if row.gradient.slot not in spots:
+                spots[row.gradient.slot] = self._spot(before[row.gradient.slot])
+            self._row(launch, kernel, row, spots)
+        self._add_up_shared(launch, kernel)
+
+    def _sum(self, launch: Launch, slot: Slot, dtype: str) -> Tuple[Any, Spot]:
+        """Return under which key sums are collected, and where their target is."""
+        if slot.kind == "param":
+            spot = _of_parameter(self._make, "gradient", launch.segment, slot.number, dtype)
+            return spot, spot
+        region = launch.outputs[slot.number]
+        if region is None:
+            operand = self._forward_plan.launches[launch.number].operands[slot.number]
+            assert isinstance(operand, Whole)
+            spot = self._make.base("external gradient", operand.external), 0
+        else:
+            spot = self._make.region(region)
+        return spot, spot
+
+    def _chunk(
+        self, place: Place, array: Array, parts: int, width: int, spots: Dict[Any, Spot]
+    ) -> List[int]:
+        base, offset = spots[place.slot]
+        pitch = width if parts > 1 else array.width
+        return [base, offset + place.column * itemsize(array.dtype), pitch]
+
+    def _matrix(
+        self, launch: Launch, kernel: Kernel, found: MatrixSum, spots: Dict[Any, Spot]
+    ) -> None:
+        weight, arrays = found.weight, kernel.arrays
+        gradient, rows = arrays[found.gradient.slot], arrays[found.rows.slot]
+        key, target = self._sum(launch, weight.slot, gradient.dtype)
+        first = self._chunk(found.gradient, gradient, found.parts, weight.units, spots)
+        second = self._chunk(found.rows, rows, found.parts, weight.inputs, spots)
+        flipped = 0 if weight.transposed else 1
+        if flipped:
+            first, second = second, first
+        head = [executing.MATRIX, DTYPES[gradient.dtype], weight.rows, weight.columns]
+        self._collect(
+            (executing.MATRIX, key, flipped),
+            [*head, *target, weight.columns, flipped],
+            [launch.rows * found.parts, *first, *second],
+        )
+
+    def _row(self, launch: Launch, kernel: Kernel, found: RowSum, spots: Dict[Any, Spot]) -> None:
+        gradient = kernel.arrays[found.gradient.slot]
+        width = kernel.arrays[found.slot].width
+        key, target = self._sum(launch, found.slot, gradient.dtype)
+        base, offset = spots[found.gradient.slot]
+        parts = found.parts
+        pitch = width if parts > 1 else gradient.width
+        offset += found.gradient.column * itemsize(gradient.dtype)
+        head = [executing.ROW, DTYPES[gradient.dtype], width, 1, *target, width, 0]
+        chunk = [launch.rows * parts, base, offset, pitch, 0, 0, 0]
+        self._collect((executing.ROW, key, 0), head, chunk)
+
+    def _collect(self, key: Any, head: List[int], chunk: List[int]) -> None:
+        self._sums.setdefault(key, _Sum(head, [])).chunks.extend(chunk)
+
+    def _add_up(self, sums: Iterable[_Sum]) -> None:
+        make = self._make
+        for head, chunks in sums:
+            count = len(chunks) // 7
+            make.code += [*head, count, *chunks]
+            kind, units, inputs = head[1:4]
+            make.scratch = max(make.scratch, executing.sum_scratch(kind, units, inputs, count))
+
+    def _add_up_shared(self, launch: Launch, kernel: Kernel) -> None:
+        """Add up the gradients of operands that all rows share: launches to come read them."""
+        own = {}
+        for p, region in enumerate(launch.outputs):
+            if region is not None and kernel.arrays[Slot("in", p)].every:
+                spot = self._make.region(region)
+                size = region.rows * self._plan.arenas[region.arena].row_size
+                count = size * itemsize(self._plan.arenas[region.arena].dtype)
+                self._make.code += [executing.ZERO, *spot, count]
+                own.update({key: s for key, s in self._sums.items() if key[1] == spot})
+        for key in own:
+            del self._sums[key]
+        self._add_up(own.values())

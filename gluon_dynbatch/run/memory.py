@@ -1,0 +1,96 @@
+"""What a program runs on: arrays and their addresses."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Dict, FrozenSet, List, Optional
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.ndarray import NDArray
+
+from ..native import executing
+from .assemble import Assembled, Base, Item, Stretch
+
+_PUSH = ctypes.cast(_LIB.MXEnginePushSyncND, ctypes.c_void_p).value
+
+#: Kinds of arrays that programs never write to.
+READ_ONLY = frozenset(["parameter", "external"])
+
+
+class Memory:
+    """The arrays of one run of a program.
+
+    Parameters
+    ----------
+    assembled : Assembled
+        The program.
+    find : callable
+        Returns the array at a base that is not memory of the program's own.
+    known : dict of Base to NDArray
+        Arrays that exist already.
+    """
+
+    def __init__(
+        self,
+        assembled: Assembled,
+        find: Callable[[Base], NDArray],
+        known: Optional[Dict[Base, NDArray]] = None,
+        read_only: FrozenSet[str] = READ_ONLY,
+    ):
+        self._assembled = assembled
+        self.arrays: Dict[Base, NDArray] = {}
+        read, written = {}, {}
+        addresses, known = [], known or {}
+        for base in assembled.bases:
+            array = known.get(base)
+            if array is None and len(base) == 1:
+                array = mx.nd.empty((max(assembled.sizes[base[0]], 1),), dtype="uint8")
+            elif array is None:
+                array = find(base)
+            self.arrays[base] = array
+            addresses.append(address_of(array))
+            handles = read if base[0] in read_only else written
+            handles[executing.memory_of(array.handle.value)] = array.handle.value
+        self._addresses = np.array(addresses, dtype=np.uintp)
+        self._written = np.array(list(written.values()), dtype=np.uintp)
+        self._read = np.array([read[key] for key in read.keys() - written.keys()], dtype=np.uintp)
+
+    def array(self, *base: Any) -> NDArray:
+        """Return the array at a base."""
+        return self.arrays[base]
+
+    def items(self, one_by_one: bool) -> List[Item]:
+        """Return what is to be run in order; stretches of code are joined, or not."""
+        if one_by_one:
+            return list(self._assembled.items)
+        found: List[Item] = []
+        for item in self._assembled.items:
+            last = found[-1] if found else None
+            if isinstance(item, Stretch) and isinstance(last, Stretch):
+                found[-1] = Stretch(last.low, item.high)
+            else:
+                found.append(item)
+        return found
+
+    def push(self, stretch: Stretch, name: str) -> None:
+        """Hand some code to the engine."""
+        check_call(
+            self._assembled.program.push(
+                _PUSH,
+                stretch.low,
+                stretch.high,
+                self._addresses,
+                self._read,
+                self._written,
+                name.encode(),
+            )
+        )
+
+
+def address_of(array: NDArray) -> int:
+    """Return where the elements of an array are."""
+    pointer = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value or 0
