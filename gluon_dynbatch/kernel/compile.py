@@ -82,6 +82,7 @@ class Compiler:
             return found
         if node.kind == READ:
             return Place(node.attrs[0])
+        assert node.kind in (PART, SPREAD), f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
         return source._replace(column=source.column + node.attrs[0])
 

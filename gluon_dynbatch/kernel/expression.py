@@ -7,7 +7,9 @@ what is left in between are functions of one element at a time.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+from functools import reduce
+from itertools import accumulate
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
 READ, PRODUCT, TOTAL, TOP = "read", "product", "total", "top"
@@ -154,13 +156,29 @@ class Expressions:
         like = next(a for a in args if isinstance(a, Node))
         nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]
         assert all((a.width, a.dtype) == (like.width, like.dtype) for a in nodes), (name, nodes)
+        if any(a.kind == JOIN for a in nodes):
+            return self._piecewise(lambda *own: self.function(name, *own, values=values), nodes)
         # Of equal sums and products of two there is one.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
         return self._make(FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype)
 
+    def _piecewise(self, make: Callable[..., Node], nodes: Sequence[Node]) -> Node:
+        """Return what is made of values side by side, side by side."""
+        cuts = {0}
+        for node in nodes:
+            ends = accumulate(p.width for p in node.args) if node.kind == JOIN else (node.width,)
+            cuts.update(ends)
+        ordered = sorted(cuts)
+        return self.join(
+            make(*(self.part(node, low, high - low) for node in nodes))
+            for low, high in zip(ordered, ordered[1:])
+        )
+
     def cast(self, x: Node, dtype: str) -> Node:
         """Return the numbers in another type."""
+        if x.kind == JOIN:
+            return self.join(self.cast(piece, dtype) for piece in x.args)
         return x if x.dtype == dtype else self._make(CAST, (x,), (dtype,), x.width, dtype)
 
     def part(self, x: Node, start: int, width: int) -> Node:
@@ -227,10 +245,16 @@ class Expressions:
 
     def total(self, x: Node) -> Node:
         """Return the sum of all columns."""
+        if x.kind == JOIN:
+            first, *others = map(self.total, x.args)
+            return reduce(lambda a, b: a + b, others, first)
         return self._make(TOTAL, (x,), (), 1, x.dtype)
 
     def top(self, x: Node) -> Node:
         """Return the largest of all columns; taken as a number by derivatives."""
+        if x.kind == JOIN:
+            first, *others = map(self.top, x.args)
+            return reduce(lambda a, b: self.function("maximum", a, b), others, first)
         return self._make(TOP, (x,), (), 1, x.dtype)
 
 

@@ -69,10 +69,12 @@ class SegmentKernels:
         trained = {Slot("param", j) for j in wanted.parameters}
         trained |= {Slot("in", i) for i in wanted.inputs}
         stores = []
-        for slot, node in found.rows.items():
-            if slot in trained:
+        for slot in (Slot("in", i) for i in wanted.inputs):
+            array = arrays[slot]
+            if not array.every:
                 target = Slot("grad", slot.number)
-                arrays[target] = Array(node.width, node.dtype)
+                arrays[target] = array
+                node = found.rows.get(slot) or build.const(0, array.width, array.dtype)
                 stores.append(Store(Place(target), node))
         return self._compiled(found, trained, stores, arrays)
 

@@ -61,7 +61,6 @@ LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO = range(6)
 
 cdef enum:
     DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO
-    MOST_SLOTS = 64
     #: Rows of a launch are run in blocks whose values stay in a cache of about this size.
     CACHE = 1 << 18
     ROWS_AT_ONCE = 48
@@ -87,6 +86,8 @@ cdef struct Kernel_:
     int32_t *dtype
     int64_t *local
     int64_t block
+    #: Where addresses of slots stand in scratch, and how much of that is needed.
+    int64_t pointers
     int64_t scratch
 
 
@@ -130,8 +131,6 @@ cdef class Kernel:
 
     def __cinit__(self, list slots, list widths, list steps):
         cdef int64_t i, bytes_per_row = 0, at = 0, loops = 0
-        if len(slots) > MOST_SLOTS:
-            raise ValueError(f"a kernel with {len(slots)} arrays")
         self.kernel = kernel = <Kernel_ *>room(1, sizeof(Kernel_))
         kernel.references = 1
         kernel.slots_count, kernel.steps_count = len(slots), len(steps)
@@ -154,7 +153,8 @@ cdef class Kernel:
         for i, width in enumerate(widths):
             kernel.local[i] = at
             at += (width * SIZES[kernel.dtype[i]] * kernel.block + 63) // 64 * 64
-        kernel.scratch = at
+        kernel.pointers = at
+        kernel.scratch = at + 8 * len(slots)
 
     cdef add_product(self, Step *step, tuple given):
         step.product = True
@@ -228,7 +228,7 @@ cdef void run_launch(const int64_t *code, char **bases, char *scratch) noexcept 
     cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>code[1]
     cdef int64_t rows = code[2], low = 0, count, s
     cdef const int64_t *places = code + 3
-    cdef char *slots[MOST_SLOTS]
+    cdef char **slots = <char **>(scratch + kernel.pointers)
     while low < rows:
         count = min(kernel.block, rows - low)
         for s in range(kernel.slots_count):

@@ -400,6 +400,7 @@ class Backward:
             if slot.kind == "work" and slot in summed and slot not in spots:
                 spots[slot] = make.reserve(KEPT, launch.rows * array.width * itemsize(array.dtype))
         make.launch(loaded, launch.rows, spots)
+        self._train_all(launch)
         for matrix in kernel.matrices:
             for slot in (matrix.gradient.slot, matrix.rows.slot):
                 if slot not in spots:
@@ -410,6 +411,16 @@ class Backward:
                 spots[row.gradient.slot] = self._spot(before[row.gradient.slot])
             self._row(launch, kernel, row, spots)
         self._add_up_shared(launch, kernel)
+
+    def _train_all(self, launch: Launch) -> None:
+        """Give everything that is trained a gradient, also that which none flows into."""
+        wanted = self._trained[launch.number].wanted
+        for j in wanted.parameters:
+            _of_parameter(self._make, "gradient", launch.segment, j, "float32")
+        for p in wanted.inputs:
+            operand = self._forward_plan.launches[launch.number].operands[p]
+            if isinstance(operand, Whole):
+                self._make.base("external gradient", operand.external)
 
     def _sum(self, launch: Launch, slot: Slot, dtype: str) -> Tuple[Any, Spot]:
         """Return under which key sums are collected, and where their target is."""
@@ -445,7 +456,7 @@ class Backward:
             first, second = second, first
         head = [executing.MATRIX, DTYPES[gradient.dtype], weight.rows, weight.columns]
         self._collect(
-            (executing.MATRIX, key, flipped),
+            (executing.MATRIX, key, weight.rows, flipped),
             [*head, *target, weight.columns, flipped],
             [launch.rows * found.parts, *first, *second],
         )
@@ -460,7 +471,7 @@ class Backward:
         offset += found.gradient.column * itemsize(gradient.dtype)
         head = [executing.ROW, DTYPES[gradient.dtype], width, 1, *target, width, 0]
         chunk = [launch.rows * parts, base, offset, pitch, 0, 0, 0]
-        self._collect((executing.ROW, key, 0), head, chunk)
+        self._collect((executing.ROW, key, width), head, chunk)
 
     def _collect(self, key: Any, head: List[int], chunk: List[int]) -> None:
         self._sums.setdefault(key, _Sum(head, [])).chunks.extend(chunk)
