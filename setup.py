@@ -52,8 +52,20 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
-        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
-        for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
+        *(
+            Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
+            for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
+        ),
+        Extension(
+            "gluon_dynbatch.native.products",
+            ["gluon_dynbatch/native/products.pyx", "gluon_dynbatch/native/c/products.c"],
+            depends=[
+                "gluon_dynbatch/native/c/products.h",
+                "gluon_dynbatch/native/c/products_kernel.h",
+            ],
+            # No processor is named, and nothing that changes values: see c/products.c.
+            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+        ),
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),
