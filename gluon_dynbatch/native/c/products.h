@@ -1,7 +1,7 @@
 /* Matrix products of rows with a parameter: for few rows as fast as reading the parameter allows.
  *
- * All functions may be called from any thread and without the GIL; they allocate nothing. `dtype` is
- * 0 for float, 1 for double; sizes are in elements, `x_row` is the stride between rows of `x`.
+ * All functions may be called from any thread and without the GIL; they allocate nothing. `dtype`
+ * is 0 for float, 1 for double; sizes are in elements, `x_row` is the stride between rows of `x`.
  */
 #ifndef GDB_PRODUCTS_H
 #define GDB_PRODUCTS_H

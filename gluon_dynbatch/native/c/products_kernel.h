@@ -96,7 +96,8 @@ TARGET static void NAME(pack)(const void *from, int64_t row_stride, int64_t colu
                 if (column_stride == 1 && count == NR)
                     memcpy(line, row, NR * sizeof(REAL));
                 else
-                    for (int i = 0; i < width; i++) line[i] = i < count ? row[i * column_stride] : 0;
+                    for (int i = 0; i < width; i++)
+                        line[i] = i < count ? row[i * column_stride] : 0;
             }
         to += k * width;
     }
