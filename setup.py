@@ -60,7 +60,8 @@ setup(
             f"gluon_dynbatch.native.{name}",
             [f"gluon_dynbatch/native/{name}.pyx"]
             + [f"gluon_dynbatch/native/c/{source}.c" for source in sources],
-            include_dirs=["gluon_dynbatch/native"],
+            depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
+            # No processor is named, and nothing that changes values: see c/products.c.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
         )
         for name, sources in (

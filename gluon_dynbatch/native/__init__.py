@@ -1,7 +1,7 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`.
+`resolving` by `plan`; `products` multiplies matrices.
 """
 
 from __future__ import annotations

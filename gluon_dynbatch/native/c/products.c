@@ -4,8 +4,9 @@
 
 #define DEPTH 256 /* at most so many products are summed up in registers */
 #define HEIGHT 16 /* tiles of A that are multiplied by one panel of B after the other */
-#define ROWS 250  /* that weight_gradient packs; no power of two, for the sake of the caches' sets */
-#define AHEAD 1024 /* bytes of B that are asked for early, as they come from the second cache */
+#define LINE 64   /* bytes of a line of the cache, and of the widest vector */
+#define ROWS 250  /* that weight_gradient packs; no power of two, which is bad for caches */
+#define AHEAD 1024 /* bytes by which B is prefetched: it is in the second cache, or beyond it */
 
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")

@@ -1,7 +1,7 @@
 /* Matrix products of rows with a parameter: for few rows as fast as reading the parameter allows.
  *
- * All functions may be called from any thread and without the GIL; they allocate nothing. `dtype` is
- * 0 for float, 1 for double; sizes are in elements, `x_row` is the stride between rows of `x`.
+ * All functions may be called from any thread and without the GIL; they allocate nothing. `dtype`
+ * is 0 for float, 1 for double; sizes are in elements, `x_row` is the stride between rows of `x`.
  */
 #ifndef GDB_PRODUCTS_H
 #define GDB_PRODUCTS_H
@@ -18,7 +18,8 @@ int gdb_products_isa(int most);
 /* Elements that a packed k x n matrix takes. */
 int64_t gdb_packed_elements(int dtype, int64_t k, int64_t n);
 
-/* Pack B, k x n, with B[p][j] = b[p * row_stride + j * column_stride]. */
+/* Pack B, k x n, with B[p][j] = b[p * row_stride + j * column_stride]. If `packed` begins at a
+ * multiple of 64 bytes, products of few rows are up to 1.5 times as fast. */
 void gdb_pack(int dtype, const void *b, int64_t row_stride, int64_t column_stride, int64_t k,
               int64_t n, void *packed);
 

@@ -60,18 +60,19 @@ INLINE void NAME(transpose)(const REAL *from, int64_t from_row, REAL *to, int64_
     UNROLL for (int i = 0; i < QUAD_LANES; i++) *(QUAD *)(to + i * to_row) = in[i];
 }
 
-/* Pack columns of which the elements are adjacent: 64 bytes of each, so that lines are read once. */
+/* Pack columns of which the elements are adjacent, a line of the cache of each at a time. */
 TARGET static void NAME(pack_columns)(const REAL *b, int64_t column_stride, int64_t k, int count,
                                       int width, REAL *to)
 {
-    const int step = 64 / sizeof(REAL);
+    const int step = LINE / sizeof(REAL);
     for (int64_t from = 0; from < k; from += step) {
         int64_t until = from + step < k ? from + step : k;
         for (int j = 0; j < width; j += QUAD_LANES) {
             int64_t p = from;
             if (j + QUAD_LANES <= count)
                 for (; p + QUAD_LANES <= until; p += QUAD_LANES)
-                    NAME(transpose)(b + j * column_stride + p, column_stride, to + p * width + j, width);
+                    NAME(transpose)(b + j * column_stride + p, column_stride, to + p * width + j,
+                                    width);
             for (; p < until; p++)
                 for (int i = j; i < j + QUAD_LANES; i++)
                     to[p * width + i] = i < count ? b[i * column_stride + p] : 0;
@@ -95,7 +96,8 @@ TARGET static void NAME(pack)(const void *from, int64_t row_stride, int64_t colu
                 if (column_stride == 1 && count == NR)
                     memcpy(line, row, NR * sizeof(REAL));
                 else
-                    for (int i = 0; i < width; i++) line[i] = i < count ? row[i * column_stride] : 0;
+                    for (int i = 0; i < width; i++)
+                        line[i] = i < count ? row[i * column_stride] : 0;
             }
         to += k * width;
     }
@@ -188,7 +190,8 @@ TARGET static void NAME(block)(int64_t m, int64_t n, int64_t k, const REAL *a, i
             const REAL *left = a + i / MR * a_tile;
             REAL *to = c + i * c_row + j;
             if (n - j >= width)
-                NAME(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift, accumulate);
+                NAME(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift,
+                               accumulate);
             else
                 NAME(edge_tile)(rows, width, (int)(n - j), k, left, a_row, a_column, panel, to,
                                 c_row, shift, accumulate);
@@ -206,8 +209,8 @@ TARGET static void NAME(multiply)(int64_t m, int64_t n, int64_t k, const void *l
     for (int64_t i = 0; i < m; i += HEIGHT * MR) {
         int64_t rows = m - i < HEIGHT * MR ? m - i : HEIGHT * MR, p = 0;
         do {
-            NAME(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p, MR * a_row, a_row, 1,
-                        packed, k, p, c + i * c_row, c_row, p ? NULL : bias, p || accumulate);
+            NAME(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p, MR * a_row, a_row,
+                        1, packed, k, p, c + i * c_row, c_row, p ? NULL : bias, p || accumulate);
             p += part;
         } while (p < k);
     }
@@ -243,7 +246,7 @@ TARGET static int64_t NAME(gather)(int64_t n, int64_t k, int64_t first, int64_t 
                            right + j * ROWS + filled * NAME(width)(k, j));
             for (int64_t i = first; i < last; i += MR) {
                 REAL *to = left + (i - first) * ROWS + filled * MR;
-                if (last - i >= MR)
+                if (last - i >= MR) /* for which the compiler knows how many */
                     memcpy(to, y + i, MR * sizeof(REAL));
                 else
                     memcpy(to, y + i, (last - i) * sizeof(REAL));
@@ -259,7 +262,8 @@ TARGET static void NAME(weight_gradient)(int64_t n, int64_t k, int64_t first, in
                                          const void *const *x, const int64_t *x_row, void *to,
                                          int64_t dw_row, int accumulate, void *scratch)
 {
-    REAL *right = scratch, *left = right + NAME(packed_elements)(ROWS, k);
+    REAL *right = (REAL *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
+    REAL *left = right + NAME(packed_elements)(ROWS, k);
     REAL *dw = (REAL *)to + first * dw_row;
     int64_t chunk = 0, row = 0, filled;
     do {
@@ -276,7 +280,7 @@ TARGET static void NAME(weight_gradient)(int64_t n, int64_t k, int64_t first, in
 static int64_t NAME(scratch)(int64_t n, int64_t k)
 {
     int64_t left = (n + MR - 1) / MR * MR * ROWS;
-    return (NAME(packed_elements)(ROWS, k) + left) * sizeof(REAL);
+    return (NAME(packed_elements)(ROWS, k) + left) * sizeof(REAL) + LINE;
 }
 
 /* Sums of 64 rows at a time, and their sums, both as doubles. */
