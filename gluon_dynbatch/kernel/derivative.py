@@ -6,6 +6,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from .expression import (
     CAST,
+    CONST,
     FUNCTION,
     JOIN,
     PART,
@@ -31,7 +32,11 @@ class MatrixGradient(NamedTuple):
 
 
 class RowGradient(NamedTuple):
-    """Rows whose sum is the gradient of an array of which every row is the same."""
+    """Rows whose sum is the gradient of an array of which every row is the same.
+
+    Where a product multiplies several parts of a row, its biases have as many gradients in a row,
+    one after another, which are summed as well.
+    """
 
     slot: Slot
     gradient: Node
@@ -133,9 +138,9 @@ class Differentiation:
         self._every += [RowGradient(bias, g) for bias in biases]
 
     def _function(self, node: Node, g: Node) -> None:
-        name, values = node.attrs
+        name, _ = node.attrs
         for arg, factor in zip(node.args, FUNCTIONS[name].derivative(node, *node.args)):
-            part = _times(g, factor)
+            part = None if arg.kind == CONST else _times(g, factor)
             if part is not None:
                 self._add(arg, part)
 

@@ -157,7 +157,9 @@ class Expressions:
         # Of equal sums and products of two there is one.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
-        return self._make(FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype)
+        return self._make(
+            FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype
+        )
 
     def cast(self, x: Node, dtype: str) -> Node:
         """Return the numbers in another type."""

@@ -1,0 +1,104 @@
+"""Arrays of several axes within the columns of a row: cut, joined, repeated, summed.
+
+Axis 0 counts rows of an array per row of a launch.  Elements lie one after another in the order of
+the axes, so what an operator does along an axis is done to pieces of the columns, one for each
+element of the axes before.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import List, Sequence, Tuple
+
+from .expression import FUNCTION, PLACED, Node
+
+Shape = Tuple[int, ...]
+
+#: Functions that are computed again for each column rather than kept.
+CHEAP = frozenset(["copy", "multiplier", "add", "sub", "mul", "div", "negative", "square"])
+#: More pieces than these make a kernel slower than MXNet's operators.
+MOST_PIECES = 32
+
+
+class NotExpressed(Exception):
+    """Raised for what has no kernel, with a short reason."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Give up with `reason` if `condition` does not hold."""
+    if not condition:
+        raise NotExpressed(reason)
+
+
+def _limit(pieces: int) -> None:
+    require(pieces <= MOST_PIECES, f"its rows fall into {pieces} pieces")
+
+
+def pieces(x: Node, count: int) -> List[Node]:
+    """Return equal parts of the columns."""
+    _limit(count)
+    width = x.width // count
+    return [x.owner.part(x, number * width, width) for number in range(count)]
+
+
+def cut(x: Node, shape: Shape, axis: int, begin: int, extent: int) -> Node:
+    """Return the elements from `begin` on along an axis."""
+    if extent == shape[axis]:
+        return x
+    inner = prod(shape[axis + 1 :])
+    parts = pieces(x, prod(shape[:axis]))
+    return x.owner.join(x.owner.part(p, begin * inner, extent * inner) for p in parts)
+
+
+def joined(xs: Sequence[Node], outer: int) -> Node:
+    """Return arrays one after another along the axis before which there are `outer` elements."""
+    _limit(outer * len(xs))
+    return xs[0].owner.join(p for row in zip(*(pieces(x, outer) for x in xs)) for p in row)
+
+
+def spread(x: Node, width: int) -> Node:
+    """Return a single column, in so many; what is dear to compute is computed once."""
+    # The sum of a single column is a place for it.
+    return x.owner.spread(x.owner.total(x) if width > 1 and _is_dear(x) else x, width)
+
+
+def _is_dear(x: Node) -> bool:
+    if x.kind in PLACED:
+        return False
+    return (x.kind == FUNCTION and x.attrs[0] not in CHEAP) or any(map(_is_dear, x.args))
+
+
+def broadcast(x: Node, shape: Shape, wanted: Shape) -> Node:
+    """Repeat elements along axes of extent 1."""
+    shape = (1,) * (len(wanted) - len(shape)) + shape
+    if shape == wanted:
+        return x
+    if x.width == 1:
+        return spread(x, prod(wanted))
+    last = max(axis for axis, extent in enumerate(shape) if extent != wanted[axis])
+    # The last axis spreads single columns, unless there are others behind it.
+    _limit(prod(wanted[: last if prod(shape[last:]) == 1 else last + 1]))
+    if shape[0] == 1:
+        rest = [broadcast(x, shape[1:], wanted[1:])] * wanted[0]
+    else:
+        rest = [broadcast(p, shape[1:], wanted[1:]) for p in pieces(x, shape[0])]
+    return x.owner.join(rest)
+
+
+def summed(x: Node, shape: Shape, axes: Sequence[int]) -> Node:
+    """Return sums along neighbouring axes."""
+    summed_axes = [axis for axis in axes if shape[axis] != 1]
+    if not summed_axes:
+        return x
+    low, high = summed_axes[0], summed_axes[-1] + 1
+    require(prod(shape[a] for a in summed_axes) == prod(shape[low:high]), "it sums distant axes")
+    build, found = x.owner, []
+    for piece in pieces(x, prod(shape[:low])):
+        if prod(shape[high:]) == 1:
+            found.append(build.total(piece))
+        else:
+            first, *others = pieces(piece, prod(shape[low:high]))
+            for one in others:
+                first = first + one
+            found.append(first)
+    return build.join(found)

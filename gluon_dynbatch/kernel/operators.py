@@ -1,0 +1,386 @@
+"""What MXNet's operators are as expressions.
+
+Each operator has a handler, which is given a `Call` and returns a node per result, or nothing if
+the result has the elements of the first input as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..rules.axes import reduced_axes
+from ..rules.site import Site
+from . import columns
+from .columns import Shape, require
+from .expression import PRODUCT, Expressions, Node, Slot, Weight
+
+#: Element types that kernels know.
+DTYPES = ("float32", "float64")
+
+
+class Value(NamedTuple):
+    """A value within a segment."""
+
+    #: What it is; None for a variable, which is read only if some function does so.
+    node: Optional[Node]
+    #: The variable whose elements these are, as they are.
+    slot: Optional[Slot]
+    dtype: str
+    #: Axis 0 is counted per row of the launch.
+    shape: Shape
+    #: Whether each row of a launch has its own; else all rows share it.
+    rows: bool
+    #: Whether there is only one reader.
+    once: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator of a segment."""
+
+    site: Site
+    build: Expressions
+    values: Tuple[Value, ...]
+    training: bool
+
+    @property
+    def out(self) -> Shape:
+        """Shape of the first result."""
+        return self.site.outputs[0]
+
+    def node(self, number: int = 0) -> Node:
+        """Return an input, as it is."""
+        value = self.values[number]
+        require(value.dtype in DTYPES, f"{value.dtype} has no kernels")
+        if value.node is not None:
+            return value.node
+        assert value.slot is not None
+        width = prod(value.shape)
+        return self.build.read(value.slot, width, value.dtype, every=not value.rows)
+
+    def wide(self, number: int = 0) -> Node:
+        """Return an input, broadcast to the shape of the first result."""
+        return columns.broadcast(self.node(number), self.values[number].shape, self.out)
+
+    def matrix(self, number: int) -> Slot:
+        """Return a variable that all rows share."""
+        value = self.values[number]
+        require(value.slot is not None and not value.rows, "a factor is computed")
+        require(value.dtype == self.values[0].dtype, "dtypes differ")
+        assert value.slot is not None
+        return value.slot
+
+    def number(self, name: str, default: float = 1, single: bool = True) -> float:
+        """Read a number, which MXNet keeps in single precision."""
+        text = self.site.attrs.get(name, "None")
+        value = default if text == "None" else float(text)
+        return float(np.float32(value)) if single else value
+
+    def const(self, value: float) -> Node:
+        """Return the same number in all elements of the first result."""
+        return self.build.const(value, prod(self.out), self.values[0].dtype)
+
+
+#: Returns results; None if the result has the elements of the first input.
+Handler = Callable[[Call], Optional[Sequence[Node]]]
+
+
+# Functions of one element and its partners.
+
+
+def pointwise(name: str, *numbers: Tuple[str, float]) -> Handler:
+    """Return the handler of a function; `numbers` are attributes with their defaults."""
+
+    def handler(call: Call) -> Sequence[Node]:
+        values = tuple(call.number(*number) for number in numbers)
+        inputs = [call.wide(k) for k in range(len(call.values))]
+        return [call.build.function(name, *inputs, values=values)]
+
+    return handler
+
+
+def with_number(name: str, swapped: bool = False) -> Handler:
+    """Return the handler of a function of an array and a number."""
+
+    def handler(call: Call) -> Sequence[Node]:
+        x, number = call.node(), call.number("scalar", single=False)
+        if name == "power" and number == 2 and not swapped:
+            return [call.build.function("square", x)]
+        pair = (number, x) if swapped else (x, number)
+        return [call.build.function(name, *pair)]
+
+    return handler
+
+
+def add(call: Call) -> Sequence[Node]:
+    """Add arrays; products that nobody else reads become one."""
+    build = call.build
+    products: List[Node] = []
+    others: List[Node] = []
+    for k, value in enumerate(call.values):
+        node = call.wide(k)
+        (products if value.once and node.kind == PRODUCT else others).append(node)
+    if len({product.attrs[0][0].units for product in products}) > 1:
+        products, others = [], products + others
+    if products:
+        terms = [pair for p in products for pair in zip(p.args, p.attrs[0])]
+        others.insert(0, build.product(terms, [bias for p in products for bias in p.attrs[1]]))
+    total, *rest = others
+    for one in rest:
+        total = total + one
+    return [total]
+
+
+def activation(call: Call) -> Sequence[Node]:
+    return [call.build.function(call.site.attrs["act_type"], call.node())]
+
+
+def leaky_relu(call: Call) -> Sequence[Node]:
+    build, x, kind = call.build, call.node(), call.site.attrs.get("act_type", "leaky")
+    if kind == "gelu":
+        return [build.function("gelu", x)]
+    # MXNet's gradient of "selu" is not its derivative.
+    slope = call.number("slope", 0.25)
+    require(kind in ("leaky", "elu") and slope >= 0, f"not for {kind} with this slope")
+    below = x if kind == "leaky" else build.function("expm1", x)
+    return [build.function("select", build.function("greater", x, 0), x, below * slope)]
+
+
+def cast(call: Call) -> Optional[Sequence[Node]]:
+    dtype = call.site.attrs["dtype"]
+    require(dtype in DTYPES, f"{dtype} has no kernels")
+    return None if dtype == call.values[0].dtype else [call.build.cast(call.node(), dtype)]
+
+
+def amp_cast(call: Call) -> None:
+    # For other types, MXNet's own gradient fails.
+    require({call.site.attrs["dtype"], call.values[0].dtype} == {"float32"}, "it casts")
+
+
+def quadratic(call: Call) -> Sequence[Node]:
+    a, b, c = (call.number(name, 0) for name in "abc")
+    return [(call.node() * a + b) * call.node() + c]
+
+
+def blocked(call: Call) -> Sequence[Node]:
+    return [call.build.function("multiplier", call.node(), values=(0,))]
+
+
+def multiplier(call: Call) -> Sequence[Node]:
+    factor = call.number("scalar", single=False)
+    return [call.build.function("multiplier", call.node(), values=(factor,))]
+
+
+def filled(value: float) -> Handler:
+    """Return the handler of an operator that fills an array with a number."""
+    return lambda call: [call.const(value)]
+
+
+def where(call: Call) -> Sequence[Node]:
+    shape = call.values[0].shape
+    shape += (1,) * (len(call.out) - len(shape))
+    condition = columns.broadcast(call.node(), shape, call.out)
+    return [call.build.function("select", condition, call.node(1), call.node(2))]
+
+
+def dropout(call: Call) -> None:
+    require(not call.training and call.site.attrs.get("mode") != "always", "it draws")
+
+
+# Columns that move.
+
+
+def unchanged(call: Call) -> None:
+    """Leave all elements where they are, in another shape."""
+
+
+def transpose(call: Call) -> None:
+    ndim = len(call.site.inputs[0])
+    if call.site.op == "SwapAxis":
+        order = list(range(ndim))
+        one, other = (call.site.axis(name, 0) for name in ("dim1", "dim2"))
+        order[one], order[other] = other, one
+    else:
+        order = list(call.site.axes("axes") or range(ndim)[::-1])
+    shape, rows = call.values[0].shape, call.values[0].rows
+    moved = [axis for axis in order if shape[axis] != 1 or (rows and axis == 0)]
+    require(moved == sorted(moved), "it moves elements")
+
+
+def split(call: Call) -> Sequence[Node]:
+    site, shape, x = call.site, call.values[0].shape, call.node()
+    axis = site.axis("axis", 1)
+    parts = site.integer("num_outputs" if site.op == "SliceChannel" else "sections", 0) or 0
+    if parts:
+        bounds = [shape[axis] // parts * k for k in range(parts + 1)]
+    else:
+        bounds = [*site.integers("indices"), shape[axis]]
+    return [columns.cut(x, shape, axis, a, b - a) for a, b in zip(bounds, bounds[1:])]
+
+
+def slices(call: Call) -> Sequence[Node]:
+    site, shape, x = call.site, call.values[0].shape, call.node()
+    require(not set(site.slots("step")) - {1, None}, "it leaves elements out")
+    begins = dict(enumerate(site.slots("begin")))
+    if site.op == "slice_axis":
+        begins = {site.axis("axis", 0): begins.get(0)}
+    for axis, extent in enumerate(call.out):
+        begin = begins.get(axis) or 0
+        x = columns.cut(x, shape, axis, begin + shape[axis] if begin < 0 else begin, extent)
+        shape = (*shape[:axis], extent, *shape[axis + 1 :])
+    return [x]
+
+
+def concat(call: Call) -> Sequence[Node]:
+    name, default = ("axis", 0) if call.site.op == "stack" else ("dim", 1)
+    axis = call.site.integer(name, default)
+    axis = call.site.positive(default if axis is None else axis, len(call.out))
+    require(axis > 0 or not any(value.rows for value in call.values), "it moves rows")
+    nodes = [call.node(k) for k in range(len(call.values))]
+    return [columns.joined(nodes, prod(call.out[:axis]))]
+
+
+def broadcast(call: Call) -> Sequence[Node]:
+    return [call.wide()]
+
+
+# Products.
+
+
+def dense(call: Call) -> Sequence[Node]:
+    data, weight = call.values[:2]
+    require(data.rows, "all rows share what is multiplied")
+    units, inputs = weight.shape
+    factor = Weight(call.matrix(1), units, inputs, True)
+    biases = [call.matrix(k) for k in range(2, len(call.values))]
+    return [call.build.product([(call.node(), factor)], biases)]
+
+
+def dot(call: Call) -> Sequence[Node]:
+    site, (data, other) = call.site, call.values
+    require(data.rows, "all rows share what is multiplied")
+    require(not site.flag("transpose_a") or len(data.shape) == 1, "it multiplies columns")
+    shape, turned = other.shape, site.flag("transpose_b") and len(other.shape) > 1
+    if turned:
+        rows, inner = prod(shape[:-1]), shape[-1]
+    else:
+        rows, inner = shape[0], prod(shape[1:])
+    factor = Weight(call.matrix(1), rows, inner, turned)
+    return [call.build.product([(call.node(), factor)])]
+
+
+# Sums along columns.
+
+
+def reduction(call: Call, x: Node, mean: bool = False) -> Node:
+    shape, axes = call.values[0].shape, reduced_axes(call.site)
+    require(0 not in axes or not call.values[0].rows, "it sums rows")
+    total = columns.summed(x, shape, axes)
+    return total / prod(shape[axis] for axis in axes) if mean else total
+
+
+def norm(call: Call) -> Sequence[Node]:
+    require(call.site.integer("ord", 2) == 2, "this kind has none")
+    x = call.node()
+    return [call.build.function("sqrt", reduction(call, x * x))]
+
+
+def last_axis(call: Call) -> int:
+    """Return how many rows there are along the axis that a row is normalised along."""
+    shape, axis = call.values[0].shape, call.site.axis("axis", -1)
+    require(prod(shape[axis + 1 :]) == 1, "it normalises another axis than the last")
+    return prod(shape[:axis])
+
+
+def softmax(call: Call) -> Sequence[Node]:
+    site, build = call.site, call.build
+    require(not site.flag("use_length"), "rows have lengths")
+    require(site.attrs.get("dtype") in (None, "None", call.values[0].dtype), "dtypes differ")
+    x, found = call.node(), []
+    if site.op == "softmin":
+        x = -x
+    for row in columns.pieces(x, last_axis(call)):
+        row = row - columns.spread(build.top(row), row.width)
+        temperature = call.number("temperature", single=False)
+        if temperature != 1:
+            row = row / temperature
+        powers = build.function("exp", row)
+        total = build.total(powers)
+        if site.op == "log_softmax":
+            found.append(row - columns.spread(build.function("log", total), row.width))
+        else:
+            found.append(powers / columns.spread(total, row.width))
+    return [build.join(found)]
+
+
+def layer_norm(call: Call) -> Sequence[Node]:
+    build, found = call.build, []
+    gamma, beta = call.node(1), call.node(2)
+    for row in columns.pieces(call.node(), last_axis(call)):
+        width = row.width
+        centred = row - columns.spread(build.total(row) / width, width)
+        variance = build.total(centred * centred) / width
+        scale = build.function("rsqrt", variance + call.number("eps", 1e-5))
+        found.append(centred * columns.spread(scale, width) * gamma + beta)
+    return [build.join(found)]
+
+
+_ONE = (
+    "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp "
+    "expm1 fix floor gamma gammaln log log10 log1p log2 logical_not negative radians rcbrt "
+    "reciprocal relu rint round rsqrt sigmoid sign sin sinh softsign sqrt square tan tanh trunc"
+)
+_TWO = (
+    "hypot maximum minimum mod power equal not_equal greater greater_equal lesser lesser_equal "
+    "logical_and logical_or logical_xor"
+)
+_ARITHMETIC = {"plus": "add", "minus": "sub", "mul": "mul", "div": "div"}
+
+#: By operator; those that have none are left to MXNet.
+HANDLERS: Dict[str, Handler] = {
+    **{name: pointwise(name) for name in _ONE.split()},
+    **{f"{form}_{n}": pointwise(n) for n in _TWO.split() for form in ("", "broadcast")},
+    **{f"_{name}_scalar": with_number(name) for name in _TWO.split()},
+    **{f"_r{name}_scalar": with_number(name, swapped=True) for name in ("mod", "power")},
+    **{f"_{theirs}_scalar": with_number(name) for theirs, name in _ARITHMETIC.items()},
+    "_rminus_scalar": with_number("sub", swapped=True),
+    "_rdiv_scalar": with_number("div", swapped=True),
+    **{
+        f"{form}_{n}": pointwise(n)
+        for n in ("sub", "mul", "div")
+        for form in ("elemwise", "broadcast")
+    },
+    **dict.fromkeys(["elemwise_add", "broadcast_add", "_grad_add", "add_n"], add),
+    "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
+    "clip": pointwise("clip", ("a_min", 0), ("a_max", 0)),
+    "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),
+    "Activation": activation,
+    "LeakyReLU": leaky_relu,
+    "Cast": cast,
+    "amp_cast": amp_cast,
+    "_contrib_quadratic": quadratic,
+    "_contrib_gradientmultiplier": multiplier,
+    "BlockGrad": blocked,
+    "zeros_like": filled(0),
+    "ones_like": filled(1),
+    "where": where,
+    "Dropout": dropout,
+    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], unchanged),
+    "reshape_like": unchanged,
+    **dict.fromkeys(["transpose", "SwapAxis"], transpose),
+    **dict.fromkeys(["SliceChannel", "_split_v2"], split),
+    **dict.fromkeys(["slice", "slice_axis", "slice_like"], slices),
+    **dict.fromkeys(["Concat", "stack"], concat),
+    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], broadcast),
+    "FullyConnected": dense,
+    "dot": dot,
+    "sum": lambda call: [reduction(call, call.node())],
+    "mean": lambda call: [reduction(call, call.node(), mean=True)],
+    "norm": norm,
+    **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
+    "LayerNorm": layer_norm,
+}
