@@ -7,7 +7,7 @@ the result has the elements of the first input as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -164,6 +164,10 @@ def amp_cast(call: Call) -> None:
 def quadratic(call: Call) -> Sequence[Node]:
     a, b, c = (call.number(name, 0) for name in "abc")
     return [(call.node() * a + b) * call.node() + c]
+
+
+def div_sqrt_dim(call: Call) -> Sequence[Node]:
+    return [call.node() / sqrt(call.out[-1])]
 
 
 def blocked(call: Call) -> Sequence[Node]:
@@ -364,6 +368,7 @@ HANDLERS: Dict[str, Handler] = {
     "amp_cast": amp_cast,
     "_contrib_quadratic": quadratic,
     "_contrib_gradientmultiplier": multiplier,
+    "_contrib_div_sqrt_dim": div_sqrt_dim,
     "BlockGrad": blocked,
     "zeros_like": filled(0),
     "ones_like": filled(1),

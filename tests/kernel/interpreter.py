@@ -89,14 +89,19 @@ class Interpreter:
         self._arrays, self._rows = arrays, rows
         self._known: Dict[Node, np.ndarray] = {}
 
-    def value(self, node: Node) -> np.ndarray:
-        if node not in self._known:
-            args = [self.value(arg) for arg in node.args]
-            made = np.asarray(self._compute(node, args))
+    def value(self, wanted: Node) -> np.ndarray:
+        known, stack = self._known, [wanted]
+        while stack:
+            node = stack[-1]
+            missing = [arg for arg in node.args if arg not in known]
+            if missing:
+                stack += missing
+                continue
+            made = np.asarray(self._compute(node, [known[arg] for arg in node.args]))
             assert made.shape in ((self._rows, node.width), (1, node.width)), (node, made.shape)
             made = np.broadcast_to(made, (self._rows, node.width)).astype(node.dtype)
-            self._known[node] = made
-        return self._known[node]
+            known[stack.pop()] = made
+        return known[wanted]
 
     def _compute(self, node: Node, args: List[np.ndarray]) -> Any:
         kind, attrs, width = node.kind, node.attrs, node.width

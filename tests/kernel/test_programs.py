@@ -168,6 +168,15 @@ def test_zero_gradients_stay_zero() -> None:
     assert all((gradient == 0).all() for gradient in found.values()) and len(found) == 2
 
 
+def test_deep_programs_take_no_longer_for_their_sharing() -> None:
+    (x,) = inputs((3,))
+    for _ in range(400):
+        x = S.sin(x) + x * 0.5
+    one = S.broadcast_axis(S.slice_axis(x, axis=1, begin=1, end=2), axis=1, size=2)
+    segment, rng = segment_of([one], [port((3,))], [2]), np.random.default_rng(0)
+    compare(segment, express(segment), draw(segment, 2, rng), rng, (1e-6, 1e-9))
+
+
 def test_inputs_of_which_only_the_shape_counts_may_be_of_any_type() -> None:
     (x, like) = inputs((6,), (2, 3))
     segment = segment_of(
