@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import Dict, Iterator, List, Tuple
 
@@ -51,13 +52,18 @@ def segments(c: Case, rng: np.random.Generator) -> Iterator[Case_]:
     """Yield the segments that the rules make of a case in both layouts, with their operands."""
     for stacked in (False, True):
         for pattern in (c.stack if stacked else c.rows).split():
-            leading = [2, 2] if stacked or c.shares_rows(pattern) else [2, 1, 3]
-            loop = Loop(c, pattern, stacked, leading, rng)
+            # One sample tells the shapes.
+            loop = Loop(replace(c, gradient=False), pattern, stacked, [2], rng)
             answer = (rules.stack if stacked else rules.rows)(loop.sites()[0])
-            arrays = [a.asnumpy() for a in loop.merged_inputs()]
-            if c.op != "amp_cast":
-                # The tolerances are those of the single-precision constants in MXNet's kernels.
-                arrays = [a.astype("float64") if a.dtype == np.float32 else a for a in arrays]
+            arrays = []
+            for one, letter in zip(loop.samples[0], pattern):
+                array = one.asnumpy()
+                if c.op != "amp_cast" and array.dtype == np.float32:
+                    # The tolerances are those of single-precision constants in MXNet's kernels.
+                    array = array.astype("float64")
+                if letter == "B" and stacked:
+                    array = np.stack([array, rng.permuted(array)])
+                arrays.append(array)
             segment = segment_of_rewrite(
                 answer,
                 arrays,

@@ -11,7 +11,7 @@ import pytest
 
 from gluon_dynbatch.kernel.columns import NotExpressed
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import PRODUCT, READ, Node, Slot
+from gluon_dynbatch.kernel.expression import PRODUCT, READ, TOTAL, Node, Slot
 from gluon_dynbatch.lower.segment import ParameterRows, Segment
 
 from .interpreter import compare, interpret
@@ -146,6 +146,15 @@ def test_products_that_are_read_elsewhere_stay_apart() -> None:
     compare(segment, expressed, draw(segment, 3, rng), rng, CLOSE)
 
 
+def test_what_is_dear_is_computed_once_per_row() -> None:
+    x, y = inputs((5,), (1,))
+    segment = segment_of(
+        [S.broadcast_mul(x, S.exp(y)), S.broadcast_mul(x, y * 2)], [port((5,)), port((1,))], [5, 5]
+    )
+    kept = [n for n in reached(express(segment).results) if n.kind == TOTAL]
+    assert [str(total) for total in kept] == ["total[](exp(in1))"]
+
+
 def test_a_blocked_gradient_does_not_flow() -> None:
     x, y = inputs((3,), (3,))
     made = x * S.BlockGrad(S.sin(y)) + S.BlockGrad(x)
@@ -192,8 +201,9 @@ def test_rows_of_parameters_are_weights() -> None:
         [S.dot(x, parameters(1)[0], transpose_b=True)], [port((4,))], [2], [(6, 4)]
     )
     rows = ParameterRows(segment.parameters[0], 2, 4)
-    (product,) = express(replace(segment, parameters=(rows,))).results
-    ((weight,), _) = product.attrs
+    expressed = express(replace(segment, parameters=(rows,)))
+    ((weight,), _) = expressed.results[0].attrs
+    assert expressed.differentiable == {Slot("in", 0), Slot("param", 0)}
     assert (weight.rows, weight.columns, weight.units) == (2, 4, 2)
 
 
