@@ -22,6 +22,7 @@ ORDER = (
     "trace",
     "schedule",
     "lower",
+    "kernel",
     "plan",
     "run",
     "cache",

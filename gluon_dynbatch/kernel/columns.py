@@ -15,7 +15,7 @@ from .expression import FUNCTION, PLACED, Node
 Shape = Tuple[int, ...]
 
 #: Functions that are computed again for each column rather than kept.
-CHEAP = frozenset("copy multiplier add sub mul div negative square abs select".split())
+CHEAP = frozenset(["copy", "multiplier", "add", "sub", "mul", "div", "negative", "square"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
 
@@ -63,9 +63,15 @@ def spread(x: Node, width: int) -> Node:
 
 
 def _is_dear(x: Node) -> bool:
-    if x.kind in PLACED:
-        return False
-    return (x.kind == FUNCTION and x.attrs[0] not in CHEAP) or any(map(_is_dear, x.args))
+    stack, seen = [x], {x}
+    while stack:
+        node = stack.pop()
+        if node.kind == FUNCTION and node.attrs[0] not in CHEAP:
+            return True
+        if node.kind not in PLACED:
+            stack += set(node.args) - seen
+            seen |= set(node.args)
+    return False
 
 
 def broadcast(x: Node, shape: Shape, wanted: Shape) -> Node:

@@ -28,7 +28,7 @@ from .step import Access, Array, Instruction, Place, Pointwise, Product, Step
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "gate", "select", "relu"])
 #: Functions that are their argument.
-ALIASES = frozenset(["copy", "block"])
+ALIASES = frozenset(["copy", "multiplier"])
 
 
 class Store(NamedTuple):

@@ -37,7 +37,11 @@ class MatrixGradient(NamedTuple):
 
 
 class RowGradient(NamedTuple):
-    """Rows whose sum is the gradient of an array of which every row is the same."""
+    """Rows whose sum is the gradient of an array of which every row is the same.
+
+    Where a product multiplies several parts of a row, its biases have as many gradients in a row,
+    one after another, which are summed as well.
+    """
 
     slot: Slot
     gradient: Node

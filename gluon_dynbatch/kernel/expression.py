@@ -126,6 +126,7 @@ class Expressions:
     def __init__(self) -> None:
         self.nodes: List[Node] = []
         self._known: Dict[Any, Node] = {}
+        self._moved: Dict[Tuple[str, Node, int, int], Node] = {}
 
     def _make(
         self,
@@ -161,7 +162,9 @@ class Expressions:
         # Of equal sums and products of two there is one.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
-        return self._make(FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype)
+        return self._make(
+            FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype
+        )
 
     def _piecewise(self, make: Callable[..., Node], nodes: Sequence[Node]) -> Node:
         """Return what is made of values side by side, side by side."""
@@ -184,17 +187,45 @@ class Expressions:
     def part(self, x: Node, start: int, width: int) -> Node:
         """Return some columns."""
         assert 0 <= start <= start + width <= x.width, (start, width, x.width)
-        if (start, width) == (0, x.width):
-            return x
+        return x if (start, width) == (0, x.width) else self._pushed(PART, x, start, width)
+
+    def spread(self, x: Node, width: int) -> Node:
+        """Return a single column, in so many columns."""
+        assert x.width == 1
+        return x if width == 1 else self._pushed(SPREAD, x, 0, width)
+
+    def _pushed(self, kind: str, x: Node, start: int, width: int) -> Node:
+        """Return some columns, or one column in many, by those of what functions are of.
+
+        Iterative, and once for each node, because segments can be deep and share values.
+        """
+        known, stack = self._moved, [x]
+        while stack:
+            node = stack[-1]
+            needed = node.args if node.kind in (FUNCTION, CAST) else ()
+            missing = [a for a in needed if (kind, a, start, width) not in known]
+            if missing:
+                stack += reversed(missing)
+                continue
+            args = [known[kind, a, start, width] for a in needed]
+            known[kind, stack.pop(), start, width] = self._moved_one(kind, node, args, start, width)
+        return known[kind, x, start, width]
+
+    def _moved_one(self, kind: str, x: Node, args: Sequence[Node], start: int, width: int) -> Node:
+        if x.kind == FUNCTION:
+            name, values = x.attrs
+            return self.function(name, *args, values=values)
+        if x.kind in (CAST, CONST):
+            return self._make(x.kind, args, x.attrs, width, x.dtype)
         if x.kind == JOIN:
             return self._part_of_join(x, start, width)
-        if x.kind == PART:
-            return self.part(x.args[0], x.attrs[0] + start, width)
         if x.kind == SPREAD:
             return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
-        if x.kind in PLACED:
-            return self._make(PART, (x,), (start,), width, x.dtype)
-        return self._rebuilt(x, width, [self.part(a, start, width) for a in x.args])
+        if x.kind == PART and kind == PART:
+            return self.part(x.args[0], x.attrs[0] + start, width)
+        if x.kind == PART:
+            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
+        return self._make(kind, (x,), (start,), width, x.dtype)
 
     def _part_of_join(self, x: Node, start: int, width: int) -> Node:
         pieces, at = [], 0
@@ -204,20 +235,6 @@ class Expressions:
                 pieces.append(self.part(piece, low - at, high - low))
             at += piece.width
         return self.join(pieces)
-
-    def spread(self, x: Node, width: int) -> Node:
-        """Return a single column, in so many columns."""
-        assert x.width == 1
-        if width == 1:
-            return x
-        if x.kind in PLACED:
-            return self._make(SPREAD, (x,), (0,), width, x.dtype)
-        if x.kind == PART:
-            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
-        return self._rebuilt(x, width, [self.spread(a, width) for a in x.args])
-
-    def _rebuilt(self, x: Node, width: int, args: Sequence[Node]) -> Node:
-        return self._make(x.kind, args, x.attrs, width, x.dtype)
 
     def join(self, pieces: Iterable[Node]) -> Node:
         """Return columns side by side."""

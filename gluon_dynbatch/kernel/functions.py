@@ -98,13 +98,16 @@ _ONE: Dict[str, Callable[[Node, Node], Factor]] = {
     "gammaln": lambda y, x: _f("digamma", x),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    **dict.fromkeys("ceil floor rint round fix trunc logical_not".split(), _zero),
+    **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
     # What was cut off has changed.
     "clip": lambda y, x: _f("equal", y, x),
     "smooth_l1": _smooth_l1,
     "gelu": _gelu,
 }
 
+_COMPARE = (
+    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
+)
 #: Of functions of two arguments, from the result y and the arguments a and b.
 _TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     "add": lambda y, a, b: (1, 1),
@@ -117,11 +120,7 @@ _TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     "maximum": lambda y, a, b: (_f("greater_equal", a, b), _f("lesser", a, b)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
     "arctan2": lambda y, a, b: (b / (a * a + b * b), -(a / (a * a + b * b))),
-    **dict.fromkeys(
-        "equal not_equal greater greater_equal lesser lesser_equal "
-        "logical_and logical_or logical_xor".split(),
-        lambda y, a, b: (0, 0),
-    ),
+    **dict.fromkeys(_COMPARE.split(), lambda y, a, b: (0, 0)),
 }
 
 

@@ -8,7 +8,7 @@ from ..lower.segment import Segment
 from .compile import Compiler, Store
 from .derivative import Differentiation, Gradients
 from .expression import PRODUCT, READ, Node, Slot
-from .operators import Expressed
+from .express import Expressed
 from .step import Array, Kernel, MatrixSum, Place, RowSum
 
 

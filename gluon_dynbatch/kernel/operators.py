@@ -1,4 +1,4 @@
-"""What MXNet's operators are as expressions: a segment in, its results per row out.
+"""What MXNet's operators are as expressions.
 
 Each operator has a handler, which is given a `Call` and returns a node per result, or nothing if
 the result has the elements of the first input as they are.
@@ -7,36 +7,19 @@ the result has the elements of the first input as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
-from typing import Callable, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from math import prod, sqrt
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from mxnet.base import MXNetError
 
-from ..lower.segment import ParameterRows, Segment
-from ..modes import TRAINING
 from ..rules.axes import reduced_axes
-from ..rules.site import RefuseError, Site
-from ..trace.symbols import VARIABLE, Ref, make_symbol
+from ..rules.site import Site
 from . import columns
-from .columns import NotExpressed, Shape, require
+from .columns import Shape, require
 from .expression import PRODUCT, Expressions, Node, Slot, Weight
 
 #: Element types that kernels know.
 DTYPES = ("float32", "float64")
-#: Numbers of rows for which shapes are inferred.
-ROWS = (1009, 1013)
-
-
-@dataclass(frozen=True)
-class Expressed:
-    """What a segment computes for each row of a launch."""
-
-    expressions: Expressions
-    #: Per head of the segment, as wide as the rows of its output.
-    results: Tuple[Node, ...]
-    #: What gradients are wanted of.
-    differentiable: FrozenSet[Slot]
 
 
 class Value(NamedTuple):
@@ -135,7 +118,9 @@ def with_number(name: str, swapped: bool = False) -> Handler:
 
 def add(call: Call) -> Sequence[Node]:
     """Add arrays; products that nobody else reads become one."""
-    build, products, others = call.build, [], []
+    build = call.build
+    products: List[Node] = []
+    others: List[Node] = []
     for k, value in enumerate(call.values):
         node = call.wide(k)
         (products if value.once and node.kind == PRODUCT else others).append(node)
@@ -171,9 +156,18 @@ def cast(call: Call) -> Optional[Sequence[Node]]:
     return None if dtype == call.values[0].dtype else [call.build.cast(call.node(), dtype)]
 
 
+def amp_cast(call: Call) -> None:
+    # For other types, MXNet's own gradient fails.
+    require({call.site.attrs["dtype"], call.values[0].dtype} == {"float32"}, "it casts")
+
+
 def quadratic(call: Call) -> Sequence[Node]:
     a, b, c = (call.number(name, 0) for name in "abc")
     return [(call.node() * a + b) * call.node() + c]
+
+
+def div_sqrt_dim(call: Call) -> Sequence[Node]:
+    return [call.node() / sqrt(call.out[-1])]
 
 
 def blocked(call: Call) -> Sequence[Node]:
@@ -272,7 +266,7 @@ def dense(call: Call) -> Sequence[Node]:
 
 def dot(call: Call) -> Sequence[Node]:
     site, (data, other) = call.site, call.values
-    require(data.rows and not other.rows, "each row has a factor of its own")
+    require(data.rows, "all rows share what is multiplied")
     require(not site.flag("transpose_a") or len(data.shape) == 1, "it multiplies columns")
     shape, turned = other.shape, site.flag("transpose_b") and len(other.shape) > 1
     if turned:
@@ -339,202 +333,59 @@ def layer_norm(call: Call) -> Sequence[Node]:
     return [build.join(found)]
 
 
-def _table() -> Dict[str, Handler]:
-    table: Dict[str, Handler] = {}
+_ONE = (
+    "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp "
+    "expm1 fix floor gamma gammaln log log10 log1p log2 logical_not negative radians rcbrt "
+    "reciprocal relu rint round rsqrt sigmoid sign sin sinh softsign sqrt square tan tanh trunc"
+)
+_TWO = (
+    "hypot maximum minimum mod power equal not_equal greater greater_equal lesser lesser_equal "
+    "logical_and logical_or logical_xor"
+)
+_ARITHMETIC = {"plus": "add", "minus": "sub", "mul": "mul", "div": "div"}
 
-    def each(names: str, handler: Handler) -> None:
-        table.update(dict.fromkeys(names.split(), handler))
-
-    for name in (
-        "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt cos cosh degrees erf erfinv exp "
-        "expm1 gamma gammaln log log10 log1p log2 radians rcbrt reciprocal relu rsqrt sigmoid "
-        "sin sinh softsign sqrt square tan tanh negative ceil fix floor logical_not rint round "
-        "sign trunc"
-    ).split():
-        table[name] = pointwise(name)
-    table["hard_sigmoid"] = pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5))
-    table["clip"] = pointwise("clip", ("a_min", 0), ("a_max", 0))
-    table["smooth_l1"] = pointwise("smooth_l1", ("scalar", 1))
-    compared = (
-        "equal not_equal greater greater_equal lesser lesser_equal "
-        "logical_and logical_or logical_xor"
-    )
-    for name in f"hypot maximum minimum mod power {compared}".split():
-        each(f"_{name} broadcast_{name}", pointwise(name))
-        table[f"_{name}_scalar"] = with_number(name)
-    for name in ("sub", "mul", "div"):
-        each(f"elemwise_{name} broadcast_{name}", pointwise(name))
-    for theirs, name in (("plus", "add"), ("minus", "sub"), ("mul", "mul"), ("div", "div")):
-        table[f"_{theirs}_scalar"] = with_number(name)
-    for theirs, name in (("minus", "sub"), ("div", "div"), ("mod", "mod"), ("power", "power")):
-        table[f"_r{theirs}_scalar"] = with_number(name, swapped=True)
-    each("elemwise_add broadcast_add _grad_add add_n", add)
-    each("Cast amp_cast", cast)
-    each("_copy Reshape Flatten expand_dims squeeze reshape_like", unchanged)
-    each("transpose SwapAxis", transpose)
-    each("SliceChannel _split_v2", split)
-    each("slice slice_axis slice_like", slices)
-    each("Concat stack", concat)
-    each("broadcast_to broadcast_axis broadcast_like", broadcast)
-    each("softmax log_softmax softmin", softmax)
-    table.update(
-        {
-            "Activation": activation,
-            "LeakyReLU": leaky_relu,
-            "_contrib_quadratic": quadratic,
-            "_contrib_gradientmultiplier": multiplier,
-            "BlockGrad": blocked,
-            "zeros_like": filled(0),
-            "ones_like": filled(1),
-            "where": where,
-            "Dropout": dropout,
-            "FullyConnected": dense,
-            "dot": dot,
-            "sum": lambda call: [reduction(call, call.node())],
-            "mean": lambda call: [reduction(call, call.node(), mean=True)],
-            "norm": norm,
-            "LayerNorm": layer_norm,
-        }
-    )
-    return table
-
-
-#: Operators that have kernels.
-HANDLERS = _table()
-
-
-# Segments.
-
-
-def express(segment: Segment) -> Expressed:
-    """Express what a segment computes.
-
-    Raises
-    ------
-    NotExpressed
-        With the reason why it is left to MXNet.
-    """
-    require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
-    require(segment.context.device_type == "cpu", f"no kernels for {segment.context}")
-    for op in segment.ops:
-        require(op.op == VARIABLE or op.op in HANDLERS, f"operator {op.op} has no kernel")
-    expressing = _Expressing(segment)
-    for row in range(len(segment.ops)):
-        expressing.emit(row)
-    return Expressed(expressing.build, expressing.results(), _differentiable(segment))
-
-
-class _Expressing:
-    """The values of a segment, found one operator after another."""
-
-    def __init__(self, segment: Segment):
-        self._segment = segment
-        self.build = Expressions()
-        self._values: Dict[Ref, Value] = {}
-        self._uses: Dict[Ref, int] = {}
-        for ref in [*segment.heads, *(ref for op in segment.ops for ref in op.inputs)]:
-            self._uses[ref] = self._uses.get(ref, 0) + 1
-        self._shapes = _shapes(segment, list(self._uses))
-
-    def emit(self, row: int) -> None:
-        """Find the results of an operator that are used."""
-        op = self._segment.ops[row]
-        if op.op == VARIABLE and (row, 0) in self._uses:
-            kind = "param" if op.name.startswith("param") else "in"
-            slot = Slot(kind, int(op.name[len(kind) :]))
-            shape, rows = self._shapes[row, 0]
-            dtype = _dtype(self._segment, slot)
-            self._values[row, 0] = Value(None, slot, dtype, shape, rows, self._uses[row, 0] == 1)
-        if op.op == VARIABLE:
-            return
-        used = {out: self._shapes[row, out] for r, out in self._uses if r == row}
-        call = self._call(row, [shape for shape, _ in used.values()])
-        try:
-            made = HANDLERS[op.op](call)
-        except (NotExpressed, RefuseError) as error:
-            raise NotExpressed(f"operator {op.op} has no kernel here: {error}") from None
-        for out, (shape, rows) in used.items():
-            once = self._uses[row, out] == 1
-            if made is None:
-                value = call.values[0]
-                require(out == 0 and prod(shape) == prod(value.shape), f"{op.op} loses elements")
-                value = value._replace(shape=shape, rows=rows, once=once and value.once)
-            else:
-                require(out < len(made), f"operator {op.op} has no kernel for result {out}")
-                node = made[out]
-                assert node.width == prod(shape), (op, node, shape)
-                value = Value(node, None, node.dtype, shape, rows, once)
-            shared = not rows and any(v.rows for v in call.values)
-            require(not shared, f"operator {op.op} joins rows")
-            self._values[row, out] = value
-
-    def _call(self, row: int, outputs: List[Shape]) -> Call:
-        op = self._segment.ops[row]
-        values = tuple(self._values[ref] for ref in op.inputs)
-        training = bool(self._segment.mode & TRAINING)
-        shapes, rows = tuple(v.shape for v in values), tuple(v.rows for v in values)
-        site = Site(op.op, op.attrs, shapes, tuple(outputs), rows, training)
-        return Call(site, self.build, values, training)
-
-    def results(self) -> Tuple[Node, ...]:
-        """Return the results of the segment."""
-        found = []
-        for ref, port in zip(self._segment.heads, self._segment.outputs):
-            value = self._values[ref]
-            require(value.rows, "a result is the same for all rows")
-            call = Call(Site("", {}, (), (), (), False), self.build, (value,), False)
-            found.append(call.node())
-            assert (found[-1].width, found[-1].dtype) == (port.row_size, port.dtype)
-        return tuple(found)
-
-
-def _dtype(segment: Segment, slot: Slot) -> str:
-    if slot.kind == "in":
-        return segment.inputs[slot.number].dtype
-    parameter = segment.parameters[slot.number]
-    whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
-    return np.dtype(whole.dtype).name
-
-
-def _differentiable(segment: Segment) -> FrozenSet[Slot]:
-    inputs = {Slot("in", k) for k, port in enumerate(segment.inputs) if port.differentiable}
-    return frozenset(inputs) | {
-        Slot("param", k) for k, p in enumerate(segment.parameters) if p.grad_req != "null"
-    }
-
-
-def _shapes(segment: Segment, refs: List[Ref]) -> Dict[Ref, Tuple[Shape, bool]]:
-    """Return shapes per row of a launch, and whether rows have values of their own.
-
-    What differs between two numbers of rows grows with the rows.
-    """
-    symbol = make_symbol(segment.ops, refs)
-    shared = {f"in{k}": port.shape for k, port in enumerate(segment.inputs) if port.shared}
-    for k, p in enumerate(segment.parameters):
-        part = isinstance(p, ParameterRows)
-        shared[f"param{k}"] = (p.stop - p.start, *p.parameter.shape[1:]) if part else p.shape
-    names = set(symbol.list_inputs())
-    inferred = []
-    for count in ROWS:
-        known = {
-            f"in{k}": (count, port.row_size)
-            for k, port in enumerate(segment.inputs)
-            if not port.shared
-        }
-        known = {name: shape for name, shape in {**shared, **known}.items() if name in names}
-        try:
-            _, outputs, _ = symbol._infer_shape_impl(False, **known)
-        except MXNetError:
-            outputs = None
-        require(outputs is not None, "shapes depend on the number of rows")
-        inferred.append(outputs)
-    return {ref: _per_row(*pair) for ref, pair in zip(refs, zip(*inferred))}
-
-
-def _per_row(one: Shape, other: Shape) -> Tuple[Shape, bool]:
-    if one == other:
-        return one, False
-    factor, rest = divmod(one[0], ROWS[0])
-    grown = (factor * ROWS[1], *one[1:])
-    require(rest == 0 and other == grown, "rows are not along axis 0")
-    return (factor, *one[1:]), True
+#: By operator; those that have none are left to MXNet.
+HANDLERS: Dict[str, Handler] = {
+    **{name: pointwise(name) for name in _ONE.split()},
+    **{f"{form}_{n}": pointwise(n) for n in _TWO.split() for form in ("", "broadcast")},
+    **{f"_{name}_scalar": with_number(name) for name in _TWO.split()},
+    **{f"_r{name}_scalar": with_number(name, swapped=True) for name in ("mod", "power")},
+    **{f"_{theirs}_scalar": with_number(name) for theirs, name in _ARITHMETIC.items()},
+    "_rminus_scalar": with_number("sub", swapped=True),
+    "_rdiv_scalar": with_number("div", swapped=True),
+    **{
+        f"{form}_{n}": pointwise(n)
+        for n in ("sub", "mul", "div")
+        for form in ("elemwise", "broadcast")
+    },
+    **dict.fromkeys(["elemwise_add", "broadcast_add", "_grad_add", "add_n"], add),
+    "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
+    "clip": pointwise("clip", ("a_min", 0), ("a_max", 0)),
+    "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),
+    "Activation": activation,
+    "LeakyReLU": leaky_relu,
+    "Cast": cast,
+    "amp_cast": amp_cast,
+    "_contrib_quadratic": quadratic,
+    "_contrib_gradientmultiplier": multiplier,
+    "_contrib_div_sqrt_dim": div_sqrt_dim,
+    "BlockGrad": blocked,
+    "zeros_like": filled(0),
+    "ones_like": filled(1),
+    "where": where,
+    "Dropout": dropout,
+    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], unchanged),
+    "reshape_like": unchanged,
+    **dict.fromkeys(["transpose", "SwapAxis"], transpose),
+    **dict.fromkeys(["SliceChannel", "_split_v2"], split),
+    **dict.fromkeys(["slice", "slice_axis", "slice_like"], slices),
+    **dict.fromkeys(["Concat", "stack"], concat),
+    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], broadcast),
+    "FullyConnected": dense,
+    "dot": dot,
+    "sum": lambda call: [reduction(call, call.node())],
+    "mean": lambda call: [reduction(call, call.node(), mean=True)],
+    "norm": norm,
+    **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
+    "LayerNorm": layer_norm,
+}

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted
-from ..kernel.operators import NotExpressed, express
+from ..kernel.columns import NotExpressed
+from ..kernel.express import express
 from ..kernel.step import Access, Kernel, Place, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise
