@@ -126,7 +126,8 @@ def _dtype(segment: Segment, slot: Slot) -> str:
 def _shape(parameter: Union[Parameter, ParameterRows]) -> Shape:
     if isinstance(parameter, ParameterRows):
         return parameter.stop - parameter.start, *parameter.parameter.shape[1:]
-    return tuple(parameter.shape)
+    # A block whose parameters another has initialized does not know their shapes.
+    return tuple(parameter.shape or parameter.list_data()[0].shape)
 
 
 def _differentiable(segment: Segment) -> FrozenSet[Slot]:

@@ -90,7 +90,8 @@ _ONE: Dict[str, Callable[[Node, Node], Factor]] = {
     "sigmoid": lambda y, x: y * (1 - y),
     "softrelu": lambda y, x: -_f("expm1", -y),
     "softsign": lambda y, x: 1 / _f("square", _f("abs", x) + 1),
-    "relu": lambda y, x: _f("greater", y, 0),
+    # No number is passed on as such.
+    "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
     "hard_sigmoid": _hard_sigmoid,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
     "erfinv": lambda y, x: _f("exp", y * y) * (sqrt(pi) / 2),
@@ -99,8 +100,7 @@ _ONE: Dict[str, Callable[[Node, Node], Factor]] = {
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
     **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
-    # What was cut off has changed.
-    "clip": lambda y, x: _f("equal", y, x),
+    "clip": lambda y, x: 1 - _f("greater", x, _values(y)[1]) - _f("lesser", x, _values(y)[0]),
     "smooth_l1": _smooth_l1,
     "gelu": _gelu,
 }

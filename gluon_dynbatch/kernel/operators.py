@@ -136,7 +136,11 @@ def add(call: Call) -> Sequence[Node]:
 
 
 def activation(call: Call) -> Sequence[Node]:
-    return [call.build.function(call.site.attrs["act_type"], call.node())]
+    build, x, kind = call.build, call.node(), call.site.attrs["act_type"]
+    if kind == "relu":
+        # Unlike the operator of that name, oneDNN makes zero of what is no number.
+        return [build.function("select", build.function("greater", x, 0), x, 0)]
+    return [build.function(kind, x)]
 
 
 def leaky_relu(call: Call) -> Sequence[Node]:
@@ -147,7 +151,7 @@ def leaky_relu(call: Call) -> Sequence[Node]:
     slope = call.number("slope", 0.25)
     require(kind in ("leaky", "elu") and slope >= 0, f"not for {kind} with this slope")
     below = x if kind == "leaky" else build.function("expm1", x)
-    return [build.function("select", build.function("greater", x, 0), x, below * slope)]
+    return [build.function("select", build.function("lesser_equal", x, 0), below * slope, x)]
 
 
 def cast(call: Call) -> Optional[Sequence[Node]]:

@@ -27,7 +27,7 @@ def faster(step: Step, size: Optional[int], floating: bool) -> Optional[Rewrite]
     floating : bool
         Whether the result is of floating-point numbers; ``Activation`` knows no others.
     """
-    if step.op in ("sigmoid", "tanh", "relu") and floating:
+    if step.op in ("sigmoid", "tanh") and floating:
         activation = Step("Activation", {"act_type": step.op}, ((INPUT, 0),))
         return Rewrite((activation,), ((0, 0),))
     if step.op == "elemwise_add":
