@@ -37,6 +37,16 @@ DEV = [
 ]
 
 
+# Loops are vectorized where errno and floating-point exceptions need not be kept.
+POINTWISE = Extension(
+    "gluon_dynbatch.native.pointwise",
+    ["gluon_dynbatch/native/pointwise.pyx", "gluon_dynbatch/native/c/pointwise.c"],
+    depends=[f"gluon_dynbatch/native/c/pointwise{end}" for end in (".h", "_kernels.h")],
+    include_dirs=["gluon_dynbatch/native"],
+    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+)
+
+
 def where_supported(requirements):
     """Restrict requirements to the versions of Python that MXNet 1.9.1 runs on."""
     return [requirement + SUPPORTED for requirement in requirements]
@@ -54,7 +64,8 @@ setup(
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
         for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
-    ],
+    ]
+    + [POINTWISE],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),
     extras_require={

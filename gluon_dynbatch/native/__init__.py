@@ -1,15 +1,15 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`.
+`resolving` by `plan`. `pointwise` (its C is in `c`) computes chains of elementwise functions.
 """
 
 from __future__ import annotations
 
-__all__ = ["lowering", "ordering", "recording", "resolving", "scheduling"]
+__all__ = ["lowering", "ordering", "pointwise", "recording", "resolving", "scheduling"]
 
 try:
-    from . import lowering, ordering, recording, resolving, scheduling
+    from . import lowering, ordering, pointwise, recording, resolving, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "
