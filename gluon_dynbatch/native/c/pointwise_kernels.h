@@ -88,14 +88,16 @@ static inline T F(exp_tail)(T r) {
     return (q * r + C(0.5)) * r;
 }
 
-static inline T F(exp)(T x) {
+/* exp(x) for x up to EXP_MAX. */
+static inline T F(exp_below)(T x) {
     T n;
-    x = x > EXP_MAX ? EXP_MAX : x;
     x = x < EXP_MIN ? EXP_MIN : x;
     const T r = F(reduce)(x, &n), half = F(nearest)(n * C(0.5));
     /* In two steps, as a result may be denormal or the largest power not a number. */
     return (C(1.0) + (r + r * F(exp_tail)(r))) * F(pow2)(half) * F(pow2)(n - half);
 }
+
+static inline T F(exp)(T x) { return F(exp_below)(x > EXP_MAX ? EXP_MAX : x); }
 
 static inline T F(expm1)(T x) {
     T n, y = x > EXP_MAX ? EXP_MAX : x;
@@ -115,13 +117,14 @@ static inline T F(tanh)(T x) {
 }
 
 static inline T F(sigmoid)(T x) {
-    const T e = F(exp)(-M(fabs)(x));
+    const T e = F(exp_below)(-M(fabs)(x));
     return (x < 0 ? e : C(1.0)) / (C(1.0) + e);
 }
 
 /* ------------------------------------------------------------------ logarithms */
 #if GDB_DOUBLE
 static inline T F(log)(T x) { return log(x); }
+static inline T F(log1p_above)(T x) { return log1p(x); }
 static inline T F(log1p)(T x) { return log1p(x); }
 static inline T F(log2)(T x) { return log2(x); }
 static inline T F(log10)(T x) { return log10(x); }
@@ -178,18 +181,22 @@ static inline T F(log10)(T x) {
     return F(log_ends)(x, n * 0x1.344p-2f + low);
 }
 
-static inline T F(log1p)(T x) {
+/* log1p(x) for finite x above -1. */
+static inline T F(log1p_above)(T x) {
     /* 1 + x = u + c exactly. */
     const T u = 1 + x, c = x >= 1 ? 1 - (u - x) : x - (u - 1);
     T n;
     const T m = F(split)(u, &n), f = (m - 1) + c * F(pow2)(n > 100 ? -100 : -n);
-    const T y = n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW));
-    return M(copysign)(F(log_ends)(u, y), x);
+    return n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW));
+}
+
+static inline T F(log1p)(T x) {
+    return M(copysign)(F(log_ends)(1 + x, F(log1p_above)(x)), x);
 }
 #endif
 
 static inline T F(softrelu)(T x) {
-    return (x > 0 ? x : 0) + F(log1p)(F(exp)(-M(fabs)(x)));
+    return (x > 0 ? x : 0) + F(log1p_above)(F(exp_below)(-M(fabs)(x)));
 }
 
 /* ------------------------------------------------------------------ error function, normal cdf */
@@ -216,7 +223,7 @@ static inline T F(erf)(T x) {
     q = q * a + 0.63338667154f;
     q = q * a + 1.12949514389f;
     q = q * a - 0.00017055202f;
-    return M(copysign)(a < 0.92f ? a * p : 1 - F(exp)(-q), x);
+    return M(copysign)(a < 0.92f ? a * p : 1 - F(exp_below)(-q), x);
 }
 
 /* In double precision: exp(-z^2) multiplies the rounding of z^2 by itself. For the polynomial in
@@ -237,7 +244,7 @@ static inline T F(gelu)(T x) {
     p = p * t + 0x1.d5f9afe1d0ab3p-9;
     p = p * t - 0x1.1f367767a7e57p-3;
     p = p * t + 0x1.3ccda0acf0badp+0;
-    const double beyond = 0.5 * DOUBLE_NAME(exp)(-z * z) * p / (1 + 2 * z);
+    const double beyond = 0.5 * DOUBLE_NAME(exp_below)(-z * z) * p / (1 + 2 * z);
     return (T)(x * (x < 0 ? beyond : 1 - beyond));
 }
 #endif
@@ -390,7 +397,7 @@ LOOP1(square, a * a)
 LOOP1(sqrt, M(sqrt)(a))
 LOOP1(rsqrt, C(1.0) / M(sqrt)(a))
 LOOP1(cbrt, M(cbrt)(a))
-LOOP1(rcbrt, (T)(1.0 / cbrt((double)a)))
+LOOP1(rcbrt, (T)(1 / WIDE_M(cbrt)((WIDE)a)))
 LOOP1(abs, M(fabs)(a))
 LOOP1(sign, (a > 0 ? C(1.0) : C(0.0)) - (a < 0 ? C(1.0) : C(0.0)))
 LOOP1(exp, F(exp)(a))
