@@ -37,14 +37,13 @@ DEV = [
 ]
 
 
-# Loops are vectorized where errno and floating-point exceptions need not be kept, and better where
-# limits are not made into branches first.
+# Loops are vectorized where errno and floating-point exceptions need not be kept.
 POINTWISE = Extension(
     "gluon_dynbatch.native.pointwise",
     ["gluon_dynbatch/native/pointwise.pyx", "gluon_dynbatch/native/c/pointwise.c"],
     depends=[f"gluon_dynbatch/native/c/pointwise{end}" for end in (".h", "_kernels.h")],
     include_dirs=["gluon_dynbatch/native"],
-    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-thread-jumps"],
+    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
 )
 
 

@@ -84,13 +84,11 @@ def at_pole(x):
 
 
 # What NumPy computes in the next wider type.
-WIDE = {
-    name: getattr(np, name)
-    for name in (
-        "negative reciprocal square sqrt cbrt exp expm1 log log1p log2 log10 sin cos tan arcsin "
-        "arccos arctan sinh cosh tanh arcsinh arctanh ceil floor trunc"
-    ).split()
-}
+NAMES = (
+    "negative reciprocal square sqrt cbrt exp expm1 log log1p log2 log10 sin cos tan arcsin arccos "
+    "arctan sinh cosh tanh arcsinh arctanh ceil floor trunc"
+)
+WIDE = {name: getattr(np, name) for name in NAMES.split()}
 WIDE.update(
     arccosh=arccosh,
     rsqrt=lambda x: 1 / np.sqrt(x),

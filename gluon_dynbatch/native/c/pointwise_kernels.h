@@ -441,8 +441,8 @@ LOOP1(trunc, M(trunc)(a))
 LOOP2(power, M(pow)(a, b))
 LOOP2(mod, F(mod)(a, b))
 LOOP2(hypot, F(hypot)(a, b))
-LOOP2(maximum, (a > b) | (a != a) ? a : b)
-LOOP2(minimum, (a < b) | (a != a) ? a : b)
+LOOP2(maximum, ((a > b) | (a != a)) ? a : b)
+LOOP2(minimum, ((a < b) | (a != a)) ? a : b)
 LOOP2(arctan2, M(atan2)(a, b))
 TRUTH(equal, a == b)
 TRUTH(not_equal, a != b)
@@ -494,7 +494,7 @@ static void F(add_sums)(const void *from, int64_t rows, int64_t columns, double 
     }
 }
 
-static inline T F(greater)(T a, T b) { return (a > b) | (a != a) ? a : b; }
+static inline T F(greater)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
 
 /* Raise the greatest so far to each row's greatest; NaN is greater than all. */
 static void F(raise_maxima)(const void *from, int64_t rows, int64_t columns, double *greatest) {
