@@ -476,43 +476,43 @@ static gdb_kernel *const F(kernels)[GDB_N_CODES] = {
 #undef KERNEL
 };
 
-/* Add each row's sum to a total: in double precision, eight partial sums a row. */
+/* Reductions of rows are in double precision and eight parts a row; short rows are taken column by
+ * column, as many rows then go on at once. */
 static void F(add_sums)(const void *from, int64_t rows, int64_t columns, double *total) {
     const T *x = from;
-    const int64_t whole = columns & ~(int64_t)7;
-    for (int64_t row = 0; row < rows; row++, x += columns) {
-        double part[8] = {0}, sum = 0;
+    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
+    for (int64_t row = 0; row < rows && whole; row++) {
+        double part[8] = {0};
         for (int64_t i = 0; i < whole; i += 8)
             for (int k = 0; k < 8; k++)
-                part[k] += x[i + k];
-        for (int64_t i = whole; i < columns; i++)
-            sum += x[i];
-        if (whole)
-            sum += ((part[0] + part[4]) + (part[2] + part[6]))
-                + ((part[1] + part[5]) + (part[3] + part[7]));
-        total[row] += sum;
+                part[k] += x[row * columns + i + k];
+        total[row] += ((part[0] + part[4]) + (part[2] + part[6]))
+            + ((part[1] + part[5]) + (part[3] + part[7]));
     }
+    for (int64_t i = whole; i < columns; i++)
+        for (int64_t row = 0; row < rows; row++)
+            total[row] += x[row * columns + i];
 }
 
-static inline T F(greater)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
+static inline double F(greater)(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
 
-/* Raise the greatest so far to each row's greatest; NaN is greater than all. */
+/* NaN is greater than all. */
 static void F(raise_maxima)(const void *from, int64_t rows, int64_t columns, double *greatest) {
     const T *x = from;
-    const int64_t whole = columns & ~(int64_t)7;
-    for (int64_t row = 0; row < rows; row++, x += columns) {
-        T part[8], most = (T)greatest[row];
+    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
+    for (int64_t row = 0; row < rows && whole; row++) {
+        double part[8];
         for (int k = 0; k < 8; k++)
-            part[k] = -INFINITY;
+            part[k] = greatest[row];
         for (int64_t i = 0; i < whole; i += 8)
             for (int k = 0; k < 8; k++)
-                part[k] = F(greater)(x[i + k], part[k]);
-        for (int64_t i = whole; i < columns; i++)
-            most = F(greater)(x[i], most);
-        for (int k = 0; k < 8 && whole; k++)
-            most = F(greater)(part[k], most);
-        greatest[row] = most;
+                part[k] = F(greater)(x[row * columns + i + k], part[k]);
+        for (int k = 0; k < 8; k++)
+            greatest[row] = F(greater)(part[k], greatest[row]);
     }
+    for (int64_t i = whole; i < columns; i++)
+        for (int64_t row = 0; row < rows; row++)
+            greatest[row] = F(greater)(x[row * columns + i], greatest[row]);
 }
 
 #undef T
