@@ -336,7 +336,7 @@ def interpret(program, names, slots, rows):
             to[:, column] = (np.sum if how == 2 else np.max)(now[r], axis=1)
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(programs())
 def test_programs_do_what_numpy_says(drawn):
     program, names, slots, rows = drawn
