@@ -77,7 +77,7 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
-$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd)
+$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/c/*)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

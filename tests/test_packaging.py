@@ -111,8 +111,8 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
     run([*command, "sdist", "--dist-dir", str(tmp_path)], cwd=ROOT, env=env)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        made = (name for name in archive.getnames() if name.endswith((".c", ".so")))
-        assert [Path(name).name for name in made if "/native/c/" not in name] == []
+        made = [name for name in archive.getnames() if name.endswith((".c", ".so"))]
+        assert all("/native/c/" in name for name in made)
         archive.extractall(tmp_path)
     source = next(tmp_path.glob("gluon_dynbatch-*/"))
     pip = [sys.executable, "-m", "pip", "--quiet"]

@@ -1,7 +1,8 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`; `products` multiplies matrices.
+`resolving` by `plan`.  `executing` runs programs in MXNet's engine; the C behind it is in `c`, and
+`pointwise` and `products` show that to tests.
 """
 
 from __future__ import annotations

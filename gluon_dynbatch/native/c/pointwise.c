@@ -1,5 +1,8 @@
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE  /* lgamma_r */
+#define _GNU_SOURCE  /* lgamma_r; macOS wants _REENTRANT for it */
+#endif
+#ifndef _REENTRANT
+#define _REENTRANT 1
 #endif
 #include "pointwise.h"
 

@@ -88,14 +88,16 @@ static inline T F(exp_tail)(T r) {
     return (q * r + C(0.5)) * r;
 }
 
-static inline T F(exp)(T x) {
+/* exp(x) for x up to EXP_MAX. */
+static inline T F(exp_below)(T x) {
     T n;
-    x = x > EXP_MAX ? EXP_MAX : x;
     x = x < EXP_MIN ? EXP_MIN : x;
     const T r = F(reduce)(x, &n), half = F(nearest)(n * C(0.5));
     /* In two steps, as a result may be denormal or the largest power not a number. */
     return (C(1.0) + (r + r * F(exp_tail)(r))) * F(pow2)(half) * F(pow2)(n - half);
 }
+
+static inline T F(exp)(T x) { return F(exp_below)(x > EXP_MAX ? EXP_MAX : x); }
 
 static inline T F(expm1)(T x) {
     T n, y = x > EXP_MAX ? EXP_MAX : x;
@@ -115,13 +117,14 @@ static inline T F(tanh)(T x) {
 }
 
 static inline T F(sigmoid)(T x) {
-    const T e = F(exp)(-M(fabs)(x));
+    const T e = F(exp_below)(-M(fabs)(x));
     return (x < 0 ? e : C(1.0)) / (C(1.0) + e);
 }
 
 /* ------------------------------------------------------------------ logarithms */
 #if GDB_DOUBLE
 static inline T F(log)(T x) { return log(x); }
+static inline T F(log1p_above)(T x) { return log1p(x); }
 static inline T F(log1p)(T x) { return log1p(x); }
 static inline T F(log2)(T x) { return log2(x); }
 static inline T F(log10)(T x) { return log10(x); }
@@ -178,18 +181,22 @@ static inline T F(log10)(T x) {
     return F(log_ends)(x, n * 0x1.344p-2f + low);
 }
 
-static inline T F(log1p)(T x) {
+/* log1p(x) for finite x above -1. */
+static inline T F(log1p_above)(T x) {
     /* 1 + x = u + c exactly. */
     const T u = 1 + x, c = x >= 1 ? 1 - (u - x) : x - (u - 1);
     T n;
     const T m = F(split)(u, &n), f = (m - 1) + c * F(pow2)(n > 100 ? -100 : -n);
-    const T y = n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW));
-    return M(copysign)(F(log_ends)(u, y), x);
+    return n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW));
+}
+
+static inline T F(log1p)(T x) {
+    return M(copysign)(F(log_ends)(1 + x, F(log1p_above)(x)), x);
 }
 #endif
 
 static inline T F(softrelu)(T x) {
-    return (x > 0 ? x : 0) + F(log1p)(F(exp)(-M(fabs)(x)));
+    return (x > 0 ? x : 0) + F(log1p_above)(F(exp_below)(-M(fabs)(x)));
 }
 
 /* ------------------------------------------------------------------ error function, normal cdf */
@@ -216,7 +223,7 @@ static inline T F(erf)(T x) {
     q = q * a + 0.63338667154f;
     q = q * a + 1.12949514389f;
     q = q * a - 0.00017055202f;
-    return M(copysign)(a < 0.92f ? a * p : 1 - F(exp)(-q), x);
+    return M(copysign)(a < 0.92f ? a * p : 1 - F(exp_below)(-q), x);
 }
 
 /* In double precision: exp(-z^2) multiplies the rounding of z^2 by itself. For the polynomial in
@@ -237,7 +244,7 @@ static inline T F(gelu)(T x) {
     p = p * t + 0x1.d5f9afe1d0ab3p-9;
     p = p * t - 0x1.1f367767a7e57p-3;
     p = p * t + 0x1.3ccda0acf0badp+0;
-    const double beyond = 0.5 * DOUBLE_NAME(exp)(-z * z) * p / (1 + 2 * z);
+    const double beyond = 0.5 * DOUBLE_NAME(exp_below)(-z * z) * p / (1 + 2 * z);
     return (T)(x * (x < 0 ? beyond : 1 - beyond));
 }
 #endif
@@ -390,7 +397,7 @@ LOOP1(square, a * a)
 LOOP1(sqrt, M(sqrt)(a))
 LOOP1(rsqrt, C(1.0) / M(sqrt)(a))
 LOOP1(cbrt, M(cbrt)(a))
-LOOP1(rcbrt, (T)(1.0 / cbrt((double)a)))
+LOOP1(rcbrt, (T)(1 / WIDE_M(cbrt)((WIDE)a)))
 LOOP1(abs, M(fabs)(a))
 LOOP1(sign, (a > 0 ? C(1.0) : C(0.0)) - (a < 0 ? C(1.0) : C(0.0)))
 LOOP1(exp, F(exp)(a))
@@ -434,8 +441,8 @@ LOOP1(trunc, M(trunc)(a))
 LOOP2(power, M(pow)(a, b))
 LOOP2(mod, F(mod)(a, b))
 LOOP2(hypot, F(hypot)(a, b))
-LOOP2(maximum, (a > b) | (a != a) ? a : b)
-LOOP2(minimum, (a < b) | (a != a) ? a : b)
+LOOP2(maximum, ((a > b) | (a != a)) ? a : b)
+LOOP2(minimum, ((a < b) | (a != a)) ? a : b)
 LOOP2(arctan2, M(atan2)(a, b))
 TRUTH(equal, a == b)
 TRUTH(not_equal, a != b)
@@ -469,43 +476,43 @@ static gdb_kernel *const F(kernels)[GDB_N_CODES] = {
 #undef KERNEL
 };
 
-/* Add each row's sum to a total: in double precision, eight partial sums a row. */
+/* Reductions of rows are in double precision and eight parts a row; short rows are taken column by
+ * column, as many rows then go on at once. */
 static void F(add_sums)(const void *from, int64_t rows, int64_t columns, double *total) {
     const T *x = from;
-    const int64_t whole = columns & ~(int64_t)7;
-    for (int64_t row = 0; row < rows; row++, x += columns) {
-        double part[8] = {0}, sum = 0;
+    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
+    for (int64_t row = 0; row < rows && whole; row++) {
+        double part[8] = {0};
         for (int64_t i = 0; i < whole; i += 8)
             for (int k = 0; k < 8; k++)
-                part[k] += x[i + k];
-        for (int64_t i = whole; i < columns; i++)
-            sum += x[i];
-        if (whole)
-            sum += ((part[0] + part[4]) + (part[2] + part[6]))
-                + ((part[1] + part[5]) + (part[3] + part[7]));
-        total[row] += sum;
+                part[k] += x[row * columns + i + k];
+        total[row] += ((part[0] + part[4]) + (part[2] + part[6]))
+            + ((part[1] + part[5]) + (part[3] + part[7]));
     }
+    for (int64_t i = whole; i < columns; i++)
+        for (int64_t row = 0; row < rows; row++)
+            total[row] += x[row * columns + i];
 }
 
-static inline T F(greater)(T a, T b) { return (a > b) | (a != a) ? a : b; }
+static inline double F(greater)(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
 
-/* Raise the greatest so far to each row's greatest; NaN is greater than all. */
+/* NaN is greater than all. */
 static void F(raise_maxima)(const void *from, int64_t rows, int64_t columns, double *greatest) {
     const T *x = from;
-    const int64_t whole = columns & ~(int64_t)7;
-    for (int64_t row = 0; row < rows; row++, x += columns) {
-        T part[8], most = (T)greatest[row];
+    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
+    for (int64_t row = 0; row < rows && whole; row++) {
+        double part[8];
         for (int k = 0; k < 8; k++)
-            part[k] = -INFINITY;
+            part[k] = greatest[row];
         for (int64_t i = 0; i < whole; i += 8)
             for (int k = 0; k < 8; k++)
-                part[k] = F(greater)(x[i + k], part[k]);
-        for (int64_t i = whole; i < columns; i++)
-            most = F(greater)(x[i], most);
-        for (int k = 0; k < 8 && whole; k++)
-            most = F(greater)(part[k], most);
-        greatest[row] = most;
+                part[k] = F(greater)(x[row * columns + i + k], part[k]);
+        for (int k = 0; k < 8; k++)
+            greatest[row] = F(greater)(part[k], greatest[row]);
     }
+    for (int64_t i = whole; i < columns; i++)
+        for (int64_t row = 0; row < rows; row++)
+            greatest[row] = F(greater)(x[row * columns + i], greatest[row]);
 }
 
 #undef T

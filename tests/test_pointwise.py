@@ -1,0 +1,370 @@
+"""Pointwise programs: each function over its whole range, and programs against NumPy."""
+
+import math
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from gluon_dynbatch.native import pointwise
+
+TYPES = [np.float32, np.float64]
+PI = np.longdouble("3.14159265358979323846264338327950288")
+SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
+
+
+@pytest.fixture(params=pointwise.instruction_sets())
+def instruction_set(request):
+    pointwise.use_instruction_set(request.param)
+    yield request.param
+    pointwise.use_instruction_set()
+
+
+def slot(array):
+    """Return what a loop wants to know of an array: a matrix, or a vector that all rows share."""
+    pitch = array.strides[0] // array.itemsize if array.ndim > 1 else 0
+    return array.ctypes.data, pitch, TYPES.index(array.dtype)
+
+
+def apply(name, *operands):
+    """Return what a function gives for arrays of equal shape and type."""
+    code, arity = pointwise.CODES[name]
+    assert arity == len(operands)
+    rows = [np.ascontiguousarray(operand)[None] for operand in operands]
+    out = np.empty_like(rows[0])
+    loop = pointwise.Loop(
+        TYPES.index(out.dtype),
+        4,
+        out.size,
+        [(i, i, 0, 0) for i in range(arity)],
+        [(code, 3, 0, 1, 2, *SETTINGS.get(name, (0, 0)))],
+        [(3, arity, 0, 0)],
+    )
+    loop.run([slot(array) for array in (*rows, out)], 1)
+    return out[0]
+
+
+# ------------------------------------------------------------------------------- functions
+
+
+def specials(dtype):
+    tiny, info = np.nextafter(dtype(0), dtype(1)), np.finfo(dtype)
+    sizes = [0, tiny, 99 * tiny, info.tiny, 0.3, 0.5, 0.7, 1, 1.5, 2, 2.5, 3, 21, 90, 100, info.max]
+    sizes = np.array([*sizes, np.inf, 2 / info.eps + 1, 1 / info.eps - 0.5], dtype)
+    return np.concatenate([sizes, -sizes, [np.nan]]).astype(dtype)
+
+
+def sample(dtype, count, rng):
+    """Return numbers of all exponents and both signs, many of them where functions bend."""
+    bits = {np.float32: np.uint32, np.float64: np.uint64}[dtype]
+    every = rng.integers(0, np.iinfo(bits).max, count, bits).view(dtype)
+    near = [rng.uniform(-a, a, count // 4) for a in (1, 2, 12, 120)]
+    at_one = 1 + rng.choice([-1, 1], count // 4) * 2.0 ** rng.uniform(-24, 0, count // 4)
+    return np.concatenate([every, *near, at_one, -at_one, specials(dtype)]).astype(dtype)
+
+
+def softrelu(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def sigmoid(x):
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1) / (1 + e)
+
+
+def arccosh(x):
+    return np.arccosh(np.where(x < 1, np.nan, x))
+
+
+def at_pole(x):
+    return (x <= 0) & (x == np.floor(x))
+
+
+# What NumPy computes in the next wider type.
+NAMES = (
+    "negative reciprocal square sqrt cbrt exp expm1 log log1p log2 log10 sin cos tan arcsin arccos "
+    "arctan sinh cosh tanh arcsinh arctanh ceil floor trunc"
+)
+WIDE = {name: getattr(np, name) for name in NAMES.split()}
+WIDE.update(
+    arccosh=arccosh,
+    rsqrt=lambda x: 1 / np.sqrt(x),
+    rcbrt=lambda x: 1 / np.cbrt(x),
+    abs=np.abs,
+    sigmoid=sigmoid,
+    softrelu=softrelu,
+    softsign=lambda x: x / (1 + np.abs(x)),
+    degrees=lambda x: x * (180 / PI).astype(x.dtype),
+    radians=lambda x: x * (PI / 180).astype(x.dtype),
+    relu=lambda x: np.where(x <= 0, 0, x),
+    hard_sigmoid=lambda x: np.clip(0.25 * x + 0.5, 0, 1),
+    clip=lambda x: np.clip(x, -1.5, 2),
+    smooth_l1=lambda x: np.where(np.abs(x) > 1 / 2.25, np.abs(x) - 0.5 / 2.25, 1.125 * x * x),
+    round=lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    rint=lambda x: np.ceil(x - 0.5),
+    fix=np.trunc,
+    sign=lambda x: np.where(np.isnan(x), 0, np.sign(x)),
+    logical_not=lambda x: x == 0,
+)
+WIDE_BINARY = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "power": np.power,
+    "hypot": np.hypot,
+    "arctan2": np.arctan2,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "lesser": np.less,
+    "lesser_equal": np.less_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "gate": lambda a, b: np.where(a == 0, 0, a * b),
+}
+# What SciPy computes in double precision only.
+DOUBLE = {
+    "erf": special.erf,
+    "erfinv": special.erfinv,
+    "gamma": lambda x: np.where(x == 0, 1 / x, np.where(at_pole(x), np.nan, special.gamma(x))),
+    "gammaln": lambda x: np.where(np.isinf(x), np.inf, special.gammaln(x)),
+    "digamma": lambda x: np.where(at_pole(x), np.inf, special.digamma(x)),
+    "gelu": lambda x: x * special.ndtr(x),
+}
+
+
+def widened(function, *operands):
+    """Return the values of a function of float32 in float64, of float64 in longdouble."""
+    wide = np.float64 if operands[0].dtype == np.float32 else np.longdouble
+    with np.errstate(all="ignore"):
+        return function(*(operand.astype(wide) for operand in operands))
+
+
+def assert_close(got, exact, *operands, ulps=4.0):
+    """Check that results are within units in the last place of exact values."""
+    info = np.finfo(got.dtype)
+    with np.errstate(all="ignore"):
+        rounded = exact.astype(got.dtype)
+        _, exponent = np.frexp(np.minimum(np.abs(rounded), info.max))
+        unit = np.ldexp(info.eps, np.maximum(exponent - 1, info.minexp))
+        good = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+        # Infinity stands for the power of two after the greatest number.
+        top = np.where(np.isinf(got), np.copysign(exact.dtype.type(2) ** info.maxexp, got), got)
+        good |= np.isfinite(exact) & (np.abs(top - exact) <= ulps * unit)
+    bad = np.flatnonzero(~good)[:5]
+    told = [operand[bad] for operand in operands]
+    assert not bad.size, f"{told} gave {got[bad]}, not {rounded[bad]}"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_functions_of_one_number_are_within_4_ulp(instruction_set, dtype):
+    x = sample(dtype, 8000, np.random.default_rng(1))
+    for name, function in WIDE.items():
+        assert_close(apply(name, x), widened(function, x), x)
+
+
+def test_functions_that_scipy_has_in_float64_are_within_4_ulp(instruction_set):
+    x = sample(np.float32, 8000, np.random.default_rng(2))
+    for name, function in DOUBLE.items():
+        assert_close(apply(name, x), widened(function, x), x)
+
+
+def test_float64_functions_that_scipy_has_in_float64_agree_with_it(instruction_set):
+    x = np.random.default_rng(3).uniform(-5, 30, 2000)
+    for name in ("erf", "gamma", "gelu"):
+        # Neither is exact: SciPy's gamma is some 10 units off.
+        assert_close(apply(name, x), DOUBLE[name](x), x, ulps=32)
+    for name in ("gammaln", "digamma"):
+        np.testing.assert_allclose(apply(name, x), DOUBLE[name](x), rtol=1e-13, atol=1e-13)
+    y = np.random.default_rng(4).uniform(-1, 1, 2000)
+    assert_close(apply("erfinv", y), special.erfinv(y), y, ulps=16)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_functions_of_two_numbers_are_within_4_ulp(instruction_set, dtype):
+    rng = np.random.default_rng(5)
+    grid = np.meshgrid(specials(dtype), specials(dtype))
+    a, b = (np.concatenate([sample(dtype, 6000, rng), ends.ravel()]) for ends in grid)
+    for name, function in WIDE_BINARY.items():
+        assert_close(apply(name, a, b), widened(function, a, b), a, b)
+    assert_close(apply("select", a, b, a), np.where(a != 0, b, a), a, b)
+
+
+# ------------------------------------------------------------------------------- as MXNet does
+
+
+def psi(x):
+    x.attach_grad()
+    with mx.autograd.record():
+        y = mx.nd.gammaln(x)
+    y.backward()
+    return x.grad
+
+
+MXNET = {
+    "softrelu": lambda x: mx.nd.Activation(x, act_type="softrelu"),
+    "hard_sigmoid": lambda x: mx.nd.hard_sigmoid(x, alpha=0.25, beta=0.5),
+    "clip": lambda x: mx.nd.clip(x, -1.5, 2.0),
+    "smooth_l1": lambda x: mx.nd.smooth_l1(x, scalar=1.5),
+    "gelu": lambda x: mx.nd.LeakyReLU(x, act_type="gelu"),
+    "digamma": psi,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "mod": lambda a, b: a % b,
+    "arctan2": lambda a, b: mx.np.arctan2(a.as_np_ndarray(), b.as_np_ndarray()),
+    "hypot": mx.nd.broadcast_hypot,
+    "copy": mx.nd.identity,
+    "select": mx.nd.where,
+}
+# How far off MXNet's results are: of gelu and softrelu left of 0, of digamma near its roots.
+LOOSE = {"gelu": 1e-6, "digamma": 1e-5, "softrelu": 1e-9}
+ELSEWHERE = {"const", "gate"}
+
+
+def test_specials_are_as_mxnet_gives_them(instruction_set):
+    x = specials(np.float32)
+    for name, (_, arity) in pointwise.CODES.items():
+        if name in ELSEWHERE:
+            continue
+        operator = MXNET.get(name) or getattr(mx.nd, name)
+        operands = [m.ravel() for m in np.meshgrid(*[x] * arity)]
+        got = apply(name, *operands)
+        expected = operator(*(mx.nd.array(operand) for operand in operands)).asnumpy()
+        # MXNet's sigmoid loses denormal results.
+        atol = LOOSE.get(name, 1e-37)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=atol, err_msg=name)
+        zeros = (got == 0) & (expected == 0)
+        if name != "gelu":
+            signs = np.signbit(got[zeros]), np.signbit(expected[zeros])
+            np.testing.assert_array_equal(*signs, err_msg=name)
+
+
+def test_mod_is_mxnets(instruction_set):
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(0, 9, (2, 3000)).astype(np.float32)
+    expected = mx.nd.array(a) % mx.nd.array(b)
+    np.testing.assert_array_equal(apply("mod", a, b), expected.asnumpy())
+
+
+# ------------------------------------------------------------------------------- programs
+
+EXACT = {
+    "const": lambda v: v,
+    "copy": lambda v, a: a,
+    "negative": lambda v, a: -a,
+    "add": lambda v, a, b: a + b,
+    "sub": lambda v, a, b: a - b,
+    "maximum": lambda v, a, b: np.maximum(a, b),
+    "select": lambda v, a, b, c: np.where(a != 0, b, c),
+}
+
+
+@st.composite
+def programs(draw):
+    """Draw a program, how many rows it runs over, and the arrays of its slots."""
+    width = draw(st.one_of(st.integers(1, 20), st.integers(21, 1000)))
+    rows = draw(st.one_of(st.integers(0, 5), st.integers(6, 100)))
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    registers = draw(st.integers(1, 6))
+    reg = st.integers(0, registers - 1)
+    slots = []
+
+    def array(vector, how, beside):
+        columns = width if how == 0 else 1
+        column = draw(st.integers(0, beside))
+        extent = column + columns + draw(st.integers(0, beside))
+        values = rng.integers(-8, 8, extent if vector else (rows + 1, extent))
+        slots.append(values.astype(draw(st.sampled_from(TYPES))))
+        return column
+
+    # A dense program has nothing beside its columns and shares no row.
+    beside = draw(st.sampled_from([0, 3]))
+    loads = []
+    for r in range(registers):
+        how = draw(st.sampled_from(["columns", "spread"])) if beside else "columns"
+        how = pointwise.LOADS[how]
+        column = array(draw(st.booleans()) if beside else False, how, beside)
+        loads.append((r, len(slots) - 1, column, how))
+    names = draw(st.lists(st.sampled_from(sorted(EXACT)), max_size=6))
+    instructions = [
+        (pointwise.CODES[name][0], *(draw(reg) for _ in range(4)), draw(st.integers(-3, 3)), 0)
+        for name in names
+    ]
+    stores = []
+    for _ in range(draw(st.integers(1, 3))):
+        how = draw(st.sampled_from(sorted(pointwise.STORES) if beside else ["assign", "add"]))
+        how = pointwise.STORES[how]
+        _, at, column, load_how = draw(st.sampled_from(loads))
+        taken = {store[1] for store in stores}
+        same = how < 2 and load_how == 0 and slots[at].ndim == 2 and at not in taken
+        if not (same and draw(st.booleans())):
+            column = array(False, 0 if how < 2 else 1, beside)
+            at = len(slots) - 1
+        stores.append((draw(reg), at, column, how))
+    dtype = draw(st.sampled_from([0, 1]))
+    return (dtype, registers, width, loads, instructions, stores), names, slots, rows
+
+
+def interpret(program, names, slots, rows):
+    """Run a program with NumPy."""
+    _, _, width, loads, instructions, stores = program
+    now = {}
+    for r, at, column, how in loads:
+        data = np.broadcast_to(slots[at], (rows + 1, slots[at].shape[-1]))[:rows]
+        taken = data[:, column : column + (1 if how else width)].astype(np.float64)
+        now[r] = np.broadcast_to(taken, (rows, width))
+    for name, (_, target, *operands, value, _) in zip(names, instructions):
+        arity = pointwise.CODES[name][1]
+        result = EXACT[name](value, *(now[r] for r in operands[:arity]))
+        now[target] = np.broadcast_to(result, (rows, width))
+    for r, at, column, how in stores:
+        to = slots[at][:rows]
+        if how < 2:
+            to = to[:, column : column + width]
+            to[...] = now[r] + (to if how else 0)
+        else:
+            to[:, column] = (np.sum if how == 2 else np.max)(now[r], axis=1)
+
+
+@settings(max_examples=150)
+@given(programs())
+def test_programs_do_what_numpy_says(drawn):
+    program, names, slots, rows = drawn
+    expected = [array.copy() for array in slots]
+    interpret(program, names, expected, rows)
+    pointwise.Loop(*program).run([slot(array) for array in slots], rows)
+    for got, want in zip(slots, expected):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("width", [2, 7, 100, 1000])
+def test_sums_and_maxima_of_rows(instruction_set, width):
+    rng = np.random.default_rng(width)
+    x = rng.normal(0, 1, (9, width)).astype(np.float32)
+    x[1, width // 2] = np.nan
+    x[2], x[3, 0], x[4, -1] = -np.inf, np.nan, np.nan
+    sums, maxima = np.zeros((2, 9, 1), np.float32)
+    pointwise.Loop(0, 1, width, [(0, 0, 0, 0)], [], [(0, 1, 0, 2), (0, 2, 0, 3)]).run(
+        [slot(x), slot(sums), slot(maxima)], 9
+    )
+    np.testing.assert_array_equal(maxima[:, 0], x.max(axis=1))
+    exact = [math.fsum(row) for row in x]
+    np.testing.assert_array_equal(sums[:, 0], np.array(exact, np.float32))
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="instruction set 'abacus'"):
+        pointwise.use_instruction_set("abacus")
+    loop = pointwise.Loop(0, 1, 1, [(0, 1, 0, 0)], [], [])
+    with pytest.raises(ValueError, match="2 slots, not 1"):
+        loop.run([(0, 0, 0)], 1)
