@@ -53,22 +53,20 @@ setup(
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
-        for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
+        for name in (
+            "executing", "lowering", "ordering", "recording", "resolving", "scheduling",
+        )  # fmt: skip
     ]
     + [
         Extension(
             f"gluon_dynbatch.native.{name}",
-            [f"gluon_dynbatch/native/{name}.pyx"]
-            + [f"gluon_dynbatch/native/c/{source}.c" for source in sources],
+            [f"gluon_dynbatch/native/{name}.pyx", f"gluon_dynbatch/native/c/{name}.c"],
             depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
-            # No processor is named, and nothing that changes values: see c/products.c.
+            include_dirs=["gluon_dynbatch/native"],
+            # No processor is named, and nothing that changes values.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
         )
-        for name, sources in (
-            ("executing", ("products", "pointwise")),
-            ("products", ("products",)),
-            ("pointwise", ("pointwise",)),
-        )
+        for name in ("pointwise", "products")
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

@@ -203,6 +203,7 @@ class Flush:
             choice.setting,
             choice.policy,
             self._options.max_rows,
+            self._runtime.dispatcher.native,
             shown,
             bytes(recording.node_entry),
             bytes(recording.sources),

@@ -98,18 +98,18 @@ class Differentiation:
         ends = {0, node.width}
         for start, piece in pieces:
             ends |= {start, start + piece.width}
-        cuts, found = sorted(ends), []
-        for low, high in zip(cuts, cuts[1:]):
-            terms = [
-                build.part(piece, low - start, high - low)
-                for start, piece in pieces
-                if start <= low and high <= start + piece.width
-            ]
-            total = terms[0] if terms else build.const(0, high - low, node.dtype)
-            for term in terms[1:]:
-                total = total + term
-            found.append(total)
-        return build.join(found)
+        cuts = sorted(ends)
+        number = {cut: i for i, cut in enumerate(cuts)}
+        totals: List[Optional[Node]] = [None] * (len(cuts) - 1)
+        for start, piece in pieces:
+            for i in range(number[start], number[start + piece.width]):
+                term = build.part(piece, cuts[i] - start, cuts[i + 1] - cuts[i])
+                before = totals[i]
+                totals[i] = term if before is None else before + term
+        return build.join(
+            build.const(0, cuts[i + 1] - cuts[i], node.dtype) if total is None else total
+            for i, total in enumerate(totals)
+        )
 
     def _visit(self, node: Node, g: Node) -> None:
         build = self._expressions

@@ -7,8 +7,8 @@ from typing import Dict, List, NamedTuple, Set, Tuple
 from ..lower.segment import Segment
 from .compile import Compiler, Store
 from .derivative import Differentiation, Gradients
-from .expression import PRODUCT, READ, Node, Slot
 from .express import Expressed
+from .expression import PRODUCT, READ, Node, Slot
 from .step import Array, Kernel, MatrixSum, Place, RowSum
 
 

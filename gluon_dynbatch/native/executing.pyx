@@ -11,42 +11,13 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-import numpy as np
+from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, gdb_loop_scratch, gdb_run_loop
 
-cdef extern from "c/products.h" nogil:
-    int64_t gdb_packed_elements(int dtype, int64_t k, int64_t n)
-    void gdb_pack(
-        int dtype, const void *b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
-        void *packed)
-    void gdb_multiply(
-        int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
-        const void *packed, void *c, int64_t c_row, const void *bias, int accumulate)
-    int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k)
-    void gdb_weight_gradient(
-        int dtype, int64_t n, int64_t k, int64_t first, int64_t last, int64_t chunks,
-        const int64_t *rows, const void *const *dy, const int64_t *dy_row, const void *const *x,
-        const int64_t *x_row, void *dw, int64_t dw_row, int accumulate, void *scratch)
-    void gdb_bias_gradient(
-        int dtype, int64_t n, int64_t chunks, const int64_t *rows, const void *const *dy,
-        const int64_t *dy_row, void *db, int accumulate)
-
-cdef extern from "c/pointwise.h" nogil:
-    ctypedef struct gdb_instruction:
-        int32_t code, target, a, b, c
-        double value, value2
-    ctypedef struct gdb_access:
-        int32_t reg, slot, column, how
-    ctypedef struct gdb_loop:
-        int32_t dtype, n_registers
-        int64_t width
-        int32_t n_loads, n_instructions, n_stores
-        const gdb_access *loads
-        const gdb_instruction *instructions
-        const gdb_access *stores
-    void gdb_run_loop(
-        const gdb_loop *loop, char *const *slot, const int64_t *pitch, const int32_t *slot_dtype,
-        int64_t rows, void *scratch)
-    int64_t gdb_loop_scratch(const gdb_loop *loop)
+from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, loop_scratch, run_loop
+from .products cimport (
+    packed_elements, run_bias_gradient, run_multiply, run_pack, run_weight_gradient,
+    weight_gradient_scratch,
+)
 
 cdef extern from *:
     """
@@ -61,9 +32,11 @@ LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO = range(6)
 
 cdef enum:
     DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO
-    #: Rows of a launch are run in blocks whose values stay in a cache of about this size.
-    CACHE = 1 << 18
-    ROWS_AT_ONCE = 48
+    #: Rows of a launch are run in blocks whose values stay in a cache of about this size, but of no
+    #: fewer rows than products need to be fast, unless that were too much memory.
+    CACHE = 1 << 19
+    ROWS_AT_ONCE = 24
+    MOST_BYTES = 1 << 26
 
 cdef int64_t *SIZES = [4, 8]
 
@@ -143,12 +116,13 @@ cdef class Kernel:
             bytes_per_row += pitch * SIZES[dtype]
         kernel.block = max(ROWS_AT_ONCE, CACHE // max(bytes_per_row, 1))
         kernel.block -= kernel.block % ROWS_AT_ONCE
+        kernel.block = max(min(kernel.block, MOST_BYTES // max(bytes_per_row, 1)), 1)
         for i, step in enumerate(steps):
             if step[0] == "product":
                 self.add_product(&kernel.steps[i], step)
             else:
                 self.add_loop(&kernel.steps[i], step)
-                loops = max(loops, gdb_loop_scratch(&kernel.steps[i].loop))
+                loops = max(loops, loop_scratch(&kernel.steps[i].loop))
         at = (loops + 63) // 64 * 64
         for i, width in enumerate(widths):
             kernel.local[i] = at
@@ -247,12 +221,12 @@ cdef void run_step(
 ) noexcept nogil:
     cdef int64_t size = SIZES[step.dtype], a_row, c_row
     if not step.product:
-        gdb_run_loop(&step.loop, slots, kernel.pitch, kernel.dtype, rows, scratch)
+        run_loop(&step.loop, slots, kernel.pitch, kernel.dtype, rows, scratch)
         return
     a_row, c_row = kernel.pitch[step.rows], kernel.pitch[step.result]
     if step.parts > 1:
         a_row, c_row = step.inputs, step.units
-    gdb_multiply(
+    run_multiply(
         step.dtype, rows * step.parts, step.units, step.inputs,
         slots[step.rows] + step.column * size, a_row,
         slots[step.packed],
@@ -314,11 +288,11 @@ cdef const int64_t *run_sum(const int64_t *code, char **bases, char *scratch) no
         chunk += 7
     target = bases[code[4]] + code[5]
     if code[0] == DO_ROW:
-        gdb_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
+        run_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
     else:
-        gdb_weight_gradient(
+        run_weight_gradient(
             code[1], code[2], code[3], 0, code[2], chunks, rows, dy, dy_row, x, x_row, target,
-            code[6], 1, scratch + (40 * chunks + 63) // 64 * 64)
+            code[6], 1 | 2 * code[7], scratch + (40 * chunks + 63) // 64 * 64)
     return chunk
 
 
@@ -337,7 +311,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
             code = run_rows(code, bases)
         elif code[0] == DO_PACK:
             # PACK, type, source (base, offset, strides), rows, columns, target (base, offset).
-            gdb_pack(code[1], bases[code[2]] + code[3], code[4], code[5], code[6], code[7],
+            run_pack(code[1], bases[code[2]] + code[3], code[4], code[5], code[6], code[7],
                      bases[code[8]] + code[9])
             code += 10
         elif code[0] == DO_ZERO:
@@ -415,12 +389,12 @@ cdef class Program:
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):
     """Return how much memory a packed matrix takes."""
-    return gdb_packed_elements(dtype, inputs, units) * SIZES[dtype]
+    return packed_elements(dtype, inputs, units) * SIZES[dtype]
 
 
 def sum_scratch(int dtype, int64_t units, int64_t inputs, int64_t chunks):
     """Return how much scratch a MATRIX or ROW record takes."""
-    return 40 * chunks + 128 + gdb_weight_gradient_scratch(dtype, units, inputs)
+    return 40 * chunks + 128 + weight_gradient_scratch(dtype, units, inputs)
 
 
 def memory_of(uintptr_t handle):

@@ -30,3 +30,8 @@ cdef extern from "c/pointwise.h" nogil:
     )
     const char *gdb_instruction_set(int i)
     int gdb_use_instruction_set(const char *name)
+
+cdef void run_loop(
+    const gdb_loop *loop, char **slot, const int64_t *pitch, const int32_t *slot_dtype,
+    int64_t rows, void *scratch) noexcept nogil
+cdef int64_t loop_scratch(const gdb_loop *loop) noexcept nogil

@@ -14,6 +14,17 @@ LOADS = {"columns": 0, "spread": 1}
 STORES = {"assign": 0, "add": 1, "sum": 2, "max": 3}
 
 
+cdef void run_loop(
+    const gdb_loop *loop, char **slot, const int64_t *pitch, const int32_t *slot_dtype,
+    int64_t rows, void *scratch,
+) noexcept nogil:
+    gdb_run_loop(loop, slot, pitch, slot_dtype, rows, scratch)
+
+
+cdef int64_t loop_scratch(const gdb_loop *loop) noexcept nogil:
+    return gdb_loop_scratch(loop)
+
+
 def instruction_sets():
     """Return the names of the instruction sets that this processor can run, the best first."""
     names, i = [], 0

@@ -23,6 +23,43 @@ cdef extern from "c/products.h" nogil:
         int dtype, int64_t n, int64_t chunks, const int64_t *rows, const void **dy,
         const int64_t *dy_row, void *db, int accumulate)
 
+cdef int64_t packed_elements(int dtype, int64_t k, int64_t n) noexcept nogil:
+    return gdb_packed_elements(dtype, k, n)
+
+
+cdef void run_pack(
+    int dtype, const void *b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
+    void *packed,
+) noexcept nogil:
+    gdb_pack(dtype, b, row_stride, column_stride, k, n, packed)
+
+
+cdef void run_multiply(
+    int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *packed,
+    void *c, int64_t c_row, const void *bias, int accumulate,
+) noexcept nogil:
+    gdb_multiply(dtype, m, n, k, a, a_row, packed, c, c_row, bias, accumulate)
+
+
+cdef int64_t weight_gradient_scratch(int dtype, int64_t n, int64_t k) noexcept nogil:
+    return gdb_weight_gradient_scratch(dtype, n, k)
+
+
+cdef void run_weight_gradient(
+    int dtype, int64_t n, int64_t k, int64_t first, int64_t last, int64_t chunks,
+    const int64_t *rows, const void **dy, const int64_t *dy_row, const void **x,
+    const int64_t *x_row, void *dw, int64_t dw_row, int how, void *scratch,
+) noexcept nogil:
+    gdb_weight_gradient(
+        dtype, n, k, first, last, chunks, rows, dy, dy_row, x, x_row, dw, dw_row, how, scratch)
+
+
+cdef void run_bias_gradient(
+    int dtype, int64_t n, int64_t chunks, const int64_t *rows, const void **dy,
+    const int64_t *dy_row, void *db, int accumulate,
+) noexcept nogil:
+    gdb_bias_gradient(dtype, n, chunks, rows, dy, dy_row, db, accumulate)
+
 
 cdef int type_of(array) except -1:
     """Return the number of an array's type; its rows must be contiguous."""

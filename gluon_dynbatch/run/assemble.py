@@ -309,11 +309,11 @@ def parameter_spot(make: Assembler, segment: Any, number: int, dtype: str) -> Sp
 
 
 def _of_parameter(make: Assembler, kind: str, segment: Any, number: int, dtype: str) -> Spot:
-    parameter, first = segment.parameters[number], 0
+    parameter, before = segment.parameters[number], 0
     if isinstance(parameter, ParameterRows):
         parameter, first = parameter.parameter, parameter.start
-    row = int(np.prod(parameter.shape[1:]))
-    return make.base(kind, parameter, segment.context), first * row * itemsize(dtype)
+        before = first * int(np.prod(parameter.shape[1:]))
+    return make.base(kind, parameter, segment.context), before * itemsize(dtype)
 
 
 class _Sum(NamedTuple):

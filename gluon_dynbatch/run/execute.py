@@ -25,7 +25,7 @@ from ..native import resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
 from .assemble import Assembled, Base, Forward, Stretch, is_native
 from .dispatch import ONE_AT_A_TIME, Dispatcher
-from .memory import Memory
+from .memory import Memory, allocate
 from .profiling import PROFILER
 
 
@@ -41,7 +41,10 @@ class Buffers:
     """
 
     def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
-        self.arrays = [allocate(arena, rows) for arena, rows in zip(arenas, sizes)]
+        self.arrays = [
+            allocate((rows, arena.row_size), arena.dtype, arena.context)
+            for arena, rows in zip(arenas, sizes)
+        ]
         for array in self.arrays:
             zero(array._slice(0, 1))
         self._row_sizes = [arena.row_size for arena in arenas]
@@ -136,20 +139,6 @@ def add_to(total: NDArray, array: NDArray) -> None:
             ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
         )
     )
-
-
-def allocate(arena: Arena, rows: int) -> NDArray:
-    """Return memory for an arena, or say what needs how much."""
-    try:
-        return mx.nd.empty((rows, arena.row_size), ctx=arena.context, dtype=arena.dtype)
-    except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
-        raise LaunchError(
-            user_message(
-                f"no memory for {rows} rows of {arena.row_size} {arena.dtype} on {arena.context}: "
-                f"{error}",
-                advice="record less in one scope, for instance smaller minibatches",
-            )
-        ) from error
 
 
 def upload(index: np.ndarray, context: mx.Context) -> NDArray:

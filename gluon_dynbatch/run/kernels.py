@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ..kernel.expression import Slot, Weight
-from ..kernel.kernels import SegmentKernels, Wanted
 from ..kernel.columns import NotExpressed
 from ..kernel.express import express
+from ..kernel.expression import Slot, Weight
+from ..kernel.kernels import SegmentKernels, Wanted
 from ..kernel.step import Access, Kernel, Place, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise

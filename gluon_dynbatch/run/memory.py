@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, FrozenSet, List, Optional
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
+from ..errors import LaunchError, user_message
 from ..native import executing
 from .assemble import Assembled, Base, Item, Stretch
 
@@ -46,7 +47,7 @@ class Memory:
         for base in assembled.bases:
             array = known.get(base)
             if array is None and len(base) == 1:
-                array = mx.nd.empty((max(assembled.sizes[base[0]], 1),), dtype="uint8")
+                array = allocate((max(assembled.sizes[base[0]], 1),), "uint8", mx.cpu())
             elif array is None:
                 array = find(base)
             self.arrays[base] = array
@@ -87,6 +88,19 @@ class Memory:
                 name.encode(),
             )
         )
+
+
+def allocate(shape: Tuple[int, ...], dtype: str, context: mx.Context) -> NDArray:
+    """Return memory, or say what needs how much."""
+    try:
+        return mx.nd.empty(shape, ctx=context, dtype=dtype)
+    except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
+        raise LaunchError(
+            user_message(
+                f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
+                advice="record less in one scope, for instance smaller minibatches",
+            )
+        ) from error
 
 
 def address_of(array: NDArray) -> int:

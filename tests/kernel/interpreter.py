@@ -165,7 +165,7 @@ def interpret(expressed: Expressed, arrays: Arrays, heads: Sequence[np.ndarray])
         gradient = gradient.reshape(arrays[slot].shape)
         gradients[slot] = gradients.get(slot, 0) + gradient
 
-    for slot, node in found.every:
+    for slot, node, _ in found.every:
         add(slot, run.value(node).reshape(-1, arrays[slot].size).sum(axis=0))
     for weight, gradient, x in found.matrices:
         g = run.value(gradient).reshape(-1, weight.units)

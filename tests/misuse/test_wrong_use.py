@@ -204,10 +204,11 @@ def test_a_launch_that_fails_names_the_line_of_the_call(net, monkeypatch, compil
     def fail(segment):
         raise mx.MXNetError("out of memory, say")
 
-    if compiled:
-        with gdb.batching():
-            net(array(1, 4))
     with monkeypatch.context() as patch:
+        patch.setattr(RUNTIME.dispatcher, "native", False)
+        if compiled:
+            with gdb.batching():
+                net(array(1, 4))
         patch.setattr(RUNTIME.dispatcher, "executable", fail)
         with refused(gdb.LaunchError, "out of memory, say", "block: the_dense", late=True):
             with gdb.batching():

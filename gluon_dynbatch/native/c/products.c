@@ -133,10 +133,10 @@ int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k)
 void gdb_weight_gradient(int dtype, int64_t n, int64_t k, int64_t first, int64_t last,
                          int64_t chunks, const int64_t *rows, const void *const *dy,
                          const int64_t *dy_row, const void *const *x, const int64_t *x_row,
-                         void *dw, int64_t dw_row, int accumulate, void *scratch)
+                         void *dw, int64_t dw_row, int how, void *scratch)
 {
     products(dtype)->weight_gradient(n, k, first, last, chunks, rows, dy, dy_row, x, x_row, dw,
-                                     dw_row, accumulate, scratch);
+                                     dw_row, how, scratch);
 }
 
 void gdb_bias_gradient(int dtype, int64_t n, int64_t chunks, const int64_t *rows,

@@ -30,12 +30,15 @@ void gdb_multiply(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int
 /* Bytes of scratch that gdb_weight_gradient takes; each thread needs its own. */
 int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k);
 
+/* How a weight gradient is computed: added to dW; rows are skipped where X, not dY, is zero. */
+enum { GDB_ACCUMULATE = 1, GDB_SKIP_X = 2 };
+
 /* Rows first to last (excluded) of dW, n x k: the sum of dY^T X over chunks of rows, dY[i] being
  * rows[i] x n and X[i] rows[i] x k. A row that is zero in all of dY adds nothing, whatever X is. */
 void gdb_weight_gradient(int dtype, int64_t n, int64_t k, int64_t first, int64_t last,
                          int64_t chunks, const int64_t *rows, const void *const *dy,
                          const int64_t *dy_row, const void *const *x, const int64_t *x_row,
-                         void *dw, int64_t dw_row, int accumulate, void *scratch);
+                         void *dw, int64_t dw_row, int how, void *scratch);
 
 /* The sum of the rows of all chunks, or its addition to db. */
 void gdb_bias_gradient(int dtype, int64_t n, int64_t chunks, const int64_t *rows,

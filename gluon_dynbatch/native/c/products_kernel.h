@@ -231,8 +231,8 @@ INLINE int NAME(is_zero)(const REAL *row, int64_t n)
 TARGET static int64_t NAME(gather)(int64_t n, int64_t k, int64_t first, int64_t last,
                                    int64_t chunks, const int64_t *rows, const void *const *dy,
                                    const int64_t *dy_row, const void *const *x,
-                                   const int64_t *x_row, REAL *right, REAL *left, int64_t *chunk,
-                                   int64_t *row)
+                                   const int64_t *x_row, int how, REAL *right, REAL *left,
+                                   int64_t *chunk, int64_t *row)
 {
     int64_t filled = 0;
     for (; *chunk < chunks; ++*chunk, *row = 0)
@@ -240,7 +240,7 @@ TARGET static int64_t NAME(gather)(int64_t n, int64_t k, int64_t first, int64_t 
             const REAL *y = (const REAL *)dy[*chunk] + *row * dy_row[*chunk];
             const REAL *from = (const REAL *)x[*chunk] + *row * x_row[*chunk];
             if (filled == ROWS) return filled;
-            if (NAME(is_zero)(y, n)) continue;
+            if (how & GDB_SKIP_X ? NAME(is_zero)(from, k) : NAME(is_zero)(y, n)) continue;
             for (int64_t j = 0; j < k; j += NR)
                 NAME(pack)(from + j, 0, 1, 1, k - j < NR ? k - j : NR,
                            right + j * ROWS + filled * NAME(width)(k, j));
@@ -260,14 +260,15 @@ TARGET static void NAME(weight_gradient)(int64_t n, int64_t k, int64_t first, in
                                          int64_t chunks, const int64_t *rows,
                                          const void *const *dy, const int64_t *dy_row,
                                          const void *const *x, const int64_t *x_row, void *to,
-                                         int64_t dw_row, int accumulate, void *scratch)
+                                         int64_t dw_row, int how, void *scratch)
 {
+    int accumulate = how & GDB_ACCUMULATE;
     REAL *right = (REAL *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
     REAL *left = right + NAME(packed_elements)(ROWS, k);
     REAL *dw = (REAL *)to + first * dw_row;
     int64_t chunk = 0, row = 0, filled;
     do {
-        filled = NAME(gather)(n, k, first, last, chunks, rows, dy, dy_row, x, x_row, right, left,
+        filled = NAME(gather)(n, k, first, last, chunks, rows, dy, dy_row, x, x_row, how, right, left,
                               &chunk, &row);
         for (int64_t i = 0; i < last - first && (filled || !accumulate); i += HEIGHT * MR)
             NAME(block)(last - first - i < HEIGHT * MR ? last - first - i : HEIGHT * MR, k, filled,
