@@ -4,8 +4,9 @@ What is run: pair by pair, imperative and hybridized; batched by depth with conc
 batched by hand; by gluon_dynbatch; and, as a bound, the model's matrix products alone. How it is
 timed is told in `timing/contest.py`. Then two ragged workloads are trained, a tagger, also padded
 with a fused LSTM, and a binary Tree-LSTM. Memory and first minibatch are measured in processes of
-their own, then the cost of recording, and all is held against the bars (`speed/bars.py`). With --peers,
-none of this, but ours in turns with other systems (`peers/driver.py`). Without --data, --wikiner and --sst, samples are those of the built-in corpus.
+their own, then the cost of recording, and all is held against the bars (`speed/bars.py`). With
+--peers, nothing of this runs, but ours in turns with other systems (`peers/driver.py`). Without
+--data, --wikiner and --sst, samples are those of the built-in corpus.
 """
 
 from __future__ import annotations
@@ -100,17 +101,21 @@ def measure_here(
 
 def measure_peers(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, Any]) -> None:
     """Measure ours and the peers; write the figures as they come."""
-    if args.picture is not None:
-        raise UsageError("--picture: there is none of peers")
     batching_options(args)
     groups = content["peers"] = {"environment": environment(), "workloads": {}}
 
     def keep(workload: str, group: peers.Group) -> None:
-        groups["workloads"][workload] = group.as_json()
+        groups["workloads"][workload] = group
         if args.json is not None:
             write_json(args.json, content)
 
     peers.measure(args, argv, keep)
+
+
+def show_peers(content: Dict[str, Any]) -> None:
+    """Print what `measure_peers` has measured."""
+    for group in content["workloads"].values():
+        print(*peers.lines(group), sep="\n")
 
 
 def _show(title: str, outcomes: Sequence[contest.Outcome]) -> None:
@@ -132,6 +137,10 @@ def read(path: Path) -> Dict[str, Any]:
     """
 
     def understand(content: Dict[str, Any]) -> Dict[str, Any]:
+        if "peers" in content:
+            for group in content["peers"]["workloads"].values():
+                list(peers.lines(group))
+            return content
         for run in map(Run.from_json, content["runs"].values()):
             pictures.STYLES[run.pairs[0].rows[0].label]
         return {"settings": content["settings"], "runs": content["runs"]}
@@ -213,8 +222,12 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     if args.fresh is not None:
         figures = measure_fresh(args, read_pairs(args, ("train",)), *args.fresh)
         return write_json(args.collect, figures)
+    if args.picture is not None and args.peers is not None:
+        raise UsageError("--picture: there is none of --peers")
     if args.read is not None:
         content = read(args.read)
+        if "peers" in content:
+            return show_peers(content["peers"])
     else:
         private = ("fresh", "read", "collect")
         settings = {name: value for name, value in vars(args).items() if name not in private}

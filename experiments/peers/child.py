@@ -80,9 +80,7 @@ class Peer:
             values = self.predict(batches[0]).tolist()
         return {"values": values, "losses": [self.step(batch) for batch in batches]}
 
-    def time(
-        self, kind: str, size: int, warm: List[int], work: List[List[int]]
-    ) -> Dict[str, Any]:
+    def time(self, kind: str, size: int, warm: List[int], work: List[List[int]]) -> Dict[str, Any]:
         """Answer the request of this name."""
         run = self.predict if kind == "inference" else self.step
         batches = [[self.samples[i] for i in batch] for batch in work]

@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from relatedness.trees import Tree
 
-from .task import Sample, Task
+from .task import Task
 from .torch_common import PairsPeer, Tensor
 
 os.environ["DGLBACKEND"] = "pytorch"
 # DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.
 sys.modules["setuptools.extern"] = ModuleType("setuptools.extern")
-sys.modules["setuptools.extern.packaging"] = sys.modules["packaging"]
+sys.modules["setuptools.extern.packaging"] = packaging
 
 import dgl  # noqa: E402
 from dgl import function as fn  # noqa: E402
@@ -41,7 +41,9 @@ class Pairs(PairsPeer):
         heads = np.concatenate([tree.heads for tree in trees])
         children = np.flatnonzero(heads >= 0)
         parents = (heads + np.repeat(offsets, sizes))[children]
-        graph = dgl.graph((torch.from_numpy(children), torch.from_numpy(parents)), num_nodes=len(heads))
+        graph = dgl.graph(
+            (torch.from_numpy(children), torch.from_numpy(parents)), num_nodes=len(heads)
+        )
         x = functional.linear(
             self.p["embedding.weight"][torch.from_numpy(np.concatenate(words))],
             self.p["encoder.cell.i2h_weight"],
@@ -52,12 +54,15 @@ class Pairs(PairsPeer):
         graph.ndata["sums"] = x.new_zeros(len(x), 2 * hidden)
         for name in ("h", "c"):
             graph.ndata[name] = x.new_zeros(len(x), hidden)
-        dgl.prop_nodes_topo(graph, self.message, fn.sum("kept", "sums"), apply_node_func=self.node)
+        leaves, *above = dgl.topological_nodes_generator(graph)
+        graph.apply_nodes(self.node, leaves)
+        for nodes in above:
+            graph.pull(nodes, self.message, fn.sum("kept", "sums"), self.node)
         roots = np.array([tree.root for tree in trees]) + offsets
         return graph.ndata["h"][torch.from_numpy(roots)]
 
     def message(self, edges: Any) -> Dict[str, Tensor]:
-        """What children tell their parents, shape (edges, 2H)."""
+        """Make what children tell their parents, shape (edges, 2H)."""
         h, weight = edges.src["h"], self.p["encoder.cell.hf_weight"]
         forget = torch.addmm(edges.dst["x_forget"], h, weight.t()).sigmoid()
         return {"kept": torch.cat([h, forget * edges.src["c"]], 1)}

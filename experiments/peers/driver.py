@@ -7,6 +7,7 @@ thread for each library. All wait while one has its turn.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -20,7 +21,6 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 import mxnet as mx
 import numpy as np
 
-from command import UsageError
 from timing.contest import Contender, Outcome, Row, contest
 from timing.results import Column, Table
 
@@ -29,26 +29,36 @@ from .child import STEPS
 from .ours import runner_of
 from .registry import OURS, OWN, PEERS, Entry
 
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
-TOLERANCE = 1e-3
-#: Samples of a minibatch whose values are compared.
-COMPARED = 16
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+#: Samples in a minibatch whose values are compared with ours, and how far they may differ.
+COMPARED, TOLERANCE = 16, 1e-3
+#: What is known of one workload, as JSON takes it: ``outcomes`` of contests; ``peers``, what each
+#: says of itself and by how much it differs from ours; ``absent``, why some did not take part.
+Group = Dict[str, Any]
 
 
 class PeerError(RuntimeError):
-    """A process that does not answer; the message says why."""
+    """A peer that does not answer, or computes something else."""
 
 
-class Child:
-    """A process that answers requests; see `peers.child` for what they are.
+class Numbered(NamedTuple):
+    """A sample as the driver knows it: its number, and words where these are what is counted."""
+
+    number: int
+    words: Sequence[Any]
+
+
+class Remote(Contender):
+    """A contender in a process of its own, which answers requests; `peers.child` says which.
 
     Parameters
     ----------
-    command : sequence of str
-    environment : dict
-        All variables that the process has.
+    entry : Entry
+    workload : str
+    folder : pathlib.Path
+        Holds the task.
+    python : pathlib.Path
+        Runs the peers; ours runs in this environment.
 
     Attributes
     ----------
@@ -61,34 +71,46 @@ class Child:
         If it does not start.
     """
 
-    def __init__(self, command: Sequence[str], environment: Dict[str, str]) -> None:
-        self._said = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
+    most = None
+    repeats = mixes = False
+
+    def __init__(self, entry: Entry, workload: str, folder: Path, python: Path) -> None:
+        self.label = entry.label
+        self.runner: Any = SimpleNamespace(workload=SimpleNamespace(name=workload))
+        paths = [str(Path(__file__).resolve().parents[1])]
+        if entry is OWN:
+            python = Path(sys.executable)
+            paths += filter(None, [os.environ.get("PYTHONPATH")])
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
         try:
             self._process = subprocess.Popen(
-                command, env=environment, text=True, encoding="utf-8",
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                [str(python), "-m", "peers.child", entry.classes[workload], str(folder)],
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
             )  # fmt: skip
         except OSError as error:
             self._said.close()
-            raise PeerError(f"{command[0]} does not run ({error.strerror})") from None
+            raise PeerError(f"{python} does not run ({error.strerror}); see make peers") from None
         try:
             self.greeting = self._answer()
         except BaseException:
             self.close()
             raise
 
+    @property
+    def adapts(self) -> bool:  # noqa: D102
+        return self.label == OURS
+
+    def time(self, kind: str, work: Any, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+        first, *batches = ([s.number for s in batch] for batch in [*(warm or [[]]), *work])
+        figures = self.ask(do="time", kind=kind, size=size, warm=first, work=batches)
+        return self.row(work, size, figures.pop("seconds"))._replace(**figures)
+
     def ask(self, **request: Any) -> Dict[str, Any]:
         """Send a request, and wait for its answer."""
-        try:
-            self._stdin.write(json.dumps(request) + "\n")
-            self._stdin.flush()
-        except BrokenPipeError:
-            pass  # what it said before it ended is the error
+        with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the error
+            print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._answer()
-
-    @property
-    def _stdin(self) -> Any:
-        return self._process.stdin
 
     def _answer(self) -> Dict[str, Any]:
         line = self._process.stdout.readline()
@@ -96,124 +118,14 @@ class Child:
             status = self._process.wait()
             self._said.seek(0)
             last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
-            raise PeerError(last[0].strip() if last else f"ended with {status}")
-        answer: Dict[str, Any] = json.loads(line)
-        return answer
+            raise PeerError(last[0].strip() if last else f"its process ended with {status}")
+        return json.loads(line)
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait()
-        self._stdin.close()
-        self._process.stdout.close()
+        self._process.communicate()
         self._said.close()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-
-def start(entry: Entry, workload: str, folder: Path, python: Path) -> Child:
-    """Start the process of an entry of the registry for the task in a folder."""
-    experiments = str(Path(__file__).resolve().parents[1])
-    environment = {**os.environ, **ONE_THREAD, "OMP_WAIT_POLICY": "passive"}
-    paths = [experiments]
-    if entry is OWN:
-        python = Path(sys.executable)
-        paths += filter(None, [environment.get("PYTHONPATH")])
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    command = [str(python), "-m", "peers.child", entry.classes[workload], str(folder)]
-    return Child(command, environment)
-
-
-class Numbered(NamedTuple):
-    """A sample as the driver knows it: its number, and words where these are what is counted."""
-
-    number: int
-    words: Sequence[Any]
-
-
-class Remote(Contender):
-    """A contender that runs in a process of its own."""
-
-    def __init__(self, label: str, child: Child, workload: str, adapts: bool) -> None:
-        self.runner = SimpleNamespace(workload=SimpleNamespace(name=workload))  # type: ignore
-        self.label = label
-        self.child = child
-        self.most = None
-        self.repeats = self.mixes = False
-        self._adapts = adapts
-
-    @property
-    def adapts(self) -> bool:  # noqa: D102
-        return self._adapts
-
-    def time(self, kind: str, work: Any, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
-        batches = [[sample.number for sample in batch] for batch in [*work, *warm]]
-        first = batches[len(work)] if warm else []
-        figures = self.child.ask(
-            do="time", kind=kind, size=size, warm=first, work=batches[: len(work)]
-        )
-        row = self.row(work, size, figures.pop("seconds"))
-        return row._replace(**figures)
-
-
-class Group(NamedTuple):
-    """What came of one workload.
-
-    Attributes
-    ----------
-    outcomes : list of Outcome
-    greetings : dict
-        By label: ``version``, ``flags``, and how far the losses were the same as ours:
-        ``difference`` (the largest one, relative) over ``same_steps`` minibatches of training.
-    absent : dict
-        By label, why it did not take part.
-    """
-
-    outcomes: List[Outcome]
-    greetings: Dict[str, Dict[str, Any]]
-    absent: Dict[str, str]
-
-    def as_json(self) -> Dict[str, Any]:
-        """Give all figures as JSON takes them."""
-        return {**self._asdict(), "outcomes": [each.as_json() for each in self.outcomes]}
-
-    @classmethod
-    def from_json(cls, content: Dict[str, Any]) -> Group:
-        """Read what `as_json` gave."""
-        outcomes = [Outcome.from_json(each) for each in content["outcomes"]]
-        return cls(outcomes, content["greetings"], content["absent"])
-
-    def table(self, outcome: Outcome) -> Table:
-        """Lay out one contest; the last columns are how many times as fast as each ours is."""
-        columns = (
-            Column("name"), Column("version"), Column("per second", ",.0f"), Column("quartiles"),
-            Column("ours is so many times as fast", ".2f"), Column("quartiles"),
-        )  # fmt: skip
-        rows = []
-        for label in outcome.by_label:
-            rate, ratio = outcome.spread(label), outcome.ratio(label, OURS)
-            rows.append((label, self.greetings[label]["version"], rate.median,
-                         rate.quartiles(",.0f"), ratio.median, ratio.quartiles(".2f")))  # fmt: skip
-        unit = "pairs" if outcome.workload == "pairs" else "words"
-        title = f"{outcome.workload}, {outcome.kind}, minibatches of {outcome.batch_size}: {unit}"
-        return Table(title, columns, rows)
-
-    def notes(self) -> Iterator[str]:
-        """Say with which flags each ran, and who did not."""
-        for label, each in self.greetings.items():
-            same = ""
-            if label != OURS:
-                same = (
-                    f"; losses differ from ours by {each['difference']:.0e} at most, in "
-                    f"{each['same_steps']} of {STEPS} steps of training compared"
-                )
-            yield f"{label}: {each['flags']}{same}"
-        for label, reason in self.absent.items():
-            yield f"{label} is left out: {reason}"
 
 
 def measure(
@@ -223,93 +135,111 @@ def measure(
     for workload in ("pairs", *args.workloads):
         with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
             folder = Path(name)
-            numbered, draw = publish(workload, args, argv, folder)
-            remotes, group = gather(args, workload, numbered, folder, stack)
+            samples, draw = publish(workload, args, argv, folder)
+            remotes, group = gather(args, workload, len(samples), folder, stack)
+            kinds, sizes, turns = ["training"], [args.workload_size], {}
             if workload == "pairs":
-                kinds, sizes, turns = ("inference", "training"), args.batch_sizes, {}
+                kinds, sizes = ["inference", "training"], args.batch_sizes
                 turns["seconds"] = args.seconds
             else:
-                kinds, sizes = ("training",), [args.workload_size]
-                turns = {"count": args.workload_minibatches}
+                turns["count"] = args.workload_minibatches
             for size in sizes:
                 for kind in kinds:
                     outcome = contest(
                         remotes, draw(size), kind, size, args.rounds, args.warmup, **turns
                     )
-                    group.outcomes.append(outcome)
-                    print(group.table(outcome).markdown(), flush=True)
+                    group["outcomes"].append(outcome.as_json())
             keep(workload, group)
-            print(*group.notes(), sep="\n", end="\n\n", flush=True)
+            print(*lines(group), sep="\n", flush=True)
 
 
 def publish(
     workload: str, args: argparse.Namespace, argv: Sequence[str], folder: Path
 ) -> Tuple[List[Numbered], Callable[[int], Iterator[List[Numbered]]]]:
-    """Write the task of a workload into a folder.
-
-    Returns
-    -------
-    samples : list of Numbered
-    draw : callable
-        Gives minibatches of a size without end.
-    """
+    """Write the task of a workload; return its samples, and what draws minibatches of a size."""
     made = runner_of(workload, args).workload
     task = tasks.plain(made, argv)
     tasks.write(task, folder)
     mx.nd.waitall()  # see `speed.fresh`: a process is started next
-    words = [s["words"] if workload != "pairs" else (None,) for s in task.samples]
-    numbered = [Numbered(*each) for each in enumerate(words)]
-    plain = made._replace(samples=numbered)
-    return numbered, lambda size: plain.minibatches(min(size, len(numbered)), args.seed)
+    words = [sample["words"] if workload != "pairs" else (None,) for sample in task.samples]
+    samples = [Numbered(*each) for each in enumerate(words)]
+    drawing = made._replace(samples=samples)
+    return samples, lambda size: drawing.minibatches(size, args.seed)
 
 
 def gather(
-    args: argparse.Namespace,
-    workload: str,
-    samples: Sequence[Numbered],
-    folder: Path,
-    stack: ExitStack,
+    args: argparse.Namespace, workload: str, samples: int, folder: Path, stack: ExitStack
 ) -> Tuple[List[Remote], Group]:
-    """Start ours and all peers that know a workload; compare what they compute."""
-    count = min(COMPARED, len(samples) // STEPS)
-    work = np.arange(STEPS * count).reshape(STEPS, count).tolist()
-    group = Group([], {}, {})
-    remotes = []
-    ours: Dict[str, Any] = {}
+    """Start ours and all peers that know a workload; leave out who does not compute the same."""
+    size = min(COMPARED, samples // STEPS)
+    work = np.arange(STEPS * size).reshape(STEPS, size).tolist()
+    group: Group = {"outcomes": [], "peers": {}, "absent": {}}
+    remotes: List[Remote] = []
+    expected: Dict[str, Any] = {}
     for entry in (OWN, *(PEERS[name] for name in args.peers)):
         if workload not in entry.classes:
             continue
         try:
-            child = start(entry, workload, folder, args.peers_python)
-            stack.enter_context(child)
-            found = child.ask(do="check", work=work)
-            ours = ours or found
-            child.greeting["difference"] = difference(found, ours, child.greeting["same_steps"])
+            remote = Remote(entry, workload, folder, args.peers_python)
+            stack.callback(remote.close)
+            found = remote.ask(do="check", work=work)
+            expected = expected or found
+            remote.greeting["difference"] = difference(found, expected, remote.greeting)
         except PeerError as error:
             if entry is OWN:
                 raise
-            group.absent[entry.label] = str(error)
-            continue
-        group.greetings[entry.label] = child.greeting
-        remotes.append(Remote(entry.label, child, workload, entry is OWN))
-    if len(remotes) == 1:
-        raise UsageError(f"--peers: none for {workload}: {'; '.join(group.notes())}")
+            group["absent"][entry.label] = str(error)
+        else:
+            group["peers"][entry.label] = remote.greeting
+            remotes.append(remote)
     return remotes, group
 
 
-def difference(found: Dict[str, Any], ours: Dict[str, Any], steps: int) -> float:
-    """Compare the answers to the request "check"; return how far losses differ, relatively.
+def difference(found: Dict[str, Any], expected: Dict[str, Any], greeting: Dict[str, Any]) -> float:
+    """Compare answers to the request "check"; return the largest relative difference.
 
     Raises
     ------
     PeerError
         If it is more than `TOLERANCE`.
     """
-    losses, expected = (np.array(each["losses"][:steps]) for each in (found, ours))
-    worst = float(np.abs(losses / expected - 1).max())
-    if ours["values"] is not None:
-        values = np.abs(np.array(found["values"]) - np.array(ours["values"]))
-        worst = max(worst, float(values.max() / np.abs(ours["values"]).max()))
-    if not worst <= TOLERANCE:
-        raise PeerError(f"losses {losses.tolist()} instead of {expected.tolist()}")
+    steps = greeting["same_steps"]
+    compared = [(expected["losses"][:steps], found["losses"][:steps])]
+    if expected["values"] is not None:
+        compared.append((expected["values"], found["values"]))
+    apart = [np.abs(np.subtract(theirs, own)).max() / np.abs(own).max() for own, theirs in compared]
+    worst = float(np.max(apart))
+    if not worst <= TOLERANCE:  # NaN is not
+        raise PeerError(f"its losses are {found['losses']} instead of {expected['losses']}")
     return worst
+
+
+def lines(group: Group) -> Iterator[str]:
+    """Write tables, with which flags each ran, and who did not."""
+    for outcome in map(Outcome.from_json, group["outcomes"]):
+        yield table(outcome, group["peers"]).markdown()
+    for label, each in group["peers"].items():
+        same = "" if label == OURS else (
+            f"; losses of {each['same_steps']} steps of training differ from ours by "
+            f"{each['difference']:.0e} at most"
+        )  # fmt: skip
+        yield f"- {label}: {each['flags']}{same}"
+    for label, reason in group["absent"].items():
+        yield f"- {label} is left out: {reason}"
+    yield ""
+
+
+def table(outcome: Outcome, peers: Dict[str, Any]) -> Table:
+    """Lay out a contest; the last columns are how many times as fast as each ours is."""
+    unit = "pairs" if outcome.workload == "pairs" else "words"
+    columns = (
+        Column("name"), Column("version"), Column(f"{unit}/s", ",.0f"), Column("quartiles"),
+        Column("ours / it", ".2f"), Column("quartiles"),
+    )  # fmt: skip
+    rows: List[Tuple[Any, ...]] = []
+    for label in outcome.by_label:
+        rate, ratio = outcome.spread(label), outcome.ratio(label, OURS)
+        rows.append((label, peers[label]["version"], rate.median, rate.quartiles(",.0f"),
+                     ratio.median, ratio.quartiles(".2f")))  # fmt: skip
+    title = f"{outcome.workload}, {outcome.kind}, minibatches of {outcome.batch_size}"
+    return Table(title, columns, rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List, Tuple
+from itertools import islice
+from typing import Any, Iterator, List, Tuple
 
 import dynet as dy
 import numpy as np
@@ -43,21 +44,21 @@ class Pairs(DynetPeer):
         c = dy.esum(kept)
         return dy.cmult(dy.pick_range(both, size, 2 * size), dy.tanh(c)), c
 
-    def root(self, words: List[int], tree: Tree) -> dy.Expression:
-        """State of a sentence."""
-        weight, bias = self.p["encoder.cell.i2h_weight"], self.p["encoder.cell.i2h_bias"]
-        states: List[Any] = [None] * len(words)
+    def root(self, tree: Tree, inputs: Iterator[dy.Expression]) -> dy.Expression:
+        """State of a sentence; takes the gates of its words from `inputs`."""
+        x = list(islice(inputs, len(tree.heads)))
+        states: List[Any] = [None] * len(x)
         for i in tree.order:
-            x = dy.affine_transform([bias, weight, self.vector(words[i])])
-            states[i] = self.node(x, [states[k] for k in tree.children[i]])
+            states[i] = self.node(x[i], [states[k] for k in tree.children[i]])
         return states[tree.root][0]
 
     def scores(self, batch: Minibatch) -> dy.Expression:
         """Log-probabilities of the scores, shape (CLASSES,), batched."""
         p = self.p
+        words = [word for side in (0, 1) for s in batch for word in s[0][side]]
+        x = self.inputs(words, p["encoder.cell.i2h_bias"], p["encoder.cell.i2h_weight"])
         left, right = (
-            dy.concatenate_to_batch([self.root(s[0][side], s[1][side]) for s in batch])
-            for side in (0, 1)
+            dy.concatenate_to_batch([self.root(s[1][side], x) for s in batch]) for side in (0, 1)
         )
         hidden = dy.affine_transform(
             [p["similarity.hidden_bias"], p["similarity.angle_weight"], dy.cmult(left, right),

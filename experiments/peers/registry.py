@@ -25,12 +25,20 @@ OWN = Entry(OURS, dict.fromkeys(("pairs", "sequences", "sst"), "peers.ours:Ours"
 PEERS = {
     "dynet": Entry(
         "DyNet, basic operations",
-        {"pairs": "peers.dynet_pairs:Pairs", "sequences": "peers.dynet_tagger:Tagger", "sst": "peers.dynet_sst:Trees"},
+        {
+            "pairs": "peers.dynet_pairs:Pairs",
+            "sequences": "peers.dynet_tagger:Tagger",
+            "sst": "peers.dynet_sst:Trees",
+        },
     ),
     "dynet-lstm": Entry("DyNet, LSTM node", {"sequences": "peers.dynet_tagger:NodeTagger"}),
     "torch": Entry(
         "PyTorch by hand",
-        {"pairs": "peers.torch_pairs:Pairs", "sequences": "peers.torch_tagger:Tagger", "sst": "peers.torch_sst:Trees"},
+        {
+            "pairs": "peers.torch_pairs:Pairs",
+            "sequences": "peers.torch_tagger:Tagger",
+            "sst": "peers.torch_sst:Trees",
+        },
     ),
     "torchfold": Entry("torchfold", {"pairs": "peers.torchfold_pairs:Pairs"}),
     "dgl": Entry("DGL", {"pairs": "peers.dgl_pairs:Pairs"}),

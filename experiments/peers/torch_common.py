@@ -1,4 +1,4 @@
-"""What the peers that run on PyTorch share: parameters, AdaGrad, the head for pairs of sentences."""
+"""What the peers on PyTorch share: parameters, AdaGrad, the head for pairs of sentences."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ class PairsPeer(TorchPeer):
         hidden = linear(
             left * right, p["similarity.angle_weight"], p["similarity.hidden_bias"]
         ) + linear((left - right).abs(), p["similarity.distance_weight"])
-        scores = linear(
-            hidden.sigmoid(), p["similarity.score_weight"], p["similarity.score_bias"]
-        )
+        scores = linear(hidden.sigmoid(), p["similarity.score_weight"], p["similarity.score_bias"])
         return scores.log_softmax(1)
 
     def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102

@@ -1,4 +1,4 @@
-"""PyTorch by hand: the Tree-LSTM over levels of the whole minibatch, products as wide as they can be."""
+"""PyTorch by hand: the Tree-LSTM over levels of the whole minibatch."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ class Trees(TorchPeer):
         order, inner, leaves, parts = plan(*(np.where(n < 0, -1, n + offsets) for n in nodes))
         h = self.states(words[order[sum(inner) :]], inner, leaves, parts)
         scores = functional.linear(h, self.p["score.weight"], self.p["score.bias"])
-        losses = functional.cross_entropy(
-            scores, torch.from_numpy(labels[order]), reduction="none"
-        )
+        losses = functional.cross_entropy(scores, torch.from_numpy(labels[order]), reduction="none")
         weights = np.repeat(1 / (sizes * len(sizes)), sizes).astype(np.float32)
         return losses @ torch.from_numpy(weights[order])
 
@@ -93,7 +91,9 @@ class Trees(TorchPeer):
         """States h of all nodes in the order of the plan."""
         p = self.p
         vectors = p["embedding.weight"][torch.from_numpy(words)]
-        i, o, u = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"]).chunk(3, 1)
+        i, o, u = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"]).chunk(
+            3, 1
+        )
         c = i.sigmoid() * u.tanh()
         h = o.sigmoid() * c.tanh()
         ends = list(zip(h.split(leaves), c.split(leaves)))
@@ -105,9 +105,7 @@ class Trees(TorchPeer):
             states = [(h, c), ends[level]]
         return torch.cat(done[::-1])
 
-    def join(
-        self, states: Sequence[Tuple[Tensor, Tensor]], parts: Tensor
-    ) -> Tuple[Tensor, Tensor]:
+    def join(self, states: Sequence[Tuple[Tensor, Tensor]], parts: Tensor) -> Tuple[Tensor, Tensor]:
         """States of inner nodes from those of their parts, by numbers among all these states."""
         h, c = (torch.cat(each).index_select(0, parts) for each in zip(*states))
         pairs = len(parts) // 2
