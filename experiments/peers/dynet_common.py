@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
-from typing import Any, Iterator, Sequence
+from typing import Any
 
 import dynet_config
 
-dynet_config.set(autobatch=1, mem=1024, random_seed=1)  # before dynet is imported, which reads it
+# DyNet reads its settings when it is imported, so all others import it from here.
+assert "dynet" not in sys.modules
+dynet_config.set(autobatch=1, mem=1024, random_seed=1)
 
 import dynet as dy  # noqa: E402
 
@@ -21,7 +24,7 @@ EPSILON = 1e-7
 class DynetPeer(Peer):
     """A model of expressions, with parameters in ``self.p`` by name; a subclass has its loss."""
 
-    flags = "--dynet-autobatch 1, products of inputs batched by hand"
+    flags = "--dynet-autobatch 1"
 
     def __init__(self, task: Task) -> None:
         self.version = f"DyNet {version('dyNET38')}"
@@ -34,15 +37,9 @@ class DynetPeer(Peer):
         self.trainer.set_clip_threshold(0)
         super().__init__(task)
 
-    def inputs(self, words: Sequence[int], *layer: dy.Expression) -> Iterator[dy.Expression]:
-        """Give the vector of each word of a minibatch, or bias + weight * vector for a `layer`.
-
-        Looked up and multiplied as one batch: autobatching would gather the words one by one, and
-        take twice as long for the whole model. Vectors are not trained.
-        """
-        vectors = dy.lookup_batch(self.words, words, update=False)
-        made = dy.affine_transform([*layer, vectors]) if layer else vectors
-        return (dy.pick_batch_elem(made, i) for i in range(len(words)))
+    def vector(self, word: int) -> dy.Expression:
+        """Look a word up; vectors are not trained."""
+        return dy.lookup(self.words, word, update=False)
 
     def loss(self, batch: Minibatch) -> dy.Expression:
         """Mean of the losses of a minibatch's samples."""
@@ -57,8 +54,12 @@ class DynetPeer(Peer):
         return value
 
     def reset(self) -> None:  # noqa: D102
+        dy.renew_cg()
+        weight = next(iter(self.p.values()))
+        # DyNet lets weights decay by a common factor that it keeps apart from them.
+        factor = abs(weight.npvalue()).max() / abs(weight.as_array()).max()
         for name, value in self.first.items():
-            self.p[name].set_value(value)
+            self.p[name].set_value(value / factor)
 
 
 def rows(x: dy.Expression, count: int) -> Any:

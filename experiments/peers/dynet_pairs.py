@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
-from typing import Any, Iterator, List, Tuple
+from typing import Any, List, Tuple
 
-import dynet as dy
 import numpy as np
 
 from relatedness.trees import Tree
 
 from .child import Minibatch
-from .dynet_common import DynetPeer
-from .task import Sample
+from .dynet_common import DynetPeer, dy, rows
+from .task import Sample, Task
 
 State = Tuple[dy.Expression, dy.Expression]
 
@@ -21,44 +19,48 @@ State = Tuple[dy.Expression, dy.Expression]
 class Pairs(DynetPeer):
     """The Tree-LSTM node by node; roots of a minibatch are joined for the head."""
 
+    def __init__(self, task: Task) -> None:
+        # Only nodes with children need the forget gate's part.
+        parameters = dict(task.parameters)
+        for name in ("weight", "bias"):
+            value = parameters.pop(f"encoder.cell.i2h_{name}")
+            parts = np.split(value, [len(value) // 4])
+            parameters[f"forget_{name}"], parameters[f"rest_{name}"] = parts
+        super().__init__(task._replace(parameters=parameters))
+
     def prepare(self, sample: Sample) -> Any:  # noqa: D102
         trees = list(map(Tree.from_heads, sample["heads"]))
         entropy = sum(t * math.log(t) for t in sample["target"] if t)
         return sample["words"], trees, sample["target"], entropy
 
-    def node(self, x: dy.Expression, children: List[State]) -> State:
-        """States of a word from its gates, shape (4H,), and the states of its children."""
-        p, size = self.p, x.dim()[0][0] // 4
-        rest = dy.pick_range(x, size, 4 * size)
+    def node(self, word: int, children: List[State]) -> State:
+        """States of a word from those of its children."""
+        p, x = self.p, self.vector(word)
+        terms = [p["rest_bias"], p["rest_weight"], x]
         if children:
-            h_sum = dy.esum([h for h, _ in children])
-            rest = dy.affine_transform([rest, p["encoder.cell.h2h_weight"], h_sum])
-        both = dy.logistic(dy.pick_range(rest, 0, 2 * size))
-        update = dy.tanh(dy.pick_range(rest, 2 * size, 3 * size))
-        kept = [dy.cmult(dy.pick_range(both, 0, size), update)]
+            h_sum = dy.esum([h for h, _ in children]) if len(children) > 1 else children[0][0]
+            terms += [p["encoder.cell.h2h_weight"], h_sum]
+        i, o, u = rows(dy.affine_transform(terms), 3)
+        c = dy.cmult(dy.logistic(i), dy.tanh(u))
         if children:
-            x_forget = dy.pick_range(x, 0, size)
-            for h, c in children:
-                gate = dy.affine_transform([x_forget, p["encoder.cell.hf_weight"], h])
-                kept.append(dy.cmult(dy.logistic(gate), c))
-        c = dy.esum(kept)
-        return dy.cmult(dy.pick_range(both, size, 2 * size), dy.tanh(c)), c
+            x_forget = dy.affine_transform([p["forget_bias"], p["forget_weight"], x])
+            gates = [x_forget + p["encoder.cell.hf_weight"] * h for h, _ in children]
+            c = dy.esum([c, *(dy.cmult(dy.logistic(g), k) for g, (_, k) in zip(gates, children))])
+        return dy.cmult(dy.logistic(o), dy.tanh(c)), c
 
-    def root(self, tree: Tree, inputs: Iterator[dy.Expression]) -> dy.Expression:
-        """State of a sentence; takes the gates of its words from `inputs`."""
-        x = list(islice(inputs, len(tree.heads)))
-        states: List[Any] = [None] * len(x)
+    def root(self, words: List[int], tree: Tree) -> dy.Expression:
+        """State of a sentence."""
+        states: List[Any] = [None] * len(words)
         for i in tree.order:
-            states[i] = self.node(x[i], [states[k] for k in tree.children[i]])
+            states[i] = self.node(words[i], [states[k] for k in tree.children[i]])
         return states[tree.root][0]
 
     def scores(self, batch: Minibatch) -> dy.Expression:
         """Log-probabilities of the scores, shape (CLASSES,), batched."""
         p = self.p
-        words = [word for side in (0, 1) for s in batch for word in s[0][side]]
-        x = self.inputs(words, p["encoder.cell.i2h_bias"], p["encoder.cell.i2h_weight"])
         left, right = (
-            dy.concatenate_to_batch([self.root(s[1][side], x) for s in batch]) for side in (0, 1)
+            dy.concatenate_to_batch([self.root(s[0][side], s[1][side]) for s in batch])
+            for side in (0, 1)
         )
         hidden = dy.affine_transform(
             [p["similarity.hidden_bias"], p["similarity.angle_weight"], dy.cmult(left, right),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import Any, Iterator, List
+from typing import Any, List
 
-import dynet as dy
 import numpy as np
 
 from .child import Minibatch
-from .dynet_common import DynetPeer, rows
+from .dynet_common import DynetPeer, dy, rows
 from .task import Sample, Task
 
 SIDES = ("forwards", "backwards")
@@ -33,18 +31,15 @@ class Tagger(DynetPeer):
     def prepare(self, sample: Sample) -> Any:  # noqa: D102
         return sample["words"], sample["tags"]
 
-    def reads(self, side: str, words: List[int]) -> Iterator[dy.Expression]:
-        """Give what a cell reads of each word of a minibatch: gates."""
-        return self.inputs(words, self.p[f"{side}.bias"], self.p[f"{side}.i2h_weight"])
-
-    def read(self, side: str, words: List[dy.Expression]) -> List[dy.Expression]:
+    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:
         """States h of the words of a sentence, in the order they are read."""
-        weight = self.p[f"{side}.h2h_weight"]
+        p = self.p
+        weights = [p[f"{side}.{name}"] for name in ("bias", "i2h_weight", "h2h_weight")]
         states: List[dy.Expression] = []
         c = None
-        for x in words:
-            gates = dy.affine_transform([x, weight, states[-1]]) if states else x
-            i, f, u, o = rows(gates, 4)
+        for x in vectors:
+            terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
+            i, f, u, o = rows(dy.affine_transform(terms), 4)
             made = dy.cmult(dy.logistic(i), dy.tanh(u))
             c = made if c is None else made + dy.cmult(dy.logistic(f), c)
             states.append(dy.cmult(dy.logistic(o), dy.tanh(c)))
@@ -52,11 +47,10 @@ class Tagger(DynetPeer):
 
     def loss(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
         states: List[dy.Expression] = []
-        words = [word for sample in batch for word in sample[0]]
-        inputs = [self.reads(side, words) for side in SIDES]
-        for _, tags in batch:
-            ahead, back = (list(islice(each, len(tags))) for each in inputs)
-            ahead, back = self.read("forwards", ahead), self.read("backwards", back[::-1])
+        for words, _ in batch:
+            vectors = [self.vector(word) for word in words]
+            ahead = self.read("forwards", vectors)
+            back = self.read("backwards", vectors[::-1])
             states += [dy.concatenate([a, b]) for a, b in zip(ahead, back[::-1])]
         tags = [tag for sample in batch for tag in sample[1]]
         weights = [1 / (len(s[1]) * len(batch)) for s in batch for _ in s[1]]
@@ -70,7 +64,7 @@ class Tagger(DynetPeer):
 class NodeTagger(Tagger):
     """The same with ``CompactVanillaLSTMBuilder``, whose step is three operations of DyNet's."""
 
-    flags = "--dynet-autobatch 1, CompactVanillaLSTMBuilder"
+    flags = f"{Tagger.flags}, CompactVanillaLSTMBuilder"
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -90,9 +84,6 @@ class NodeTagger(Tagger):
         parameter.set_value(self.first[name])
         self.p[name] = parameter
 
-    def reads(self, side: str, words: List[int]) -> Iterator[dy.Expression]:  # noqa: D102
-        return self.inputs(words)
-
-    def read(self, side: str, words: List[dy.Expression]) -> List[dy.Expression]:  # noqa: D102
-        found: List[dy.Expression] = self.builders[side].initial_state().transduce(words)
+    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:  # noqa: D102
+        found: List[dy.Expression] = self.builders[side].initial_state().transduce(vectors)
         return found

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from baselines.levels import steps_up
+
 from .child import Minibatch
 from .task import Sample
 from .torch_common import Tensor, TorchPeer
@@ -35,14 +37,7 @@ class Plan(NamedTuple):
 
 def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Plan:
     """Plan a minibatch; roots have -1 as parent, leaves as children. Shape (nodes,), each."""
-    depths = np.zeros(len(parents), np.int64)
-    places, above = np.arange(len(parents)), parents
-    while True:  # one step towards the root for all that are not there yet
-        goes_on = above >= 0
-        places, above = places[goes_on], parents[above[goes_on]]
-        if not len(places):
-            break
-        depths[places] += 1
+    depths = steps_up(parents, np.arange(len(parents)))
     is_leaf = left < 0
     order = np.lexsort((depths, is_leaf))
     count = depths.max() + 1
