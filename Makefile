@@ -24,13 +24,19 @@ TEST_PROCESSES ?= 2
 FUZZ_MINUTES ?= 10
 FUZZ_SEED ?=
 
-.PHONY: help demo test lint bench fuzz clean
+# Other systems to compare with, in an environment of their own; see `peers` below.
+PEERS := .venv-peers
+PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
+PEERS_OPTIONS ?= --warmup 20
+
+.PHONY: help demo test lint bench peers fuzz clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
 	@echo "make bench  speed, memory and costs against the bars, one and two threads (half an hour)"
+	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make clean  remove the environment and everything built"
 
@@ -47,6 +53,10 @@ lint: $(NATIVE)
 bench: $(NATIVE)
 	$(BIN)/python experiments/benchmark.py --threads 1,2 --batch-sizes 1,8,64,256,1024 \
 	  --warmup 20 --json runs/benchmark.json --picture runs/benchmark.png
+
+# Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".
+peers: $(NATIVE) $(PEERS_STAMP)
+	$(BIN)/python experiments/benchmark.py --peers --json runs/peers.json $(PEERS_OPTIONS)
 
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
@@ -77,10 +87,22 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip check
 	@touch $@
 
+$(PEERS_STAMP): experiments/peers/requirements.txt
+	@case "$(PYTHON_VERSION)" in \
+	  3.11) ;; \
+	  *) $(call STOP,the peers are pinned for Python 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose it with: make PYTHON=python3.11 peers) ;; \
+	esac
+	rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet pip==25.0.1
+	$(PEERS)/bin/python -m pip install --quiet -r experiments/peers/requirements.txt
+	$(PEERS)/bin/python -m pip check
+	@touch $@
+
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/c/*)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info gluon_dynbatch/native/*.so gluon_dynbatch/native/*.c .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,8 @@ What is run: pair by pair, imperative and hybridized; batched by depth with conc
 batched by hand; by gluon_dynbatch; and, as a bound, the model's matrix products alone. How it is
 timed is told in `timing/contest.py`. Then two ragged workloads are trained, a tagger, also padded
 with a fused LSTM, and a binary Tree-LSTM. Memory and first minibatch are measured in processes of
-their own, then the cost of recording, and all is held against the bars (`speed/bars.py`). Without
+their own, then the cost of recording, and all is held against the bars (`speed/bars.py`). With
+--peers, nothing of this runs, but ours in turns with other systems (`peers/driver.py`). Without
 --data, --wikiner and --sst, samples are those of the built-in corpus.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Sequence
 
 from command import UsageError, run_program
+from peers import driver as peers
 from relatedness.assembly import read_pairs
 from relatedness.data import DataError
 from relatedness.options import batching_options
@@ -97,6 +99,25 @@ def measure_here(
         keep(run.as_json())
 
 
+def measure_peers(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, Any]) -> None:
+    """Measure ours and the peers; write the figures as they come."""
+    batching_options(args)
+    groups = content["peers"] = {"environment": environment(), "workloads": {}}
+
+    def keep(workload: str, group: peers.Group) -> None:
+        groups["workloads"][workload] = group
+        if args.json is not None:
+            write_json(args.json, content)
+
+    peers.measure(args, argv, keep)
+
+
+def show_peers(content: Dict[str, Any]) -> None:
+    """Print what `measure_peers` has measured."""
+    for group in content["workloads"].values():
+        print(*peers.lines(group), sep="\n")
+
+
 def _show(title: str, outcomes: Sequence[contest.Outcome]) -> None:
     """Print what has just been measured."""
     print(f"\n{contest.speed_table(title, outcomes).markdown()}", flush=True)
@@ -116,6 +137,10 @@ def read(path: Path) -> Dict[str, Any]:
     """
 
     def understand(content: Dict[str, Any]) -> Dict[str, Any]:
+        if "peers" in content:
+            for group in content["peers"]["workloads"].values():
+                list(peers.lines(group))
+            return content
         for run in map(Run.from_json, content["runs"].values()):
             pictures.STYLES[run.pairs[0].rows[0].label]
         return {"settings": content["settings"], "runs": content["runs"]}
@@ -197,12 +222,18 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     if args.fresh is not None:
         figures = measure_fresh(args, read_pairs(args, ("train",)), *args.fresh)
         return write_json(args.collect, figures)
+    if args.picture is not None and args.peers is not None:
+        raise UsageError("--picture: there is none of --peers")
     if args.read is not None:
         content = read(args.read)
+        if "peers" in content:
+            return show_peers(content["peers"])
     else:
         private = ("fresh", "read", "collect")
         settings = {name: value for name, value in vars(args).items() if name not in private}
         content = {"settings": settings, "rules": contest.__doc__, "runs": {}}
+        if args.peers is not None:
+            return measure_peers(args, argv, content)
         args.json = args.collect or args.json
         measure(args, argv, content)
         if args.collect is not None:
@@ -219,7 +250,8 @@ def main(argv: Any = None) -> int:
     """Run the program."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = options.parse(argv, __doc__.splitlines()[0])
-    return run_program(lambda: run(args, argv), DataError, WorkloadError, FreshError, ResultsError)
+    return run_program(lambda: run(args, argv), DataError, WorkloadError, FreshError, ResultsError,
+                       peers.PeerError)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import scope as batch_module
-from gluon_dynbatch.cache import PlanCache
-from gluon_dynbatch.plan import check as plan_check
-from gluon_dynbatch.plan import make
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Cells, array, attached, cell, check_invariants, equal, run_tree
-from tests.common import ALL, leaves
+from tests.cells import Cells, array, attached, cell, check_invariants, run_tree
+from tests.common import ALL
 from tests.fuzz.harness import ExcusedError, compare
 from tests.fuzz.programs import programs
 from tests.strategies import MODELS, examples, sequence_batches, tree_batches
@@ -110,27 +106,6 @@ def test_max_rows_limits_every_launch(program, granularity, max_rows):
     batch = check_against_loop(program.fn, program.samples, program.params, **options)
     for launch in batch.plan.launches if batch.plan else ():
         assert launch.rows <= max_rows or len(launch.units) == 1
-
-
-def test_rows_that_nobody_reads_change_nothing(monkeypatch):
-    """Numbers of rows are rounded up from 256 on; here all are, so that small programs will do."""
-    for module in (make, plan_check):
-        monkeypatch.setattr(module, "spare_rows", lambda rows: -rows % 8)
-    monkeypatch.setattr(batch_module.RUNTIME, "plans", PlanCache())
-    spare = []
-
-    @examples(30)
-    @given(MODELS)
-    def run(program):
-        wanted = leaves([program.fn(sample) for sample in program.samples])
-        with gdb.batching(granularity="operator", policy="search") as batch:
-            got = [program.fn(sample) for sample in program.samples]
-        equal(leaves(got), wanted, 1e-4, 1e-5)
-        if check_invariants(batch):
-            spare.extend(launch.spare for launch in batch.plan.launches)
-
-    run()
-    assert sum(map(bool, spare)) > len(spare) // 20
 
 
 @ALL

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Tuple
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_dynbatch.native.resolving import ADD, COPY, ZERO
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
@@ -21,15 +22,12 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed, evaluate
 from gluon_dynbatch.plan.plan import (
     Arena,
-    Gather,
-    Mixed,
     Plan,
     Reads,
     Region,
-    Scatter,
+    Rows,
     Shared,
     Slice,
-    Sum,
     Whole,
 )
 from gluon_dynbatch.plan.resolve import Layout, resolve
@@ -192,7 +190,8 @@ def test_plans_are_stable_and_valid(name):
     heads = heads_of(plan)
     check_transposed(plan, heads, transpose(plan, heads))
     assert str(plan) == str(plan_of(name))
-    assert plan.rows_gathered == len(plan.indices) and plan.indices.dtype == np.int32
+    assert plan.pieces.shape[1:] == (5,) and plan.pieces.dtype == np.int64
+    assert (plan.rows_gathered == 0) == (len(plan.pieces) == 0)
     sizes = [n * arena.row_size for n, arena in zip(plan.sizes, plan.arenas)]
     assert plan.arena_bytes >= 4 * sum(sizes)
 
@@ -201,7 +200,7 @@ def test_the_cases_show_every_kind_of_operand():
     found = {
         type(o) for name in CASES for launch in plan_of(name).launches for o in launch.operands
     }
-    assert found >= {Whole, Slice, Gather, Mixed, Sum}
+    assert found == {Whole, Slice, Rows, Shared}
     layouts = {launch.segment.layout for name in CASES for launch in plan_of(name).launches}
     assert layouts == {"rows", "stack", "concat", "unbatched"}
 
@@ -334,17 +333,18 @@ def test_refuses_an_operand_with_too_few_rows(plan):
     refuses(with_operand(plan, 0, found._replace(rows=2)))
 
 
-def test_refuses_gathers_outside_the_indices():
+def test_refuses_rows_of_other_pieces():
     plan = plan_of("trees")
-    gathers = [
-        (k, o)
-        for k, launch in enumerate(plan.launches)
-        for o in launch.operands
-        if type(o) is Gather
+    rows = [
+        (k, o) for k, launch in enumerate(plan.launches) for o in launch.operands if type(o) is Rows
     ]
-    number, gather = gathers[0]
-    refuses(with_operand(plan, number, gather._replace(first=len(plan.indices))))
-    refuses(plan._replace(indices=plan.indices + 1))
+    number, found = rows[0]
+    refuses(with_operand(plan, number, found._replace(first=len(plan.pieces))))
+    refuses(with_operand(plan, number, found._replace(pieces=found.pieces - 1)))
+    for column in range(1, 5):
+        changed = plan.pieces.copy()
+        changed[:, column] += 1
+        refuses(plan._replace(pieces=changed))
 
 
 # Transposed plans ------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_refuses_an_input_without_rows_for_its_gradient(transposed):
 # Reading rows ----------------------------------------------------------------------------------
 
 
-def resolved(elements, row_size, arena_row_size=4):
+def resolved(elements, row_size):
     """Resolve rows that start at some elements of one arena."""
     count = len(elements)
     reads = Reads(
@@ -424,21 +424,27 @@ def resolved(elements, row_size, arena_row_size=4):
         np.zeros(count, dtype=np.int64),
         np.array(elements),
     )
-    arenas = [Arena(arena_row_size, "float32", "cpu")]
-    (found,), indices = resolve(np.array([count]), np.array([row_size]), reads, arenas, 12)
-    return found, indices.tolist()
+    (found,), pieces = resolve(np.array([count]), np.array([row_size]), reads)
+    return found, pieces.tolist()
 
 
-def test_rows_side_by_side_are_a_slice_and_others_a_gather():
+def test_rows_side_by_side_are_a_slice_and_others_are_put_together():
     assert resolved([4, 8, 12], 4) == (Slice(0, 4, 3, 4), [])
-    assert resolved([12, 8, 4], 4) == (Gather(0, 4, 0, 3, 3, 4), [3, 2, 1])
-    assert resolved([8, 8], 4) == (Gather(0, 4, 0, 2, 2, 4), [2, 2])
-    # Rows of two elements that start in the middle of the arena's rows.
-    assert resolved([10, 4], 2) == (Gather(0, 2, 0, 2, 2, 2), [5, 2])
-    # An offset that no row size divides is read element by element.
-    assert resolved([5, 12], 2) == (Gather(0, 1, 0, 4, 2, 2), [5, 6, 12, 13])
-    # A row that spans several rows of its arena.
-    assert resolved([16, 4], 8) == (Gather(0, 4, 0, 4, 2, 8), [4, 5, 1, 2])
+    assert resolved([5, 7], 2) == (Slice(0, 5, 2, 2), [])
+    # What lies side by side is one piece.
+    assert resolved([12, 4, 8], 4) == (Rows(0, 2, 3, 4), [[COPY, 0, 0, 12, 4], [COPY, 4, 0, 4, 8]])
+    assert resolved([8, 8], 4) == (Rows(0, 2, 2, 4), [[COPY, 0, 0, 8, 4], [COPY, 4, 0, 8, 4]])
+
+
+def test_what_is_read_several_times_is_added_and_what_is_not_read_is_zero():
+    columns = ([0, 0, 0], [0, 0, 0], [2, 2, 3], [2, 2, 1], [0, 1, 0], [8, 6, 3])
+    reads = Reads(*(np.array(column) for column in columns))
+    (found,), pieces = resolve(np.array([3]), np.array([2]), reads)
+    assert found == Rows(0, 5, 3, 2)
+    assert pieces.tolist() == [
+        [ZERO, 0, 0, 0, 2], [COPY, 2, 0, 8, 2], [ZERO, 4, 0, 0, 2],
+        [ADD, 2, 1, 6, 2], [ADD, 3, 0, 3, 1],
+    ]  # fmt: skip
 
 
 def brute_force(rows, row_size, reads, arenas):
@@ -471,38 +477,27 @@ def some_reads(draw):
     return np.array(rows), np.array(row_sizes), Reads(*columns), sizes
 
 
-@given(some_reads(), st.sampled_from([2, 12]))
-def test_operands_are_the_sums_of_their_reads(reading, most_levels):
+@given(some_reads())
+def test_operands_are_the_sums_of_their_reads(reading):
     rows, row_sizes, reads, sizes = reading
-    arenas = [Arena(size, "float32", "cpu") for size in sizes]
-    operands, indices = resolve(rows, row_sizes, reads, arenas, most_levels)
+    operands, pieces = resolve(rows, row_sizes, reads)
     rng = np.random.RandomState(0)
     memory = [rng.randint(1, 1000, 60).astype(float) for _ in sizes]
-    for array, size in zip(memory, sizes):
-        array[:size] = 0
     for operand, wanted in zip(operands, brute_force(rows, row_sizes, reads, memory)):
         if operand is None:
             assert not wanted.any()
         else:
-            found = evaluate(operand, memory, indices)
+            found = evaluate(operand, memory, pieces)
             np.testing.assert_array_equal(found.reshape(-1), wanted)
-            assert isinstance(operand, Scatter) or depth_of(operand) <= most_levels
-
-
-def depth_of(operand):
-    if isinstance(operand, Mixed):
-        return max(map(depth_of, operand.parts))
-    return len(operand.levels) if isinstance(operand, Sum) else 1
 
 
 @pytest.mark.parametrize("column", ["operand", "target"])
 def test_reads_without_a_target_are_an_error(column):
     one = np.ones(1, dtype=np.int64)
     reads = Reads(0 * one, 0 * one, 0 * one, 4 * one, 0 * one, 4 * one)
-    arenas = [Arena(4, "float32", "cpu")]
     for number in (-1, 1):
         with pytest.raises(ValueError, match="target"):
-            resolve(one, 4 * one, reads._replace(**{column: number * one}), arenas, 12)
+            resolve(one, 4 * one, reads._replace(**{column: number * one}))
 
 
 def test_memory_of_an_arena_is_the_sum_of_its_rows():

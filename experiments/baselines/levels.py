@@ -45,7 +45,7 @@ def divide(trees: Sequence[Tree]) -> Levels:
     is_inner = is_root.copy()
     is_inner[parents[~is_root]] = True
     inner, leaves = np.flatnonzero(is_inner), np.flatnonzero(~is_inner)
-    depths = _depths(parents, inner)
+    depths = steps_up(parents, inner)
     words = np.concatenate([inner[np.argsort(depths, kind="stable")], leaves])
     number = np.empty(len(words), np.int64)
     number[words] = np.arange(len(words))
@@ -54,7 +54,7 @@ def divide(trees: Sequence[Tree]) -> Levels:
     return Levels(words.astype(np.int32), above, (0, *starts))
 
 
-def _depths(parents: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+def steps_up(parents: np.ndarray, nodes: np.ndarray) -> np.ndarray:
     """Count the steps from each of `nodes` up to its root, whose parent is -1."""
     depths = np.zeros(len(nodes), np.int64)
     places, above = np.arange(len(nodes)), parents[nodes]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import List, Sequence
 
 from command import POSITIVE, Parser, at_least, listed
+from peers.registry import PEERS, PYTHON
+from peers.registry import SIZES as PEERS_SIZES
 from relatedness.options import add_options
 
 from .contenders import RAGGED
@@ -70,8 +72,8 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     for option, kind, default, text in (
         ("--threads", _threads, [own_threads()], "of OpenMP; a process for each, if it is not just "
          "that of this one (default)"),
-        ("--batch-sizes", _batch_sizes, QUICK_SIZES if quick else SIZES,
-         "of pairs (default 1,2,4,...,1024)"),
+        ("--batch-sizes", _batch_sizes, None,
+         "of pairs (default 1,2,4,...,1024; with --peers 32,256)"),
         ("--workloads", _workloads, list(RAGGED), f'{",".join(RAGGED)} (default), or "none"'),
     ):  # fmt: skip
         add(option, type=kind, default=default, metavar="X,X,...", help=text)
@@ -84,7 +86,14 @@ def parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     ):
         add(option, type=Path, metavar="FILE", help=text)
     add("--fresh", nargs=2, help=argparse.SUPPRESS)
+    text = f"time nothing but ours and other systems, in turns: {','.join(PEERS)} (default: all)"
+    add("--peers", type=listed(str, tuple(PEERS)), nargs="?", const=list(PEERS), metavar="X,X,...",
+        help=text)  # fmt: skip
+    text = "runs the peers (default: what make peers builds)"
+    add("--peers-python", type=Path, default=PYTHON, metavar="FILE", help=text)
     args = parser.parse_args(argv)
+    if args.batch_sizes is None:
+        args.batch_sizes = QUICK_SIZES if quick else SIZES if args.peers is None else PEERS_SIZES
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in given.items() if size is not None}
     for name, size in OWN_SIZES.items():

@@ -142,7 +142,11 @@ def _shapes(segment: Segment, refs: List[Ref]) -> Dict[Ref, Tuple[Shape, bool]]:
 
     What differs between two numbers of rows grows with the rows.
     """
-    symbol = make_symbol(segment.ops, refs)
+    try:
+        symbol = make_symbol(segment.ops, refs)
+    except MXNetError as error:
+        # Of shapes that no array can have.
+        raise NotExpressed("MXNet refuses it") from error
     names = set(symbol.list_inputs())
     inferred = []
     for count in ROWS:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Set, Tuple
+import threading
+import weakref
+from typing import Dict, List, NamedTuple, Set, Tuple, Union
 
 from ..lower.segment import Segment
+from .columns import NotExpressed
 from .compile import Compiler, Store
 from .derivative import Differentiation, Gradients
-from .express import Expressed
+from .express import Expressed, express
 from .expression import PRODUCT, READ, Node, Slot
 from .step import Array, Kernel, MatrixSum, Place, RowSum
 
@@ -18,6 +21,21 @@ class Wanted(NamedTuple):
     heads: Tuple[int, ...]
     inputs: Tuple[int, ...]
     parameters: Tuple[int, ...]
+
+
+def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
+    """Return the kernels of a segment, or why there are none."""
+    with _LOCK:
+        if segment not in _KNOWN:
+            try:
+                _KNOWN[segment] = SegmentKernels(segment, express(segment))
+            except NotExpressed as error:
+                _KNOWN[segment] = str(error)
+        return _KNOWN[segment]
+
+
+_KNOWN: weakref.WeakKeyDictionary[Segment, Union[SegmentKernels, str]] = weakref.WeakKeyDictionary()
+_LOCK = threading.RLock()
 
 
 class SegmentKernels:

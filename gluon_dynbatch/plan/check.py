@@ -245,7 +245,10 @@ def evaluate(operand: Operand, arenas: Sequence[Array], pieces: Array) -> Array:
         shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
         return _part(arenas[operand.arena], operand.element, int(np.prod(shape))).reshape(shape)
     total = np.full(operand.rows * operand.row_size, -1, dtype=arenas[0].dtype)
-    for what, target, arena, element, count in pieces[operand.first :][: operand.pieces].tolist():
+    own = pieces[operand.first : operand.first + operand.pieces].tolist()
+    assert len(own) == operand.pieces, "it lacks pieces"
+    for what, target, arena, element, count in own:
+        assert 0 <= arena < len(arenas), "it leaves its arena"
         made = _part(total, target, count)
         if what == resolving.ADD:
             made += _part(arenas[arena], element, count)

@@ -10,10 +10,11 @@ and writes those of operands, and what it fills arenas with are the gradients of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
+from ..kernel.kernels import kernels_of
 from ..schedule.dependencies import Array
 
 if TYPE_CHECKING:
@@ -196,7 +197,23 @@ class Plan(NamedTuple):
             name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}"
             lines.append(f"{launch.number:<7d} {made} <- {name}({read})")
         lines += [f"fill {i}  <- {_text(found)}" for i, found in enumerate(self.results)]
+        if not self.results:
+            lines += self._steps()
         return "\n".join(lines)
+
+    def _steps(self) -> Iterator[str]:
+        """Say what launches do: the steps of each segment, or why it has none."""
+        numbers: Dict[Segment, List[int]] = {}
+        for launch in self.launches:
+            numbers.setdefault(launch.segment, []).append(launch.number)
+        for segment, own in numbers.items():
+            kernels = kernels_of(segment)
+            many = "launch " if len(own) == 1 else "launches "
+            yield f"{many}{', '.join(map(str, own))}:"
+            if isinstance(kernels, str):
+                yield f"    by MXNet: {kernels}"
+            else:
+                yield from (f"    {step}" for step in kernels.forward.steps)
 
 
 def _text(place: Optional[object]) -> str:

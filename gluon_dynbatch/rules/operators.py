@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
 from .axes import along, along_several
@@ -18,7 +18,6 @@ from .unsupported import DISTRIBUTIONS, INTERNAL, UNSUPPORTED
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
 )
-BUILT: Mapping[str, Any] = {"spares_rows": True, "built_per_shape": True}
 BINARY = Rule(elementwise.binary_rows, elementwise.binary_stack)
 MATRIX = Rule(products.matrix_rows, products.matrix_stack)
 REDUCE = Rule(axes.reduce_rows, axes.reduce_stack)
@@ -39,31 +38,30 @@ MERGED: Tuple[Family, ...] = (
             SAME,
             no_gradient=(0,),
         ),
-        each("negative square _copy", SAME, spares_rows=True),
+        each("negative square _copy", SAME),
         each(
             "amp_cast amp_multicast clip _contrib_round_ste _contrib_sign_ste",
             SAME,
             overwrites=True,
         ),
-        each("Activation", SAME, **BUILT),
+        each("Activation", SAME),
         each(
             "LeakyReLU",
             Rule(elementwise.leaky_relu, elementwise.leaky_relu),
             not_with="act_type=rrelu",
             random=True,
-            **BUILT,
         ),
         each("div hypot maximum minimum mod power rdiv rmod rpower", SAME, "_{}_scalar"),
-        each("plus minus rminus mul", SAME, "_{}_scalar", spares_rows=True),
+        each("plus minus rminus mul", SAME, "_{}_scalar"),
         each(COMPARE, SAME, "_{}_scalar", no_gradient=(0,)),
-        each("add_n", Rule(elementwise.add_n, elementwise.add_n), spares_rows=True),
+        each("add_n", Rule(elementwise.add_n, elementwise.add_n)),
     ),
     family(
         "arithmetic and comparison of two arrays, `where`",
         "shared arrays have one row, or the samples' shapes are equal",
-        each("elemwise_add", BINARY, overwrites=True, spares_rows=True),
-        each("elemwise_sub elemwise_mul", BINARY, spares_rows=True),
-        each("broadcast_add broadcast_sub broadcast_mul", BINARY, spares_rows=True),
+        each("elemwise_add", BINARY, overwrites=True),
+        each("elemwise_sub elemwise_mul", BINARY),
+        each("broadcast_add broadcast_sub broadcast_mul", BINARY),
         each("elemwise_div broadcast_div", BINARY),
         each("hypot maximum minimum mod power", BINARY, "_{}"),
         each("hypot maximum minimum mod power", BINARY, "broadcast_{}"),
@@ -74,7 +72,7 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`dot`, `batch_dot`, `FullyConnected`, `linalg.*`",
         "weights are shared and rows are not summed over, or shapes are equal",
-        each("FullyConnected", Rule(products.dense_rows, products.dense_stack), **BUILT),
+        each("FullyConnected", Rule(products.dense_rows, products.dense_stack)),
         each("dot", Rule(products.dot_rows, products.dot_stack)),
         each("batch_dot", BY_ROW),
         each("potrf potri sumlogdiag syrk gelqf extractdiag extracttrian", MATRIX, "_linalg_{}"),
@@ -127,19 +125,19 @@ MERGED: Tuple[Family, ...] = (
         "`concat`, `split`, `slice`, `reshape`, `transpose`, `tile`, `flip` and their kin",
         "axis 0 is left as it is, for any number of rows (`reshape`: begin with 0), "
         "or shapes are equal; five dimensions at most",
-        each("Reshape", Rule(shape.reshape_rows, shape.reshape_stack), spares_rows=True),
+        each("Reshape", Rule(shape.reshape_rows, shape.reshape_stack)),
         each("reshape_like", Rule(shape.reshape_like_rows, shape.reshape_stack), no_gradient=(1,)),
         each("Flatten", Rule(same, shape.reshape_stack)),
-        each("expand_dims", along(axis=0, more=1), stack=shape.reshape_stack, spares_rows=True),
+        each("expand_dims", along(axis=0, more=1), stack=shape.reshape_stack),
         each("squeeze", along_several("axis", every=True), stack=shape.reshape_stack),
         each("transpose", Rule(shape.transpose_rows, shape.transpose_stack)),
         each("SwapAxis", along(dim1=0, dim2=0)),
-        each("Concat", along(dim=1), spares_rows=True),
+        each("Concat", along(dim=1)),
         each("stack", along(axis=0, more=1)),
-        each("SliceChannel", along(axis=1), spares_rows=True),
+        each("SliceChannel", along(axis=1)),
         each("_split_v2", along(axis=1), overwrites=True),
         each("slice", Rule(shape.slice_rows, shape.slice_stack)),
-        each("slice_axis", along(axis=0), spares_rows=True),
+        each("slice_axis", along(axis=0)),
         each("slice_like", Rule(shape.slice_like_rows, shape.slice_like_stack), no_gradient=(1,)),
         each("tile", Rule(shape.tile_rows, shape.tile_stack)),
         each("repeat", along(axis=None)),
@@ -167,7 +165,7 @@ MERGED: Tuple[Family, ...] = (
             overwrites=True,
             reads_first_result=True,
         ),
-        each("softmax log_softmax", along(axis=-1), no_gradient=(1,), **BUILT),
+        each("softmax log_softmax", along(axis=-1), no_gradient=(1,)),
         each("softmin", along(axis=-1), no_gradient=(1,)),
         each("SoftmaxActivation", BY_ROW, row_dims=2),
         each("_contrib_div_sqrt_dim", SAME, row_dims=2),
@@ -181,9 +179,7 @@ MERGED: Tuple[Family, ...] = (
         "`LayerNorm`, `InstanceNorm`, `GroupNorm`, `L2Normalization`",
         "parameters are shared; along other axes than 0, or shapes are equal; "
         "not with `output_mean_var`",
-        each(
-            "LayerNorm", along(axis=-1), parameters=(1, 2), not_with="output_mean_var=True", **BUILT
-        ),
+        each("LayerNorm", along(axis=-1), parameters=(1, 2), not_with="output_mean_var=True"),
         each(
             "InstanceNorm GroupNorm L2Normalization",
             BY_ROW,

@@ -49,9 +49,10 @@ class Stretch(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A launch that MXNet's operators run, by position in the plan."""
+    """A launch that MXNet's operators run: its position in the plan, and its number."""
 
     position: int
+    launch: int
 
 
 Item = Union[Stretch, Other]
@@ -193,9 +194,9 @@ class Assembler:
             self._low = len(self.code)
         self.areas[TEMPORARY].used = 0
 
-    def other(self, position: int) -> None:
+    def other(self, position: int, launch: Launch) -> None:
         """Leave a launch to MXNet."""
-        self.items.append(Other(position))
+        self.items.append(Other(position, launch.number))
 
     def assembled(self) -> Assembled:
         """Return the program."""
@@ -248,7 +249,7 @@ class Forward:
             if isinstance(operand, Rows):
                 self._make.copied(operand, port.dtype, launch.segment, "copied", position, p)
         self._make.end()
-        self._make.other(position)
+        self._make.other(position, launch)
 
     def _launch(self, launch: Launch, native: Native, trained: Optional[Trained]) -> None:
         make, segment, kernel = self._make, launch.segment, native.kernels.forward
@@ -372,7 +373,7 @@ class Backward:
             if isinstance(operand, Rows):
                 self._make.copied(operand, port.dtype, launch.segment, "copied", position, k)
         self._make.end()
-        self._make.other(position)
+        self._make.other(position, launch)
 
     def _spot(self, spot: Spot) -> Spot:
         """Return a place of the forward pass."""

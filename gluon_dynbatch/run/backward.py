@@ -21,7 +21,7 @@ from ..modes import FLOATS, TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
-from .assemble import SAVED, Assembled, Backward, Base, Forward, Stretch, Trained, is_native
+from .assemble import SAVED, Assembled, Backward, Base, Forward, Item, Stretch, Trained, is_native
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
 from .execute import Buffers, zero
 from .gradient import record_function
@@ -252,25 +252,28 @@ class GradientTape:
         """Run all launches backward; of MXNet's operators only what belongs to live units."""
         self._leaves.clear()
         for item in self._memory.items(PROFILER.running):
-            if isinstance(item, Stretch):
-                self._memory.push(item, self._name(item.launch))
-                continue
-            launch = self.plan.launches[item.position]
-            rows = None if live is None else live_rows(self._forward, launch, live)
-            self._together(item.position, launch)
-            if rows is not None:
-                self._backward_rows(launch, rows)
-            elif PROFILER.running:
-                self._backward_shown(launch)
+            number = item.launch
+            if number is not None and PROFILER.running:
+                launch = self._forward.launches[number]
+                name = f"{self._forward.graph.name(int(launch.units[0]))} backward"
+                regions = self.plan.launches[self._positions[number]].regions
+                written = [self._buffers.region(region) for region in regions]
+                with PROFILER.shown(name, len(launch.units), written):
+                    self._run_item(item, live)
             else:
-                self._backward_launch(launch)
+                self._run_item(item, live)
 
-    def _name(self, number: Optional[int]) -> str:
-        """Return what traces call a launch."""
-        if number is None or not PROFILER.running:
-            return "gluon_dynbatch backward"
-        units = self._forward.launches[number].units
-        return f"{self._forward.graph.name(int(units[0]))} backward x{len(units)}"
+    def _run_item(self, item: Item, live: Optional[np.ndarray]) -> None:
+        if isinstance(item, Stretch):
+            self._memory.push(item, "gluon_dynbatch backward")
+            return
+        launch = self.plan.launches[item.position]
+        rows = None if live is None else live_rows(self._forward, launch, live)
+        self._together(item.position, launch)
+        if rows is not None:
+            self._backward_rows(launch, rows)
+        else:
+            self._backward_launch(launch)
 
     def _together(self, position: int, launch: Launch) -> None:
         """Put operands together that native code does not."""
@@ -324,12 +327,6 @@ class GradientTape:
             for p, region in regions.items():
                 if not launch.segment.inputs[p].shared:
                     keep_rows(region, rows)
-
-    def _backward_shown(self, launch: Launch) -> None:
-        name = self._forward.graph.name(int(launch.units[0]))
-        written = [self._buffers.region(region) for region in launch.regions]
-        with PROFILER.shown(f"{name} backward", len(launch.units), written):
-            self._backward_launch(launch)
 
     def _fetched(self, operand: Any, shape: Tuple[int, ...], *base: Any) -> NDArray:
         """Return an operand, which code has put together at a base if it is not in place."""

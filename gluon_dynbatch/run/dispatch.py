@@ -40,7 +40,7 @@ class Dispatcher:
     """Compiles segments on first use and counts how often that happened."""
 
     def __init__(self) -> None:
-        #: Number of ``CachedOp`` objects built so far.
+        #: Number of kernels and of ``CachedOp`` objects built so far.
         self.built = 0
         #: Whether segments are run by native steps where they can be, which tests ask for or not.
         self.native = True
@@ -56,7 +56,8 @@ class Dispatcher:
         if not self.native or segment.context.device_type != "cpu":
             return None
         if segment not in self._kernels:
-            self._kernels[segment] = native(segment)
+            found = self._kernels[segment] = native(segment)
+            self.built += found is not None
         return self._kernels[segment]
 
     def executable(self, segment: Segment) -> Executable:

@@ -23,7 +23,7 @@ from ..errors import LaunchError, user_message
 from ..modes import TRAINING
 from ..native import resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
-from .assemble import Assembled, Base, Forward, Stretch, is_native
+from .assemble import Assembled, Base, Forward, Item, Stretch, is_native
 from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .memory import Memory, allocate
 from .profiling import PROFILER
@@ -222,25 +222,31 @@ class Execution:
         try:
             for fill in self.plan.fills:
                 self.buffers.fill(fill, self.externals)
-            one_by_one = self._checks is not None or PROFILER.running
-            for item in self._memory.items(one_by_one):
-                if isinstance(item, Stretch):
-                    self._memory.push(item, self._name(item.launch))
-                    number = item.launch
+            for item in self._memory.items(self._checks is not None or PROFILER.running):
+                number = item.launch
+                if number is not None and PROFILER.running:
+                    launch = self.plan.launches[number]
+                    name = self.plan.graph.name(int(launch.units[0]))
+                    results = [self.buffers.region(region) for region in launch.regions]
+                    with PROFILER.shown(name, len(launch.units), results):
+                        self._run(item, mode)
                 else:
-                    number = item.position
-                    self._other(number, mode)
+                    self._run(item, mode)
                 if self._checks is not None and number is not None:
                     self._checks.check(self, number)
         finally:
             mode.restore()
 
-    def _name(self, number: Optional[int]) -> str:
-        """Return what traces call a launch."""
-        if number is None or not PROFILER.running:
-            return "gluon_dynbatch"
-        units = self.plan.launches[number].units
-        return f"{self.plan.graph.name(int(units[0]))} x{len(units)}"
+    def _run(self, item: Item, mode: Mode) -> None:
+        if isinstance(item, Stretch):
+            self._memory.push(item, "gluon_dynbatch")
+            return
+        launch = self.plan.launches[item.position]
+        mode.train(bool(launch.segment.mode & TRAINING))
+        try:
+            self._launch(item.position, launch)
+        except MXNetError as error:
+            raise self._failed(launch, error) from error
 
     def _array(self, base: Base) -> NDArray:
         """Return the array that code knows by a number."""
@@ -257,20 +263,6 @@ class Execution:
         segment = self.plan.launches[number].segment
         shape = operand.rows, operand.row_size
         return mx.nd.empty(shape, ctx=segment.context, dtype=segment.inputs[p].dtype)
-
-    def _other(self, number: int, mode: Mode) -> None:
-        launch = self.plan.launches[number]
-        mode.train(bool(launch.segment.mode & TRAINING))
-        try:
-            if PROFILER.running:
-                results = [self.buffers.region(r) for r in launch.regions]
-                name = self.plan.graph.name(int(launch.units[0]))
-                with PROFILER.shown(name, len(launch.units), results):
-                    self._launch(number, launch)
-            else:
-                self._launch(number, launch)
-        except MXNetError as error:
-            raise self._failed(launch, error) from error
 
     def operands(self, number: int, launch: Launch) -> List[NDArray]:
         """Return the operands of a launch of MXNet's operators."""

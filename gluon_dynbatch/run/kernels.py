@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ..kernel.columns import NotExpressed
-from ..kernel.express import express
 from ..kernel.expression import Slot, Weight
-from ..kernel.kernels import SegmentKernels, Wanted
+from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
 from ..kernel.step import Access, Kernel, Place, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise
@@ -53,10 +51,8 @@ class Native:
 
 def native(segment: Segment) -> Optional[Native]:
     """Return the kernels of a segment; None if MXNet's operators have to run it."""
-    try:
-        return Native(SegmentKernels(segment, express(segment)))
-    except NotExpressed:
-        return None
+    found = kernels_of(segment)
+    return None if isinstance(found, str) else Native(found)
 
 
 class _Loader:

@@ -42,14 +42,14 @@ def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
 
 def test_debug_checks_each_launch_before_the_next(net, monkeypatch):
     """The launch that differs is the last to run."""
-    ran, launch = [], Execution._launch
+    ran, run = [], Execution._run
 
-    def counted(self, number, one):
+    def counted(self, item, mode):
         if self._checks is not None:
-            ran.append(number)
-        launch(self, number, one)
+            ran.append(item.launch)
+        run(self, item, mode)
 
-    monkeypatch.setattr(Execution, "_launch", counted)
+    monkeypatch.setattr(Execution, "_run", counted)
     break_rules(monkeypatch, "_mul_scalar", scalar="98")
     with pytest.raises(gdb.MismatchError, match="in launch 1 than alone"):
         with gdb.batching(debug=True, **FIXED):

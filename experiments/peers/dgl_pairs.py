@@ -1,0 +1,76 @@
+"""DGL: the Tree-LSTM by messages from children to parents, in topological order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any, Dict, Sequence
+
+import numpy as np
+import packaging.version
+import torch
+from torch.nn import functional
+
+from relatedness.trees import Tree
+
+from .task import Task
+from .torch_common import PairsPeer, Tensor
+
+os.environ["DGLBACKEND"] = "pytorch"
+# DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.
+sys.modules["setuptools.extern"] = ModuleType("setuptools.extern")
+sys.modules["setuptools.extern.packaging"] = packaging
+
+import dgl  # noqa: E402
+from dgl import function as fn  # noqa: E402
+
+
+class Pairs(PairsPeer):
+    """A message is the child's h beside what its parent keeps of its c; DGL adds them up."""
+
+    flags = f"{PairsPeer.flags}; one graph a minibatch, built-in sum, topological order"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.version = f"DGL {dgl.__version__}, {self.version}"
+
+    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:  # noqa: D102
+        sizes = np.array([len(each) for each in words])
+        offsets = np.cumsum(sizes) - sizes
+        heads = np.concatenate([tree.heads for tree in trees])
+        children = np.flatnonzero(heads >= 0)
+        parents = (heads + np.repeat(offsets, sizes))[children]
+        graph = dgl.graph(
+            (torch.from_numpy(children), torch.from_numpy(parents)), num_nodes=len(heads)
+        )
+        x = functional.linear(
+            self.p["embedding.weight"][torch.from_numpy(np.concatenate(words))],
+            self.p["encoder.cell.i2h_weight"],
+            self.p["encoder.cell.i2h_bias"],
+        )
+        hidden = x.shape[1] // 4
+        graph.ndata["x_forget"], graph.ndata["x"] = x.split([hidden, 3 * hidden], 1)
+        graph.ndata["sums"] = x.new_zeros(len(x), 2 * hidden)
+        for name in ("h", "c"):
+            graph.ndata[name] = x.new_zeros(len(x), hidden)
+        leaves, *above = dgl.topological_nodes_generator(graph)
+        graph.apply_nodes(self.node, leaves)
+        for nodes in above:
+            graph.pull(nodes, self.message, fn.sum("kept", "sums"), self.node)
+        roots = np.array([tree.root for tree in trees]) + offsets
+        return graph.ndata["h"][torch.from_numpy(roots)]
+
+    def message(self, edges: Any) -> Dict[str, Tensor]:
+        """Make what children tell their parents, shape (edges, 2H)."""
+        h, weight = edges.src["h"], self.p["encoder.cell.hf_weight"]
+        forget = torch.addmm(edges.dst["x_forget"], h, weight.t()).sigmoid()
+        return {"kept": torch.cat([h, forget * edges.src["c"]], 1)}
+
+    def node(self, nodes: Any) -> Dict[str, Tensor]:
+        """States of words whose children's states have been summed up."""
+        h_sum, c_sum = nodes.data["sums"].chunk(2, 1)
+        weight = self.p["encoder.cell.h2h_weight"]
+        i, o, u = torch.addmm(nodes.data["x"], h_sum, weight.t()).chunk(3, 1)
+        c = torch.addcmul(c_sum, i.sigmoid(), u.tanh())
+        return {"h": o.sigmoid() * c.tanh(), "c": c}
