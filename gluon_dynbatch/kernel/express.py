@@ -62,6 +62,10 @@ class _Expressing:
         for ref in [*segment.heads, *(ref for op in segment.ops for ref in op.inputs)]:
             self._uses[ref] = self._uses.get(ref, 0) + 1
         self._shapes = _shapes(segment, list(self._uses))
+        #: Per operator the results that are used.
+        self._used: Dict[int, List[int]] = {}
+        for row, out in self._uses:
+            self._used.setdefault(row, []).append(out)
 
     def emit(self, row: int) -> None:
         """Find the results of an operator that are used."""
@@ -74,7 +78,7 @@ class _Expressing:
             self._values[row, 0] = Value(None, slot, dtype, shape, rows, self._uses[row, 0] == 1)
         if op.op == VARIABLE:
             return
-        used = {out: self._shapes[row, out] for r, out in self._uses if r == row}
+        used = {out: self._shapes[row, out] for out in self._used.get(row, ())}
         call = self._call(row, [shape for shape, _ in used.values()])
         try:
             made = HANDLERS[op.op](call)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from typing import Dict, List, NamedTuple, Set, Tuple, Union
 
 from ..lower.segment import Segment
@@ -25,17 +23,15 @@ class Wanted(NamedTuple):
 
 def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
     """Return the kernels of a segment, or why there are none."""
-    with _LOCK:
-        if segment not in _KNOWN:
-            try:
-                _KNOWN[segment] = SegmentKernels(segment, express(segment))
-            except NotExpressed as error:
-                _KNOWN[segment] = str(error)
-        return _KNOWN[segment]
-
-
-_KNOWN: weakref.WeakKeyDictionary[Segment, Union[SegmentKernels, str]] = weakref.WeakKeyDictionary()
-_LOCK = threading.RLock()
+    found = segment.kernels
+    if found is None:
+        try:
+            found = SegmentKernels(segment, express(segment))
+        except NotExpressed as error:
+            found = str(error)
+        # Of two threads that make them the last one stays.
+        object.__setattr__(segment, "kernels", found)
+    return found  # type: ignore[no-any-return]
 
 
 class SegmentKernels:

@@ -68,6 +68,8 @@ class Segment:
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
+    #: What runs it natively, or why nothing does; known once it has been run.
+    kernels: Any = None
 
     @property
     def key(self) -> Any:

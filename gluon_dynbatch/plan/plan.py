@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import numpy as np
 
-from ..kernel.kernels import kernels_of
 from ..schedule.dependencies import Array
 
 if TYPE_CHECKING:
@@ -207,7 +206,9 @@ class Plan(NamedTuple):
         for launch in self.launches:
             numbers.setdefault(launch.segment, []).append(launch.number)
         for segment, own in numbers.items():
-            kernels = kernels_of(segment)
+            kernels = segment.kernels
+            if kernels is None:
+                continue
             many = "launch " if len(own) == 1 else "launches "
             yield f"{many}{', '.join(map(str, own))}:"
             if isinstance(kernels, str):

@@ -35,11 +35,6 @@ class Rule(NamedTuple):
         When it writes to its inputs: ``"training"``, ``"always"`` or never.
     overwrites : bool
         Whether it overwrites, loses, spoils or refuses to write gradients that are to be added up.
-    spares_rows : bool
-        Whether it may be given rows that nobody reads, whatever these hold: it neither looks
-        anything up with them, nor draws, nor fails.
-    built_per_shape : bool
-        Whether oneDNN builds it anew for every number of rows: some 0.2 ms each, once.
     reads_first_result : bool
         Whether its second result is wrong in a ``CachedOp`` in which nobody reads the first one.
     hangs_in_backward : bool
@@ -58,8 +53,6 @@ class Rule(NamedTuple):
     random: bool = False
     writes: str = ""
     overwrites: bool = False
-    spares_rows: bool = False
-    built_per_shape: bool = False
     reads_first_result: bool = False
     hangs_in_backward: bool = False
 
