@@ -54,7 +54,12 @@ setup(
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
         for name in (
-            "executing", "lowering", "ordering", "recording", "resolving", "scheduling",
+            "executing",
+            "lowering",
+            "ordering",
+            "recording",
+            "resolving",
+            "scheduling",
         )  # fmt: skip
     ]
     + [

@@ -110,9 +110,7 @@ class SegmentKernels:
         return Kernel(
             steps,
             arrays,
-            tuple(
-                MatrixSum(m.weight, place(m.gradient), place(m.rows), m.parts) for m in matrices
-            ),
+            tuple(MatrixSum(m.weight, place(m.gradient), place(m.rows), m.parts) for m in matrices),
             tuple(RowSum(row.slot, place(row.gradient), row.parts) for row in every),
         )
 

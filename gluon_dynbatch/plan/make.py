@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..lower.segment import Port
     from ..record.types import ArrayType
 
+
 def make_plan(
     graph: Graph, groups: Array, external_type: Array, type_of: Callable[[int], ArrayType]
 ) -> Plan:

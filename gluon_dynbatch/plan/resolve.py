@@ -31,9 +31,7 @@ class Layout:
         return Region(number, start, rows)
 
 
-def resolve(
-    rows: Array, row_sizes: Array, reads: Reads
-) -> Tuple[List[Optional[Operand]], Array]:
+def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[Operand]], Array]:
     """Find out how operands are read: in place, or put together from pieces.
 
     Parameters

@@ -19,6 +19,7 @@ from .resolve import Layout, resolve
 if TYPE_CHECKING:
     from mxnet import Context
 
+
 class Head(NamedTuple):
     """A result that the user still holds."""
 
@@ -85,9 +86,7 @@ class _Transposition:
         for number in sorted(live, reverse=True):
             launch, own = self._forward.launches[number], slice(*self._result0[number : number + 2])
             regions = tuple(outputs.get((number, p)) for p in range(len(launch.operands)))
-            launches.append(
-                launch._replace(operands=tuple(operands[own]), outputs=regions)
-            )
+            launches.append(launch._replace(operands=tuple(operands[own]), outputs=regions))
         return Plan(
             self._forward.graph,
             tuple(launches),
