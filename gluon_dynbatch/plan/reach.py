@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, NamedTuple, Sequence, Tuple
+from typing import FrozenSet, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from ..modes import RECORDING
+from ..modes import FLOATS, RECORDING
 from ..native import ordering
 from ..schedule.dependencies import Array
 from .plan import Plan, Whole
@@ -18,11 +18,14 @@ class Reach(NamedTuple):
 
     #: Numbers of arrays from outside into which a gradient flows.
     flowing: FrozenSet[int]
-    #: Those into which none flows, and launches for whose parameters this is so: they get zeros.
+    #: Those of real numbers into which none flows, and launches for whose parameters this is so:
+    #: they get zeros.
     idle: Tuple[int, ...]
     launches: Tuple[int, ...]
     #: Numbers of heads that no other head depends on.
     last: FrozenSet[int]
+    #: What gets its gradient from a fill: the fill, the first row there, and the array.
+    filled: Tuple[Tuple[int, int, int], ...]
 
 
 def live_units(plan: Plan, heads: Sequence[Head]) -> Array:
@@ -49,14 +52,37 @@ def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
     fed = externals.intersection(_fed(plan, backward))
     return Reach(
         frozenset(fed),
-        tuple(sorted(externals - fed)),
+        tuple(sorted(_of_real_numbers(plan, externals - fed))),
         tuple(sorted(launches.difference(launch.number for launch in backward.launches))),
         frozenset(
             number
             for number, head in enumerate(heads)
             if head.term >= 0 and not inner[graph.slot_unit[head.term]]
         ),
+        tuple(_filled(plan, backward, fed)),
     )
+
+
+def _of_real_numbers(plan: Plan, externals: Set[int]) -> Iterator[int]:
+    """Yield those of some arrays from outside that can have a gradient."""
+    for fill in plan.fills:
+        if externals and plan.arenas[fill.region.arena].dtype in FLOATS:
+            yield from externals.intersection(fill.externals)
+    for launch in plan.launches:
+        for port, operand in zip(launch.segment.inputs, launch.operands):
+            if isinstance(operand, Whole) and port.dtype in FLOATS:
+                yield from externals.intersection([operand.external])
+
+
+def _filled(plan: Plan, backward: Plan, fed: Set[int]) -> Iterator[Tuple[int, int, int]]:
+    for number, (fill, result) in enumerate(zip(plan.fills, backward.results)):
+        if result is not None:
+            size = plan.arenas[fill.region.arena].row_size
+            elements = plan.element_of[-1 - np.array(fill.externals)]
+            rows = elements // size - fill.region.start
+            for external, row in zip(fill.externals, rows.tolist()):
+                if external in fed:
+                    yield number, row, external
 
 
 def _fed(plan: Plan, backward: Plan) -> List[int]:

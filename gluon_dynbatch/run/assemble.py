@@ -6,6 +6,7 @@ gives their addresses.  Launches that have no kernel stand between stretches of 
 
 from __future__ import annotations
 
+from array import array
 from typing import (
     Any,
     Dict,
@@ -112,13 +113,17 @@ class Assembler:
     def __init__(self, plan: Plan, arenas: str):
         self.plan = plan
         self._arena_name = arenas
-        self.code: List[int] = []
+        self.code = array("q")
         self.kernels: Dict[int, Any] = {}
         self.bases: Dict[Base, int] = {(SCRATCH,): 0}
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
         self.items: List[Item] = []
         self._low = 0
         self.scratch = 0
+
+    def add(self, *numbers: int) -> None:
+        """Add a record, or a part of one."""
+        self.code.extend(numbers)
 
     def base(self, *key: Any) -> int:
         """Return the number of an array."""
@@ -157,8 +162,8 @@ class Assembler:
         arenas = np.array([self.base(self._arena_name, a) for a in range(len(self.plan.arenas))])
         found[:, 3], found[:, 4] = arenas[pieces[:, 2]], pieces[:, 3] * size
         kind = SUMMED.index(dtype) if dtype in SUMMED else len(SUMMED)
-        self.code += [executing.ROWS, kind, size, len(pieces)]
-        self.code += found.reshape(-1).tolist()
+        self.add(executing.ROWS, kind, size, len(pieces))
+        self.code.frombytes(found.tobytes())
 
     def copied(self, operand: Rows, dtype: str, where: Any, *key: Any) -> None:
         """Put rows together in an array of their own, if native code does so there."""
@@ -168,7 +173,7 @@ class Assembler:
 
     def copy(self, source: Spot, target: Spot, dtype: str, count: int) -> None:
         """Copy numbers."""
-        self.code += [executing.ROWS, 0, itemsize(dtype), 1, 0, *target, *source, count]
+        self.add(executing.ROWS, 0, itemsize(dtype), 1, 0, *target, *source, count)
 
     def pack(self, weight: Weight, transposed: bool, dtype: str, source: Spot, use: str) -> Spot:
         """Pack a matrix for products with it, or with its transpose."""
@@ -177,15 +182,15 @@ class Assembler:
         if transposed:
             inputs, units, strides = units, inputs, (1, weight.columns)
         target = self.reserve(use, executing.packed_bytes(kind, inputs, units))
-        self.code += [executing.PACK, kind, *source, *strides, inputs, units, *target]
+        self.add(executing.PACK, kind, *source, *strides, inputs, units, *target)
         return target
 
     def launch(self, loaded: Loaded, rows: int, spots: Dict[Any, Spot]) -> None:
         """Run a kernel; what has no spot stands in scratch."""
         self.kernels[loaded.kernel.address] = loaded.kernel
-        self.code += [executing.LAUNCH, loaded.kernel.address, rows]
+        self.add(executing.LAUNCH, loaded.kernel.address, rows)
         for slot in loaded.slots:
-            self.code += spots.get(slot, (-1, 0))
+            self.code.extend(spots.get(slot, (-1, 0)))
 
     def end(self, launch: Optional[int] = None) -> None:
         """End a stretch of code; who reads it ends later."""
@@ -201,7 +206,7 @@ class Assembler:
     def assembled(self) -> Assembled:
         """Return the program."""
         program = executing.Program(
-            np.array(self.code, dtype=np.int64), list(self.kernels.values()), self.scratch
+            np.frombuffer(self.code, dtype=np.int64), list(self.kernels.values()), self.scratch
         )
         sizes = {use: area.size for use, area in self.areas.items()}
         sizes[SCRATCH] = program.scratch
@@ -261,12 +266,12 @@ class Forward:
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = make.region(region)
-        for slot, array in kernel.arrays.items():
+        for slot, own in kernel.arrays.items():
             if slot.kind == "work" and slot in kept:
-                count = launch.rows * array.width * itemsize(array.dtype)
+                count = launch.rows * own.width * itemsize(own.dtype)
                 spots[slot] = make.reserve(SAVED, count)
             elif slot.kind == "param":
-                spots[slot] = parameter_spot(make, segment, slot.number, array.dtype)
+                spots[slot] = parameter_spot(make, segment, slot.number, own.dtype)
         use = SAVED if trained else KEPT
         self._pack(native.forward, segment, launch, spots, use)
         make.launch(native.forward, launch.rows, spots)
@@ -295,11 +300,10 @@ class Forward:
                 continue
             whole = slot.kind == "in" and isinstance(launch.operands[slot.number], Whole)
             if slot.kind == "param" or whole:
-                source, array = spots[slot], kernel.arrays[slot]
+                source, own = spots[slot], kernel.arrays[slot]
                 if source not in self._vectors:
-                    count = array.width
-                    target = self._make.reserve(SAVED, count * itemsize(array.dtype))
-                    self._make.copy(source, target, array.dtype, count)
+                    target = self._make.reserve(SAVED, own.width * itemsize(own.dtype))
+                    self._make.copy(source, target, own.dtype, own.width)
                     self._vectors[source] = target
                 spots[slot] = self._vectors[source]
 
@@ -397,9 +401,9 @@ class Backward:
         for p, region in enumerate(launch.outputs):
             if region is not None:
                 spots[Slot("grad", p)] = make.region(region)
-        for slot, array in kernel.arrays.items():
+        for slot, own in kernel.arrays.items():
             if slot.kind == "work" and slot in summed and slot not in spots:
-                spots[slot] = make.reserve(KEPT, launch.rows * array.width * itemsize(array.dtype))
+                spots[slot] = make.reserve(KEPT, launch.rows * own.width * itemsize(own.dtype))
         make.launch(loaded, launch.rows, spots)
         self._train_all(launch)
         for matrix in kernel.matrices:
@@ -438,11 +442,11 @@ class Backward:
         return spot, spot
 
     def _chunk(
-        self, place: Place, array: Array, parts: int, width: int, spots: Dict[Any, Spot]
+        self, place: Place, own: Array, parts: int, width: int, spots: Dict[Any, Spot]
     ) -> List[int]:
         base, offset = spots[place.slot]
-        pitch = width if parts > 1 else array.width
-        return [base, offset + place.column * itemsize(array.dtype), pitch]
+        pitch = width if parts > 1 else own.width
+        return [base, offset + place.column * itemsize(own.dtype), pitch]
 
     def _matrix(
         self, launch: Launch, kernel: Kernel, found: MatrixSum, spots: Dict[Any, Spot]
@@ -481,7 +485,7 @@ class Backward:
         make = self._make
         for head, chunks in sums:
             count = len(chunks) // 7
-            make.code += [*head, count, *chunks]
+            make.add(*head, count, *chunks)
             kind, units, inputs = head[1:4]
             make.scratch = max(make.scratch, executing.sum_scratch(kind, units, inputs, count))
 
@@ -493,7 +497,7 @@ class Backward:
                 spot = self._make.region(region)
                 size = region.rows * self._plan.arenas[region.arena].row_size
                 count = size * itemsize(self._plan.arenas[region.arena].dtype)
-                self._make.code += [executing.ZERO, *spot, count]
+                self._make.add(executing.ZERO, *spot, count)
                 own.update({key: s for key, s in self._sums.items() if key[1] == spot})
         for key in own:
             del self._sums[key]

@@ -195,14 +195,9 @@ class GradientTape:
     def connect(self, heads: List[NDArray]) -> None:
         """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
         #: Arrays from outside that get a gradient from a fill: its number, and their first row.
-        self._filled: List[Tuple[int, int, NDArray]] = []
-        for number, fill in enumerate(self._forward.fills):
-            row, size = 0, self._forward.arenas[fill.region.arena].row_size
-            for external in fill.externals:
-                array = self._externals[external]
-                if external in self._reach.flowing and self.plan.results[number] is not None:
-                    self._filled.append((number, row, array))
-                row += array.size // size
+        self._filled = [
+            (number, row, self._externals[external]) for number, row, external in self._reach.filled
+        ]
         self._idle = self._idle_inputs()
         inputs = [*self._leaves.trained, *(array for _, _, array in self._filled), *self._idle]
         if inputs:
@@ -217,12 +212,9 @@ class GradientTape:
                 whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
                 if whole.grad_req != "null":
                     data = whole.data(segment.context)
-                    found[id(data)] = data
-        return [
-            with_dense_gradient(array)
-            for array in found.values()
-            if array not in self._leaves and np.dtype(array.dtype).name in FLOATS
-        ]
+                    if np.dtype(data.dtype).name in FLOATS:
+                        found[id(data)] = data
+        return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
     def backward(
         self, head_gradients: List[NDArray], wanted: List[bool]
