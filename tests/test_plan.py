@@ -289,14 +289,6 @@ def test_refuses_results_that_overlap(plan, shift):
     )
 
 
-def test_refuses_results_that_write_the_zero_row(plan):
-    (region,) = plan.launches[1].outputs
-    refuses(
-        with_launch(plan, 1, outputs=(Region(region.arena, 0, region.rows),)),
-        "zero row",
-    )
-
-
 def test_refuses_rows_that_nobody_writes(plan):
     sizes = (plan.sizes[0] + 1, *plan.sizes[1:])
     refuses(plan._replace(sizes=sizes), "written exactly once")
@@ -358,11 +350,11 @@ def test_a_transposed_plan_reads_like_a_plan():
     backward = transpose(plan, heads)
     check_transposed(plan, heads, backward)
     assert str(backward).splitlines() == [
-        "arena 0: 20 rows of 4 float32 on cpu(0)",
-        "fill    arena 0[1:3] <- 2 arrays from outside",
-        "2       arena 0[9:11], arena 0[18:20] <- join x2(arena 0[4:12])",
-        "1       arena 0[3:6], arena 0[6:9] <- join x3(3 rows of 2 pieces)",
-        "0       arena 0[11:18] <- leaf x7(7 rows of 2 pieces)",
+        "arena 0: 19 rows of 4 float32 on cpu(0)",
+        "fill    arena 0[0:2] <- 2 arrays from outside",
+        "2       arena 0[8:10], arena 0[17:19] <- join x2(arena 0[0:8])",
+        "1       arena 0[2:5], arena 0[5:8] <- join x3(3 rows of 2 pieces)",
+        "0       arena 0[10:17] <- leaf x7(7 rows of 2 pieces)",
         "fill 0  <- 2 rows of 6 pieces",
     ]
 
@@ -503,9 +495,9 @@ def test_memory_of_an_arena_is_the_sum_of_its_rows():
     layout = Layout()
     arena = Arena(4, "float32", "cpu")
     regions = [layout.reserve(arena, rows) for rows in (2, 3, 1)]
-    assert regions[0] == Region(0, 1, 2), "row 0 is the zero row"
-    assert [r.start for r in regions] == [1, 3, 6] and layout.sizes == [7]
-    assert layout.reserve(arena._replace(dtype="float64"), 1) == Region(1, 1, 1)
+    assert regions[0] == Region(0, 0, 2)
+    assert [r.start for r in regions] == [0, 2, 5] and layout.sizes == [6]
+    assert layout.reserve(arena._replace(dtype="float64"), 1) == Region(1, 0, 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A plan: the launches of one pass in order, with the place of every operand and result.
 
-Inert data: a plan holds integers, names and segments, never an array of the model.  All values live
-in *arenas*, one per (row size, dtype, context); row 0 of an arena is kept zero.  A place in an
-arena is counted in elements, so that a value can be read with another shape than it was written.
+Inert data: a plan holds integers, names and segments, never an array of the model.  All values
+live in *arenas*, one per (row size, dtype, context).  A place in an arena is counted in elements,
+so that a value can be read with another shape than it was written.
 
 The backward pass is a plan, too: its arenas hold gradients, a launch reads the gradients of results
 and writes those of operands, and what it fills arenas with are the gradients of heads.

@@ -16,7 +16,7 @@ class Layout:
 
     def __init__(self) -> None:
         self.arenas: List[Arena] = []
-        #: Rows reserved so far; row 0 is the zero row.
+        #: Rows reserved so far.
         self.sizes: List[int] = []
         self._numbers: Dict[Arena, int] = {}
 
@@ -25,7 +25,7 @@ class Layout:
         number = self._numbers.setdefault(arena, len(self.arenas))
         if number == len(self.arenas):
             self.arenas.append(arena)
-            self.sizes.append(1)
+            self.sizes.append(0)
         start = self.sizes[number]
         self.sizes[number] += rows
         return Region(number, start, rows)

@@ -7,6 +7,7 @@ gives their addresses.  Launches that have no kernel stand between stretches of 
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from typing import (
     Any,
     Dict,
@@ -28,7 +29,7 @@ from ..kernel.step import Array, Kernel, MatrixSum, Place, RowSum
 from ..lower.segment import ParameterRows
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Shared, Slice, Whole
-from .kernels import DTYPES, Loaded, Native, Packed
+from .kernels import DTYPES, Loaded, Native
 
 #: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
 SCRATCH, TEMPORARY, KEPT, SAVED = "scratch", "temporary", "kept", "saved"
@@ -102,6 +103,7 @@ def is_native(plan: Plan, operand: Rows, dtype: str, context: Any) -> bool:
     return dtype in SUMMED or not (pieces == resolving.ADD).any()
 
 
+@lru_cache(maxsize=None)
 def itemsize(dtype: str) -> int:
     """Return the bytes of a number."""
     return int(np.dtype(dtype).itemsize)
@@ -110,12 +112,19 @@ def itemsize(dtype: str) -> int:
 class Assembler:
     """A program in the making."""
 
-    def __init__(self, plan: Plan, arenas: str):
+    def __init__(self, plan: Plan, arenas: str, bases: Dict[Base, int]):
         self.plan = plan
-        self._arena_name = arenas
         self.code = array("q")
         self.kernels: Dict[int, Any] = {}
-        self.bases: Dict[Base, int] = {(SCRATCH,): 0}
+        self.bases = bases
+        self.base(SCRATCH)
+        #: Per arena: its base, and the bytes of an element and of a row.
+        self._arenas = [
+            (self.base(arenas, i), itemsize(arena.dtype), itemsize(arena.dtype) * arena.row_size)
+            for i, arena in enumerate(plan.arenas)
+        ]
+        self._arena_bases = np.array([base for base, _, _ in self._arenas], dtype=np.int64)
+        self._parameters: Dict[Tuple[str, Any], Dict[Slot, Spot]] = {}
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
         self.items: List[Item] = []
         self._low = 0
@@ -133,21 +142,33 @@ class Assembler:
         """Reserve bytes."""
         return self.base(use), self.areas[use].reserve(count)
 
-    def arena(self, arena: int, element: int) -> Spot:
-        """Return where an element of an arena is."""
-        size = itemsize(self.plan.arenas[arena].dtype)
-        return self.base(self._arena_name, arena), element * size
-
     def region(self, region: Region) -> Spot:
         """Return where rows of an arena are."""
-        return self.arena(region.arena, region.start * self.plan.arenas[region.arena].row_size)
+        base, _, row = self._arenas[region.arena]
+        return base, region.start * row
+
+    def parameters(self, kind: str, segment: Any) -> Dict[Slot, Spot]:
+        """Return where the parameters of a segment are, or gradients of them."""
+        found = self._parameters.get((kind, segment))
+        if found is None:
+            found = self._parameters[kind, segment] = {}
+            for number, parameter in enumerate(segment.parameters):
+                before = 0
+                if isinstance(parameter, ParameterRows):
+                    first, parameter = parameter.start, parameter.parameter
+                    size = itemsize(np.dtype(parameter.dtype).name)
+                    before = first * int(np.prod(parameter.shape[1:])) * size
+                base = self.base(kind, parameter, segment.context)
+                found[Slot("param", number)] = base, before
+        return found
 
     def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
         """Return where an operand is; rows that are put together take memory of some use."""
         if isinstance(operand, Whole):
             return self.base("external", operand.external), 0
         if isinstance(operand, (Slice, Shared)):
-            return self.arena(operand.arena, operand.element)
+            base, size, _ = self._arenas[operand.arena]
+            return base, operand.element * size
         target = self.reserve(use, operand.rows * operand.row_size * itemsize(dtype))
         self.rows(operand, dtype, target)
         return target
@@ -159,8 +180,7 @@ class Assembler:
         found = np.empty((len(pieces), 6), dtype=np.int64)
         found[:, 0], found[:, 5] = pieces[:, 0], pieces[:, 4]
         found[:, 1], found[:, 2] = target[0], target[1] + pieces[:, 1] * size
-        arenas = np.array([self.base(self._arena_name, a) for a in range(len(self.plan.arenas))])
-        found[:, 3], found[:, 4] = arenas[pieces[:, 2]], pieces[:, 3] * size
+        found[:, 3], found[:, 4] = self._arena_bases[pieces[:, 2]], pieces[:, 3] * size
         kind = SUMMED.index(dtype) if dtype in SUMMED else len(SUMMED)
         self.add(executing.ROWS, kind, size, len(pieces))
         self.code.frombytes(found.tobytes())
@@ -230,12 +250,12 @@ class Forward:
         self, plan: Plan, natives: Sequence[Optional[Native]], trained: Dict[int, Trained]
     ):
         self._plan, self._natives, self._trained = plan, natives, trained
-        self._make = Assembler(plan, "arena")
+        self.bases: Dict[Base, int] = {}
+        self._make = Assembler(plan, "arena", self.bases)
         #: Per launch where its arrays are, as far as they stay.
         self.spots: Dict[int, Dict[Any, Spot]] = {}
         self._packed: Dict[Any, Spot] = {}
         self._vectors: Dict[Any, Spot] = {}
-        self.bases = self._make.bases
 
     def assemble(self) -> Assembled:
         """Go through all launches."""
@@ -257,47 +277,38 @@ class Forward:
         self._make.other(position, launch)
 
     def _launch(self, launch: Launch, native: Native, trained: Optional[Trained]) -> None:
-        make, segment, kernel = self._make, launch.segment, native.kernels.forward
+        make, segment = self._make, launch.segment
         kept: FrozenSet[Slot] = trained.kernel.read if trained else frozenset()
-        spots: Dict[Any, Spot] = {}
+        spots: Dict[Any, Spot] = dict(make.parameters("parameter", segment))
         for p, (operand, port) in enumerate(zip(launch.operands, segment.inputs)):
             slot = Slot("in", p)
             spots[slot] = make.operand(operand, port.dtype, SAVED if slot in kept else TEMPORARY)
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = make.region(region)
-        for slot, own in kernel.arrays.items():
-            if slot.kind == "work" and slot in kept:
-                count = launch.rows * own.width * itemsize(own.dtype)
-                spots[slot] = make.reserve(SAVED, count)
-            elif slot.kind == "param":
-                spots[slot] = parameter_spot(make, segment, slot.number, own.dtype)
-        use = SAVED if trained else KEPT
-        self._pack(native.forward, segment, launch, spots, use)
+        for slot, count in native.forward.works:
+            if slot in kept:
+                spots[slot] = make.reserve(SAVED, launch.rows * count)
+        self._pack(native.forward, spots, SAVED if trained else KEPT)
         make.launch(native.forward, launch.rows, spots)
         if trained:
             self._keep(launch, native.loaded(trained.kernel), trained.kernel, spots)
         self.spots[launch.number] = spots
 
-    def _pack(
-        self, loaded: Loaded, segment: Any, launch: Launch, spots: Dict[Any, Spot], use: str
-    ) -> None:
-        for packed in loaded.slots:
-            if isinstance(packed, Packed) and packed not in spots:
-                weight, source = packed.weight, spots[packed.weight.slot]
-                key = source, packed.transposed, weight[1:3], use
-                if key not in self._packed or weight.slot.kind == "in":
-                    self._packed[key] = self._make.pack(
-                        weight, packed.transposed, packed.dtype, source, use
-                    )
-                spots[packed] = self._packed[key]
+    def _pack(self, loaded: Loaded, spots: Dict[Any, Spot], use: str) -> None:
+        for packed in loaded.packs:
+            weight, source = packed.weight, spots[packed.weight.slot]
+            key = source, packed.transposed, weight.rows, weight.columns, use
+            if key not in self._packed or weight.slot.kind == "in":
+                self._packed[key] = self._make.pack(
+                    weight, packed.transposed, packed.dtype, source, use
+                )
+            spots[packed] = self._packed[key]
 
     def _keep(self, launch: Launch, loaded: Loaded, kernel: Kernel, spots: Dict[Any, Spot]) -> None:
         """Copy what the backward pass reads, and the user may have written to by then."""
-        self._pack(loaded, launch.segment, launch, spots, SAVED)
-        for slot in loaded.slots:
-            if isinstance(slot, Packed) or not kernel.arrays[slot].every:
-                continue
+        self._pack(loaded, spots, SAVED)
+        for slot in loaded.every:
             whole = slot.kind == "in" and isinstance(launch.operands[slot.number], Whole)
             if slot.kind == "param" or whole:
                 source, own = spots[slot], kernel.arrays[slot]
@@ -306,19 +317,6 @@ class Forward:
                     self._make.copy(source, target, own.dtype, own.width)
                     self._vectors[source] = target
                 spots[slot] = self._vectors[source]
-
-
-def parameter_spot(make: Assembler, segment: Any, number: int, dtype: str) -> Spot:
-    """Return where a parameter is, or some rows of one."""
-    return _of_parameter(make, "parameter", segment, number, dtype)
-
-
-def _of_parameter(make: Assembler, kind: str, segment: Any, number: int, dtype: str) -> Spot:
-    parameter, before = segment.parameters[number], 0
-    if isinstance(parameter, ParameterRows):
-        parameter, first = parameter.parameter, parameter.start
-        before = first * int(np.prod(parameter.shape[1:]))
-    return make.base(kind, parameter, segment.context), before * itemsize(dtype)
 
 
 class _Sum(NamedTuple):
@@ -351,8 +349,8 @@ class Backward:
     ):
         self._plan, self._natives, self._trained = plan, natives, trained
         self._forward_plan, self._forward = forward_plan, forward
-        self._names = {number: base for base, number in forward.bases.items()}
-        self._make = Assembler(plan, "gradient arena")
+        # Both programs number arrays alike, so that places of the one are places of the other.
+        self._make = Assembler(plan, "gradient arena", forward.bases)
         self._sums: Dict[Any, _Sum] = {}
 
     def assemble(self) -> Assembled:
@@ -375,71 +373,55 @@ class Backward:
     def _other(self, position: int, launch: Launch) -> None:
         for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
             if isinstance(operand, Rows):
-                self._make.copied(operand, port.dtype, launch.segment, "copied", position, k)
+                self._make.copied(operand, port.dtype, launch.segment, "gathered", position, k)
         self._make.end()
         self._make.other(position, launch)
-
-    def _spot(self, spot: Spot) -> Spot:
-        """Return a place of the forward pass."""
-        return self._make.base(*self._names[spot[0]]), spot[1]
 
     def _launch(self, launch: Launch) -> None:
         make, kernel = self._make, self._trained[launch.number].kernel
         native = self._natives[launch.number]
         assert native is not None
         loaded = native.loaded(kernel)
-        summed = {s.gradient.slot for s in (*kernel.matrices, *kernel.every)}
-        before = self._forward.spots[launch.number]
-        spots: Dict[Any, Spot] = {
-            slot: self._spot(before[slot]) for slot in loaded.slots if slot in before
-        }
+        spots = self._forward.spots[launch.number]
         for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
             slot = Slot("head", k)
             if operand is not None:
-                use = KEPT if slot in summed else TEMPORARY
+                use = KEPT if slot in loaded.summed else TEMPORARY
                 spots[slot] = make.operand(operand, port.dtype, use)
         for p, region in enumerate(launch.outputs):
             if region is not None:
                 spots[Slot("grad", p)] = make.region(region)
-        for slot, own in kernel.arrays.items():
-            if slot.kind == "work" and slot in summed and slot not in spots:
-                spots[slot] = make.reserve(KEPT, launch.rows * own.width * itemsize(own.dtype))
+        for slot, count in loaded.works:
+            if slot in loaded.summed and slot not in spots:
+                spots[slot] = make.reserve(KEPT, launch.rows * count)
         make.launch(loaded, launch.rows, spots)
         self._train_all(launch)
         for matrix in kernel.matrices:
-            for slot in (matrix.gradient.slot, matrix.rows.slot):
-                if slot not in spots:
-                    spots[slot] = self._spot(before[slot])
             self._matrix(launch, kernel, matrix, spots)
         for row in kernel.every:
-            if row.gradient.slot not in spots:
-                spots[row.gradient.slot] = self._spot(before[row.gradient.slot])
             self._row(launch, kernel, row, spots)
         self._add_up_shared(launch, kernel)
 
     def _train_all(self, launch: Launch) -> None:
         """Give everything that is trained a gradient, also that which none flows into."""
         wanted = self._trained[launch.number].wanted
-        for j in wanted.parameters:
-            _of_parameter(self._make, "gradient", launch.segment, j, "float32")
+        if wanted.parameters:
+            self._make.parameters("gradient", launch.segment)
         for p in wanted.inputs:
             operand = self._forward_plan.launches[launch.number].operands[p]
             if isinstance(operand, Whole):
                 self._make.base("external gradient", operand.external)
 
-    def _sum(self, launch: Launch, slot: Slot, dtype: str) -> Tuple[Any, Spot]:
-        """Return under which key sums are collected, and where their target is."""
+    def _sum(self, launch: Launch, slot: Slot) -> Spot:
+        """Return where something adds up."""
         if slot.kind == "param":
-            spot = _of_parameter(self._make, "gradient", launch.segment, slot.number, dtype)
-            return spot, spot
+            return self._make.parameters("gradient", launch.segment)[slot]
         region = launch.outputs[slot.number]
         if region is None:
             operand = self._forward_plan.launches[launch.number].operands[slot.number]
             assert isinstance(operand, Whole)
-            spot = self._make.base("external gradient", operand.external), 0
-        else:
-            spot = self._make.region(region)
-        return spot, spot
+            return self._make.base("external gradient", operand.external), 0
+        return self._make.region(region)
 
     def _chunk(
         self, place: Place, own: Array, parts: int, width: int, spots: Dict[Any, Spot]
@@ -453,7 +435,7 @@ class Backward:
     ) -> None:
         weight, arrays = found.weight, kernel.arrays
         gradient, rows = arrays[found.gradient.slot], arrays[found.rows.slot]
-        key, target = self._sum(launch, weight.slot, gradient.dtype)
+        target = self._sum(launch, weight.slot)
         first = self._chunk(found.gradient, gradient, found.parts, weight.units, spots)
         second = self._chunk(found.rows, rows, found.parts, weight.inputs, spots)
         flipped = 0 if weight.transposed else 1
@@ -461,7 +443,7 @@ class Backward:
             first, second = second, first
         head = [executing.MATRIX, DTYPES[gradient.dtype], weight.rows, weight.columns]
         self._collect(
-            (executing.MATRIX, key, weight.rows, flipped),
+            (executing.MATRIX, target, weight.rows, flipped),
             [*head, *target, weight.columns, flipped],
             [launch.rows * found.parts, *first, *second],
         )
@@ -469,14 +451,14 @@ class Backward:
     def _row(self, launch: Launch, kernel: Kernel, found: RowSum, spots: Dict[Any, Spot]) -> None:
         gradient = kernel.arrays[found.gradient.slot]
         width = kernel.arrays[found.slot].width
-        key, target = self._sum(launch, found.slot, gradient.dtype)
+        target = self._sum(launch, found.slot)
         base, offset = spots[found.gradient.slot]
         parts = found.parts
         pitch = width if parts > 1 else gradient.width
         offset += found.gradient.column * itemsize(gradient.dtype)
         head = [executing.ROW, DTYPES[gradient.dtype], width, 1, *target, width, 0]
         chunk = [launch.rows * parts, base, offset, pitch, 0, 0, 0]
-        self._collect((executing.ROW, key, width), head, chunk)
+        self._collect((executing.ROW, target, width), head, chunk)
 
     def _collect(self, key: Any, head: List[int], chunk: List[int]) -> None:
         self._sums.setdefault(key, _Sum(head, [])).chunks.extend(chunk)

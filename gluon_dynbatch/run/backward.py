@@ -119,8 +119,13 @@ class GradientTape:
         saved = memory.arrays.get((SAVED,))
         if saved is not None:
             known[(SAVED,)] = saved
+        # Of the forward pass there are values, but no parameters: see design page 0011.
         self._memory = Memory(
-            self._prepared.backward, self._array, known, frozenset(["arena", SAVED, "external"])
+            self._prepared.backward,
+            self._array,
+            known,
+            frozenset(["arena", SAVED]),
+            frozenset(["parameter", "external", "copied"]),
         )
 
     def _array(self, base: Base) -> NDArray:
@@ -132,14 +137,12 @@ class GradientTape:
             return self._leaves.gradient(which[0].data(which[1]))
         if kind == "external gradient":
             return self._leaves.gradient(self._externals[which[0]])
-        if kind == "external":
-            return self._externals[which[0]]
         if kind == "result":
             region = self._forward.fills[which[0]].region
             arena = self._forward.arenas[region.arena]
             shape = region.rows, arena.row_size
             return mx.nd.empty(shape, ctx=arena.context, dtype=arena.dtype)
-        assert kind == "copied", base
+        assert kind == "gathered", base
         launch = self.plan.launches[which[0]]
         operand, port = launch.operands[which[1]], launch.segment.outputs[which[1]]
         shape = operand.rows, operand.row_size
@@ -222,14 +225,14 @@ class GradientTape:
         """Return the gradients of the inputs of the flush; None where `wanted` is false."""
         for fill in self.plan.fills:
             self._buffers.fill(fill, head_gradients)
+        # Native steps never multiply a gradient of zero with what is infinite; others may.
+        used = self._used_heads() if self._launches else []
         self._run()
         fills = self._fill_gradients(wanted)
-        if self._launches and not all_finite([*self._leaves.gradients, *fills.values()]):
-            # What is zero for a sample that was left out may have met what is infinite there.
-            used = self._used_heads()
-            if self._reach.last.difference(used):
-                self._run(live_units(self._forward, [self._heads[head] for head in used]))
-                fills = self._fill_gradients(wanted)
+        left_out = self._launches and self._reach.last.difference(used)
+        if left_out and not all_finite([*self._leaves.gradients, *fills.values()]):
+            self._run(live_units(self._forward, [self._heads[head] for head in used]))
+            fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
     def _used_heads(self) -> List[int]:
@@ -272,7 +275,7 @@ class GradientTape:
         for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
             context = launch.segment.context
             if isinstance(operand, Rows) and not is_native(self.plan, operand, port.dtype, context):
-                self._put(operand, self._memory.array("copied", position, k))
+                self._put(operand, self._memory.array("gathered", position, k))
 
     def _put(self, operand: Rows, target: NDArray) -> None:
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
@@ -296,7 +299,7 @@ class GradientTape:
         results = self._recorded[launch.number].results
         position = self._positions[launch.number]
         return heads, [
-            self._fetched(launch.operands[k], results[k].shape, "copied", position, k)
+            self._fetched(launch.operands[k], results[k].shape, "gathered", position, k)
             for k in heads
         ]
 

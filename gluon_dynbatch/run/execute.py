@@ -37,7 +37,7 @@ class Buffers:
     arenas : sequence of Arena
         What each buffer holds.
     sizes : sequence of int
-        Rows of each; row 0 is zero.
+        Rows of each.
     """
 
     def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
@@ -45,8 +45,6 @@ class Buffers:
             allocate((rows, arena.row_size), arena.dtype, arena.context)
             for arena, rows in zip(arenas, sizes)
         ]
-        for array in self.arrays:
-            zero(array._slice(0, 1))
         self._row_sizes = [arena.row_size for arena in arenas]
         self._views: Dict[Tuple[int, int], NDArray] = {}
 

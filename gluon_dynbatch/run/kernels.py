@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
@@ -27,6 +29,13 @@ class Loaded(NamedTuple):
 
     kernel: Any
     slots: Tuple[Union[Slot, Packed], ...]
+    packs: Tuple[Packed, ...]
+    #: What steps leave for others, with the bytes of a row.
+    works: Tuple[Tuple[Slot, int], ...]
+    #: What all rows share, but for matrices.
+    every: Tuple[Slot, ...]
+    #: What sums over rows read as gradients.
+    summed: FrozenSet[Slot]
 
 
 class Native:
@@ -74,7 +83,19 @@ class _Loader:
                 array = self._kernel.arrays[slot]
                 slots.append((0 if array.every else array.width, DTYPES[array.dtype]))
                 widths.append(array.width if slot.kind == "work" else 0)
-        return Loaded(executing.Kernel(slots, widths, steps), tuple(self._numbers))
+        kernel, own = self._kernel, [s for s in self._numbers if isinstance(s, Slot)]
+        return Loaded(
+            executing.Kernel(slots, widths, steps),
+            tuple(self._numbers),
+            tuple(s for s in self._numbers if isinstance(s, Packed)),
+            tuple(
+                (slot, array.width * np.dtype(array.dtype).itemsize)
+                for slot, array in kernel.arrays.items()
+                if slot.kind == "work"
+            ),
+            tuple(slot for slot in own if kernel.arrays[slot].every),
+            frozenset(found.gradient.slot for found in (*kernel.matrices, *kernel.every)),
+        )
 
     def _number(self, slot: Union[Slot, Packed]) -> int:
         return self._numbers.setdefault(slot, len(self._numbers))

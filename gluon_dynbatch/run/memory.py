@@ -31,6 +31,8 @@ class Memory:
         Returns the array at a base that is not memory of the program's own.
     known : dict of Base to NDArray
         Arrays that exist already.
+    read_only, without : frozenset of str
+        Kinds of arrays that the program does not write to, and that it does not use.
     """
 
     def __init__(
@@ -39,12 +41,16 @@ class Memory:
         find: Callable[[Base], NDArray],
         known: Optional[Dict[Base, NDArray]] = None,
         read_only: FrozenSet[str] = READ_ONLY,
+        without: FrozenSet[str] = frozenset(),
     ):
         self._assembled = assembled
         self.arrays: Dict[Base, NDArray] = {}
         read, written = {}, {}
         addresses, known = [], known or {}
         for base in assembled.bases:
+            if base[0] in without:
+                addresses.append(0)
+                continue
             array = known.get(base)
             if array is None and len(base) == 1:
                 array = allocate((max(assembled.sizes[base[0]], 1),), "uint8", mx.cpu())
