@@ -7,7 +7,19 @@ tuples (named ones too), dictionaries keep their keys and their order.  Numbers,
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple
+import itertools
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 #: The description of an array in a spec.
 LEAF = "*"
@@ -149,4 +161,33 @@ def rebuilder(spec: Spec) -> Optional[Callable[[List[Any]], Any]]:
         return lambda leaves: leaves
     if isinstance(spec, _Tuple) and all(item == LEAF for item in spec.items):
         return spec.make
-    return lambda leaves: unflatten(spec, leaves)
+    names: Dict[str, Any] = {}
+    text = _display(spec, names, itertools.count())
+    # Python's parser takes some hundred brackets within one another, at most.
+    if max(itertools.accumulate(map(_step, text))) > 50:
+        return lambda leaves: unflatten(spec, leaves)
+    return eval(f"lambda a: {text}", names)  # type: ignore[no-any-return]
+
+
+def _step(character: str) -> int:
+    return (character in "([{") - (character in ")]}")
+
+
+def _display(spec: Spec, names: Dict[str, Any], leaves: Iterator[int]) -> str:
+    """Return Python's text for the value that `spec` describes; `names` gets what it refers to."""
+
+    def name(value: Any) -> str:
+        names[f"v{len(names)}"] = value
+        return f"v{len(names) - 1}"
+
+    if isinstance(spec, _Static):
+        return name(spec.value)
+    if not isinstance(spec, (_List, _Tuple, _Dict)):
+        return f"a[{next(leaves)}]"
+    items = [_display(item, names, leaves) for item in spec.items]
+    if isinstance(spec, _Dict):
+        return "{" + ", ".join(f"{name(k)}: {v}" for k, v in zip(spec.keys, items)) + "}"
+    if isinstance(spec, _Tuple) and spec.make is tuple:
+        return "(" + "".join(f"{item}, " for item in items) + ")"
+    listed = "[" + ", ".join(items) + "]"
+    return f"{name(spec.make)}({listed})" if isinstance(spec, _Tuple) else listed
