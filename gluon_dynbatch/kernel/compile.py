@@ -109,12 +109,12 @@ class Compiler:
         for place, node in stores:
             if self._is_in_memory(node) or node.kind == SPREAD:
                 continue
-            if node.kind != JOIN:
-                self._stored.setdefault(node, place)
-                continue
-            for target, piece in self._pieces(place, node):
-                if piece.kind == PRODUCT and not self._is_in_memory(piece) and _parts(piece) == 1:
-                    self._stored.setdefault(piece, target)
+            self._stored.setdefault(node, place)
+            if node.kind == JOIN:
+                for target, piece in self._pieces(place, node):
+                    product = piece.kind == PRODUCT and not self._is_in_memory(piece)
+                    if product and _parts(piece) == 1:
+                        self._stored.setdefault(piece, target)
 
     def _pieces(self, place: Place, node: Node) -> List[Store]:
         """Return what stands side by side in a value, and where each belongs."""
@@ -152,7 +152,9 @@ class Compiler:
             else:
                 if node.kind == CAST:
                     self._keep(node.args[0])
-                when = max(self._there(x) for x in node.args)
+                # What the same loop computes it need not read.
+                together = node.kind == FUNCTION
+                when = max(self._there(x, together) for x in node.args)
                 when += when & 1
             self._time[node] = when
             if node.kind in (PRODUCT, TOTAL, TOP):
@@ -170,11 +172,11 @@ class Compiler:
         elif x not in self._stored:
             self._stored[x] = self._work(x)
 
-    def _there(self, node: Node) -> int:
-        """Return from when on a value can be used."""
+    def _there(self, node: Node, together: bool = False) -> int:
+        """Return from when on a value can be read, or used by the loop that computes it."""
         if node in self._placed:
             return 0
-        if node.kind in (PRODUCT, TOTAL, TOP) or node in self._stored:
+        if node.kind in (PRODUCT, TOTAL, TOP) or (node in self._stored and not together):
             return self._time[node] + 1
         return self._time[node]
 
@@ -220,7 +222,8 @@ class Compiler:
                 add(time, place, node.args[0], node.kind)
             else:
                 for target, piece in self._pieces(place, node):
-                    add(time, target, piece)
+                    if piece is node or self._stored.get(piece) != target:
+                        add(time, target, piece)
         for place, node in stores:
             if self._stored.get(node) != place:
                 for target, piece in self._pieces(place, node):
