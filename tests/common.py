@@ -27,7 +27,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run.gradient import forget
-from gluon_dynbatch.scope import GRANULARITIES
+from gluon_dynbatch.scope import GRANULARITIES, RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests import cells
 from tests.cells import WIDTH, array, attached, equal
@@ -256,3 +256,14 @@ def output_of(program: str, *arguments: str, given: str = "", **environment: str
     )
     assert ran.returncode == 0, ran.stdout[-3000:]
     return ran.stdout
+
+
+@contextlib.contextmanager
+def by_mxnets_operators() -> Iterator[None]:
+    """Run every launch by MXNet's operators, as those without kernels are."""
+    dispatcher = RUNTIME.dispatcher
+    dispatcher.native = False
+    try:
+        yield
+    finally:
+        dispatcher.native = True

@@ -16,7 +16,7 @@ from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import Cells, array, attached, cell, check_invariants, run_tree
-from tests.common import ALL
+from tests.common import ALL, by_mxnets_operators
 from tests.fuzz.harness import ExcusedError, compare
 from tests.fuzz.programs import programs
 from tests.strategies import MODELS, examples, sequence_batches, tree_batches
@@ -60,6 +60,19 @@ def test_random_trees_and_sequences(granularity, policy, kind):
         small = check(program, analysis_budget=SMALL, **options)
         full = check(program, analysis_budget=None, **options)
         assert full <= small, "more analysis made more launches"
+
+    run()
+
+
+@ALL
+def test_by_mxnets_operators_alone(granularity):
+    """As launches run for which there are no kernels."""
+
+    @examples(8)
+    @given(MODELS)
+    def run(program):
+        with by_mxnets_operators():
+            check(program, granularity=granularity, policy="depth")
 
     run()
 

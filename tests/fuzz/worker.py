@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from gluon_dynbatch import rules
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import check_invariants
+from tests.common import by_mxnets_operators
 
 from .harness import ExcusedError, compare
 from .operators import generated
@@ -84,6 +85,8 @@ class Session:
             case = program.case()
             for batch in compare(case, *[case.setting.options] * 2):
                 check_invariants(batch)
+            with by_mxnets_operators():
+                compare(case, case.setting.options)
         except ExcusedError as excuse:
             self.excused[str(excuse).split(":")[0]] += 1
         except Exception as error:
