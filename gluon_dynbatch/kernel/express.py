@@ -79,6 +79,8 @@ class _Expressing:
         if op.op == VARIABLE:
             return
         used = {out: self._shapes[row, out] for out in self._used.get(row, ())}
+        if not used:
+            return
         call = self._call(row, [shape for shape, _ in used.values()])
         try:
             made = HANDLERS[op.op](call)

@@ -6,7 +6,6 @@ layout of the segment.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import (
     Any,
     Callable,
@@ -14,7 +13,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    Optional,
     Sequence,
     Set,
     Tuple,
@@ -260,35 +258,19 @@ class NormalForm:
                 self._done[out] = self._output(made[0], out[1])
             return
         assert isinstance(rewrite, rules.Rewrite)
-        outputs = self._steps(rewrite, inputs, lambda step: self._faster(step, row))
+        outputs = self._steps(rewrite, inputs)
         self._done.update(((row, out), made) for out, made in enumerate(outputs))
 
-    def _steps(
-        self,
-        rewrite: rules.Rewrite,
-        inputs: Sequence[Ref],
-        faster: Callable[[rules.Step], Optional[rules.Rewrite]],
-    ) -> List[Ref]:
-        """Emit the steps of a rewrite, by faster kernels where there are any."""
-        made: List[Callable[[int], Ref]] = []
+    def _steps(self, rewrite: rules.Rewrite, inputs: Sequence[Ref]) -> List[Ref]:
+        made: List[int] = []
 
         def find(ref: rules.Ref) -> Ref:
-            return inputs[ref[1]] if ref[0] == rules.INPUT else made[ref[0]](ref[1])
+            return inputs[ref[1]] if ref[0] == rules.INPUT else self._output(made[ref[0]], ref[1])
 
         for step in rewrite.steps:
-            refs, replaced = [find(ref) for ref in step.inputs], faster(step)
-            if replaced is None:
-                made.append(partial(self._output, self._add(step.op, refs, step.attrs)[0]))
-            else:
-                made.append(self._steps(replaced, refs, lambda _: None).__getitem__)
+            refs = [find(ref) for ref in step.inputs]
+            made.append(self._add(step.op, refs, step.attrs)[0])
         return [find(ref) for ref in rewrite.outputs]
-
-    def _faster(self, step: rules.Step, row: int) -> Optional[rules.Rewrite]:
-        size, op = None, self._program.ops[row]
-        if step.op == op.op == "SliceChannel":
-            # Whatever the layout, the axis that is split keeps its size: it is never the batch's.
-            size = self._entry.shapes[op.inputs[0]][int(op.attrs.get("axis", "1"))]
-        return rules.faster(step, size, self._entry.dtypes.get((row, 0)) in FLOATS)
 
     def _output(self, row: int, number: int) -> Ref:
         """Return an output of an operator; if it needs the first one in memory, read this too."""

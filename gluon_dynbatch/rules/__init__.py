@@ -25,7 +25,6 @@ No MXNet is needed here.  ``python -m gluon_dynbatch.rules`` prints docs/operato
 from __future__ import annotations
 
 from .ask import rows, stack
-from .kernels import faster
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .pages import reference, spelling, summary
 from .rule import Family, Rule
@@ -47,7 +46,6 @@ __all__ = [
     "Shape",
     "Site",
     "Step",
-    "faster",
     "is_random",
     "of",
     "public_attrs",
