@@ -24,8 +24,7 @@ from .run.execute import Execution
 from .schedule import Budget, analyze
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
-# MXNet computes functions of doubles with constants (pi) in single precision; kernels do not.
-TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-6, 1e-7)}
+TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
 
 
 class _Seen(NamedTuple):

@@ -14,8 +14,7 @@ from .record.recorder import FLATTENER
 from .scope import Batch
 
 #: Relative and absolute tolerance by dtype.
-# MXNet computes functions of doubles with constants (pi) in single precision; kernels do not.
-TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-6, 1e-7)}
+TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8, 1e-9)}
 
 
 def check_against_loop(
