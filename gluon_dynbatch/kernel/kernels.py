@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Dict, List, NamedTuple, Set, Tuple, Union
 
 from ..lower.segment import Segment
-from .columns import NotExpressed
+from .columns import NotExpressed, require
 from .compile import Compiler, Store
 from .derivative import Differentiation, Gradients
 from .express import Expressed, express
-from .expression import PRODUCT, READ, Node, Slot
+from .expression import FUNCTION, PRODUCT, READ, Node, Slot
 from .step import Array, Kernel, MatrixSum, Place, RowSum
 
 
@@ -26,12 +26,25 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
     found = segment.kernels
     if found is None:
         try:
-            found = SegmentKernels(segment, express(segment))
+            expressed = express(segment)
+            _refuse_rough_doubles(expressed)
+            found = SegmentKernels(segment, expressed)
         except NotExpressed as error:
             found = str(error)
         # Of two threads that make them the last one stays.
         object.__setattr__(segment, "kernels", found)
     return found  # type: ignore[no-any-return]
+
+
+#: Of doubles MXNet computes these, or their gradients, with constants in single precision.
+ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
+
+
+def _refuse_rough_doubles(expressed: Expressed) -> None:
+    """Leave to MXNet what kernels would compute otherwise than the loop does."""
+    for node in expressed.expressions.nodes:
+        rough = node.kind == FUNCTION and node.attrs[0] in ROUGH and node.dtype == "float64"
+        require(not rough, "MXNet computes functions of doubles with single constants")
 
 
 class SegmentKernels:
