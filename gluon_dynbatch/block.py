@@ -15,7 +15,7 @@ from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
 from .run.dispatch import ONE_AT_A_TIME
-from .samples import applier
+from .samples import PASSING
 from .scope import RUNTIME, Batch, check_options, scope_defaults
 from .trace.infer import infer_shapes
 from .trace.program import graph_arguments
@@ -86,9 +86,17 @@ def batching(
 
 
 def map(
-    fn: Callable[[Sample], Result], samples: Iterable[Sample], **scope_options: Any
+    fn: Callable[[Sample], Result],
+    samples: Iterable[Sample],
+    concurrency: Optional[int] = None,
+    on_error: str = "raise",
+    **scope_options: Any,
 ) -> List[Result]:
     """Apply a function to every sample within one scope.
+
+    Every sample runs as a fiber: one that asks for a value (``asscalar``, ``asnumpy``, ``float``,
+    ``if``) waits until all others have come as far or ended, and then everything that is pending
+    is computed together (J. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
 
     Parameters
     ----------
@@ -97,6 +105,11 @@ def map(
     samples : iterable
         The minibatch.  A sample that is a tuple is passed as several arguments, ``fn(*sample)``,
         if `fn` takes that many and cannot be called with one; everything else is one argument.
+    concurrency : int, optional
+        How many samples are under way at most; another one begins as soon as one ends.  By default
+        all of them.
+    on_error : {"raise", "return"}, optional
+        What an exception of one sample does: end all others, or stand among the results.
     **scope_options
         Options of :func:`batching`.
 
@@ -110,6 +123,8 @@ def map(
     ArgumentError
         `fn` can be called neither with a sample nor with its elements; or it is a generator
         function or a coroutine function, which would return before anything has run.
+    OptionError
+        An option has a value that does not exist.
 
     Examples
     --------
@@ -118,9 +133,8 @@ def map(
     >>> [round(d.asscalar(), 2) for d in gdb.map(distance, pairs)]
     [1.73, 0.0]
     """
-    apply = applier(fn, PASSING)
-    with batching(**scope_options):
-        return [apply(sample) for sample in samples]
+    with batching(**scope_options) as batch:
+        return batch.map(fn, samples, concurrency, on_error)
 
 
 class DynamicHybridBlock(HybridBlock):
@@ -240,8 +254,7 @@ class DynamicHybridBlock(HybridBlock):
 
 #: Blocks with one of these methods are cells.
 CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward)
-#: What passes the arguments of a call on to methods that a block defines.
-PASSING = (Block.__call__, DynamicHybridBlock.__call__, *CELL_FORWARDS)
+PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward]
 
 
 class CachedGraph:

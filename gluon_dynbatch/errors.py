@@ -116,6 +116,14 @@ class ContextError(DynBatchError, ValueError):
     """
 
 
+class SampleError(DynBatchError):
+    """Says of which sample of ``map`` an exception is, as its ``__cause__``.
+
+    Cause: the function raised the exception for this sample.
+    Way out: correct it, or give ``on_error="return"`` to get exceptions among the results.
+    """
+
+
 class ScopeError(DynBatchError, RuntimeError):
     """A batching scope is used in a way that it cannot be.
 

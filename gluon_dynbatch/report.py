@@ -43,6 +43,8 @@ class FlushReport(NamedTuple):
     dispatch_ms: float
     #: Waiting for values in the scope, after this flush and before the next.
     waiting_ms: float = 0.0
+    #: Samples of ``map`` that waited for it.
+    waiting: int = 0
 
     @property
     def line(self) -> str:

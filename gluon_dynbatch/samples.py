@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Collection, Optional, Tuple
+from typing import Any, Callable, Collection, List, Optional, Tuple
 
-from mxnet.gluon import Block
+from mxnet.gluon import Block, HybridBlock
 
 from .errors import ArgumentError, user_message
 from .record.where import user_line
@@ -19,15 +19,17 @@ UNSTARTED = (
 )
 
 
-def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any], Any]:
+#: Methods of blocks that only pass the arguments of a call on, to ``forward`` and the like.
+PASSING: List[Any] = [Block.__call__, HybridBlock.forward]
+
+
+def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
     """Return a function of one sample that calls `fn`.
 
     Parameters
     ----------
     fn : callable
         A function or a block.
-    passing : collection of functions
-        Methods of blocks that only pass arguments on, to ``forward`` or ``hybrid_forward``.
 
     Raises
     ------
@@ -35,7 +37,7 @@ def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any],
         `fn` is a generator function or a coroutine function; or, when it is applied, cannot be
         called with the sample.
     """
-    called, given = _called(fn, passing)
+    called, given = _called(fn)
     for is_function, _, what in UNSTARTED:
         if is_function(called):
             raise _unstarted(fn, what)
@@ -68,12 +70,12 @@ def applier(fn: Callable[..., Any], passing: Collection[Any]) -> Callable[[Any],
     return apply
 
 
-def _called(fn: Any, passing: Collection[Any]) -> Tuple[Any, Collection[str]]:
+def _called(fn: Any) -> Tuple[Any, Collection[str]]:
     """Return what takes the arguments of a call, and names of those that MXNet gives to it."""
     if isinstance(fn, Block):
-        if type(fn).__call__ not in passing:
+        if type(fn).__call__ not in PASSING:
             return fn.__call__, ()
-        if type(fn).forward not in passing:
+        if type(fn).forward not in PASSING:
             return fn.forward, ()
         first = next(iter(inspect.signature(fn.hybrid_forward).parameters), "")
         return fn.hybrid_forward, (first, *fn._reg_params)

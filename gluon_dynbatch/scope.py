@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 
 import mxnet as mx
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from .auto import MOST_SITES, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
+from .fibers import Fibers, current
 from .flush import Flush, Options, Runtime
 from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
 from .modes import RECORDING, TRAINING
@@ -29,6 +30,7 @@ from .record.tape import check_tape
 from .record.where import call_line, user_line, where_of
 from .report import Report
 from .run.gradient import forget
+from .samples import applier
 from .schedule import POLICIES, parse_budget
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -55,6 +57,12 @@ def _forget() -> None:
         gc.collect()
 
 
+def check_count(name: str, count: Optional[int]) -> None:
+    """Raise unless `count` is None or a whole number of at least 1."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise OptionError(f"{name} must be a whole number of at least 1, or None, not {count!r}")
+
+
 def check_options(
     analysis_budget: Any = "auto",
     granularity: str = "auto",
@@ -68,12 +76,7 @@ def check_options(
         raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
     if policy not in ("auto", *POLICIES):
         raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
-    if max_rows is not None and (
-        isinstance(max_rows, bool) or not isinstance(max_rows, int) or max_rows < 1
-    ):
-        raise OptionError(
-            f"max_rows must be a whole number of at least 1, or None, not {max_rows!r}"
-        )
+    check_count("max_rows", max_rows)
     for name, switch in (("strict", strict), ("debug", debug)):
         # A text such as "no" counts as true in Python.
         if not isinstance(switch, (bool, np.bool_)):
@@ -341,6 +344,45 @@ class Batch:
                 options = options._replace(**{name: value})
         return options if options.budget != "auto" else options._replace(budget=self._environment)
 
+    def map(
+        self,
+        fn: Callable[[Any], Result],
+        samples: Iterable[Any],
+        concurrency: Optional[int] = None,
+        on_error: str = "raise",
+    ) -> List[Result]:
+        """Apply a function to every sample, each as a fiber; see :func:`gluon_dynbatch.map`."""
+        if self._state is ScopeState.CLOSED:
+            raise ScopeError(
+                user_message(
+                    "map of a scope that is not open",
+                    user_line(),
+                    None,
+                    "call it within ``with gluon_dynbatch.batching() as batch:``",
+                )
+            )
+        if on_error not in ("raise", "return"):
+            raise OptionError.unknown("on_error", on_error, ("raise", "return"))
+        check_count("concurrency", concurrency)
+        fibers = Fibers(self, applier(fn), concurrency, on_error == "return", user_line())
+        return fibers.run(samples)
+
+    @property
+    def mode(self) -> int:
+        """Autograd's mode."""
+        recorder = STATE.recorder
+        return current_mode() if recorder is None else recorder.mode  # type: ignore[no-any-return]
+
+    def await_flush(self, waiting: int = 0) -> None:
+        """Compute everything recorded so far for who waits; a fiber lets others come as far."""
+        fiber = current()
+        if fiber is not None and self._state is ScopeState.RECORDING:
+            assert self._recorder is not None
+            self._recorder.hold = 0
+            fiber.park()
+        elif self._state is not ScopeState.CLOSED:
+            self.at_work(lambda: self._compute(waiting))
+
     def flush(self) -> None:
         """Compute everything recorded so far.
 
@@ -350,7 +392,7 @@ class Batch:
         if self._state is not ScopeState.CLOSED:
             self.at_work(self._compute)
 
-    def _compute(self) -> None:
+    def _compute(self, waiting: int = 0) -> None:
         recorder = self._recorder
         assert recorder is not None
         tape, mode = recorder.tape, current_mode()
@@ -371,7 +413,7 @@ class Batch:
             raise
         if flush.report is not None:
             self.plan = flush.plan
-            self.report.flushes.append(flush.report)
+            self.report.flushes.append(flush.report._replace(waiting=waiting))
             LOGGER.debug("%s", flush.report.line)
 
 

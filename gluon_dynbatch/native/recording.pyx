@@ -48,8 +48,9 @@ cdef type lazy_type, array_type
 #: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
 cdef dict views
 cdef object one_row
-#: Tells whether a code object is the user's; what it has told, and the code object, by its id.
-cdef object is_user_code
+#: Tells whether a code object is the user's, and the line of the user's call that comes from
+#: further away; what the first has told, and the code object, by its id.
+cdef object is_user_code, call_line
 cdef dict known_code
 #: Tells the type id of an array; what it has told, by what MXNet's functions tell.
 cdef object type_of
@@ -63,14 +64,14 @@ cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
 
 def connect(
     type lazy not None, type array_ not None, dict views_ not None, row,
-    user, dict known_users not None, array_type_id, tuple addresses not None,
+    user, dict known_users not None, line, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, one_row, is_user_code, known_code, type_of
+    global lazy_type, array_type, views, one_row, is_user_code, known_code, call_line, type_of
     global tape_at, value_at, offset_at, type_at, real_at
     global get_shape, get_type, get_context
     lazy_type, array_type, views, one_row = lazy, array_, views_, row
-    is_user_code, known_code, type_of = user, known_users, array_type_id
+    is_user_code, known_code, call_line, type_of = user, known_users, line, array_type_id
     tape_at, value_at, offset_at, type_at, real_at = [
         slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
     ]
@@ -195,14 +196,14 @@ cdef tuple known_view(object type_id, object key):
 # ----------------------------------------------------------------------- the user's line
 
 cdef tuple user_place():
-    """Return code and instruction of the nearest caller outside the libraries, or of the last."""
-    cdef int instruction = 0
-    code = None
+    """Return code and instruction of the nearest caller outside the libraries."""
     frame = next_frame(None)
     while frame is not None:
-        code, instruction = frame_code(frame), frame_instruction(frame)
-        frame = None if is_user(code) else next_frame(frame)
-    return code, instruction
+        code = frame_code(frame)
+        if is_user(code):
+            return code, frame_instruction(frame)
+        frame = next_frame(frame)
+    return call_line(0)
 
 
 cdef bint is_user(object code) except -1:

@@ -46,6 +46,7 @@ recording.connect(
     ROW,
     IS_USER_CODE,
     IS_USER_CODE.known,
+    call_line,
     TYPES.of,
     tuple(
         ctypes.cast(getattr(_LIB, f"MXNDArrayGet{what}"), ctypes.c_void_p).value
@@ -133,7 +134,7 @@ class Recorder:
             )
         if self._scope is not None:
             self._count_forced()
-            self._scope.flush()
+            self._scope.await_flush()
 
     def run_pending(self) -> None:
         """Compute what is pending, if anything is."""

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any, Dict, Tuple
 
+import greenlet
 import mxnet as mx
 
 from ..errors import Where
@@ -42,11 +43,15 @@ IS_USER_CODE = _UserCode()
 
 def call_line(depth: int = 2) -> Tuple[Any, int]:
     """Return code object and instruction of the nearest caller outside the libraries."""
-    frame = sys._getframe(depth)
+    frame, running = sys._getframe(depth), greenlet.getcurrent()
     while not IS_USER_CODE(frame.f_code):
         back = frame.f_back
         if back is None:
-            break
+            # The frames of a fiber end where it began; they go on where it was begun.
+            running = running.parent
+            if running is None:
+                break
+            back = running.gr_frame
         frame = back
     return frame.f_code, frame.f_lasti
 
