@@ -17,6 +17,7 @@ from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
+from .native.recording import keep
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
@@ -32,6 +33,7 @@ from .run.backward import GradientTape, Prepared, prepare
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
+from .run.keep import Kept
 from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
 from .schedule import Analysis, Budget, analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
@@ -77,6 +79,8 @@ class Planned(NamedTuple):
     #: Per recorded value: mode of the call that made it, and the term that stands for it.
     mode: np.ndarray
     term: np.ndarray
+    #: Whether any of it is recorded for a backward pass.
+    recorded: bool
     launches: int
     widths: Tuple[float, int]
     #: Calls that do not merge: (name, reason, number, one of the calls).
@@ -105,8 +109,12 @@ class Flush:
         recording: Tape,
         site: Optional[CallSite] = None,
         at_once: int = 0,
+        keep: bool = False,
     ):
         self._site = site
+        self._keep = keep
+        #: The arenas, if arrays are kept there.
+        self.kept: Optional[Kept] = None
         self._at_once = at_once
         self._runtime = runtime
         self._options = options
@@ -121,8 +129,9 @@ class Flush:
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        hand_out_constants(recording, lazies)
-        lazies = [lazy for lazy in lazies if lazy._real is None]
+        if recording.constants:
+            hand_out_constants(recording, lazies)
+            lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
         choice = self._choose()
@@ -133,8 +142,12 @@ class Flush:
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
+        kept, owners = self._divide(planned, owners, views)
         heads, held = self._heads(planned, owners)
         execution, tape = self._execute(planned, held)
+        if kept:
+            self.kept = Kept(execution.buffers, recording.lazies)
+            keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
         arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
         if tape is not None:
             tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
@@ -146,6 +159,20 @@ class Flush:
         times = recorded_in, analysed - before, finished - analysed
         self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
         self._note(finished - analysed, built)
+
+    def _divide(
+        self, planned: Planned, owners: List[LazyNDArray], views: List[Any]
+    ) -> Tuple[List[LazyNDArray], List[LazyNDArray]]:
+        """Return what is kept in arenas, and what gets memory of its own now."""
+        if not self._keep or planned.recorded:
+            return [], owners
+        viewed = {id(owner) for _, owner, _ in views}
+        if not viewed:
+            return owners, []
+        return (
+            [one for one in owners if id(one) not in viewed],
+            [one for one in owners if id(one) in viewed],
+        )
 
     def _report(
         self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float
@@ -259,7 +286,8 @@ class Flush:
         widths = (float(np.mean(sizes)), max(sizes))
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         launches, alone = len(sizes), _alone(plan)
-        return Planned(plan, {}, [], modes, places, launches, widths, alone, origin, analysed)
+        recorded = bool((modes & RECORDING).any())
+        return Planned(plan, {}, [], modes, places, recorded, launches, widths, alone, origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:

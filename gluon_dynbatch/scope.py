@@ -30,6 +30,7 @@ from .record.tape import check_tape
 from .record.where import call_line, user_line, where_of
 from .report import Report
 from .run.gradient import forget
+from .run.keep import Kept
 from .samples import applier
 from .schedule import POLICIES, parse_budget
 
@@ -40,6 +41,9 @@ Result = TypeVar("Result")
 GRANULARITIES = ("graph", "block", "operator")
 #: Sets the analysis budget of scopes that are opened without one.
 BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
+
+#: Bytes of arenas in which values stay while a scope is open; beyond, the oldest are copied.
+MOST_KEPT = 1 << 28
 
 #: What this process has traced, compiled, planned and measured.
 RUNTIME = Runtime()
@@ -120,6 +124,8 @@ class Batch:
         #: The generator that opened the scope and may never go on, if that is so.
         self._generator: Any = None
         self._site: Optional[CallSite] = None
+        #: Arenas in which values of earlier flushes stay.
+        self._kept: List[Any] = []
         #: How many calls may run at once before recording begins.
         self._most_at_once = 0
         self.report = Report()
@@ -166,6 +172,7 @@ class Batch:
         self.report = Report()
         self.plan = None
         self._defaults = {}
+        self._kept = []
         self._environment = _budget_from_environment()
         self._place = call_line()
         self._generator = frame if may_be_left(frame) else None
@@ -304,7 +311,11 @@ class Batch:
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
                 self.flush()
         elif not failed:
-            self.flush()
+            self.at_work(lambda: self._compute(keep=False))
+            for reference in self._kept:
+                kept = reference()
+                if kept is not None:
+                    kept.hand_out()
             if self._site is not None:
                 self.report.choice = self._site.leave(self.report.at_once)
 
@@ -381,7 +392,7 @@ class Batch:
             self._recorder.hold = 0
             fiber.park()
         elif self._state is not ScopeState.CLOSED:
-            self.at_work(lambda: self._compute(waiting))
+            self.at_work(lambda: self._compute(waiting=waiting))
 
     def flush(self) -> None:
         """Compute everything recorded so far.
@@ -392,7 +403,7 @@ class Batch:
         if self._state is not ScopeState.CLOSED:
             self.at_work(self._compute)
 
-    def _compute(self, waiting: int = 0) -> None:
+    def _compute(self, keep: bool = True, waiting: int = 0) -> None:
         recorder = self._recorder
         assert recorder is not None
         tape, mode = recorder.tape, current_mode()
@@ -402,7 +413,7 @@ class Batch:
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)
-            flush = Flush(RUNTIME, self._options_now(), tape, self._site, self.report.at_once)
+            flush = Flush(RUNTIME, self._options_now(), tape, self._site, self.report.at_once, keep)
             flush.run()
             tape.close()
         except BaseException as error:
@@ -413,8 +424,22 @@ class Batch:
             raise
         if flush.report is not None:
             self.plan = flush.plan
+            if flush.kept is not None:
+                self._note_kept(flush.kept)
             self.report.flushes.append(flush.report._replace(waiting=waiting))
             LOGGER.debug("%s", flush.report.line)
+
+
+    def _note_kept(self, kept: Kept) -> None:
+        """Take note of arenas in which values stay, and let go of the oldest if they are many."""
+        self._kept.append(weakref.ref(kept))
+        alive = [one for one in (reference() for reference in self._kept) if one is not None]
+        bytes_kept = sum(one.bytes for one in alive)
+        while bytes_kept > MOST_KEPT:
+            oldest = alive.pop(0)
+            bytes_kept -= oldest.bytes
+            oldest.hand_out()
+        self._kept = [weakref.ref(one) for one in alive]
 
 
 def _budget_from_environment() -> Any:

@@ -32,8 +32,9 @@ ORDER = (
     "auto",
     "flush",
     "hold",
-    "scope",
     "samples",
+    "fibers",
+    "scope",
     "block",
     "testing",
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence
 
 import numpy as np
+from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
 from ..native import lowering
+from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
 from ..schedule.dependencies import Array
@@ -27,9 +29,14 @@ def find_weights(tape: Tape) -> Array:
     weights = np.zeros(len(tape.value_type), dtype=bool)
     for value, external in zip(tape.external_values, tape.externals):
         kind = TYPES[tape.value_type[value]]
-        if kind.shape[0] > 1 and kind.dtype in FLOATS and external.grad is not None:
+        if kind.shape[0] > 1 and kind.dtype in FLOATS and _grad(external) is not None:
             weights[value] = True
     return weights
+
+
+def _grad(array: NDArray) -> Optional[NDArray]:
+    """Return the gradient of an array; what is kept in an arena has none, nor a handle yet."""
+    return None if type(array) is LazyNDArray else array.grad
 
 
 def find_unused(tape: Tape, wanted: Sequence[int]) -> Optional[Array]:

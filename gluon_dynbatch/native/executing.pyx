@@ -8,7 +8,7 @@ The engine runs it in a thread of its own, without Python; what it needs is coun
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, gdb_loop_scratch, gdb_run_loop
@@ -385,6 +385,74 @@ cdef class Program:
             <void **>&read[0] if read.shape[0] else NULL, read.shape[0],
             <void **>&written[0] if written.shape[0] else NULL, written.shape[0],
             NULL, 0, name)
+
+
+cdef struct Gather:
+    int64_t count
+    char *target
+    #: Where each piece is, and its bytes.
+    char **sources
+    int64_t *sizes
+
+
+cdef void run_gather(void *context, void *given) noexcept nogil:
+    cdef Gather *gather = <Gather *>given
+    cdef char *target = gather.target
+    cdef int64_t i
+    for i in range(gather.count):
+        memcpy(target, gather.sources[i], gather.sizes[i])
+        target += gather.sizes[i]
+
+
+cdef void release_gather(void *given) noexcept nogil:
+    cdef Gather *gather = <Gather *>given
+    free(gather.sources)
+    free(gather.sizes)
+    free(gather)
+
+
+cdef int by_memory(const void *one, const void *other) noexcept nogil:
+    cdef uintptr_t a = (<uintptr_t **>one)[0][0], b = (<uintptr_t **>other)[0][0]
+    return (a > b) - (a < b)
+
+
+def gather(
+    uintptr_t function, const uintptr_t[::1] sources, uintptr_t[::1] handles,
+    const int64_t[::1] counts, int64_t size, uintptr_t target, uintptr_t target_handle,
+):
+    """Let the engine copy pieces of memory side by side; return its error code.
+
+    Parameters
+    ----------
+    function : int
+        Address of ``MXEnginePushSyncND``.
+    sources, handles
+        Where the pieces are, and handles of their arrays, which this sorts.
+    counts : numpy.ndarray of int64
+        Elements of each.
+    size : int
+        Bytes of an element.
+    target, target_handle : int
+        Where they are to stand, and the handle of that array.
+    """
+    cdef Gather *made = <Gather *>room(1, sizeof(Gather))
+    cdef int64_t count = sources.shape[0], distinct = 0, i
+    cdef uintptr_t **known = <uintptr_t **>&handles[0]
+    made.count, made.target = count, <char *>target
+    made.sources = <char **>room(count, 8)
+    made.sizes = <int64_t *>room(count, 8)
+    for i in range(count):
+        made.sources[i], made.sizes[i] = <char *>sources[i], counts[i] * size
+    qsort(known, count, 8, by_memory)
+    for i in range(count):
+        # The engine wants each memory once, and what is written not among what is read.
+        if known[i][0] != (<uintptr_t *>target_handle)[0]:
+            if distinct == 0 or known[i][0] != known[distinct - 1][0]:
+                known[distinct] = known[i]
+                distinct += 1
+    return (<PushFunction>function)(
+        run_gather, made, release_gather, CPU, <void **>known, distinct,
+        <void **>&target_handle, 1, NULL, 0, b"gluon_dynbatch fill")
 
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):

@@ -10,7 +10,7 @@ cimport cython
 from cpython.array cimport array, resize_smart
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t
@@ -43,6 +43,7 @@ cdef extern from "Python.h":
 ctypedef int (*GetShape)(void *, int *, const int64_t **) noexcept
 ctypedef int (*GetType)(void *, int *) noexcept
 ctypedef int (*GetContext)(void *, int *, int *) noexcept
+ctypedef int (*GetData)(void *, void **) noexcept
 
 cdef type lazy_type, array_type
 #: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
@@ -97,8 +98,10 @@ cdef class Tape:
     cdef public bint open
     cdef readonly array node_entry, node_value0, sources, offsets, value_type, external_values
     cdef readonly dict entries, external_ids
-    cdef readonly list wheres, lazies, handles
-    cdef public list externals
+    cdef readonly list wheres, handles
+    cdef public list externals, lazies
+    #: Lazy arrays that stand for themselves among the arrays from outside, so that ids stay theirs.
+    cdef readonly list kept
 
     def __cinit__(self):
         self.open = True
@@ -107,6 +110,7 @@ cdef class Tape:
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
         self.wheres, self.lazies, self.externals, self.handles = [], [], [], []
+        self.kept = []
 
     def held(self):
         """Return the lazy arrays that somebody still holds and that are not computed yet."""
@@ -116,6 +120,15 @@ cdef class Tape:
             if lazy is not None and slot(lazy, real_at)[0] is <PyObject *>None:
                 arrays.append(lazy)
         return arrays
+
+
+cdef class Keeper:
+    """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
+
+    cdef list handles, addresses, sizes
+
+    def __init__(self, list handles, list addresses, list sizes):
+        self.handles, self.addresses, self.sizes = handles, addresses, sizes
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
@@ -232,22 +245,50 @@ cdef object type_id_of(object array_):
 
 cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
     """Return the value of an array from outside."""
+    if type(array_) is lazy_type and slot(array_, real_at)[0] is not <PyObject *>None:
+        array_ = <object>slot(array_, real_at)[0]
     identity = <size_t><PyObject *>array_
     known = tape.external_ids.get(identity)
     if known is not None:
         return known
+    if type(array_) is lazy_type and isinstance(<object>slot(array_, tape_at)[0], Keeper):
+        return kept_value(tape, array_)
     if type(array_) is not array_type:
         return tape.external(array_)
     type_id = type_id_of(array_)
+    return add_external(tape, array_, array_.handle, identity, type_id)
+
+
+def external(Tape tape not None, array_):
+    """Return the value of an array from outside."""
+    return external_value(tape, array_)
+
+
+cdef Py_ssize_t add_external(
+    Tape tape, object array_, object handle, object identity, object type_id
+) except -1:
+    value = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
-    value = tape.value_type.ob_size
     tape.externals.append(array_)
-    tape.handles.append(array_.handle)
+    tape.handles.append(handle)
     tape.external_ids[identity] = value
     put(tape.external_values, value)
     put(tape.value_type, type_id)
     return value
+
+
+cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
+    """Return the value of a lazy array whose values are kept in an arena.
+
+    A copy stands for it on the tape: it may become real, and be written to.
+    """
+    place = PyType_GenericAlloc(lazy_type, 0)
+    for at in (tape_at, value_at, offset_at, type_at, real_at):
+        fill_slot(place, at, <object>slot(lazy, at)[0])
+    tape.kept.append(lazy)
+    return add_external(
+        tape, place, None, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
 
 
 # ---------------------------------------------------------------------------------- calls
@@ -376,3 +417,71 @@ cdef object results(Tape tape, Py_ssize_t first, tuple types, object rebuild):
         return make_lazy(tape, first, 0, types[0])
     arrays = [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))]
     return tuple(arrays) if rebuild is tuple else rebuild(arrays)
+
+
+# ------------------------------------------------------------------------- kept in arenas
+
+cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
+    old = <object>slot(lazy, offset)[0]
+    fill_slot(lazy, offset, value)
+    Py_DECREF(old)
+
+
+def keep(
+    list lazies not None, Keeper keeper not None,
+    const int64_t[:] term, const int64_t[:] arena_of, const int64_t[:] element_of,
+):
+    """Let lazy arrays belong to arenas from now on.
+
+    Parameters
+    ----------
+    lazies : list of LazyNDArray
+        Arrays of a tape that has been computed.
+    keeper : Keeper
+        The arenas.
+    term : per value of the tape, the term that stands for it
+    arena_of, element_of : per term, where it is
+    """
+    cdef int64_t at
+    for lazy in lazies:
+        at = term[<object>slot(lazy, value_at)[0]]
+        if at < 0:
+            at += arena_of.shape[0]
+        change_slot(lazy, tape_at, keeper)
+        change_slot(lazy, value_at, arena_of[at])
+        change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
+
+
+def places(list arrays not None, tuple numbers not None, size_t get_data):
+    """Return addresses and handles of some arrays of one type, each as bytes of integers.
+
+    Parameters
+    ----------
+    arrays : list of NDArray
+        Real arrays, or lazy ones that are kept in arenas.
+    numbers : tuple of int
+        Which of them.
+    get_data : int
+        Address of MXNet's ``MXNDArrayGetData``.
+    """
+    cdef array addresses = array("Q", bytes(8 * len(numbers)))
+    cdef array handles = array("Q", bytes(8 * len(numbers)))
+    cdef void *handle
+    cdef void *data
+    cdef Py_ssize_t i, number
+    for i in range(len(numbers)):
+        number = numbers[i]
+        array_ = arrays[number]
+        if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
+            keeper = <Keeper?><object>slot(array_, tape_at)[0]
+            which = <object>slot(array_, value_at)[0]
+            addresses.data.as_ulonglongs[i] = (
+                keeper.addresses[which] + keeper.sizes[which] * <object>slot(array_, offset_at)[0])
+            handles.data.as_ulonglongs[i] = keeper.handles[which]
+        else:
+            handle = <void *><size_t>array_.handle.value
+            if (<GetData>get_data)(handle, &data):
+                raise MemoryError("an array has no memory")
+            addresses.data.as_ulonglongs[i] = <size_t>data
+            handles.data.as_ulonglongs[i] = <size_t>handle
+    return addresses, handles

@@ -169,21 +169,20 @@ class _Planner:
             return_inverse=True,
         )
         elements = np.empty(len(pairs), dtype=np.int64)
-        alike: Dict[Tuple[Arena, Tuple[int, ...]], List[int]] = {}
+        alike: Dict[Arena, List[int]] = {}
         for number in np.argsort(first).tolist():
             size, kind = divmod(int(pairs[number]), types)
             array = self._type_of(kind)
             elements[number] = array.elements
-            key = Arena(size, array.dtype, array.context), array.shape[1:]
-            alike.setdefault(key, []).append(number)
+            alike.setdefault(Arena(size, array.dtype, array.context), []).append(number)
         fills = []
-        for (buffer, trailing), numbers in alike.items():
+        for buffer, numbers in alike.items():
             places = np.flatnonzero(np.isin(pair, numbers))
             counts, own = elements[pair[places]], externals[places]
             region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
             arena[own] = region.arena
             element[own] = region.start * buffer.row_size + np.cumsum(counts) - counts
-            fills.append(Fill(region, tuple(own.tolist()), trailing))
+            fills.append(Fill(region, tuple(own.tolist()), counts))
         return tuple(fills), arena, element
 
     def _place_slots(self) -> Tuple[List[Tuple[Region, ...]], Array, Array]:

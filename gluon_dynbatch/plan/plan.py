@@ -116,8 +116,8 @@ class Fill(NamedTuple):
     region: Region
     #: Numbers of arrays; backward, of heads.
     externals: Tuple[int, ...]
-    #: Shape of an array behind its first axis.
-    trailing: Tuple[int, ...]
+    #: Elements of each.
+    counts: Array
 
 
 class Reads(NamedTuple):

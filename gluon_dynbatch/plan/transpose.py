@@ -152,7 +152,7 @@ class _Transposition:
         for (shape, dtype, context), members in groups.items():
             size, count = int(np.prod(shape)), len(members)
             region = self._layout.reserve(Arena(size, dtype, context), count)
-            fills.append(Fill(region, tuple(members), shape[1:]))
+            fills.append(Fill(region, tuple(members), np.full(count, size)))
             term = np.array([self._heads[i].term for i in members])
             place = self._forward.element_of[term] + [self._heads[i].offset for i in members]
             source, like = (region.start + np.arange(count)) * size, np.ones(count, dtype=np.int64)

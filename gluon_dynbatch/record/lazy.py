@@ -11,6 +11,7 @@ from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
 from ..errors import GradientError, user_message
+from ..native.recording import Keeper
 from .types import ROW, TYPES, ArrayType, elements
 from .where import user_line
 
@@ -93,6 +94,14 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Take the value of `real`, for good."""
         self._real = real
         self._tape = _REALISED
+
+    def asnumpy(self) -> Any:
+        """Return a copy of the values as an array of NumPy's."""
+        if self._tape.open and not self.constant:
+            self._tape.recorder.compute(self)
+        if self._real is None and isinstance(self._tape, Keeper):
+            return self._tape.read(self)
+        return self.real().asnumpy()
 
     @property
     def shape(self) -> Tuple[int, ...]:

@@ -102,6 +102,12 @@ class Recorder:
         self.tape = Tape(self)
 
     def realise(self, lazy: LazyNDArray) -> None:
+        """Make `lazy` real."""
+        self.compute(lazy)
+        if lazy._real is None:
+            lazy._tape.realise(lazy)
+
+    def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
         tape = lazy._tape
         if lazy.constant and tape.externals:
@@ -110,7 +116,7 @@ class Recorder:
             return
         if tape.open:
             self._force()
-        if lazy._real is None:
+        if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
                 user_message(
                     "this array was recorded in a batching scope and never computed: "

@@ -96,6 +96,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
         known = self.external_ids.get(id(value))
         if known is not None:
             return known
+        if type(value) is LazyNDArray and isinstance(value._tape, recording.Keeper):
+            return recording.external(self, value)  # type: ignore[no-any-return]
         real = value.real() if type(value) is LazyNDArray else value
         known = self.external_ids.get(id(real))
         if known is None:
@@ -150,7 +152,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
         # Who computed them may have the list.
         self.externals = []  # type: ignore[misc]
         self.handles.clear()
-        self.lazies.clear()
+        self.kept.clear()
+        self.lazies = []  # type: ignore[misc]
         self.wheres.clear()
 
     def __str__(self) -> str:

@@ -69,4 +69,16 @@ def where_of(place: Tuple[Any, int]) -> Where:
 
 def user_line() -> Where:
     """Return the nearest place outside the libraries."""
-    return where_of(call_line())
+    place = call_line()
+    key = id(place[0]), place[1]
+    known = _LINES.get(key)
+    if known is None:
+        if len(_LINES) >= MOST_LINES:
+            _LINES.clear()
+        known = _LINES[key] = where_of(place), place[0]
+    return known[0]
+
+
+#: Lines asked for, by id of code and instruction, with the code, so that ids stay unique.
+_LINES: Dict[Tuple[int, int], Tuple[Where, Any]] = {}
+MOST_LINES = 10_000

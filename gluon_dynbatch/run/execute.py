@@ -21,12 +21,18 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError, user_message
 from ..modes import TRAINING
-from ..native import resolving
+from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
-from .assemble import Assembled, Base, Forward, Item, Stretch, is_native
+from .assemble import Assembled, Base, Forward, Item, Stretch, is_native, itemsize
 from .dispatch import ONE_AT_A_TIME, Dispatcher
-from .memory import Memory, allocate
+from .memory import GET_DATA, PUSH, Memory, address_of, allocate
 from .profiling import PROFILER
+
+
+#: Taking out this many arrays of one shape pays for splitting one array.
+MANY = 8
+#: Outputs of one split.
+SPLIT = 512
 
 
 class Buffers:
@@ -66,10 +72,16 @@ class Buffers:
 
     def fill(self, fill: Fill, arrays: Sequence[NDArray]) -> None:
         """Copy those of some arrays that a fill names side by side."""
-        region = self.region(fill.region)
-        if region.shape[1:] != fill.trailing:
-            region = region.reshape((-1,) + fill.trailing)
-        mx.nd.concat(*(arrays[number] for number in fill.externals), dim=0, out=region)
+        target, region = self.arrays[fill.region.arena], self.region(fill.region)
+        if target.context.device_type == "cpu":
+            size = itemsize(np.dtype(target.dtype).name)
+            addresses, handles = recording.places(arrays, fill.externals, GET_DATA)
+            at = address_of(target) + fill.region.start * target.shape[1] * size
+            handle = target.handle.value
+            check_call(executing.gather(PUSH, addresses, handles, fill.counts, size, at, handle))
+        else:
+            flat = (arrays[number].reshape((-1,)) for number in fill.externals)
+            mx.nd.concat(*flat, dim=0, out=region.reshape((-1,)))
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""
@@ -137,6 +149,25 @@ def add_to(total: NDArray, array: NDArray) -> None:
             ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
         )
     )
+
+
+def take_out(
+    buffers: Buffers, arena: int, shape: Tuple[int, ...], starts: List[int]
+) -> List[NDArray]:
+    """Return copies of the arrays of one shape that start at some elements of an arena."""
+    if len(starts) < MANY:
+        return [buffers.elements(arena, start, shape).copy() for start in starts]
+    unit = int(np.prod(shape))
+    elements = np.array(starts, dtype=np.int64)
+    rows = buffers.rows(arena, elements, unit).reshape((len(starts),) + shape)
+    made: List[NDArray] = []
+    for low in range(0, len(starts), SPLIT):
+        part = rows[low : low + SPLIT]
+        if len(part) == 1:
+            made.append(part[0].copy())
+        else:
+            made += mx.nd.SliceChannel(part, num_outputs=len(part), axis=0, squeeze_axis=True)
+    return made
 
 
 def upload(index: np.ndarray, context: mx.Context) -> NDArray:

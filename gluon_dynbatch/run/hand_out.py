@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
-import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..plan.plan import Plan
@@ -13,13 +12,7 @@ from ..plan.transpose import Head
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
-from .execute import Execution
-
-#: Handing out this many arrays of one type pays for splitting one array.
-MANY = 8
-#: Outputs of one split.
-SPLIT = 512
-
+from .execute import Execution, take_out
 
 def hand_out_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
     """Make copies of what creation operators made; their holders may write into them."""
@@ -40,7 +33,7 @@ def hand_out(
     arrays: List[Optional[NDArray]] = [None] * len(lazies)
     for (arena, shape), members in groups.items():
         starts = [plan.place(heads[i].term)[1] + heads[i].offset for i in members]
-        for i, array in zip(members, _take_out(execution, arena, shape, starts)):
+        for i, array in zip(members, take_out(execution.buffers, arena, shape, starts)):
             arrays[i] = array
             lazies[i].become(array)
     return arrays  # type: ignore[return-value]
@@ -50,6 +43,8 @@ def split_views(
     recording: Tape, lazies: List[LazyNDArray]
 ) -> Tuple[List[LazyNDArray], List[Tuple[LazyNDArray, LazyNDArray, int]]]:
     """Return arrays that get memory of their own, and views: of which of these, from where on."""
+    if not recording.detached and len({lazy._value for lazy in lazies}) == len(lazies):
+        return lazies, []
     sharing: Dict[Any, List[LazyNDArray]] = {}
     for lazy in lazies:
         sharing.setdefault(lazy.memory[0], []).append(lazy)
@@ -88,21 +83,3 @@ def become_view(view: LazyNDArray, owner: LazyNDArray, offset: int, recorded: bo
         view.become(made if recorded else made.detach())
     finally:
         mx.autograd.set_recording(previous)
-
-
-def _take_out(
-    execution: Execution, arena: int, shape: Tuple[int, ...], starts: List[int]
-) -> List[NDArray]:
-    if len(starts) < MANY:
-        return [execution.buffers.elements(arena, start, shape).copy() for start in starts]
-    unit = int(np.prod(shape))
-    elements = np.array(starts, dtype=np.int64)
-    rows = execution.buffers.rows(arena, elements, unit).reshape((len(starts),) + shape)
-    made: List[NDArray] = []
-    for low in range(0, len(starts), SPLIT):
-        part = rows[low : low + SPLIT]
-        if len(part) == 1:
-            made.append(part[0].copy())
-        else:
-            made += mx.nd.SliceChannel(part, num_outputs=len(part), axis=0, squeeze_axis=True)
-    return made

@@ -14,7 +14,9 @@ from ..errors import LaunchError, user_message
 from ..native import executing
 from .assemble import Assembled, Base, Item, Stretch
 
-_PUSH = ctypes.cast(_LIB.MXEnginePushSyncND, ctypes.c_void_p).value
+#: Addresses of functions of MXNet.
+PUSH = ctypes.cast(_LIB.MXEnginePushSyncND, ctypes.c_void_p).value
+GET_DATA = ctypes.cast(_LIB.MXNDArrayGetData, ctypes.c_void_p).value
 
 #: Kinds of arrays that programs never write to.
 READ_ONLY = frozenset(["parameter", "external"])
@@ -85,7 +87,7 @@ class Memory:
         """Hand some code to the engine."""
         check_call(
             self._assembled.program.push(
-                _PUSH,
+                PUSH,
                 stretch.low,
                 stretch.high,
                 self._addresses,

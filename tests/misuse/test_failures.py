@@ -34,7 +34,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "pushing": (memory.Memory, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
-    "handing out": (hand_out, "_take_out"),
+    "handing out": (hand_out, "take_out"),
     "connecting": (backward, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
