@@ -19,7 +19,7 @@ from mxnet.util import _NumpyArrayScope
 from .errors import SampleError, Where, user_message
 from .modes import RECORDING, TRAINING
 
-#: What MXNet keeps per thread: each has an attribute ``value``.
+#: What MXNet keeps per thread: each may have an attribute ``value``.
 PER_THREAD = (
     mx.Context._default_ctx,
     mx.name.NameManager._current,
@@ -27,6 +27,7 @@ PER_THREAD = (
     _BlockScope._current,
     _NumpyArrayScope._current,
 )
+MISSING = object()
 
 
 class Surroundings(NamedTuple):
@@ -38,13 +39,16 @@ class Surroundings(NamedTuple):
     @classmethod
     def now(cls, mode: int) -> Surroundings:
         """Return what holds now; `mode` is autograd's."""
-        return cls(mode, [getattr(held, "value", None) for held in PER_THREAD])
+        return cls(mode, [getattr(held, "value", MISSING) for held in PER_THREAD])
 
     def restore(self, mode: int) -> None:
         """Put it back; `mode` is autograd's now."""
         for held, value in zip(PER_THREAD, self.values):
-            if getattr(held, "value", None) is not value:
-                held.value = value
+            if getattr(held, "value", MISSING) is not value:
+                if value is MISSING:
+                    del held.value
+                else:
+                    held.value = value
         if mode != self.mode:
             mx.autograd.set_recording(bool(self.mode & RECORDING))
             mx.autograd.set_training(bool(self.mode & TRAINING))
