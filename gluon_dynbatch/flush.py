@@ -137,12 +137,12 @@ class Flush:
         choice = self._choose()
         built = self._runtime.dispatcher.built
         before = time.perf_counter()
-        owners, views = split_views(recording, lazies)
-        planned, cached = self._planned(choice, sorted({lazy._value for lazy in owners}))
+        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        kept, owners = self._divide(planned, owners, views)
+        kept, lazies = self._divide(planned, lazies)
+        owners, views = split_views(recording, lazies)
         heads, held = self._heads(planned, owners)
         execution, tape = self._execute(planned, held)
         if kept:
@@ -161,18 +161,15 @@ class Flush:
         self._note(finished - analysed, built)
 
     def _divide(
-        self, planned: Planned, owners: List[LazyNDArray], views: List[Any]
+        self, planned: Planned, lazies: List[LazyNDArray]
     ) -> Tuple[List[LazyNDArray], List[LazyNDArray]]:
         """Return what is kept in arenas, and what gets memory of its own now."""
-        if not self._keep or planned.recorded:
-            return [], owners
-        viewed = {id(owner) for _, owner, _ in views}
-        if not viewed:
-            return owners, []
-        return (
-            [one for one in owners if id(one) not in viewed],
-            [one for one in owners if id(one) in viewed],
-        )
+        if not self._keep or planned.recorded or self._recording.detached:
+            return [], lazies
+        kept = [lazy for lazy in lazies if type(lazy._offset) is int]
+        return kept, [] if len(kept) == len(lazies) else [
+            lazy for lazy in lazies if type(lazy._offset) is not int
+        ]
 
     def _report(
         self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float

@@ -147,8 +147,9 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     @property
     def _has_views(self) -> bool:
-        """Whether views can be recorded instead of taken."""
-        return self._tape.open and type(self._offset) is not _OfConstant
+        """Whether views can be made without a handle."""
+        tape = self._tape
+        return (tape.open and type(self._offset) is not _OfConstant) or isinstance(tape, Keeper)
 
     @property
     def memory(self) -> Tuple[Any, int]:
@@ -161,8 +162,10 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             memory = memory[0], self._offset.copy
         return memory, offset + self._offset
 
-    def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> LazyNDArray:
+    def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> NDArray:
         """Return elements from the `first` on in another shape, without recording a call."""
+        if not inplace and not self._tape.open:
+            return self.real().copy().reshape(shape)
         array_type = TYPES[self._type]
         type_id = TYPES.id_of(ArrayType(shape, array_type.dtype, array_type.context))
         offset = self._offset + first if inplace else _OfCopy(self._offset)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..native import recording
 from ..record.lazy import LazyNDArray
-from .execute import Buffers, take_out
+from .execute import Buffers, part, take_out
 from .memory import address_of
 
 
@@ -38,7 +38,8 @@ class Kept(recording.Keeper):  # type: ignore[misc]
             [np.dtype(array.dtype).itemsize for array in buffers.arrays],
         )
         self._buffers = buffers
-        self._held = held
+        #: Weak references to all arrays that may belong to this.
+        self.lazies = held
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
 
     @property
@@ -52,8 +53,10 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         return sum(array.size * np.dtype(array.dtype).itemsize for array in self._buffers.arrays)
 
     def realise(self, lazy: LazyNDArray) -> None:
-        """Copy an array out of its arena."""
-        lazy.become(take_out(self._buffers, lazy._value, lazy.shape, [lazy._offset])[0])
+        """Copy an array out of its arena, and with it all that share its memory."""
+        for sharing in self._sharing():
+            if any(one is lazy for one in sharing):
+                self._take_out(lazy._value, [sharing])
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
@@ -65,15 +68,44 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     def hand_out(self) -> None:
         """Copy all arrays that somebody still holds, and let go of the arenas."""
-        groups: Dict[Any, List[LazyNDArray]] = {}
-        for reference in self._held:
-            lazy = reference()
-            if lazy is not None and lazy._tape is self:
-                groups.setdefault((lazy._value, lazy.shape), []).append(lazy)
-        for (arena, shape), lazies in groups.items():
-            starts = [lazy._offset for lazy in lazies]
-            for lazy, array in zip(lazies, take_out(self._buffers, arena, shape, starts)):
-                lazy.become(array)
+        groups: Dict[Any, List[List[LazyNDArray]]] = {}
+        for sharing in self._sharing():
+            start, stop = _span(sharing)
+            groups.setdefault((sharing[0]._value, stop - start), []).append(sharing)
+        for (arena, _), members in groups.items():
+            self._take_out(arena, members)
+
+    def _sharing(self) -> Iterator[List[LazyNDArray]]:
+        """Yield the arrays that belong to this; together those that lie in the same elements."""
+        held = [lazy for lazy in (reference() for reference in self.lazies) if lazy is not None]
+        held = [lazy for lazy in held if lazy._tape is self]
+        sharing: List[LazyNDArray] = []
+        at = (-1, 0)
+        for lazy in sorted(held, key=lambda one: (one._value, one._offset)):
+            if sharing and (lazy._value, lazy._offset) >= at:
+                yield sharing
+                sharing = []
+            end = lazy._value, lazy._offset + lazy.size
+            at = max(at, end) if sharing else end
+            sharing.append(lazy)
+        if sharing:
+            yield sharing
+
+    def _take_out(self, arena: int, groups: List[List[LazyNDArray]]) -> None:
+        """Copy groups of arrays of one size each out of an arena."""
+        spans = [_span(sharing) for sharing in groups]
+        shape = (spans[0][1] - spans[0][0],)
+        copies = take_out(self._buffers, arena, shape, [start for start, _ in spans])
+        for sharing, copy, (start, _) in zip(groups, copies, spans):
+            for lazy in sharing:
+                first = lazy._offset - start
+                own = copy if lazy.size == copy.size else part(copy, first, first + lazy.size)
+                lazy.become(own.reshape(lazy.shape))
+
+
+def _span(sharing: List[LazyNDArray]) -> Tuple[int, int]:
+    """Return the first element, and the one behind the last."""
+    return sharing[0]._offset, max(lazy._offset + lazy.size for lazy in sharing)
 
 
 def _numbers(array: NDArray) -> np.ndarray[Any, Any]:
