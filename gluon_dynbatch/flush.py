@@ -30,6 +30,7 @@ from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.assemble import Assembled, Forward
 from .run.backward import GradientTape, Prepared, prepare
+from .run.chain import Chain, real_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
@@ -110,7 +111,9 @@ class Flush:
         site: Optional[CallSite] = None,
         at_once: int = 0,
         keep: bool = False,
+        chain: Optional[Chain] = None,
     ):
+        self._chain = chain or Chain()
         self._site = site
         self._keep = keep
         #: The arenas, if arrays are kept there.
@@ -142,18 +145,25 @@ class Flush:
         self.plan = planned.plan
         self._refuse_if_strict(planned)
         kept, lazies = self._divide(planned, lazies)
-        owners, views = split_views(recording, lazies)
+        owners, views = split_views(recording, kept if planned.recorded and kept else lazies)
         heads, held = self._heads(planned, owners)
+        standing = [one for one in recording.externals if type(one) is LazyNDArray]
+        standing = list(zip(standing, recording.kept))
         execution, tape = self._execute(planned, held)
         if kept:
-            self.kept = Kept(execution.buffers, recording.lazies)
+            self.kept = Kept(execution.buffers, recording.lazies, planned.recorded)
             keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
-        arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
-        if tape is not None:
-            tape.connect([array for array, (_, head) in zip(arrays, heads) if head])
-        for view, owner, offset in views:
-            recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
-            become_view(view, owner, offset, bool(recorded))
+            if tape is not None:
+                self._chain.add(self.plan, tape, self.kept, held, standing)
+        else:
+            arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
+            if tape is not None:
+                originals = {id(place): lazy for place, lazy in standing}
+                inputs = [real_of(array, originals) for array in tape.inputs]
+                tape.connect(inputs, [array for array, (_, head) in zip(arrays, heads) if head])
+            for view, owner, offset in views:
+                recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
+                become_view(view, owner, offset, bool(recorded))
         finished = time.perf_counter()
         recorded_in = started - (recording.started or started)
         times = recorded_in, analysed - before, finished - analysed
@@ -164,12 +174,10 @@ class Flush:
         self, planned: Planned, lazies: List[LazyNDArray]
     ) -> Tuple[List[LazyNDArray], List[LazyNDArray]]:
         """Return what is kept in arenas, and what gets memory of its own now."""
-        if not self._keep or planned.recorded or self._recording.detached:
-            return [], lazies
-        kept = [lazy for lazy in lazies if type(lazy._offset) is int]
-        return kept, [] if len(kept) == len(lazies) else [
-            lazy for lazy in lazies if type(lazy._offset) is not int
-        ]
+        plain = all(type(lazy._offset) is int for lazy in lazies)
+        if self._keep and plain and not self._recording.detached:
+            return lazies, []
+        return [], lazies
 
     def _report(
         self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float
@@ -362,6 +370,8 @@ class Flush:
             checks,
         )
         execution.run()
+        if tape is not None:
+            tape.finish()
         return execution, tape
 
 

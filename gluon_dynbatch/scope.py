@@ -29,6 +29,7 @@ from .record.state import STATE, ScopeState
 from .record.tape import check_tape
 from .record.where import call_line, user_line, where_of
 from .report import Report
+from .run.chain import Chain
 from .run.gradient import forget
 from .run.keep import Kept
 from .samples import applier
@@ -124,6 +125,8 @@ class Batch:
         #: The generator that opened the scope and may never go on, if that is so.
         self._generator: Any = None
         self._site: Optional[CallSite] = None
+        #: Flushes that are not yet part of MXNet's tape.
+        self._chain = Chain()
         #: Arenas in which values of earlier flushes stay.
         self._kept: List[Any] = []
         #: How many calls may run at once before recording begins.
@@ -173,6 +176,7 @@ class Batch:
         self.plan = None
         self._defaults = {}
         self._kept = []
+        self._chain = Chain()
         self._environment = _budget_from_environment()
         self._place = call_line()
         self._generator = frame if may_be_left(frame) else None
@@ -311,7 +315,7 @@ class Batch:
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
                 self.flush()
         elif not failed:
-            self.at_work(lambda: self._compute(keep=False))
+            self.at_work(lambda: self._compute(keep=self._chain.open))
             for reference in self._kept:
                 kept = reference()
                 if kept is not None:
@@ -413,7 +417,10 @@ class Batch:
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)
-            flush = Flush(RUNTIME, self._options_now(), tape, self._site, self.report.at_once, keep)
+            if self._chain.done:
+                self._chain = Chain()
+            options, at_once = self._options_now(), self.report.at_once
+            flush = Flush(RUNTIME, options, tape, self._site, at_once, keep, self._chain)
             flush.run()
             tape.close()
         except BaseException as error:

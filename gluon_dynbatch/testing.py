@@ -91,7 +91,7 @@ def _run(
             results = [fn(sample) for sample in samples]
         else:
             with batch:
-                results = [fn(sample) for sample in samples]
+                results = batch.map(lambda sample: fn(sample), samples)
         leaves = FLATTENER.flatten(results)[0]
         heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
     if heads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import sys
@@ -99,6 +100,86 @@ def test_values_and_gradients(step, options):
     for x in samples:
         x.attach_grad()
     check_against_loop(fn, samples, step.collect_params().values(), **options)
+
+
+@given(count=st.integers(1, 6), seed=st.integers(0, 99), concurrency=st.none() | st.integers(1, 3))
+def test_gradients_pass_through_many_flushes(step, count, seed, concurrency):
+    """Arrays of earlier flushes are read whole and in part, by several calls, or not at all."""
+    samples = vectors(count, seed)
+    for x in samples:
+        x.attach_grad()
+    variables = [*samples, *(p.data() for p in step.collect_params().values())]
+
+    def fn(x):
+        h = c = x
+        total = mx.nd.zeros((1, WIDTH))
+        for _ in range(5):
+            scores, h, c = step(x, h, c)
+            action = int(scores.argmax(axis=1).asscalar())
+            if action == 0:
+                total = total + h * scores[:, :1]
+            elif action == 1:
+                x = h + c.reshape((-1,)).reshape((1, WIDTH))
+            elif scores.asnumpy()[0, 0] > 0:
+                h = h.detach() * 2 + h
+        return (total * scores.sum() + h).sum()
+
+    def gradients(losses):
+        mx.autograd.backward(losses)
+        return [v.grad.asnumpy() for v in variables]
+
+    with mx.autograd.record():
+        wanted = [fn(x) for x in samples]
+    wanted = [loss.asscalar() for loss in wanted], gradients(wanted)
+    with mx.autograd.record():
+        got = gdb.map(fn, samples, concurrency=concurrency, **FIXED)
+    got = [loss.asscalar() for loss in got], gradients(got)
+    np.testing.assert_allclose(got[0], wanted[0], 1e-4, 1e-5)
+    for a, b in zip(got[1], wanted[1]):
+        np.testing.assert_allclose(a, b, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_backward_within_the_scope_and_after_it(step, retain):
+    x = vectors(1)[0]
+    x.attach_grad()
+
+    def run(scope):
+        with mx.autograd.record(), scope as batch:
+            h = step(x, x, x)[1]
+            if batch is not None:
+                batch.flush()
+            first = (h * h).sum()
+            float(first.asscalar())
+            second = (h[:, 1:3] * first).sum()
+            second.backward(retain_graph=True)
+            found = [x.grad.asnumpy()]
+            if retain:
+                second.backward()
+                found.append(x.grad.asnumpy())
+        return found + [h.asnumpy(), second.asnumpy()]
+
+    for a, b in zip(run(gdb.batching(**FIXED)), run(contextlib.nullcontext())):
+        np.testing.assert_allclose(a, b, 1e-4, 1e-5)
+
+
+def test_a_state_that_all_samples_share_has_a_gradient(step):
+    """It is passed as it is, not copied row by row."""
+    x = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (3, WIDTH)))
+    x.attach_grad()
+    samples = vectors(4)
+
+    def run(scope):
+        with mx.autograd.record(), scope as batch:
+            memory = mx.nd.tanh(x)
+            if batch is not None:
+                batch.flush()
+            losses = [(mx.nd.dot(one, memory, transpose_b=True) ** 2).sum() for one in samples]
+        mx.autograd.backward(losses)
+        return x.grad.asnumpy()
+
+    wanted = run(contextlib.nullcontext())
+    np.testing.assert_allclose(run(gdb.batching(**FIXED)), wanted, 1e-4, 1e-5)
 
 
 def test_one_flush_serves_all_that_wait(step):

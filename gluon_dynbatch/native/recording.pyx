@@ -452,12 +452,12 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
-def places(list arrays not None, tuple numbers not None, size_t get_data):
+def places(arrays, tuple numbers not None, size_t get_data):
     """Return addresses and handles of some arrays of one type, each as bytes of integers.
 
     Parameters
     ----------
-    arrays : list of NDArray
+    arrays : list or dict of NDArray
         Real arrays, or lazy ones that are kept in arenas.
     numbers : tuple of int
         Which of them.

@@ -270,7 +270,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        detached = self._tape.recorder.detach(self) if self._has_views else None
+        pending = self._tape.open and not self.constant
+        detached = self._tape.recorder.detach(self) if pending else None
         return self.real().detach() if detached is None else detached
 
     def backward(

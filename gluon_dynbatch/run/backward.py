@@ -21,15 +21,41 @@ from ..modes import FLOATS, TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
+from ..record.lazy import LazyNDArray
 from .assemble import SAVED, Assembled, Backward, Base, Forward, Item, Stretch, Trained, is_native
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
-from .execute import Buffers, zero
+from .execute import Buffers, part, zero
 from .gradient import record_function
 from .kernels import Native
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
 from .memory import Memory
 from .profiling import PROFILER
+
+
+class Piece(NamedTuple):
+    """A gradient that arrives at a head, or at elements of one."""
+
+    head: int
+    offset: int
+    #: Consecutive elements of an array.
+    array: NDArray
+    first: int
+    count: int
+
+
+class Place(NamedTuple):
+    """Consecutive elements of an array: a gradient."""
+
+    array: NDArray
+    first: int
+    count: int
+
+    def of_shape(self, shape: Tuple[int, ...]) -> NDArray:
+        """Return them as an array, in place."""
+        if self.array.shape == shape:
+            return self.array
+        return part(self.array.reshape((-1,)), self.first, self.first + self.count).reshape(shape)
 
 
 class Prepared(NamedTuple):
@@ -195,20 +221,33 @@ class GradientTape:
         if variables:
             autograd.mark_variables(variables, gradients, "write")
 
-    def connect(self, heads: List[NDArray]) -> None:
-        """Make the flush a node of MXNet's tape, from everything outside to the `heads`."""
+    def finish(self) -> None:
+        """Take note of what gets a gradient: everything outside that the flush has read."""
         #: Arrays from outside that get a gradient from a fill: its number, and their first row.
         self._filled = [
             (number, row, self._externals[external]) for number, row, external in self._reach.filled
         ]
         self._idle = self._idle_inputs()
-        inputs = [*self._leaves.trained, *(array for _, _, array in self._filled), *self._idle]
-        if inputs:
-            record_function(inputs, heads, self.backward)
+        self.inputs = [*self._leaves.trained, *(a for _, _, a in self._filled), *self._idle]
+
+    def connect(self, inputs: List[Optional[NDArray]], heads: List[NDArray]) -> None:
+        """Make the flush a node of MXNet's tape; of inputs that are None no gradient is wanted."""
+        given = [array for array in inputs if array is not None]
+
+        def backward(gradients: List[NDArray], wanted: List[bool]) -> List[Optional[NDArray]]:
+            pieces = [Piece(i, 0, array, 0, array.size) for i, array in enumerate(gradients)]
+            asked = [array is not None and wanted.pop(0) for array in inputs]
+            found = zip(inputs, self.pull(pieces, asked))
+            return [None if p is None else p.of_shape(a.shape) for a, p in found if a is not None]
+
+        if given:
+            record_function(given, heads, backward)
 
     def _idle_inputs(self) -> List[NDArray]:
         """Return what the loop would give zeros: no gradient flows there, but it has been read."""
-        found = {id(array): array for array in (self._externals[e] for e in self._reach.idle)}
+        arrays = (self._externals[e] for e in self._reach.idle)
+        # What is kept in an arena gets no gradient but that of the flush that has made it.
+        found = {id(array): array for array in arrays if type(array) is not LazyNDArray}
         for number in self._reach.launches:
             segment = self._forward.launches[number].segment
             for parameter in segment.parameters:
@@ -219,12 +258,13 @@ class GradientTape:
                         found[id(data)] = data
         return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
-    def backward(
-        self, head_gradients: List[NDArray], wanted: List[bool]
-    ) -> List[Optional[NDArray]]:
-        """Return the gradients of the inputs of the flush; None where `wanted` is false."""
+    def pull(self, pieces: List[Piece], wanted: List[bool]) -> List[Optional[Place]]:
+        """Run backward: return where the gradients of the inputs are, None where not wanted."""
+        by_head: Dict[int, List[Piece]] = {}
+        for piece in pieces:
+            by_head.setdefault(piece.head, []).append(piece)
         for fill in self.plan.fills:
-            self._buffers.fill(fill, head_gradients)
+            self._buffers.add_up(fill, [by_head.get(head, []) for head in fill.externals])
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         used = self._used_heads() if self._launches else []
         self._run()
@@ -347,16 +387,14 @@ class GradientTape:
 
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
-    ) -> List[Optional[NDArray]]:
-        found: List[Optional[NDArray]] = list(self._leaves.gradients)
+    ) -> List[Optional[Place]]:
+        found: List[Optional[Place]] = [Place(a, 0, a.size) for a in self._leaves.gradients]
         for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
-            if not want:
-                found.append(None)
-                continue
-            rows = array.size // fills[number].shape[1]
-            found.append(fills[number]._slice(row, row + rows).reshape(array.shape))
+            fill = fills.get(number)
+            place = None if fill is None else Place(fill, row * fill.shape[1], array.size)
+            found.append(place if want else None)
         for array, want in zip(self._idle, wanted[len(found) :]):
-            found.append(mx.nd.zeros_like(array) if want else None)
+            found.append(Place(mx.nd.zeros_like(array), 0, array.size) if want else None)
         return found
 
 

@@ -23,7 +23,7 @@ from ..errors import LaunchError, user_message
 from ..modes import TRAINING
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
-from .assemble import Assembled, Base, Forward, Item, Stretch, is_native, itemsize
+from .assemble import SUMMED, Assembled, Base, Forward, Item, Stretch, is_native, itemsize
 from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .memory import GET_DATA, PUSH, Memory, address_of, allocate
 from .profiling import PROFILER
@@ -82,6 +82,56 @@ class Buffers:
         else:
             flat = (arrays[number].reshape((-1,)) for number in fill.externals)
             mx.nd.concat(*flat, dim=0, out=region.reshape((-1,)))
+
+    def add_up(self, fill: Fill, pieces: List[List[Any]]) -> None:
+        """Let what a fill names be sums of parts of arrays: those of each `Piece`."""
+        starts = np.cumsum(fill.counts) - fill.counts
+        if all(len(own) == 1 and own[0].count == n for own, n in zip(pieces, fill.counts)) and all(
+            own[0].array.size == own[0].count for own in pieces
+        ):
+            arrays = {number: own[0].array for number, own in zip(fill.externals, pieces)}
+            self.fill(fill, arrays)
+            return
+        target = self.arrays[fill.region.arena]
+        flat = self.region(fill.region).reshape((-1,))
+        zero(flat)
+        kind = np.dtype(target.dtype).name
+        if target.context.device_type != "cpu" or kind not in SUMMED:
+            for start, own in zip(starts.tolist(), pieces):
+                for piece in own:
+                    to = start + piece.offset
+                    source = piece.array.reshape((-1,))
+                    source = part(source, piece.first, piece.first + piece.count)
+                    add_to(part(flat, to, to + piece.count), source)
+            return
+        size = itemsize(kind)
+        bases: Dict[int, int] = {}
+        addresses, read, records = [0, address_of(flat)], [], []
+        for start, own in zip(starts.tolist(), pieces):
+            for piece in own:
+                number = bases.get(id(piece.array))
+                if number is None:
+                    number = bases[id(piece.array)] = len(addresses)
+                    addresses.append(address_of(piece.array))
+                    read.append(piece.array.handle.value)
+                to = (start + piece.offset) * size
+                records += [resolving.ADD, 1, to, number, piece.first * size, piece.count]
+        code = [executing.ROWS, SUMMED.index(kind), size, len(records) // 6, *records]
+        program = executing.Program(np.array(code, dtype=np.int64), [], 0)
+        own_memory = executing.memory_of(target.handle.value)
+        distinct = {executing.memory_of(handle): handle for handle in read}
+        distinct.pop(own_memory, None)
+        check_call(
+            program.push(
+                PUSH,
+                0,
+                len(code),
+                np.array(addresses, dtype=np.uintp),
+                np.array(list(distinct.values()), dtype=np.uintp),
+                np.array([target.handle.value], dtype=np.uintp),
+                b"gluon_dynbatch fill",
+            )
+        )
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""

@@ -26,12 +26,14 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         The arenas.
     held : list of weak references
         The lazy arrays of the flush.
+    recorded : bool
+        Whether gradients may come to them.
     """
 
     open = False
     detached: Dict[int, Any] = {}
 
-    def __init__(self, buffers: Buffers, held: List[Any]):
+    def __init__(self, buffers: Buffers, held: List[Any], recorded: bool):
         super().__init__(
             [array.handle.value for array in buffers.arrays],
             list(map(address_of, buffers.arrays)),
@@ -41,6 +43,9 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         #: Weak references to all arrays that may belong to this.
         self.lazies = held
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
+        self.recorded = recorded
+        #: The flushes that this one is to be part of MXNet's tape with.
+        self.chain: Any = None
 
     @property
     def recorder(self) -> Kept:
@@ -54,9 +59,15 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Copy an array out of its arena, and with it all that share its memory."""
-        for sharing in self._sharing():
-            if any(one is lazy for one in sharing):
-                self._take_out(lazy._value, [sharing])
+        if all(reference() is not lazy for reference in self.lazies):
+            # It stands for another one, among arrays from outside.
+            lazy.become(self.copies(lazy._value, lazy.shape, [lazy._offset])[0])
+        elif self.chain is not None:
+            self.chain.connect()
+        else:
+            for sharing in self.sharing():
+                if any(one is lazy for one in sharing):
+                    self.take_out(lazy._value, [sharing])
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
@@ -68,14 +79,16 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     def hand_out(self) -> None:
         """Copy all arrays that somebody still holds, and let go of the arenas."""
+        if self.chain is not None:
+            self.chain.connect()
         groups: Dict[Any, List[List[LazyNDArray]]] = {}
-        for sharing in self._sharing():
+        for sharing in self.sharing():
             start, stop = _span(sharing)
             groups.setdefault((sharing[0]._value, stop - start), []).append(sharing)
         for (arena, _), members in groups.items():
-            self._take_out(arena, members)
+            self.take_out(arena, members)
 
-    def _sharing(self) -> Iterator[List[LazyNDArray]]:
+    def sharing(self) -> Iterator[List[LazyNDArray]]:
         """Yield the arrays that belong to this; together those that lie in the same elements."""
         held = [lazy for lazy in (reference() for reference in self.lazies) if lazy is not None]
         held = [lazy for lazy in held if lazy._tape is self]
@@ -91,11 +104,15 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         if sharing:
             yield sharing
 
-    def _take_out(self, arena: int, groups: List[List[LazyNDArray]]) -> None:
+    def copies(self, arena: int, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
+        """Return copies of the arrays of one shape that start at some elements of an arena."""
+        return take_out(self._buffers, arena, shape, starts)
+
+    def take_out(self, arena: int, groups: List[List[LazyNDArray]]) -> None:
         """Copy groups of arrays of one size each out of an arena."""
         spans = [_span(sharing) for sharing in groups]
         shape = (spans[0][1] - spans[0][0],)
-        copies = take_out(self._buffers, arena, shape, [start for start, _ in spans])
+        copies = self.copies(arena, shape, [start for start, _ in spans])
         for sharing, copy, (start, _) in zip(groups, copies, spans):
             for lazy in sharing:
                 first = lazy._offset - start

@@ -15,6 +15,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..lower.segment import ParameterRows
+from ..record.lazy import LazyNDArray
 from .dispatch import Executable
 from .execute import part, zero
 
@@ -99,7 +100,7 @@ class Leaves:
 
 def with_dense_gradient(array: NDArray) -> NDArray:
     """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
-    if array.grad is None or array.grad.stype == "default":
+    if type(array) is LazyNDArray or array.grad is None or array.grad.stype == "default":
         return array
     previous = autograd.set_recording(True)
     try:

@@ -1,0 +1,187 @@
+"""Several flushes of a scope as one node of MXNet's tape.
+
+Arrays that a later flush reads stay in their arenas, so MXNet never sees them.  Gradients go from
+flush to flush in the same way: what the backward pass of one flush leaves for an array from
+outside is added to the gradient of the head that it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import mxnet as mx
+from mxnet.ndarray import NDArray
+
+from ..plan.plan import Plan
+from ..plan.transpose import Head
+from ..record.lazy import LazyNDArray
+from .backward import GradientTape, Piece
+from .gradient import record_function
+from .keep import Kept
+
+
+class Inner(NamedTuple):
+    """An array from outside that is a part of a head of an earlier flush."""
+
+    link: int
+    head: int
+    offset: int
+
+
+class Link(NamedTuple):
+    """One flush."""
+
+    tape: GradientTape
+    kept: Kept
+    heads: Sequence[Head]
+    #: Arena, first element, and number of each head, in this order.
+    places: List[Tuple[int, int, int]]
+    #: Per input of the flush where its gradient goes: to an earlier flush, to an array of MXNet's
+    #: tape, or nowhere.
+    routes: List[Union[Inner, NDArray, None]]
+
+
+class Chain:
+    """The flushes of a scope that are not yet part of MXNet's tape."""
+
+    def __init__(self) -> None:
+        self._links: List[Link] = []
+        #: Per result of the node: flush and head.
+        self._outputs: List[Tuple[int, int]] = []
+        #: Whether they have become one.
+        self.done = False
+
+    @property
+    def open(self) -> bool:
+        """Whether there are flushes that are to become one node."""
+        return bool(self._links) and not self.done
+
+    def add(
+        self, plan: Plan, tape: GradientTape, kept: Kept, heads: Sequence[Head], standing: Any
+    ) -> None:
+        """Add a flush, whose arrays stay in `kept`.
+
+        `standing` are the arrays from outside that are kept in arenas, with whom they stand for.
+        """
+        originals = {id(place): lazy for place, lazy in standing}
+        routes = [self._route(array, originals) for array in tape.inputs]
+        places = []
+        for number, head in enumerate(heads):
+            arena, element = plan.place(head.term)
+            places.append((arena, element + head.offset, number))
+        self._links.append(Link(tape, kept, heads, sorted(places), routes))
+        kept.chain = self
+
+    def _route(
+        self, array: NDArray, originals: Dict[int, LazyNDArray]
+    ) -> Union[Inner, NDArray, None]:
+        if type(array) is not LazyNDArray:
+            return array
+        if array._tape.chain is self:
+            return self._inner(array)
+        return real_of(array, originals)
+
+    def _inner(self, array: LazyNDArray) -> Optional[Inner]:
+        number = next(i for i, link in enumerate(self._links) if link.kept is array._tape)
+        head = _head_at(self._links[number], array)
+        return None if head is None else Inner(number, *head)
+
+    def connect(self) -> None:
+        """Make the flushes one node of MXNet's tape; what is still held becomes its results."""
+        self.done = True
+        made: List[Tuple[NDArray, int, List[LazyNDArray]]] = []
+        for number, link in enumerate(self._links):
+            link.kept.chain = None
+            for head, first, array, sharing in _taken_out(link):
+                self._outputs.append((number, head))
+                made.append((array, first, sharing))
+        inputs = [
+            array for link in self._links for array in link.routes if isinstance(array, NDArray)
+        ]
+        if inputs and made:
+            record_function(inputs, [array for array, _, _ in made], self.backward)
+        previous = mx.autograd.set_recording(True)
+        try:
+            for array, first, sharing in made:
+                for lazy in sharing:
+                    lazy.become(_view(array, lazy, lazy._offset - first))
+        finally:
+            mx.autograd.set_recording(previous)
+
+    def backward(
+        self, head_gradients: List[NDArray], wanted: List[bool]
+    ) -> List[Optional[NDArray]]:
+        """Return the gradients of the inputs; None where `wanted` is false."""
+        pieces: List[List[Piece]] = [[] for _ in self._links]
+        for (number, head), gradient in zip(self._outputs, head_gradients):
+            pieces[number].append(Piece(head, 0, gradient, 0, gradient.size))
+        asked = [
+            [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
+            for routes in (link.routes for link in self._links)
+        ]
+        results: List[List[Optional[NDArray]]] = []
+        for number in reversed(range(len(self._links))):
+            link, own = self._links[number], []
+            found = link.tape.pull(pieces[number], asked[number])
+            for route, place in zip(link.routes, found):
+                if isinstance(route, Inner) and place is not None:
+                    array, first, count = place
+                    inner = Piece(route.head, route.offset, array, first, count)
+                    pieces[route.link].append(inner)
+                elif isinstance(route, NDArray):
+                    own.append(None if place is None else place.of_shape(route.shape))
+            results.append(own)
+        return [gradient for own in reversed(results) for gradient in own]
+
+
+def real_of(array: NDArray, originals: Dict[int, LazyNDArray]) -> Optional[NDArray]:
+    """Return the array of MXNet's tape that one from outside is; None if it has no gradient."""
+    if type(array) is not LazyNDArray:
+        return array
+    return originals[id(array)].real() if array._tape.recorded else None
+
+
+def _head_at(link: Link, array: LazyNDArray) -> Optional[Tuple[int, int]]:
+    """Return the head in whose elements an array lies, and from where on."""
+    at = bisect_right(link.places, (array._value, array._offset, len(link.heads))) - 1
+    if at < 0 or link.places[at][0] != array._value:
+        return None
+    _, first, number = link.places[at]
+    inside = array._offset + array.size <= first + _size(link.heads[number])
+    return (number, array._offset - first) if inside else None
+
+
+def _size(head: Head) -> int:
+    count = 1
+    for size in head.shape:
+        count *= size
+    return count
+
+
+def _taken_out(link: Link) -> List[Tuple[int, int, NDArray, List[LazyNDArray]]]:
+    """Take everything out of the arenas; return heads, their first elements, arrays, and views."""
+    found: Dict[Any, List[Tuple[int, int, List[LazyNDArray]]]] = {}
+    plain = []
+    for sharing in link.kept.sharing():
+        at = _head_at(link, sharing[0])
+        if at is None:
+            plain.append(sharing)
+        else:
+            head, offset = at
+            key = sharing[0]._value, link.heads[head].shape
+            found.setdefault(key, []).append((head, sharing[0]._offset - offset, sharing))
+    for sharing in plain:
+        link.kept.take_out(sharing[0]._value, [sharing])
+    made = []
+    for (arena, shape), members in found.items():
+        arrays = link.kept.copies(arena, shape, [first for _, first, _ in members])
+        made += [(head, first, array, s) for (head, first, s), array in zip(members, arrays)]
+    return made
+
+
+def _view(array: NDArray, lazy: LazyNDArray, first: int) -> NDArray:
+    if array.shape == lazy.shape:
+        return array
+    flat = array.reshape((-1,))
+    return (flat if flat.size == lazy.size else flat[first : first + lazy.size]).reshape(lazy.shape)
