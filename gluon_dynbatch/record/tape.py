@@ -203,7 +203,9 @@ def check_tape(tape: Tape) -> None:
     assert len(tape.sources) == len(tape.offsets), "counts of operands"
     assert len(tape.externals) == len(tape.handles) == len(tape.external_values), "externals"
     made, read = list(tape.external_values), 0
+    kept = iter(tape.kept)
     for value, external in zip(tape.external_values, tape.externals):
+        external = next(kept) if type(external) is LazyNDArray else external
         assert tape.external_ids.get(id(external)) == value, f"%{value}: not known by its array"
     for node, number in enumerate(tape.node_entry):
         assert number in tape.entries, f"call {node}: no entry {number}"
