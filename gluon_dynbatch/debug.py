@@ -16,6 +16,7 @@ from .lower.expand import expand
 from .lower.segment import SegmentTable
 from .plan.make import make_plan
 from .plan.plan import Plan
+from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
@@ -78,6 +79,9 @@ class Watch:
         """Look at the arrays and parameters that the last recorded call brought along."""
         where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
         for array in recording.externals[self._externals :]:
+            # Nobody writes to arenas.
+            if type(array) is LazyNDArray:
+                continue
             self._seen.append(_Seen.of(array, None, where))
         self._externals = len(recording.externals)
         if entry.id not in self._entries:

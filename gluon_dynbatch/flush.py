@@ -30,7 +30,7 @@ from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.assemble import Assembled, Forward
 from .run.backward import GradientTape, Prepared, prepare
-from .run.chain import Chain, real_of
+from .run.chain import Chain, find_standing, real_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
@@ -147,8 +147,7 @@ class Flush:
         kept, lazies = self._divide(planned, lazies)
         owners, views = split_views(recording, kept if planned.recorded and kept else lazies)
         heads, held = self._heads(planned, owners)
-        standing = [one for one in recording.externals if type(one) is LazyNDArray]
-        standing = list(zip(standing, recording.kept))
+        standing = find_standing(recording) if held else {}
         execution, tape = self._execute(planned, held)
         if kept:
             self.kept = Kept(execution.buffers, recording.lazies, planned.recorded)
@@ -158,8 +157,7 @@ class Flush:
         else:
             arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
             if tape is not None:
-                originals = {id(place): lazy for place, lazy in standing}
-                inputs = [real_of(array, originals) for array in tape.inputs]
+                inputs = [real_of(array, standing) for array in tape.inputs]
                 tape.connect(inputs, [array for array, (_, head) in zip(arrays, heads) if head])
             for view, owner, offset in views:
                 recorded = view._value == owner._value and planned.mode[view._value] & RECORDING

@@ -16,6 +16,7 @@ from mxnet.ndarray import NDArray
 from ..plan.plan import Plan
 from ..plan.transpose import Head
 from ..record.lazy import LazyNDArray
+from ..record.tape import Tape
 from .backward import GradientTape, Piece
 from .gradient import record_function
 from .keep import Kept
@@ -27,6 +28,25 @@ class Inner(NamedTuple):
     link: int
     head: int
     offset: int
+
+
+class Standing(NamedTuple):
+    """What stands among arrays from outside for one that is kept in an arena."""
+
+    original: LazyNDArray
+    kept: Kept
+    arena: int
+    first: int
+    count: int
+
+
+def find_standing(tape: Tape) -> Dict[int, Standing]:
+    """Return what stands for kept arrays on a tape, by id."""
+    places = (one for one in tape.externals if type(one) is LazyNDArray)
+    return {
+        id(place): Standing(lazy, place._tape, place._value, place._offset, place.size)
+        for place, lazy in zip(places, tape.kept)
+    }
 
 
 class Link(NamedTuple):
@@ -58,14 +78,15 @@ class Chain:
         return bool(self._links) and not self.done
 
     def add(
-        self, plan: Plan, tape: GradientTape, kept: Kept, heads: Sequence[Head], standing: Any
+        self,
+        plan: Plan,
+        tape: GradientTape,
+        kept: Kept,
+        heads: Sequence[Head],
+        standing: Dict[int, Standing],
     ) -> None:
-        """Add a flush, whose arrays stay in `kept`.
-
-        `standing` are the arrays from outside that are kept in arenas, with whom they stand for.
-        """
-        originals = {id(place): lazy for place, lazy in standing}
-        routes = [self._route(array, originals) for array in tape.inputs]
+        """Add a flush, whose arrays stay in `kept`."""
+        routes = [self._route(array, standing) for array in tape.inputs]
         places = []
         for number, head in enumerate(heads):
             arena, element = plan.place(head.term)
@@ -74,17 +95,13 @@ class Chain:
         kept.chain = self
 
     def _route(
-        self, array: NDArray, originals: Dict[int, LazyNDArray]
+        self, array: NDArray, standing: Dict[int, Standing]
     ) -> Union[Inner, NDArray, None]:
-        if type(array) is not LazyNDArray:
-            return array
-        if array._tape.chain is self:
-            return self._inner(array)
-        return real_of(array, originals)
-
-    def _inner(self, array: LazyNDArray) -> Optional[Inner]:
-        number = next(i for i, link in enumerate(self._links) if link.kept is array._tape)
-        head = _head_at(self._links[number], array)
+        place = standing.get(id(array))
+        if place is None or place.kept.chain is not self:
+            return real_of(array, standing)
+        number = next(i for i, link in enumerate(self._links) if link.kept is place.kept)
+        head = _head_at(self._links[number], place.arena, place.first, place.count)
         return None if head is None else Inner(number, *head)
 
     def connect(self) -> None:
@@ -135,21 +152,22 @@ class Chain:
         return [gradient for own in reversed(results) for gradient in own]
 
 
-def real_of(array: NDArray, originals: Dict[int, LazyNDArray]) -> Optional[NDArray]:
+def real_of(array: NDArray, standing: Dict[int, Standing]) -> Optional[NDArray]:
     """Return the array of MXNet's tape that one from outside is; None if it has no gradient."""
-    if type(array) is not LazyNDArray:
+    place = standing.get(id(array))
+    if place is None:
         return array
-    return originals[id(array)].real() if array._tape.recorded else None
+    return place.original.real() if place.kept.recorded else None
 
 
-def _head_at(link: Link, array: LazyNDArray) -> Optional[Tuple[int, int]]:
-    """Return the head in whose elements an array lies, and from where on."""
-    at = bisect_right(link.places, (array._value, array._offset, len(link.heads))) - 1
-    if at < 0 or link.places[at][0] != array._value:
+def _head_at(link: Link, arena: int, first: int, count: int) -> Optional[Tuple[int, int]]:
+    """Return the head in which some elements lie, and from where on."""
+    at = bisect_right(link.places, (arena, first, len(link.heads))) - 1
+    if at < 0 or link.places[at][0] != arena:
         return None
-    _, first, number = link.places[at]
-    inside = array._offset + array.size <= first + _size(link.heads[number])
-    return (number, array._offset - first) if inside else None
+    _, start, number = link.places[at]
+    inside = first + count <= start + _size(link.heads[number])
+    return (number, first - start) if inside else None
 
 
 def _size(head: Head) -> int:
@@ -164,13 +182,14 @@ def _taken_out(link: Link) -> List[Tuple[int, int, NDArray, List[LazyNDArray]]]:
     found: Dict[Any, List[Tuple[int, int, List[LazyNDArray]]]] = {}
     plain = []
     for sharing in link.kept.sharing():
-        at = _head_at(link, sharing[0])
+        first = sharing[0]
+        at = _head_at(link, first._value, first._offset, first.size)
         if at is None:
             plain.append(sharing)
         else:
             head, offset = at
-            key = sharing[0]._value, link.heads[head].shape
-            found.setdefault(key, []).append((head, sharing[0]._offset - offset, sharing))
+            key = first._value, link.heads[head].shape
+            found.setdefault(key, []).append((head, first._offset - offset, sharing))
     for sharing in plain:
         link.kept.take_out(sharing[0]._value, [sharing])
     made = []
