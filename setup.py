@@ -15,6 +15,7 @@ PYTHON = ">=3.8,<3.12"
 SUPPORTED = '; python_version >= "3.8" and python_version < "3.12"'
 
 LIBRARY = [
+    "greenlet>=2.0",
     "mxnet==1.9.1",
     "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
 ]

@@ -143,7 +143,8 @@ class Fibers:
             result = fiber.switch() if error is None else fiber.throw(error)
         except Exception as raised:
             if not self._keeps_errors:
-                raise self._of_sample(fiber, raised)
+                self._name_sample(fiber, raised)
+                raise
             result = raised
         finally:
             around.restore(self._scope.mode)
@@ -162,12 +163,11 @@ class Fibers:
         finally:
             around.restore(self._scope.mode)
 
-    def _of_sample(self, fiber: Fiber, error: Exception) -> Exception:
+    def _name_sample(self, fiber: Fiber, error: Exception) -> None:
         """Say of which sample an exception is."""
         if error.__cause__ is None:
             message = f"the exception is of sample {fiber.number} of map"
             error.__cause__ = SampleError(user_message(message, self._place))
-        return error
 
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""

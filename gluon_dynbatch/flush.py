@@ -17,7 +17,7 @@ from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
-from .native.recording import keep
+from .native import recording as native
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
@@ -34,8 +34,8 @@ from .run.chain import Chain, find_standing, real_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
-from .run.keep import Kept
 from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
+from .run.keep import Kept
 from .schedule import Analysis, Budget, analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 
@@ -151,7 +151,7 @@ class Flush:
         execution, tape = self._execute(planned, held)
         if kept:
             self.kept = Kept(execution.buffers, recording.lazies, planned.recorded)
-            keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
+            native.keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
             if tape is not None:
                 self._chain.add(self.plan, tape, self.kept, held, standing)
         else:
@@ -290,7 +290,9 @@ class Flush:
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         launches, alone = len(sizes), _alone(plan)
         recorded = bool((modes & RECORDING).any())
-        return Planned(plan, {}, [], modes, places, recorded, launches, widths, alone, origin, analysed)
+        return Planned(
+            plan, {}, [], modes, places, recorded, launches, widths, alone, origin, analysed
+        )
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:

@@ -173,7 +173,8 @@ class Report:
 def _describe(flush: FlushReport) -> List[str]:
     return [
         f"calls       {flush.nodes} in {flush.launches} launches; "
-        f"{flush.mean_width:.1f} wide on average, {flush.largest_width} at most",
+        f"{flush.mean_width:.1f} wide on average, {flush.largest_width} at most"
+        + (f"; {flush.waiting} samples waited for it" if flush.waiting else ""),
         f"setting     granularity {flush.granularity}, policy {flush.policy}, "
         f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"
         + (", timed for auto" if flush.measured else ""),

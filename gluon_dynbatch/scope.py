@@ -436,7 +436,6 @@ class Batch:
             self.report.flushes.append(flush.report._replace(waiting=waiting))
             LOGGER.debug("%s", flush.report.line)
 
-
     def _note_kept(self, kept: Kept) -> None:
         """Take note of arenas in which values stay, and let go of the oldest if they are many."""
         self._kept.append(weakref.ref(kept))

@@ -57,7 +57,9 @@ class Reads:
         if entries != self._entries:
             later = _parameters(tape, self._entries)
             handles += [data.handle for parameter in later for data in parameter.list_data()]
-        for handle in filter(None, handles):
+        for handle in handles:
+            if handle is None:  # kept in an arena, to which nobody writes
+                continue
             memory = memory_of(handle)
             self._chunks.add(memory.chunk)
             self._starts.append(memory.start)
@@ -139,7 +141,11 @@ def check_handles(tape: Tape) -> None:
         Names the line of the first call that reads it.
     """
     externals = zip(tape.external_values, tape.externals, tape.handles)
-    swapped = {value: a.shape for value, a, handle in externals if handle is not None and a.handle is not handle}
+    swapped = {
+        value: a.shape
+        for value, a, handle in externals
+        if handle is not None and a.handle is not handle
+    }
     if not swapped:
         return
     for node, call in enumerate(tape.calls()):

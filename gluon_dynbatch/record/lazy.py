@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
 from ..errors import GradientError, user_message
-from ..native.recording import Keeper
+from ..native import recording
 from .types import ROW, TYPES, ArrayType, elements
 from .where import user_line
 
@@ -99,7 +99,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Return a copy of the values as an array of NumPy's."""
         if self._tape.open and not self.constant:
             self._tape.recorder.compute(self)
-        if self._real is None and isinstance(self._tape, Keeper):
+        if self._real is None and isinstance(self._tape, recording.Keeper):
             return self._tape.read(self)
         return self.real().asnumpy()
 
@@ -149,7 +149,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def _has_views(self) -> bool:
         """Whether views can be made without a handle."""
         tape = self._tape
-        return (tape.open and type(self._offset) is not _OfConstant) or isinstance(tape, Keeper)
+        return (tape.open and type(self._offset) is not _OfConstant) or isinstance(tape, recording.Keeper)
 
     @property
     def memory(self) -> Tuple[Any, int]:

@@ -94,9 +94,7 @@ class Chain:
         self._links.append(Link(tape, kept, heads, sorted(places), routes))
         kept.chain = self
 
-    def _route(
-        self, array: NDArray, standing: Dict[int, Standing]
-    ) -> Union[Inner, NDArray, None]:
+    def _route(self, array: NDArray, standing: Dict[int, Standing]) -> Union[Inner, NDArray, None]:
         place = standing.get(id(array))
         if place is None or place.kept.chain is not self:
             return real_of(array, standing)

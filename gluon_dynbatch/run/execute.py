@@ -28,7 +28,6 @@ from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .memory import GET_DATA, PUSH, Memory, address_of, allocate
 from .profiling import PROFILER
 
-
 #: Taking out this many arrays of one shape pays for splitting one array.
 MANY = 8
 #: Outputs of one split.

@@ -14,6 +14,7 @@ from ..record.tape import Tape
 from ..record.types import TYPES
 from .execute import Execution, take_out
 
+
 def hand_out_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
     """Make copies of what creation operators made; their holders may write into them."""
     numbers = {value: i for i, value in enumerate(recording.external_values)}
