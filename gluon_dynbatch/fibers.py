@@ -167,7 +167,8 @@ class Fibers:
         """Say of which sample an exception is."""
         if error.__cause__ is None:
             message = f"the exception is of sample {fiber.number} of map"
-            error.__cause__ = SampleError(user_message(message, self._place))
+            advice = 'give on_error="return" to get exceptions among the results'
+            error.__cause__ = SampleError(user_message(message, self._place, None, advice))
 
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""

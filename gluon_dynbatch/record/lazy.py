@@ -149,7 +149,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def _has_views(self) -> bool:
         """Whether views can be made without a handle."""
         tape = self._tape
-        return (tape.open and type(self._offset) is not _OfConstant) or isinstance(tape, recording.Keeper)
+        recorded = tape.open and type(self._offset) is not _OfConstant
+        return recorded or isinstance(tape, recording.Keeper)
 
     @property
     def memory(self) -> Tuple[Any, int]:
