@@ -116,7 +116,7 @@ class ContextError(DynBatchError, ValueError):
     """
 
 
-class SampleError(DynBatchError):
+class SampleError(DynBatchError, RuntimeError):
     """Says of which sample of ``map`` an exception is, as its ``__cause__``.
 
     Cause: the function raised the exception for this sample.
