@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
@@ -288,6 +289,7 @@ _UNMERGED: Dict[str, Rule] = {
 UNKNOWN = Rule()
 
 
+@lru_cache(maxsize=None)
 def of(op: str) -> Rule:
     """Return what is known of an operator, which may be nothing.
 
