@@ -110,7 +110,13 @@ def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
 
 def repeats(tape: Tape) -> bool:
     """Whether most samples are isomorphic to several others, so that fusing them pays."""
-    shapes = lowering.shapes(
+    shapes = sample_shapes(tape)
+    return len(shapes) >= SAMPLES_PER_SHAPE * len(set(shapes))
+
+
+def sample_shapes(tape: Tape) -> List[int]:
+    """Return a hash of the calls of each sample and of their wiring."""
+    found: List[int] = lowering.shapes(
         tape.node_entry,
         tape.node_value0,
         tape.sources,
@@ -119,7 +125,7 @@ def repeats(tape: Tape) -> bool:
         figures(tape, lambda entry: len(entry.out_types)),
         np.full(len(tape.value_type), -1, dtype=np.int32),
     )
-    return len(shapes) >= SAMPLES_PER_SHAPE * len(set(shapes))
+    return found
 
 
 @lru_cache(maxsize=CAPACITY)

@@ -287,6 +287,8 @@ _UNMERGED: Dict[str, Rule] = {
     op: rule for known in (CREATION, *UNSUPPORTED) for op, rule in known.rules.items()
 }
 UNKNOWN = Rule()
+# Variables, of which every symbol has some: no pattern has to be looked at.
+_UNMERGED["null"] = UNKNOWN
 
 
 @lru_cache(maxsize=None)
