@@ -10,7 +10,7 @@ from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
 from ..kernel.step import Access, Kernel, Place, Product
 from ..lower.segment import Segment
-from ..native import executing, pointwise
+from ..native import launching, pointwise
 
 DTYPES = {"float32": 0, "float64": 1}
 _HOW = {"row": 0, "spread": 1, "total": 2, "top": 3}
@@ -85,7 +85,7 @@ class _Loader:
                 widths.append(array.width if slot.kind == "work" else 0)
         kernel, own = self._kernel, [s for s in self._numbers if isinstance(s, Slot)]
         return Loaded(
-            executing.Kernel(slots, widths, steps),
+            launching.Kernel(slots, widths, steps),
             tuple(self._numbers),
             tuple(s for s in self._numbers if isinstance(s, Packed)),
             tuple(
