@@ -135,22 +135,23 @@ cdef void add_rows(int64_t kind, char *target, const char *source, int64_t count
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
-    """ROWS, type, bytes of an element, entries, then per entry: what to do (0 copy, 1 add,
-    2 zeros), target, source, each a base and an offset in bytes, and elements."""
+    """ROWS, type, bytes of an element, entries, target (base, offset), then per entry: what to do
+    (0 copy, 1 add, 2 zeros), first element in the target, source (base, offset), elements."""
     cdef int64_t kind = code[1], size = code[2], count = code[3], i
+    cdef char *first = bases[code[4]] + code[5]
     cdef char *target
     cdef const char *source
-    code += 4
+    code += 6
     for i in range(count):
-        target = bases[code[1]] + code[2]
-        source = bases[code[3]] + code[4]
+        target = first + code[1] * size
+        source = bases[code[2]] + code[3]
         if code[0] == 0:
-            memcpy(target, source, code[5] * size)
+            memcpy(target, source, code[4] * size)
         elif code[0] == 1:
-            add_rows(kind, target, source, code[5])
+            add_rows(kind, target, source, code[4])
         else:
-            memset(target, 0, code[5] * size)
-        code += 6
+            memset(target, 0, code[4] * size)
+        code += 5
     return code
 
 

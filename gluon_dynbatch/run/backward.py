@@ -21,7 +21,9 @@ from ..modes import FLOATS, TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
-from .assemble import SAVED, Assembled, Backward, Base, Forward, Item, Stretch, Trained, is_native
+from .assemble import SAVED, Assembled, Base, Item, Stretch, Trained, is_native
+from .assemble_backward import Backward
+from .assemble_forward import Forward
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
 from .execute import Buffers, zero
 from .gradient import record_function

@@ -23,7 +23,8 @@ from ..errors import LaunchError, user_message
 from ..modes import TRAINING
 from ..native import resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
-from .assemble import Assembled, Base, Forward, Item, Stretch, is_native
+from .assemble import Assembled, Base, Item, Stretch, is_native
+from .assemble_forward import Forward
 from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .memory import Memory, allocate
 from .profiling import PROFILER
