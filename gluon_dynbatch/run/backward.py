@@ -117,15 +117,26 @@ class GradientTape:
 
     def begin(self, buffers: Buffers, memory: Memory) -> None:
         """Take note of the memory of the forward pass."""
-        known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
+        self._known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
         saved = memory.arrays.get((SAVED,))
         if saved is not None:
-            known[(SAVED,)] = saved
+            self._known[(SAVED,)] = saved
+        #: What native code trains, by number.
+        self._trained: Dict[Base, int] = {}
+        for base in self._prepared.backward.bases:
+            if base[0] == "gradient":
+                self._trained[base] = self._leaves.train(base[1].data(base[2]))
+            elif base[0] == "external gradient":
+                self._trained[base] = self._leaves.train(self._externals[base[1]])
+
+    def _prepare_memory(self, targets: List[Optional[NDArray]]) -> None:
+        """Find memory for the backward pass; gradients are computed in their `targets`."""
+        self._gradients = self._leaves.gradients(targets)
         # Of the forward pass there are values, but no parameters: see design page 0011.
         self._memory = Memory(
             self._prepared.backward,
             self._array,
-            known,
+            self._known,
             frozenset(["arena", SAVED]),
             frozenset(["parameter", "external", "copied"]),
         )
@@ -135,10 +146,8 @@ class GradientTape:
         kind, *which = base
         if kind == "gradient arena":
             return self._buffers.arrays[which[0]]
-        if kind == "gradient":
-            return self._leaves.gradient(which[0].data(which[1]))
-        if kind == "external gradient":
-            return self._leaves.gradient(self._externals[which[0]])
+        if base in self._trained:
+            return self._gradients[self._trained[base]]
         if kind == "result":
             region = self._forward.fills[which[0]].region
             arena = self._forward.arenas[region.arena]
@@ -222,9 +231,16 @@ class GradientTape:
         return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
     def backward(
-        self, head_gradients: List[NDArray], wanted: List[bool]
+        self,
+        head_gradients: List[NDArray],
+        wanted: List[bool],
+        targets: List[Optional[NDArray]],
     ) -> List[Optional[NDArray]]:
-        """Return the gradients of the inputs of the flush; None where `wanted` is false."""
+        """Return the gradients of the inputs of the flush; None where `wanted` is false.
+
+        They may be in their `targets` already.
+        """
+        self._prepare_memory(targets)
         for fill in self.plan.fills:
             self._buffers.fill(fill, head_gradients)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
@@ -232,7 +248,7 @@ class GradientTape:
         self._run()
         fills = self._fill_gradients(wanted)
         left_out = self._launches and self._reach.last.difference(used)
-        if left_out and not all_finite([*self._leaves.gradients, *fills.values()]):
+        if left_out and not all_finite([*self._gradients, *fills.values()]):
             self._run(live_units(self._forward, [self._heads[head] for head in used]))
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
@@ -333,7 +349,7 @@ class GradientTape:
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""
-        asked = wanted[len(self._leaves.gradients) :]
+        asked = wanted[len(self._leaves.trained) :]
         fills: Dict[int, NDArray] = {}
         for (number, _, _), want in zip(self._filled, asked):
             if want and number not in fills:
@@ -350,7 +366,7 @@ class GradientTape:
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
     ) -> List[Optional[NDArray]]:
-        found: List[Optional[NDArray]] = list(self._leaves.gradients)
+        found: List[Optional[NDArray]] = list(self._gradients)
         for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
             if not want:
                 found.append(None)
