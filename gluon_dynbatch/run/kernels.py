@@ -80,15 +80,14 @@ class Native:
         self.kernels = kernels
         self.context = segment.context
         self.parameters = tuple(starmap(_trainable, enumerate(segment.parameters)))
-        self._loaded: Dict[int, Loaded] = {}
         self.forward = self.loaded(kernels.forward)
 
     def loaded(self, kernel: Kernel) -> Loaded:
         """Return a kernel of the segment in native code."""
-        found = self._loaded.get(id(kernel))
-        if found is None:
-            found = self._loaded[id(kernel)] = _Loader(kernel).loaded()
-        return found
+        known: Dict[int, Loaded] = self.kernels.loaded
+        if id(kernel) not in known:
+            known[id(kernel)] = _Loader(kernel).loaded()
+        return known[id(kernel)]
 
     def backward(self, wanted: Wanted) -> Loaded:
         """Return the kernel that goes backward."""
