@@ -118,7 +118,8 @@ def _like(array: NDArray) -> NDArray:
 
 def with_dense_gradient(array: NDArray) -> NDArray:
     """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
-    if array.grad is None or array.grad.stype == "default":
+    gradient = array.grad
+    if gradient is None or gradient.stype == "default":
         return array
     previous = autograd.set_recording(True)
     try:
