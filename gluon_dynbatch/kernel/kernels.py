@@ -91,8 +91,8 @@ class SegmentKernels:
         self._arrays.update({**results, **compiler.arrays, **_shared(expressed)})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
-        #: The kernels in native code, by their ids.
-        self.loaded: Dict[int, Any] = {}
+        #: The kernels in native code, by their ids and for which numbers of rows they are.
+        self.loaded: Dict[Any, Any] = {}
 
     def backward(self, wanted: Wanted) -> Kernel:
         """Return the kernel that goes backward, made on first use."""

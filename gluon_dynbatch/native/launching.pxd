@@ -10,8 +10,8 @@ cdef enum:
 
 cdef struct Step:
     # A product, or a loop.
-    bint product
-    int32_t dtype, adds, rows, packed, result, bias
+    bint product, unpacked
+    int32_t dtype, adds, rows, matrix, result, bias
     int64_t column, result_column, parts, units, inputs
     gdb_loop loop
 

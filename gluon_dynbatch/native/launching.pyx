@@ -6,7 +6,7 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
 from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, loop_scratch, run_loop
-from .products cimport run_multiply
+from .products cimport run_multiply, run_multiply_few
 
 cdef extern from *:
     """
@@ -57,8 +57,9 @@ cdef class Kernel:
     widths : list of int
         Elements per row of what may stand in scratch, 0 of what may not.
     steps : list of tuple
-        ("product", dtype, rows, column, packed, inputs, units, result, column, bias or -1, adds,
-        parts) or ("pointwise", dtype, width, registers, loads, instructions, stores).
+        ("product", dtype, rows, column, matrix, inputs, units, result, column, bias or -1, adds,
+        parts, whether the matrix is not packed but the transpose of its slot) or
+        ("pointwise", dtype, width, registers, loads, instructions, stores).
     """
 
     def __cinit__(self, list slots, list widths, list steps):
@@ -91,8 +92,8 @@ cdef class Kernel:
 
     cdef add_product(self, Step *step, tuple given):
         step.product = True
-        (_, step.dtype, step.rows, step.column, step.packed, step.inputs, step.units, step.result,
-         step.result_column, step.bias, step.adds, step.parts) = given
+        (_, step.dtype, step.rows, step.column, step.matrix, step.inputs, step.units, step.result,
+         step.result_column, step.bias, step.adds, step.parts, step.unpacked) = given
         self.kernel.work += 2 * step.inputs * step.units * step.parts
 
     cdef add_loop(self, Step *step, tuple given):
@@ -152,9 +153,12 @@ cdef void run_step(
     a_row, c_row = kernel.pitch[step.rows], kernel.pitch[step.result]
     if step.parts > 1:
         a_row, c_row = step.inputs, step.units
-    run_multiply(
-        step.dtype, rows * step.parts, step.units, step.inputs,
-        slots[step.rows] + step.column * size, a_row,
-        slots[step.packed],
-        slots[step.result] + step.result_column * size, c_row,
-        NULL if step.bias < 0 else slots[step.bias], step.adds)
+    cdef char *source = slots[step.rows] + step.column * size
+    cdef char *target = slots[step.result] + step.result_column * size
+    cdef char *bias = NULL if step.bias < 0 else slots[step.bias]
+    if step.unpacked:
+        run_multiply_few(step.dtype, rows * step.parts, step.units, step.inputs, source, a_row,
+                         slots[step.matrix], step.inputs, target, c_row, bias, step.adds)
+    else:
+        run_multiply(step.dtype, rows * step.parts, step.units, step.inputs, source, a_row,
+                     slots[step.matrix], target, c_row, bias, step.adds)

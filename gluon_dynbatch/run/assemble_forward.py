@@ -9,6 +9,9 @@ from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import KEPT, SAVED, TEMPORARY, Assembled, Assembler, Base, Spot, Trained
 from .kernels import Loaded, Native, itemsize
 
+#: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
+FEW = 8
+
 
 class Forward:
     """The program of a plan, and where it leaves what the backward pass reads.
@@ -31,6 +34,9 @@ class Forward:
         self._make = Assembler(plan, "arena", self.bases)
         #: Per launch where its arrays are, as far as they stay.
         self.spots: Dict[int, Dict[Any, Spot]] = {}
+        self._rows: Dict[int, int] = {}
+        for launch in plan.launches:
+            self._rows[id(launch.segment)] = self._rows.get(id(launch.segment), 0) + launch.rows
         self._packed: Dict[Any, Spot] = {}
         self._vectors: Dict[Any, Spot] = {}
 
@@ -63,11 +69,13 @@ class Forward:
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = make.region(region)
-        for slot, count in native.forward.works:
+        few = self._rows[id(segment)] <= FEW
+        loaded = native.loaded(native.kernels.forward, few) if few else native.forward
+        for slot, count in loaded.works:
             if slot in kept:
                 spots[slot] = make.reserve(SAVED, launch.rows * count)
-        self._pack(native.forward, spots, SAVED if trained else KEPT)
-        make.launch(native.forward, launch.rows, spots)
+        self._pack(loaded, spots, SAVED if trained else KEPT)
+        make.launch(loaded, launch.rows, spots)
         if trained:
             self._keep(launch, trained.loaded, spots)
         self.spots[launch.number] = spots

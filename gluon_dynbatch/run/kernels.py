@@ -8,6 +8,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 
 import numpy as np
 
+from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
 from ..kernel.step import Access, Array, Kernel, MatrixSum, Place, Product, RowSum
@@ -82,12 +83,12 @@ class Native:
         self.parameters = tuple(starmap(_trainable, enumerate(segment.parameters)))
         self.forward = self.loaded(kernels.forward)
 
-    def loaded(self, kernel: Kernel) -> Loaded:
-        """Return a kernel of the segment in native code."""
-        known: Dict[int, Loaded] = self.kernels.loaded
-        if id(kernel) not in known:
-            known[id(kernel)] = _Loader(kernel).loaded()
-        return known[id(kernel)]
+    def loaded(self, kernel: Kernel, few: bool = False) -> Loaded:
+        """Return a kernel of the segment in native code, perhaps one for few rows."""
+        known: Dict[Tuple[int, bool], Loaded] = self.kernels.loaded
+        if (id(kernel), few) not in known:
+            known[id(kernel), few] = _Loader(kernel, few).loaded()
+        return known[id(kernel), few]
 
     def backward(self, wanted: Wanted) -> Loaded:
         """Return the kernel that goes backward."""
@@ -104,14 +105,14 @@ def _trainable(number: int, parameter: Any) -> Trainable:
     first, slot = 0, Slot("param", number)
     if isinstance(parameter, ParameterRows):
         first, parameter = parameter.start, parameter.parameter
-    size = itemsize(np.dtype(parameter.dtype).name)
-    row = size * int(np.prod(parameter.shape[1:]))
-    return Trainable(slot, parameter, first * row, parameter.shape[0] * row)
+    shape = shape_of(parameter)
+    row = itemsize(dtype_of(parameter)) * int(np.prod(shape[1:]))
+    return Trainable(slot, parameter, first * row, shape[0] * row)
 
 
 class _Loader:
-    def __init__(self, kernel: Kernel):
-        self._kernel = kernel
+    def __init__(self, kernel: Kernel, few: bool):
+        self._kernel, self._few = kernel, few
         self._numbers: Dict[Union[Slot, Packed], int] = {}
 
     def loaded(self) -> Loaded:
@@ -174,13 +175,14 @@ class _Loader:
 
     def _product(self, step: Product) -> Tuple[Any, ...]:
         weight = step.weight
+        unpacked = self._few and weight.transposed
         packed = Packed(weight._replace(transposed=False), weight.transposed, step.dtype)
         return (
             "product",
             DTYPES[step.dtype],
             self._number(step.rows.slot),
             step.rows.column,
-            self._number(packed),
+            self._number(weight.slot if unpacked else packed),
             weight.inputs,
             weight.units,
             self._number(step.result.slot),
@@ -188,6 +190,7 @@ class _Loader:
             -1 if step.bias is None else self._number(step.bias),
             int(step.adds),
             step.parts,
+            int(unpacked),
         )
 
     def _access(self, access: Access) -> Tuple[int, int, int, int]:
