@@ -55,7 +55,7 @@ setup(
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
         for name in (
-            "executing",
+            "launching",
             "lowering",
             "ordering",
             "recording",
@@ -66,13 +66,17 @@ setup(
     + [
         Extension(
             f"gluon_dynbatch.native.{name}",
-            [f"gluon_dynbatch/native/{name}.pyx", f"gluon_dynbatch/native/c/{name}.c"],
+            [f"gluon_dynbatch/native/{name}.pyx", f"gluon_dynbatch/native/c/{source}.c"],
             depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No processor is named, and nothing that changes values.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
         )
-        for name in ("pointwise", "products")
+        for name, source in (
+            ("executing", "team"),
+            ("pointwise", "pointwise"),
+            ("products", "products"),
+        )
     ],
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),

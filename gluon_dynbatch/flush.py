@@ -28,7 +28,8 @@ from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
-from .run.assemble import Assembled, Forward
+from .run.assemble import Assembled
+from .run.assemble_forward import Forward
 from .run.backward import GradientTape, Prepared, prepare
 from .run.chain import Chain, find_standing, real_of
 from .run.dispatch import Dispatcher

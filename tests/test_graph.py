@@ -16,6 +16,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand as expanding
 from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
+from gluon_dynbatch.lower.fuse_samples import _samples, sample_shapes
 from gluon_dynbatch.lower.graph import check_graph
 from gluon_dynbatch.lower.segment import ARGUMENT, SegmentTable
 from gluon_dynbatch.lower.wire import wire
@@ -68,6 +69,22 @@ def test_a_graph_says_what_was_recorded(program, granularity):
         assert list(zip(graph.node.tolist(), segments, rows)) == units
         assert list(zip(graph.term.tolist(), graph.term_offset.tolist())) == terms
         assert all(graph.value_term[value] == term for value, term in term_of.items())
+
+
+@settings(max_examples=30)
+@given(strategies.PROGRAMS)
+def test_samples_of_one_shape(program):
+    for tape in tape_of(program):
+        wanted = [
+            tuple(
+                (entry, tuple(wire if wire[0] >= 0 else (-1, wire[2]) for wire in operands))
+                for entry, operands in sample.shape.calls
+            )
+            for sample in _samples(tape, set())
+        ]
+        found = sample_shapes(tape)
+        assert len(found) == len(wanted)
+        assert len(set(found)) == len(set(wanted)) == len(set(zip(found, wanted)))
 
 
 #: Layouts in which a call may add several rows to its launch.

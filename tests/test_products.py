@@ -76,6 +76,11 @@ def test_multiply(m, n, k, transposed, dtype):
             terms = [(a, b)] + [beside(rows)] * (shift is not None) + [beside(before)] * accumulate
             check(c, terms, k + 1)
             assert surrounded(whole)
+            if transposed:
+                c, whole = within(before if accumulate else np.full_like(before, np.nan))
+                products.multiply_few(a, b.T, c, shift, accumulate)
+                check(c, terms, k + 1)
+                assert surrounded(whole)
 
 
 def test_rows_do_not_depend_on_how_many_there_are(dtype):

@@ -124,12 +124,17 @@ class _Expressing:
 def _dtype(segment: Segment, slot: Slot) -> str:
     if slot.kind == "in":
         return segment.inputs[slot.number].dtype
-    parameter = segment.parameters[slot.number]
+    return dtype_of(segment.parameters[slot.number])
+
+
+def dtype_of(parameter: Union[Parameter, ParameterRows]) -> str:
+    """Return the type of a parameter."""
     whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
     return np.dtype(whole.dtype).name
 
 
-def _shape(parameter: Union[Parameter, ParameterRows]) -> Shape:
+def shape_of(parameter: Union[Parameter, ParameterRows]) -> Shape:
+    """Return the shape of a parameter."""
     if isinstance(parameter, ParameterRows):
         return parameter.stop - parameter.start, *parameter.parameter.shape[1:]
     # A block whose parameters another has initialized does not know their shapes.
@@ -160,7 +165,7 @@ def _shapes(segment: Segment, refs: List[Ref]) -> Dict[Ref, Tuple[Shape, bool]]:
             f"in{k}": port.shape if port.shared else (count, port.row_size)
             for k, port in enumerate(segment.inputs)
         }
-        known.update((f"param{k}", _shape(p)) for k, p in enumerate(segment.parameters))
+        known.update((f"param{k}", shape_of(p)) for k, p in enumerate(segment.parameters))
         known = {name: shape for name, shape in known.items() if name in names}
         try:
             _, outputs, _ = symbol._infer_shape_impl(False, **known)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Set, Tuple, Union
+import weakref
+from typing import Any, Dict, List, NamedTuple, Set, Tuple, Union
 
 from ..lower.segment import Segment
 from .columns import NotExpressed, require
 from .compile import Compiler, Store
 from .derivative import Differentiation, Gradients
-from .express import Expressed, express
+from .express import Expressed, dtype_of, express, shape_of
 from .expression import FUNCTION, PRODUCT, READ, Node, Slot
 from .step import Array, Kernel, MatrixSum, Place, RowSum
 
@@ -21,14 +22,27 @@ class Wanted(NamedTuple):
     parameters: Tuple[int, ...]
 
 
+#: Kernels by what they depend on: segments that differ in parameters only have the same.
+_KNOWN: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
+
+
+def _kind(segment: Segment) -> Any:
+    ops, heads, ports, _, *rest = segment.key
+    like = ((shape_of(p), dtype_of(p), p.grad_req != "null") for p in segment.parameters)
+    return (ops, heads, ports, tuple(like), *rest)
+
+
 def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
     """Return the kernels of a segment, or why there are none."""
     found = segment.kernels
     if found is None:
         try:
-            expressed = express(segment)
-            _refuse_rough_doubles(expressed)
-            found = SegmentKernels(segment, expressed)
+            kind = _kind(segment)
+            found = _KNOWN.get(kind)
+            if found is None:
+                expressed = express(segment)
+                _refuse_rough_doubles(expressed)
+                found = _KNOWN[kind] = SegmentKernels(segment, expressed)
         except NotExpressed as error:
             found = str(error)
         # Of two threads that make them the last one stays.
@@ -77,6 +91,8 @@ class SegmentKernels:
         self._arrays.update({**results, **compiler.arrays, **_shared(expressed)})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
+        #: The kernels in native code, by their ids and for which numbers of rows they are.
+        self.loaded: Dict[Any, Any] = {}
 
     def backward(self, wanted: Wanted) -> Kernel:
         """Return the kernel that goes backward, made on first use."""

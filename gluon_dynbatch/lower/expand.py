@@ -57,8 +57,8 @@ def find_unused(tape: Tape, wanted: Sequence[int]) -> Optional[Array]:
     used = np.zeros(len(tape.value_type), dtype=bool)
     used[wanted] = True
     unused = np.zeros(len(tape.node_entry), dtype=bool)
-    arity = _table(tape, lambda e: len(e.in_types))
-    outputs = _table(tape, lambda e: len(e.out_types))
+    arity = figures(tape, lambda e: len(e.in_types))
+    outputs = figures(tape, lambda e: len(e.out_types))
     found = lowering.unused(
         tape.node_entry, tape.node_value0, tape.sources, arity, outputs, used, unused
     )
@@ -106,7 +106,7 @@ def _variant(entry: Entry, survey: _Survey) -> Variant:
     return variant
 
 
-def _table(tape: Tape, of: Callable[[Any], int]) -> Array:
+def figures(tape: Tape, of: Callable[[Any], int]) -> Array:
     """Return a figure of every entry, indexed by entry id."""
     table = np.zeros(max(tape.entries, default=-1) + 1, dtype=np.int32)
     for number, entry in tape.entries.items():
@@ -146,11 +146,11 @@ class _Survey:
         self._edges = np.zeros(shape if np.prod(shape) <= MOST_EDGES else (0, 0, 0), np.uint8)
         lowering.survey(
             *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets),
-            _table(tape, lambda e: self._family[e.id]),
-            _table(tape, lambda e: self.callee[e.id]),
-            _table(tape, lambda e: len(e.in_types)),
-            _table(tape, lambda e: len(e.out_types)),
-            _table(tape, lambda e: place0[e.id]),
+            figures(tape, lambda e: self._family[e.id]),
+            figures(tape, lambda e: self.callee[e.id]),
+            figures(tape, lambda e: len(e.in_types)),
+            figures(tape, lambda e: len(e.out_types)),
+            figures(tape, lambda e: place0[e.id]),
             np.array(places, dtype=np.int32),
             *(self._argument0, weights, self._same, self._weight, self._calls, self._edges),
         )

@@ -1,16 +1,34 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`.  `executing` runs programs in MXNet's engine; the C behind it is in `c`, and
-`pointwise` and `products` show that to tests.
+`resolving` by `plan`.  `executing` runs programs in MXNet's engine, and `launching` the kernels in
+them; the C behind them is in `c`, and `pointwise` and `products` show that to tests.
 """
 
 from __future__ import annotations
 
-__all__ = ["executing", "lowering", "ordering", "pointwise", "recording", "resolving", "scheduling"]
+__all__ = [
+    "executing",
+    "launching",
+    "lowering",
+    "ordering",
+    "pointwise",
+    "recording",
+    "resolving",
+    "scheduling",
+]
 
 try:
-    from . import executing, lowering, ordering, pointwise, recording, resolving, scheduling
+    from . import (
+        executing,
+        launching,
+        lowering,
+        ordering,
+        pointwise,
+        recording,
+        resolving,
+        scheduling,
+    )
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

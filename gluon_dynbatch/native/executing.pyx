@@ -4,171 +4,49 @@
 
 A program is an array of integers: which kernel runs on how many rows of which arrays, which rows
 are copied and added up where, which matrices are packed.  Addresses are given when it is pushed.
-The engine runs it in a thread of its own, without Python; what it needs is counted by hand.
+The engine runs it in a thread of its own, without Python; what it needs is counted by hand.  Records
+run one after another, wide ones in several threads.
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, gdb_loop_scratch, gdb_run_loop
-
-from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, loop_scratch, run_loop
+from .launching cimport ROWS_AT_ONCE, Kernel, Kernel_, release_kernel, room, run_block
 from .products cimport (
-    packed_elements, run_bias_gradient, run_multiply, run_pack, run_weight_gradient,
-    weight_gradient_scratch,
+    packed_elements, run_bias_gradient, run_pack, run_weight_gradient, weight_gradient_scratch,
 )
 
 cdef extern from *:
     """
     #define RETAIN(counter) __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED)
     #define RELEASE(counter) __atomic_sub_fetch(counter, 1, __ATOMIC_ACQ_REL)
+    #define TAKE(counter) __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED)
     """
     int64_t RETAIN(int64_t *counter) nogil
     int64_t RELEASE(int64_t *counter) nogil
+    int64_t TAKE(int64_t *counter) nogil
+
+cdef extern from "c/team.h" nogil:
+    int gdb_threads(int most)
+    void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
 #: First number of each record of a program.
 LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO = range(6)
 
 cdef enum:
     DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO
-    #: Rows of a launch are run in blocks whose values stay in a cache of about this size, but of no
-    #: fewer rows than products need to be fast, unless that were too much memory.
-    CACHE = 1 << 19
-    ROWS_AT_ONCE = 24
-    MOST_BYTES = 1 << 26
+    #: Operations that are worth another thread, which takes some 20 us to wake up.
+    WORTH = 4000000
 
 cdef int64_t *SIZES = [4, 8]
-
-
-cdef struct Step:
-    # A product, or a loop.
-    bint product
-    int32_t dtype, adds, rows, packed, result, bias
-    int64_t column, result_column, parts, units, inputs
-    gdb_loop loop
-
-
-cdef struct Kernel_:
-    int64_t references
-    int64_t steps_count, slots_count
-    Step *steps
-    #: Per slot: elements per row, 0 for one row for all; type; where a block of its rows stands in
-    #: scratch if it is nowhere else.
-    int64_t *pitch
-    int32_t *dtype
-    int64_t *local
-    int64_t block
-    #: Where addresses of slots stand in scratch, and how much of that is needed.
-    int64_t pointers
-    int64_t scratch
-
-
-cdef void release_kernel(Kernel_ *kernel) noexcept nogil:
-    cdef int64_t i
-    if RELEASE(&kernel.references):
-        return
-    for i in range(kernel.steps_count):
-        free(<void *>kernel.steps[i].loop.loads)
-        free(<void *>kernel.steps[i].loop.instructions)
-        free(<void *>kernel.steps[i].loop.stores)
-    free(kernel.steps)
-    free(kernel.pitch)
-    free(kernel.dtype)
-    free(kernel.local)
-    free(kernel)
-
-
-cdef void *room(int64_t count, int64_t size) except NULL:
-    cdef void *found = calloc(max(count, 1), size)
-    if found == NULL:
-        raise MemoryError()
-    return found
-
-
-cdef class Kernel:
-    """A kernel in the form in which it is run.
-
-    Parameters
-    ----------
-    slots : list of (int, int)
-        Elements per row (0: one row for all rows of a launch) and type (0 float32, 1 float64).
-    widths : list of int
-        Elements per row of what may stand in scratch, 0 of what may not.
-    steps : list of tuple
-        ("product", dtype, rows, column, packed, inputs, units, result, column, bias or -1, adds,
-        parts) or ("pointwise", dtype, width, registers, loads, instructions, stores).
-    """
-
-    cdef Kernel_ *kernel
-
-    def __cinit__(self, list slots, list widths, list steps):
-        cdef int64_t i, bytes_per_row = 0, at = 0, loops = 0
-        self.kernel = kernel = <Kernel_ *>room(1, sizeof(Kernel_))
-        kernel.references = 1
-        kernel.slots_count, kernel.steps_count = len(slots), len(steps)
-        kernel.steps = <Step *>room(len(steps), sizeof(Step))
-        kernel.pitch = <int64_t *>room(len(slots), 8)
-        kernel.dtype = <int32_t *>room(len(slots), 4)
-        kernel.local = <int64_t *>room(len(slots), 8)
-        for i, (pitch, dtype) in enumerate(slots):
-            kernel.pitch[i], kernel.dtype[i] = pitch, dtype
-            bytes_per_row += pitch * SIZES[dtype]
-        kernel.block = max(ROWS_AT_ONCE, CACHE // max(bytes_per_row, 1))
-        kernel.block -= kernel.block % ROWS_AT_ONCE
-        kernel.block = max(min(kernel.block, MOST_BYTES // max(bytes_per_row, 1)), 1)
-        for i, step in enumerate(steps):
-            if step[0] == "product":
-                self.add_product(&kernel.steps[i], step)
-            else:
-                self.add_loop(&kernel.steps[i], step)
-                loops = max(loops, loop_scratch(&kernel.steps[i].loop))
-        at = (loops + 63) // 64 * 64
-        for i, width in enumerate(widths):
-            kernel.local[i] = at
-            at += (width * SIZES[kernel.dtype[i]] * kernel.block + 63) // 64 * 64
-        kernel.pointers = at
-        kernel.scratch = at + 8 * len(slots)
-
-    cdef add_product(self, Step *step, tuple given):
-        step.product = True
-        (_, step.dtype, step.rows, step.column, step.packed, step.inputs, step.units, step.result,
-         step.result_column, step.bias, step.adds, step.parts) = given
-
-    cdef add_loop(self, Step *step, tuple given):
-        cdef gdb_loop *loop = &step.loop
-        cdef gdb_instruction *found
-        _, dtype, width, registers, loads, instructions, stores = given
-        loop.dtype, loop.width, loop.n_registers = dtype, width, registers
-        loop.n_loads, loop.n_stores = len(loads), len(stores)
-        loop.n_instructions = len(instructions)
-        loop.loads = accesses(loads)
-        loop.stores = accesses(stores)
-        found = <gdb_instruction *>room(len(instructions), sizeof(gdb_instruction))
-        loop.instructions = found
-        for i, (code, target, a, b, c, value, value2) in enumerate(instructions):
-            found[i] = gdb_instruction(code, target, a, b, c, value, value2)
-
-    def __dealloc__(self):
-        if self.kernel != NULL:
-            release_kernel(self.kernel)
-
-    @property
-    def address(self):
-        return <uintptr_t>self.kernel
-
-
-cdef gdb_access *accesses(list given) except NULL:
-    cdef gdb_access *found = <gdb_access *>room(len(given), sizeof(gdb_access))
-    for i, (register, slot, column, how) in enumerate(given):
-        found[i] = gdb_access(register, slot, column, how)
-    return found
 
 
 cdef struct Program_:
     int64_t references
     int64_t length
-    int64_t scratch
+    #: Bytes of scratch of each thread, and how many threads there is scratch for.
+    int64_t scratch, threads
     int64_t *code
     int64_t kernels_count
     Kernel_ **kernels
@@ -198,40 +76,46 @@ cdef void release_push(void *given) noexcept nogil:
     free(push)
 
 
-cdef void run_launch(const int64_t *code, char **bases, char *scratch) noexcept nogil:
-    cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>code[1]
-    cdef int64_t rows = code[2], low = 0, count, s
-    cdef const int64_t *places = code + 3
-    cdef char **slots = <char **>(scratch + kernel.pointers)
-    while low < rows:
-        count = min(kernel.block, rows - low)
-        for s in range(kernel.slots_count):
-            if places[2 * s] < 0:
-                slots[s] = scratch + kernel.local[s]
-            else:
-                slots[s] = bases[places[2 * s]] + places[2 * s + 1]
-                slots[s] += low * kernel.pitch[s] * SIZES[kernel.dtype[s]]
-        for s in range(kernel.steps_count):
-            run_step(kernel, &kernel.steps[s], slots, count, scratch)
-        low += count
+cdef struct Split:
+    # A record in pieces, of which each thread takes the next one until there are no more.
+    const int64_t *code
+    char **bases
+    #: Each thread has its own.
+    char *scratch
+    int64_t scratch_each
+    #: Rows of a piece, rows of all pieces, and the piece that is next.
+    int64_t piece, rows, next
 
 
-cdef void run_step(
-    Kernel_ *kernel, Step *step, char **slots, int64_t rows, char *scratch
-) noexcept nogil:
-    cdef int64_t size = SIZES[step.dtype], a_row, c_row
-    if not step.product:
-        run_loop(&step.loop, slots, kernel.pitch, kernel.dtype, rows, scratch)
-        return
-    a_row, c_row = kernel.pitch[step.rows], kernel.pitch[step.result]
-    if step.parts > 1:
-        a_row, c_row = step.inputs, step.units
-    run_multiply(
-        step.dtype, rows * step.parts, step.units, step.inputs,
-        slots[step.rows] + step.column * size, a_row,
-        slots[step.packed],
-        slots[step.result] + step.result_column * size, c_row,
-        NULL if step.bias < 0 else slots[step.bias], step.adds)
+cdef void run_pieces(void *given, int number) noexcept nogil:
+    cdef Split *split = <Split *>given
+    cdef char *scratch = split.scratch + number * split.scratch_each
+    cdef int64_t low, high
+    while True:
+        low = TAKE(&split.next) * split.piece
+        if low >= split.rows:
+            return
+        high = min(low + split.piece, split.rows)
+        if split.code[0] == DO_LAUNCH:
+            run_block(<Kernel_ *><uintptr_t>split.code[1], split.code + 3, split.bases, scratch,
+                      low, high)
+        else:
+            run_matrix(split.code, split.bases, scratch, low, high)
+
+
+cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
+    """Return the rows of a piece of so many; products compute whole blocks of them alike."""
+    return ((rows + parts - 1) // parts + ROWS_AT_ONCE - 1) // ROWS_AT_ONCE * ROWS_AT_ONCE
+
+
+cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
+    """LAUNCH, kernel, rows, then per slot a base, -1 for a block of rows of scratch, and an offset in bytes."""
+    cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>split.code[1]
+    split.rows, split.next = split.code[2], 0
+    threads = max(min(threads, split.rows * kernel.work // WORTH), 1)
+    split.piece = min(kernel.block, even(split.rows, threads))
+    gdb_together(run_pieces, split, threads)
+    return split.code + 3 + 2 * kernel.slots_count
 
 
 cdef void add_rows(int64_t kind, char *target, const char *source, int64_t count) noexcept nogil:
@@ -251,29 +135,48 @@ cdef void add_rows(int64_t kind, char *target, const char *source, int64_t count
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
-    """ROWS, type, bytes of an element, entries, then per entry: what to do (0 copy, 1 add,
-    2 zeros), target, source, each a base and an offset in bytes, and elements."""
+    """ROWS, type, bytes of an element, entries, target (base, offset), then per entry: what to do
+    (0 copy, 1 add, 2 zeros), first element in the target, source (base, offset), elements."""
     cdef int64_t kind = code[1], size = code[2], count = code[3], i
+    cdef char *first = bases[code[4]] + code[5]
     cdef char *target
     cdef const char *source
-    code += 4
+    code += 6
     for i in range(count):
-        target = bases[code[1]] + code[2]
-        source = bases[code[3]] + code[4]
+        target = first + code[1] * size
+        source = bases[code[2]] + code[3]
         if code[0] == 0:
-            memcpy(target, source, code[5] * size)
+            memcpy(target, source, code[4] * size)
         elif code[0] == 1:
-            add_rows(kind, target, source, code[5])
+            add_rows(kind, target, source, code[4])
         else:
-            memset(target, 0, code[5] * size)
-        code += 6
+            memset(target, 0, code[4] * size)
+        code += 5
     return code
 
 
-cdef const int64_t *run_sum(const int64_t *code, char **bases, char *scratch) noexcept nogil:
+cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
     """MATRIX or ROW, type, units, inputs, target (base, offset, elements per row), whether the
-    second of two rows is the gradient, chunks, then per chunk: rows, and gradient and rows, each a base, an offset
-    in bytes and elements per row."""
+    second of two rows is the gradient, chunks, then per chunk: rows, and gradient and rows, each a
+    base, an offset in bytes and elements per row."""
+    cdef const int64_t *code = split.code
+    cdef int64_t work = 0, i
+    split.rows, split.piece, split.next = code[2], code[2], 0
+    if code[0] == DO_MATRIX:
+        for i in range(code[8]):
+            work += 2 * code[2] * code[3] * code[9 + 7 * i]
+        threads = max(min(threads, work // WORTH), 1)
+        split.piece = even(split.rows, threads)
+        gdb_together(run_pieces, split, threads)
+    else:
+        run_matrix(code, split.bases, split.scratch, 0, code[2])
+    return code + 9 + 7 * code[8]
+
+
+cdef void run_matrix(
+    const int64_t *code, char **bases, char *scratch, int64_t low, int64_t high
+) noexcept nogil:
+    """Compute some rows of the sum of a MATRIX record, or that of a ROW record."""
     cdef int64_t chunks = code[8], i
     cdef const int64_t *chunk = code + 9
     cdef int64_t *rows = <int64_t *>scratch
@@ -291,22 +194,23 @@ cdef const int64_t *run_sum(const int64_t *code, char **bases, char *scratch) no
         run_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
     else:
         run_weight_gradient(
-            code[1], code[2], code[3], 0, code[2], chunks, rows, dy, dy_row, x, x_row, target,
+            code[1], code[2], code[3], low, high, chunks, rows, dy, dy_row, x, x_row, target,
             code[6], 1 | 2 * code[7], scratch + (40 * chunks + 63) // 64 * 64)
-    return chunk
 
 
 cdef void run_program(void *context, void *given) noexcept nogil:
     """Run the records of a push, one after another."""
     cdef Push *push = <Push *>given
-    cdef const int64_t *code = push.program.code + push.low
-    cdef const int64_t *end = push.program.code + push.high
     cdef char **bases = push.bases
-    cdef char *scratch = bases[0]
+    cdef int64_t threads = min(push.program.threads, <int64_t>gdb_threads(0))
+    cdef Split split = Split(
+        push.program.code + push.low, bases, bases[0], push.program.scratch, 0, 0, 0)
+    cdef const int64_t *code = split.code
+    cdef const int64_t *end = push.program.code + push.high
     while code < end:
+        split.code = code
         if code[0] == DO_LAUNCH:
-            run_launch(code, bases, scratch)
-            code += 3 + 2 * (<Kernel_ *><uintptr_t>code[1]).slots_count
+            code = run_launch(&split, threads)
         elif code[0] == DO_ROWS:
             code = run_rows(code, bases)
         elif code[0] == DO_PACK:
@@ -318,7 +222,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
             memset(bases[code[1]] + code[2], 0, code[3])
             code += 4
         else:
-            code = run_sum(code, bases, scratch)
+            code = run_sum(&split, threads)
 
 
 ctypedef int (*PushFunction)(
@@ -342,7 +246,6 @@ cdef class Program:
     """
 
     cdef Program_ *program
-    cdef readonly int64_t scratch
 
     def __cinit__(self, const int64_t[::1] code, list kernels, int64_t scratch):
         cdef Kernel kernel
@@ -359,11 +262,17 @@ cdef class Program:
             self.program.kernels[i] = kernel.kernel
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
-        self.scratch = scratch
+        self.program.scratch = (scratch + 63) // 64 * 64
+        self.program.threads = gdb_threads(0)
 
     def __dealloc__(self):
         if self.program != NULL:
             release_program(self.program)
+
+    @property
+    def scratch(self):
+        """Bytes of scratch that a push takes."""
+        return self.program.scratch * self.program.threads
 
     def push(
         self, uintptr_t function, int64_t low, int64_t high, const uintptr_t[::1] bases,
@@ -453,6 +362,11 @@ def gather(
     return (<PushFunction>function)(
         run_gather, made, release_gather, CPU, <void **>known, distinct,
         <void **>&target_handle, 1, NULL, 0, b"gluon_dynbatch fill")
+
+
+def use_threads(int most):
+    """Use up to so many threads from now on; for tests."""
+    gdb_threads(most)
 
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):

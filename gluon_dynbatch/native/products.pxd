@@ -9,6 +9,9 @@ cdef void run_pack(
 cdef void run_multiply(
     int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *packed,
     void *c, int64_t c_row, const void *bias, int accumulate) noexcept nogil
+cdef void run_multiply_few(
+    int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *w,
+    int64_t w_row, void *c, int64_t c_row, const void *bias, int accumulate) noexcept nogil
 cdef int64_t weight_gradient_scratch(int dtype, int64_t n, int64_t k) noexcept nogil
 cdef void run_weight_gradient(
     int dtype, int64_t n, int64_t k, int64_t first, int64_t last, int64_t chunks,

@@ -14,6 +14,9 @@ cdef extern from "c/products.h" nogil:
     void gdb_multiply(
         int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
         const void *packed, void *c, int64_t c_row, const void *bias, int accumulate)
+    void gdb_multiply_few(
+        int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *w,
+        int64_t w_row, void *c, int64_t c_row, const void *bias, int accumulate)
     int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k)
     void gdb_weight_gradient(
         int dtype, int64_t n, int64_t k, int64_t first, int64_t last, int64_t chunks,
@@ -39,6 +42,13 @@ cdef void run_multiply(
     void *c, int64_t c_row, const void *bias, int accumulate,
 ) noexcept nogil:
     gdb_multiply(dtype, m, n, k, a, a_row, packed, c, c_row, bias, accumulate)
+
+
+cdef void run_multiply_few(
+    int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *w,
+    int64_t w_row, void *c, int64_t c_row, const void *bias, int accumulate,
+) noexcept nogil:
+    gdb_multiply_few(dtype, m, n, k, a, a_row, w, w_row, c, c_row, bias, accumulate)
 
 
 cdef int64_t weight_gradient_scratch(int dtype, int64_t n, int64_t k) noexcept nogil:
@@ -117,6 +127,14 @@ def multiply(a, packed, c, bias=None, accumulate=False):
     cdef int add = accumulate
     with nogil:
         gdb_multiply(dtype, m, n, k, left, a_row, right, to, c_row, shift, add)
+
+
+def multiply_few(a, w, c, bias=None, accumulate=False):
+    """Write the product of `a` and the transpose of `w`, plus `bias`, to `c`; or add it."""
+    cdef int dtype = type_of(a)
+    gdb_multiply_few(
+        dtype, len(c), len(w), w.shape[1], address(a), stride(a), address(w), stride(w),
+        address(c), stride(c), NULL if bias is None else address(bias), accumulate)
 
 
 def weight_gradient(dys, xs, dw, first=0, last=None, accumulate=False):

@@ -108,8 +108,11 @@ class _Transposition:
         some = np.flatnonzero(
             np.diff(operand, prepend=-1).astype(bool) | np.diff(maker, prepend=-2).astype(bool)
         )
+        # As one number, so that each is told once.
+        several = len(self._forward.launches) + 1
+        pairs = np.unique(operand[some] * several + maker[some] + 1)
         makers: List[List[int]] = [[] for _ in range(int(self._operand0[-1]))]
-        for number, launch in zip(operand[some].tolist(), maker[some].tolist()):
+        for number, launch in zip((pairs // several).tolist(), (pairs % several - 1).tolist()):
             makers[number].append(launch)
         return makers
 

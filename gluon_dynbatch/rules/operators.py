@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
@@ -286,8 +287,11 @@ _UNMERGED: Dict[str, Rule] = {
     op: rule for known in (CREATION, *UNSUPPORTED) for op, rule in known.rules.items()
 }
 UNKNOWN = Rule()
+# Variables, of which every symbol has some: no pattern has to be looked at.
+_UNMERGED["null"] = UNKNOWN
 
 
+@lru_cache(maxsize=None)
 def of(op: str) -> Rule:
     """Return what is known of an operator, which may be nothing.
 

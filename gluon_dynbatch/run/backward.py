@@ -22,7 +22,9 @@ from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
 from ..record.lazy import LazyNDArray
-from .assemble import SAVED, Assembled, Backward, Base, Forward, Item, Stretch, Trained, is_native
+from .assemble import SAVED, Assembled, Base, Item, Stretch, Trained, is_native
+from .assemble_backward import Backward
+from .assemble_forward import Forward
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
 from .execute import Buffers, part, zero
 from .gradient import record_function
@@ -141,15 +143,26 @@ class GradientTape:
 
     def begin(self, buffers: Buffers, memory: Memory) -> None:
         """Take note of the memory of the forward pass."""
-        known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
+        self._known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
         saved = memory.arrays.get((SAVED,))
         if saved is not None:
-            known[(SAVED,)] = saved
+            self._known[(SAVED,)] = saved
+        #: What native code trains, by number.
+        self._trained: Dict[Base, int] = {}
+        for base in self._prepared.backward.bases:
+            if base[0] == "gradient":
+                self._trained[base] = self._leaves.train(base[1].data(base[2]))
+            elif base[0] == "external gradient":
+                self._trained[base] = self._leaves.train(self._externals[base[1]])
+
+    def _prepare_memory(self, targets: List[Optional[NDArray]]) -> None:
+        """Find memory for the backward pass; gradients are computed in their `targets`."""
+        self._gradients = self._leaves.gradients(targets)
         # Of the forward pass there are values, but no parameters: see design page 0011.
         self._memory = Memory(
             self._prepared.backward,
             self._array,
-            known,
+            self._known,
             frozenset(["arena", SAVED]),
             frozenset(["parameter", "external", "copied"]),
         )
@@ -159,10 +172,8 @@ class GradientTape:
         kind, *which = base
         if kind == "gradient arena":
             return self._buffers.arrays[which[0]]
-        if kind == "gradient":
-            return self._leaves.gradient(which[0].data(which[1]))
-        if kind == "external gradient":
-            return self._leaves.gradient(self._externals[which[0]])
+        if base in self._trained:
+            return self._gradients[self._trained[base]]
         if kind == "result":
             region = self._forward.fills[which[0]].region
             arena = self._forward.arenas[region.arena]
@@ -234,10 +245,13 @@ class GradientTape:
         """Make the flush a node of MXNet's tape; of inputs that are None no gradient is wanted."""
         given = [array for array in inputs if array is not None]
 
-        def backward(gradients: List[NDArray], wanted: List[bool]) -> List[Optional[NDArray]]:
+        def backward(
+            gradients: List[NDArray], wanted: List[bool], targets: List[Optional[NDArray]]
+        ) -> List[Optional[NDArray]]:
             pieces = [Piece(i, 0, array, 0, array.size) for i, array in enumerate(gradients)]
             asked = [array is not None and wanted.pop(0) for array in inputs]
-            found = zip(inputs, self.pull(pieces, asked))
+            places = [None if array is None else targets.pop(0) for array in inputs]
+            found = zip(inputs, self.pull(pieces, asked, places))
             return [None if p is None else p.of_shape(a.shape) for a, p in found if a is not None]
 
         if given:
@@ -258,8 +272,14 @@ class GradientTape:
                         found[id(data)] = data
         return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
-    def pull(self, pieces: List[Piece], wanted: List[bool]) -> List[Optional[Place]]:
-        """Run backward: return where the gradients of the inputs are, None where not wanted."""
+    def pull(
+        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
+    ) -> List[Optional[Place]]:
+        """Run backward: return where the gradients of the inputs are, None where not wanted.
+
+        They may be in their `targets` already.
+        """
+        self._prepare_memory(targets)
         by_head: Dict[int, List[Piece]] = {}
         for piece in pieces:
             by_head.setdefault(piece.head, []).append(piece)
@@ -270,7 +290,7 @@ class GradientTape:
         self._run()
         fills = self._fill_gradients(wanted)
         left_out = self._launches and self._reach.last.difference(used)
-        if left_out and not all_finite([*self._leaves.gradients, *fills.values()]):
+        if left_out and not all_finite([*self._gradients, *fills.values()]):
             self._run(live_units(self._forward, [self._heads[head] for head in used]))
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
@@ -371,7 +391,7 @@ class GradientTape:
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""
-        asked = wanted[len(self._leaves.gradients) :]
+        asked = wanted[len(self._leaves.trained) :]
         fills: Dict[int, NDArray] = {}
         for (number, _, _), want in zip(self._filled, asked):
             if want and number not in fills:
@@ -388,7 +408,7 @@ class GradientTape:
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
     ) -> List[Optional[Place]]:
-        found: List[Optional[Place]] = [Place(a, 0, a.size) for a in self._leaves.gradients]
+        found: List[Optional[Place]] = [Place(a, 0, a.size) for a in self._gradients]
         for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
             fill = fills.get(number)
             place = None if fill is None else Place(fill, row * fill.shape[1], array.size)

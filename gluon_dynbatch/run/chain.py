@@ -125,7 +125,10 @@ class Chain:
             mx.autograd.set_recording(previous)
 
     def backward(
-        self, head_gradients: List[NDArray], wanted: List[bool]
+        self,
+        head_gradients: List[NDArray],
+        wanted: List[bool],
+        targets: List[Optional[NDArray]],
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs; None where `wanted` is false."""
         pieces: List[List[Piece]] = [[] for _ in self._links]
@@ -135,10 +138,14 @@ class Chain:
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
             for routes in (link.routes for link in self._links)
         ]
+        where = [
+            [targets.pop(0) if isinstance(route, NDArray) else None for route in link.routes]
+            for link in self._links
+        ]
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._links))):
             link, own = self._links[number], []
-            found = link.tape.pull(pieces[number], asked[number])
+            found = link.tape.pull(pieces[number], asked[number], where[number])
             for route, place in zip(link.routes, found):
                 if isinstance(route, Inner) and place is not None:
                     array, first, count = place

@@ -23,7 +23,8 @@ from ..errors import LaunchError, user_message
 from ..modes import TRAINING
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
-from .assemble import SUMMED, Assembled, Base, Forward, Item, Stretch, is_native, itemsize
+from .assemble import SUMMED, Assembled, Base, Item, Stretch, is_native, itemsize
+from .assemble_forward import Forward
 from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .memory import GET_DATA, PUSH, Memory, address_of, allocate
 from .profiling import PROFILER
@@ -93,9 +94,9 @@ class Buffers:
             return
         target = self.arrays[fill.region.arena]
         flat = self.region(fill.region).reshape((-1,))
-        zero(flat)
         kind = np.dtype(target.dtype).name
         if target.context.device_type != "cpu" or kind not in SUMMED:
+            zero(flat)
             for start, own in zip(starts.tolist(), pieces):
                 for piece in own:
                     to = start + piece.offset
@@ -104,30 +105,26 @@ class Buffers:
                     add_to(part(flat, to, to + piece.count), source)
             return
         size = itemsize(kind)
-        bases: Dict[int, int] = {}
-        addresses, read, records = [0, address_of(flat)], [], []
+        addresses, read = [0, address_of(flat)], {}
+        records = [resolving.ZERO, 0, 0, 0, flat.size]
         for start, own in zip(starts.tolist(), pieces):
             for piece in own:
-                number = bases.get(id(piece.array))
-                if number is None:
-                    number = bases[id(piece.array)] = len(addresses)
-                    addresses.append(address_of(piece.array))
-                    read.append(piece.array.handle.value)
-                to = (start + piece.offset) * size
-                records += [resolving.ADD, 1, to, number, piece.first * size, piece.count]
-        code = [executing.ROWS, SUMMED.index(kind), size, len(records) // 6, *records]
-        program = executing.Program(np.array(code, dtype=np.int64), [], 0)
-        own_memory = executing.memory_of(target.handle.value)
-        distinct = {executing.memory_of(handle): handle for handle in read}
-        distinct.pop(own_memory, None)
+                to, source = start + piece.offset, piece.first * size
+                records += [resolving.ADD, to, len(addresses), source, piece.count]
+                addresses.append(address_of(piece.array))
+                handle = piece.array.handle.value
+                read[executing.memory_of(handle)] = handle
+        head = [executing.ROWS, SUMMED.index(kind), size, len(records) // 5, 1, 0]
+        code = np.array([*head, *records], dtype=np.int64)
+        handle = target.handle.value
+        read.pop(executing.memory_of(handle), None)
+        words = (addresses, list(read.values()), [handle])
         check_call(
-            program.push(
+            executing.Program(code, [], 0).push(
                 PUSH,
                 0,
                 len(code),
-                np.array(addresses, dtype=np.uintp),
-                np.array(list(distinct.values()), dtype=np.uintp),
-                np.array([target.handle.value], dtype=np.uintp),
+                *(np.array(numbers, dtype=np.uintp) for numbers in words),
                 b"gluon_dynbatch fill",
             )
         )

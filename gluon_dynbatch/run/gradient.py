@@ -120,7 +120,7 @@ _BACKWARD = ctypes.CFUNCTYPE(
 
 _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 
-Backward = Callable[[List[NDArray], List[bool]], List[Optional[NDArray]]]
+Backward = Callable[[List[NDArray], List[bool], List[Optional[NDArray]]], List[Optional[NDArray]]]
 
 
 class _Recorded(NamedTuple):
@@ -165,10 +165,13 @@ def _run_backward(
     ]
     try:
         asked = [requests[i] for i in range(count)]
-        made = _ALIVE[number].backward(arrays[:heads], [bool(request) for request in asked])
-        for target, gradient, request in zip(arrays[heads:], made, asked):
-            if request in (_WRITE, _WRITE_INPLACE):
-                gradient.copyto(target)
+        writes = [request in (_WRITE, _WRITE_INPLACE) for request in asked]
+        targets = [array if write else None for array, write in zip(arrays[heads:], writes)]
+        made = _ALIVE[number].backward(arrays[:heads], [bool(r) for r in asked], targets)
+        for target, gradient, write, request in zip(arrays[heads:], made, writes, asked):
+            if write:
+                if gradient is not target:
+                    gradient.copyto(target)
             elif request == _ADD:
                 add_to(target, gradient)
     except BaseException:
@@ -194,7 +197,8 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     inputs, outputs : list of NDArray
         Arrays; the outputs must not be part of a graph yet.
     backward : callable
-        ``backward(head_gradients, wanted)`` returns a gradient per input, None where not wanted.
+        ``backward(head_gradients, wanted, targets)`` returns a gradient per input, None where not
+        wanted; it may be the target, if there is one, into which it is copied otherwise.
     """
     kind = ctypes.CFUNCTYPE(ctypes.c_int)
     number, notice = next(_NUMBERS), Notice()

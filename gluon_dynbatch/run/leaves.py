@@ -8,7 +8,7 @@ gradients, which wait for the read.  So it reads copies made in the forward pass
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -34,30 +34,45 @@ class Leaves:
     def __init__(self) -> None:
         #: By id of the original.
         self._leaves: Dict[int, _Leaf] = {}
-        self._gradients: Dict[int, NDArray] = {}
+        self._numbers: Dict[int, int] = {}
         #: Some rows of leaves: by id of the original, whether copied, and which rows.
         self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
-        #: What is trained, and its gradients.
+        #: What is trained, and where MXNet's operators add up gradients; native code does so
+        #: where MXNet wants to have them.
         self.trained: List[NDArray] = []
-        self.gradients: List[NDArray] = []
+        self._gradients: List[Optional[NDArray]] = []
 
     def __contains__(self, array: NDArray) -> bool:
-        return id(array) in self._gradients
+        return id(array) in self._numbers
 
     def clear(self) -> None:
         """Let gradients start from zero."""
-        for gradient in self.gradients:
-            zero(gradient)
+        for gradient in self._gradients:
+            if gradient is not None:
+                zero(gradient)
+
+    def train(self, array: NDArray) -> int:
+        """Let an array get a gradient; return its number among those that are trained."""
+        found = self._numbers.setdefault(id(array), len(self.trained))
+        if found == len(self.trained):
+            self.trained.append(with_dense_gradient(array))
+            self._gradients.append(None)
+        return found
 
     def gradient(self, array: NDArray) -> NDArray:
-        """Return where the gradients of an array add up."""
-        found = self._gradients.get(id(array))
+        """Return where MXNet's operators add up the gradients of an array."""
+        number = self.train(array)
+        found = self._gradients[number]
         if found is None:
-            found = mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
-            self._gradients[id(array)] = found
-            self.trained.append(with_dense_gradient(array))
-            self.gradients.append(found)
+            found = self._gradients[number] = _like(array)
         return found
+
+    def gradients(self, targets: Sequence[Optional[NDArray]]) -> List[NDArray]:
+        """Return where each gradient adds up, if it may be where it is wanted."""
+        return [
+            own if own is not None else target if target is not None else _like(array)
+            for own, target, array in zip(self._gradients, targets, self.trained)
+        ]
 
     def parameter(
         self, parameter: Any, context: mx.Context, executable: Executable, argument: int
@@ -98,9 +113,15 @@ class Leaves:
         return leaf.array
 
 
+def _like(array: NDArray) -> NDArray:
+    return mx.nd.empty(array.shape, ctx=array.context, dtype=array.dtype)
+
+
 def with_dense_gradient(array: NDArray) -> NDArray:
     """Return a view of an array whose own gradient is sparse: a function cannot give it that."""
-    if type(array) is LazyNDArray or array.grad is None or array.grad.stype == "default":
+    # What is kept in an arena has no gradient of its own.
+    gradient = None if type(array) is LazyNDArray else array.grad
+    if gradient is None or gradient.stype == "default":
         return array
     previous = autograd.set_recording(True)
     try:

@@ -77,7 +77,7 @@ class Memory:
         found: List[Item] = []
         for item in self._assembled.items:
             last = found[-1] if found else None
-            if isinstance(item, Stretch) and isinstance(last, Stretch):
+            if isinstance(item, Stretch) and isinstance(last, Stretch) and last.high == item.low:
                 found[-1] = Stretch(last.low, item.high)
             else:
                 found.append(item)

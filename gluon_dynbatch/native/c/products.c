@@ -41,6 +41,8 @@ struct products {
     void (*pack)(const void *, int64_t, int64_t, int64_t, int64_t, void *);
     void (*multiply)(int64_t, int64_t, int64_t, const void *, int64_t, const void *, void *,
                      int64_t, const void *, int);
+    void (*multiply_few)(int64_t, int64_t, int64_t, const void *, int64_t, const void *, int64_t,
+                         void *, int64_t, const void *, int);
     int64_t (*scratch)(int64_t, int64_t);
     void (*weight_gradient)(int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *,
                             const void *const *, const int64_t *, const void *const *,
@@ -123,6 +125,13 @@ void gdb_multiply(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int
                   const void *packed, void *c, int64_t c_row, const void *bias, int accumulate)
 {
     products(dtype)->multiply(m, n, k, a, a_row, packed, c, c_row, bias, accumulate);
+}
+
+void gdb_multiply_few(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
+                      const void *w, int64_t w_row, void *c, int64_t c_row, const void *bias,
+                      int accumulate)
+{
+    products(dtype)->multiply_few(m, n, k, a, a_row, w, w_row, c, c_row, bias, accumulate);
 }
 
 int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k)

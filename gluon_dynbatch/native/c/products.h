@@ -27,6 +27,12 @@ void gdb_pack(int dtype, const void *b, int64_t row_stride, int64_t column_strid
 void gdb_multiply(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
                   const void *packed, void *c, int64_t c_row, const void *bias, int accumulate);
 
+/* The same for few rows and a B that is the transpose of W, n x k, as it is: to pack it for them
+ * would take longer. */
+void gdb_multiply_few(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
+                      const void *w, int64_t w_row, void *c, int64_t c_row, const void *bias,
+                      int accumulate);
+
 /* Bytes of scratch that gdb_weight_gradient takes; each thread needs its own. */
 int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k);
 

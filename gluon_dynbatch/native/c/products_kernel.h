@@ -216,6 +216,44 @@ TARGET static void NAME(multiply)(int64_t m, int64_t n, int64_t k, const void *l
     }
 }
 
+/* Sums of products of `a` and some rows of W. */
+INLINE void NAME(dots)(const int count, int64_t k, const REAL *a, const REAL *w, int64_t w_row,
+                       REAL *total)
+{
+    VECTOR sum[4];
+    int64_t whole = k / LANES * LANES;
+    UNROLL for (int u = 0; u < count; u++) sum[u] = (VECTOR){0};
+    for (int64_t p = 0; p < whole; p += LANES)
+        UNROLL for (int u = 0; u < count; u++) sum[u] += LOAD(a + p) * LOAD(w + u * w_row + p);
+    for (int u = 0; u < count; u++) {
+        total[u] = 0;
+        for (int i = 0; i < LANES; i++) total[u] += sum[u][i];
+        for (int64_t p = whole; p < k; p++) total[u] += a[p] * w[u * w_row + p];
+    }
+}
+
+/* Four rows of W stay in the first cache for all rows of A. */
+TARGET static void NAME(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left,
+                                      int64_t a_row, const void *weight, int64_t w_row, void *to,
+                                      int64_t c_row, const void *bias, int accumulate)
+{
+    const REAL *shift = bias;
+    for (int64_t j = 0; j < n; j += 4) {
+        const REAL *w = (const REAL *)weight + j * w_row;
+        int count = n - j < 4 ? (int)(n - j) : 4;
+        for (int64_t i = 0; i < m; i++) {
+            const REAL *a = (const REAL *)left + i * a_row;
+            REAL *c = (REAL *)to + i * c_row + j, total[4];
+            if (count == 4)
+                NAME(dots)(4, k, a, w, w_row, total);
+            else
+                for (int u = 0; u < count; u++) NAME(dots)(1, k, a, w + u * w_row, 0, total + u);
+            for (int u = 0; u < count; u++)
+                c[u] = total[u] + (shift ? shift[j + u] : 0) + (accumulate ? c[u] : 0);
+        }
+    }
+}
+
 INLINE int NAME(is_zero)(const REAL *row, int64_t n)
 {
     for (int64_t j = 0; j < n; j += 64) {
@@ -308,8 +346,8 @@ TARGET static void NAME(bias_gradient)(int64_t n, int64_t chunks, const int64_t 
 }
 
 static const struct products NAME(products) = {
-    NAME(packed_elements), NAME(pack),          NAME(multiply), NAME(scratch),
-    NAME(weight_gradient), NAME(bias_gradient),
+    NAME(packed_elements), NAME(pack),          NAME(multiply), NAME(multiply_few),
+    NAME(scratch),         NAME(weight_gradient), NAME(bias_gradient),
 };
 
 #endif
