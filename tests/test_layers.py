@@ -35,6 +35,7 @@ ORDER = (
     "scope",
     "samples",
     "block",
+    "serving",
     "testing",
 )
 #: What never imports MXNet.
