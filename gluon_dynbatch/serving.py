@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import collections
+import contextlib
 import itertools
 import os
 import threading
@@ -147,8 +148,10 @@ class _Line:
         if requests:
             started = time.monotonic()
             outcomes = _run(self._apply, [request.sample for request in requests], self._scope)
-            for site in STATE.sites.values():
-                site.end_turn()  # how long it is until the next minibatch is up to the clients
+            # The time to the next minibatch is not its own, nor are failures of other work.
+            with contextlib.suppress(mx.MXNetError):
+                for site in STATE.sites.values():
+                    site.end_turn()
             self._note(requests, outcomes, started)
             requests.reverse()
             outcomes.reverse()
@@ -176,20 +179,22 @@ class _Line:
 
 
 def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
-    """Return for each sample its result, computed and in memory of its own, or its exception.
+    """Return for each sample its result, with arrays of NumPy, or its exception.
 
     If computing them together fails, halves are tried, and in the end the one at fault by itself.
     """
     half = len(samples) // 2
     try:
-        return _owned(_recorded(apply, samples, scope))
+        return _host(_recorded(apply, samples, scope))
     except BaseException as error:
+        with contextlib.suppress(mx.MXNetError):
+            mx.nd.waitall()  # or whoever waits next gets the error of an operator
         if not half:
             return [error]
+        parts = samples[:half], samples[half:]
     finally:
-        first, second = samples[:half], samples[half:]
         samples.clear()  # the traceback of an exception refers to this frame
-    return _run(apply, first, scope) + _run(apply, second, scope)
+    return [outcome for part in parts for outcome in _run(apply, part, scope)]
 
 
 def _recorded(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
@@ -205,14 +210,13 @@ def _recorded(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> 
         return list(map(outcome, samples))
 
 
-def _owned(outcomes: List[Any]) -> List[Any]:
-    """Copy results out of the memory of their minibatch, and wait for them."""
+def _host(outcomes: List[Any]) -> List[Any]:
+    """Bring arrays out of MXNet, which also waits for them; each is left in memory of its own."""
     parts = [RESULTS.flatten(outcome) for outcome in outcomes]
-    leaves = [leaf for found, _ in parts for leaf in found if isinstance(leaf, mx.nd.NDArray)]
-    copies = {id(leaf): leaf.copy() for leaf in leaves}
-    for copy in copies.values():
-        copy.wait_to_read()
-    return [unflatten(spec, [copies.get(id(x), x) for x in found]) for found, spec in parts]
+    return [
+        unflatten(spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves])
+        for leaves, spec in parts
+    ]
 
 
 #: For the end of the process: workers compute, and MXNet is about to go.
@@ -259,8 +263,8 @@ class RequestBatcher:
     >>> net.hybridize()
     >>> with gdb.RequestBatcher(net, max_batch_size=64, batch_wait_timeout_s=0.002) as batcher:
     ...     futures = [batcher.submit(mx.nd.ones((1, 3)) * i) for i in range(3)]
-    ...     [future.result().sum().asscalar() for future in futures]
-    [0.0, 6.0, 12.0]
+    ...     [future.result().tolist() for future in futures]
+    [[[0.0, 0.0]], [[3.0, 3.0]], [[6.0, 6.0]]]
     """
 
     def __init__(
@@ -296,7 +300,7 @@ class RequestBatcher:
         Returns
         -------
         concurrent.futures.Future
-            Its result, computed and in memory of its own.  Cancelled in time, it is not run.
+            Its result; arrays in it are NumPy's.  Cancelled in time, it is not run.
 
         Raises
         ------
