@@ -220,7 +220,7 @@ def _host(outcomes: List[Any]) -> List[Any]:
 
 
 #: For the end of the process: workers compute, and MXNet is about to go.
-_LINES: weakref.WeakSet[_Line] = weakref.WeakSet()
+_LINES: Any = weakref.WeakSet()
 
 
 @atexit.register
@@ -294,7 +294,7 @@ class RequestBatcher:
         _LINES.add(self._line)
         weakref.finalize(self, self._line.close).atexit = False
 
-    def submit(self, sample: Any) -> Future[Any]:
+    def submit(self, sample: Any) -> Future:
         """Put a sample into the queue; with ``on_full="wait"``, return when there is room for it.
 
         Returns
