@@ -67,13 +67,7 @@ def scorer(model):
 class Service:
     """What is behind the addresses of the service.
 
-    Parameters
-    ----------
-    batcher : RequestBatcher
-        Of a `scorer`; closed with the application.
-    vocab : gluonnlp.Vocab
-    max_bytes, max_words : int
-        Limits of a body and of a sentence.
+    The batcher is one of a `scorer`, and closed with the application.
     """
 
     def __init__(self, batcher, vocab, max_bytes, max_words):

@@ -30,7 +30,6 @@ from relatedness.trees import Pair
 from tree_lstm_relatedness import make_parser
 
 SERVICE = Path(__file__).parents[1] / "examples" / "serve.py"
-WAIT_S = 0.005
 #: Bodies that are answered by an error, and its status; the last one is refused by the model.
 WRONG = (
     (b"{", 400),
@@ -115,19 +114,21 @@ async def connected(port: int) -> AsyncIterator[Any]:
 async def ask(port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally) -> None:
     """Ask one question after the other, as fast as they are answered."""
     async with connected(port) as send:
-        while time.monotonic() < end:
+        while True:
             body, score = random.choice(known)
             started = time.monotonic()
             status, answer = await send(body)
             tally.latencies.append(time.monotonic() - started)
             assert status == 200 and abs(answer["score"] - score) < 1e-4, (status, answer, score)
+            if time.monotonic() >= end:
+                break
 
 
 async def be_rude(
     port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally
 ) -> None:
     """Vanish before the answer, send garbage, and ask what is wrong, by turns."""
-    while time.monotonic() < end:
+    while True:
         for body, wanted in WRONG:
             async with connected(port) as send:
                 status, answer = await send(body)
@@ -142,6 +143,8 @@ async def be_rude(
         writer.write(random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n")
         assert b" 400 " in await reader.readline()
         writer.close()
+        if time.monotonic() >= end:
+            break
         await asyncio.sleep(0.05)
 
 
@@ -190,17 +193,23 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--rude", type=int, default=2, help="clients that misbehave beside them")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--warmup", type=float, default=10, metavar="SECONDS")
+    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.005)
     args = parser.parse_args(argv)
     speeds = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "model"
         known = prepare(checkpoint)
         for size in (64, 1):
-            options = ("--max-batch-size", str(size), "--batch-wait-timeout-s", str(WAIT_S))
+            options = (
+                "--max-batch-size",
+                str(size),
+                "--batch-wait-timeout-s",
+                str(args.batch_wait_timeout_s),
+            )
             with service(checkpoint, *options) as port:
                 load(port, known, args.warmup, args.clients, 0)
                 told = load(port, known, args.seconds, args.clients, args.rude)
-            bar = WAIT_S + 3 * told["minibatch"]
+            bar = args.batch_wait_timeout_s + 3 * told["minibatch"]
             print(f"minibatches of at most {size}; the bar for p99 is {bar:.3f} s")
             print("  " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
             speeds.append(told["per second"])
