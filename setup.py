@@ -28,6 +28,11 @@ EXAMPLES = [
     "tqdm>=4.60",
 ]
 
+SERVE = [
+    "starlette>=0.44",
+    "uvicorn>=0.33",
+]
+
 DEV = [
     "hypothesis>=6.80",
     "mypy>=1.8",
@@ -82,7 +87,8 @@ setup(
     install_requires=where_supported(LIBRARY),
     extras_require={
         "examples": where_supported(EXAMPLES),
-        "dev": where_supported(EXAMPLES + DEV),
+        "serve": where_supported(EXAMPLES + SERVE),
+        "dev": where_supported(EXAMPLES + SERVE + DEV),
     },
     classifiers=[
         "Intended Audience :: Science/Research",

@@ -6,6 +6,7 @@ from .errors import (
     ArgumentError,
     BudgetError,
     CellError,
+    ClosedError,
     ContextError,
     DTypeError,
     DynBatchError,
@@ -14,24 +15,29 @@ from .errors import (
     MismatchError,
     NotMergedError,
     OptionError,
+    QueueFullError,
+    RequestError,
     SampleError,
     ScopeError,
     ShapeError,
     StaleArrayError,
     UninitializedError,
 )
-from .report import Report
+from .report import BatcherStats, Report
 from .schedule import Budget
 from .scope import Batch
+from .serving import RequestBatcher
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
     "Batch",
+    "BatcherStats",
     "Budget",
     "BudgetError",
     "CellError",
+    "ClosedError",
     "ContextError",
     "DTypeError",
     "DynBatchError",
@@ -41,7 +47,10 @@ __all__ = [
     "MismatchError",
     "NotMergedError",
     "OptionError",
+    "QueueFullError",
     "Report",
+    "RequestBatcher",
+    "RequestError",
     "SampleError",
     "ScopeError",
     "ShapeError",

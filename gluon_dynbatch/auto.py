@@ -191,20 +191,26 @@ class CallSite:
         """
         self._begin()
         self._scopes += 1
-        trial, self._trial = self._trial, None
+        self.end_turn()
         self._timed = any(w.race.open and self._scopes - w.met <= PATIENCE for w in self._workloads)
-        if self._timed or trial is not None:
+        if self._timed:
             mx.nd.waitall()
         self._started = time.perf_counter()
-        if trial is not None:
-            trial.workload.race.observe(trial.setting, self._started - trial.started, trial.calls)
-            trial.workload.offer_parts(trial.calls)
         if self._last is None:
             return 0, 0
         # The minibatch is expected to be like the one that came after such a one before.
         self._workload = expected = self._last.follower
         self._setting = expected.race.next()
         return (GROWTH * expected.size if self._setting == AT_ONCE else 0), self._setting.hold
+
+    def end_turn(self) -> None:
+        """Take the time of the scope before, now and not where the next one begins."""
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            mx.nd.waitall()
+            seconds = time.perf_counter() - trial.started
+            trial.workload.race.observe(trial.setting, seconds, trial.calls)
+            trial.workload.offer_parts(trial.calls)
 
     def expects(self, block: Any) -> bool:
         """Whether the minibatch that is expected calls this block."""

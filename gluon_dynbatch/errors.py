@@ -194,5 +194,30 @@ class MismatchError(DynBatchError, AssertionError):
     """
 
 
+class QueueFullError(DynBatchError, RuntimeError):
+    """A `RequestBatcher` has as many requests waiting as it may.
+
+    Cause: requests come faster than they are run.
+    Way out: tell the client to come back later, or make the batcher with ``on_full="wait"``.
+    """
+
+
+class ClosedError(DynBatchError, RuntimeError):
+    """A request was submitted to a `RequestBatcher` that takes none.
+
+    Cause: it was closed, or it was made in the process that this one was forked from.
+    Way out: submit before ``close()``; make a batcher in each process, after the fork.
+    """
+
+
+class RequestError(DynBatchError, RuntimeError):
+    """A request ended by an exception that is none of the thread or task that waits for it.
+
+    Cause: the function raised ``SystemExit``, ``StopIteration`` or the like, which would end
+    whoever asks for the result; it is the ``__cause__`` of this error.
+    Way out: raise an ordinary exception in the function.
+    """
+
+
 class RunAsPythonError(Exception):
     """A block cannot be one recorded call.  Users never see it: the block is run as Python."""

@@ -117,7 +117,9 @@ class Fibers:
         finally:
             self._end()
             around.restore(self._scope.mode)
-        return self._results
+            # The traceback of an exception refers to this.
+            results, self._results = self._results, []
+        return results
 
     def _start(self, coming: Iterator[Any]) -> None:
         """Begin with samples until as many are under way as may be."""
@@ -145,7 +147,9 @@ class Fibers:
             if not self._keeps_errors:
                 self._name_sample(fiber, raised)
                 raise
-            result = raised
+            # From the sample's own frames on: those of the caller hold what it holds.
+            trace = raised.__traceback__
+            result = raised.with_traceback(trace and trace.tb_next)
         finally:
             around.restore(self._scope.mode)
         if fiber.dead:

@@ -1,8 +1,9 @@
-"""What happened in the flushes of a scope: printable, and as JSON."""
+"""What happened in the flushes of a scope, printable and as JSON, and to requests."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from .errors import Where
@@ -55,6 +56,32 @@ class FlushReport(NamedTuple):
             f"recording {self.recording_ms:.1f} ms, analysis {self.analysis_ms:.1f} ms, "
             f"dispatch {self.dispatch_ms:.1f} ms"
         )
+
+
+class BatcherStats(NamedTuple):
+    """What a `RequestBatcher` has before it and has done so far.  Times are in seconds."""
+
+    #: Requests that wait, and that run.
+    queued: int
+    running: int
+    #: Requests that have ended: with a result, with an exception, before they were run.
+    completed: int
+    failed: int
+    cancelled: int
+    #: Requests that found the queue full.
+    rejected: int
+    #: Running minibatches took so long, and requests, from submission to result; both summed up.
+    run_s: float
+    latency_s: float
+    #: Latencies of the last 1,024 requests.
+    latencies_s: Tuple[float, ...]
+    #: How many minibatches had so many requests, by that number.
+    batch_sizes: Dict[int, int]
+
+    def latency_percentile(self, percent: float) -> float:
+        """Return the latency that so many per cent of the last requests do not exceed, or NaN."""
+        ranked = sorted(self.latencies_s)
+        return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
 
 
 class Report:

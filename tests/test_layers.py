@@ -36,6 +36,7 @@ ORDER = (
     "fibers",
     "scope",
     "block",
+    "serving",
     "testing",
 )
 #: What never imports MXNet.

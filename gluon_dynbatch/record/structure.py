@@ -94,10 +94,10 @@ class Flattener:
         return visit(value, leaves)
 
     def _visitor_for(self, kind: type, value: Any) -> Callable[[Any, List[Any]], Spec]:
-        if issubclass(kind, self._array_type):
-            return _visit_array
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return self._visit_tuple
+        if issubclass(kind, self._array_type):
+            return _visit_array
         if value is None or issubclass(kind, (bool, int, float, complex, str, bytes, slice)):
             return _visit_static
         if kind.__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__"):

@@ -1,0 +1,197 @@
+"""Score the relatedness of sentence pairs over HTTP: requests that come at once run together.
+
+Start it with ``python examples/serve.py`` and ask it with
+
+    curl localhost:8000/score -d '{"a": {"words": "a man sleeps", "heads": [2, 3, 0]},
+                                   "b": {"words": "a lion is jumping", "heads": [2, 4, 4, 0]}}'
+
+Heads are those of dependency trees, counted from 1, with 0 at the root.  Without ``--checkpoint``,
+a file that ``experiments/tree_lstm_relatedness.py train`` wrote, a model is trained on the built-in
+corpus first, which takes seconds.  ``/metrics`` has figures for Prometheus.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+import gluon_dynbatch as gdb
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from relatedness.assembly import assemble  # noqa: E402
+from relatedness.checkpoint import read_checkpoint  # noqa: E402
+from relatedness.data import build_vocab  # noqa: E402
+from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
+from workloads.pairs import embedded, embedded_pairs  # noqa: E402
+from workloads.runner import Runner  # noqa: E402
+
+
+def trained(epochs=2, size=25):
+    """Train a model on the built-in corpus; return it with its vocabulary."""
+    workload = embedded()
+    runner, minibatches = Runner(workload), workload.minibatches(size, seed=1)
+    for _ in range(epochs * len(workload.samples) // size):
+        runner.step(next(minibatches))
+    return workload.model, build_vocab(embedded_pairs())
+
+
+def loaded(path):
+    """Read a model with its vocabulary."""
+    parts = assemble(argparse.Namespace(ctx=[mx.cpu()]), {}, read_checkpoint(path))
+    parts.model.hybridize()
+    return parts.model, parts.vocab
+
+
+def scorer(model):
+    """Return a function of one sample, which the batcher runs for many."""
+
+    def score(words_a, heads_a, words_b, heads_b):
+        tree_a, tree_b = (Tree.from_heads([h - 1 for h in heads]) for heads in (heads_a, heads_b))
+        # One array for both, and not copied: for something so small, that is most of the time.
+        words = mx.nd.from_numpy(np.array(words_a + words_b, np.int32))
+        return model(words[: len(words_a)], tree_a, words[len(words_a) :], tree_b)
+
+    return score
+
+
+class Service:
+    """What is behind the addresses of the service.
+
+    The batcher is one of a `scorer`, and closed with the application.
+    """
+
+    def __init__(self, batcher, vocab, max_bytes, max_words):
+        self.batcher, self.vocab = batcher, vocab
+        self.max_bytes, self.max_words = max_bytes, max_words
+
+    def app(self):
+        """Return the ASGI application."""
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app):
+            with self.batcher:
+                yield
+
+        routes = [
+            Route("/score", self.score, methods=["POST"]),
+            Route("/health", lambda request: JSONResponse({"status": "ok"})),
+            Route("/metrics", lambda request: PlainTextResponse(metrics(self.batcher.stats()))),
+        ]
+        return Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
+
+    async def score(self, request):
+        """Answer with the score of a pair."""
+        sample = self.parse(await self.body(request))
+        answer = asyncio.wrap_future(self.batcher.submit(sample))
+        gone = asyncio.ensure_future(request.receive())
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()  # nobody waits for it any more
+            return Response(status_code=499)
+        gone.cancel()
+        score = np.exp(answer.result()[0]) @ np.arange(1, CLASSES + 1)
+        return JSONResponse({"score": round(float(score), 5)})
+
+    async def body(self, request):
+        """Return the body, but not if it is too long."""
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self.max_bytes:
+                raise HTTPException(413, f"the body has more than {self.max_bytes} bytes")
+        return body
+
+    def parse(self, body):
+        """Return the sample that a body describes."""
+        try:
+            pair = json.loads(body)
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "the body is not JSON") from None
+        sample = []
+        for side in "ab":
+            sentence = pair.get(side) if isinstance(pair, dict) else None
+            fields = sentence if isinstance(sentence, dict) else {}
+            words, heads = fields.get("words"), fields.get("heads")
+            if not isinstance(words, str) or not isinstance(heads, list):
+                raise HTTPException(422, f'{side} needs "words", a text, and "heads", a list')
+            words = words.split()
+            if not 1 <= len(words) <= self.max_words:
+                raise HTTPException(
+                    422, f"{side} has {len(words)} words, not 1 to {self.max_words}"
+                )
+            if len(heads) != len(words) or not all(type(head) is int for head in heads):
+                raise HTTPException(422, f"{side} needs one whole number per word as heads")
+            sample += [self.vocab[words], heads]
+        return tuple(sample)
+
+
+def refuse(status, text, headers=None):
+    """Return a handler of exceptions that answers with this."""
+
+    async def handler(request, error):
+        return JSONResponse({"error": text.format(error)}, status, headers)
+
+    return handler
+
+
+async def refuse_as_told(request, error):
+    """Answer with what an `HTTPException` says."""
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+HANDLERS = {
+    HTTPException: refuse_as_told,
+    TreeError: refuse(422, "the heads are no tree: {}"),
+    gdb.QueueFullError: refuse(503, "too many requests wait", {"Retry-After": "1"}),
+    Exception: refuse(500, "the model failed"),
+}
+
+
+def metrics(stats):
+    """Write a batcher's statistics in the text format of Prometheus."""
+    ends = ("completed", "failed", "cancelled", "rejected")
+    lines = [f'requests_total{{end="{end}"}} {getattr(stats, end)}' for end in ends]
+    lines += [f"requests_queued {stats.queued}", f"requests_running {stats.running}"]
+    for share in (0.5, 0.9, 0.99):
+        latency = stats.latency_percentile(100 * share)
+        lines.append(f'request_seconds{{quantile="{share}"}} {latency}')
+    lines.append(f"request_seconds_sum {stats.latency_s}")
+    lines.append(f"request_seconds_count {stats.completed + stats.failed}")
+    for size, count in sorted(stats.batch_sizes.items()):
+        lines.append(f'minibatches_total{{size="{size}"}} {count}')
+    lines.append(f"minibatch_seconds_total {stats.run_s}")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv=None):
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, help="model to serve; without one, train")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--max-batch-size", type=int, default=64)
+    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.005)
+    parser.add_argument("--max-queue", type=int, default=1024)
+    parser.add_argument("--max-bytes", type=int, default=65536, help="of a body")
+    parser.add_argument("--max-words", type=int, default=200, help="of a sentence")
+    args = parser.parse_args(argv)
+    model, vocab = loaded(args.checkpoint) if args.checkpoint else trained()
+    batcher = gdb.RequestBatcher(
+        scorer(model), args.max_batch_size, args.batch_wait_timeout_s, args.max_queue
+    )
+    service = Service(batcher, vocab, args.max_bytes, args.max_words)
+    uvicorn.run(service.app(), host=args.host, port=args.port, access_log=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Put load on ``examples/serve.py``: many clients, some of them rude, and every answer is checked.
+
+``python experiments/serve_load.py`` starts the service with and without batching and prints, for
+each, requests per second, latencies, and the bar that the 99th percentile is held against.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, AsyncIterator, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from command import POSITIVE, Parser
+from relatedness.assembly import assemble, make_trainer, read_pairs
+from relatedness.checkpoint import write_checkpoint
+from relatedness.data import encode, expected_scores
+from relatedness.trees import Pair
+from tree_lstm_relatedness import make_parser
+
+SERVICE = Path(__file__).parents[1] / "examples" / "serve.py"
+#: Bodies that are answered by an error, and its status; the last one is refused by the model.
+WRONG = (
+    (b"{", 400),
+    (b"[" * 50_000, 400),
+    (b"[]", 422),
+    (b'{"a": {"words": "lion", "heads": [1.5]}}', 422),
+    (b" " * 100_000, 413),
+    (b'{"a": {"words": "a b", "heads": [2, 1]}, "b": {"words": "a", "heads": [0]}}', 422),
+)
+
+
+class Tally(NamedTuple):
+    """What the clients of a run have seen."""
+
+    latencies: List[float]
+    refused: List[int]
+    vanished: List[int]
+
+
+def body_of(pair: Pair) -> bytes:
+    """Write a pair as the service takes it."""
+    sides = (("a", pair.tokens_a, pair.tree_a), ("b", pair.tokens_b, pair.tree_b))
+    content = {
+        side: {"words": " ".join(tokens), "heads": [head + 1 for head in tree.heads]}
+        for side, tokens, tree in sides
+    }
+    return json.dumps(content).encode()
+
+
+def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]]:
+    """Write a checkpoint of a new model; return bodies, and the scores that the loop gives them."""
+    args = make_parser().parse_args(["train", *options])
+    pairs = read_pairs(args, ("test",))["test"]
+    parts = assemble(args, {"test": pairs})
+    for parameter in parts.model.collect_params().values():
+        parameter.set_data(mx.nd.random.normal(0, 0.5, parameter.shape))
+    state = {"settings": parts.settings}
+    write_checkpoint(path, parts.model, make_trainer(args, parts.model), parts.vocab, state)
+    parts.model.hybridize()
+    scores = [parts.model(*sample[:4]) for sample in encode(pairs, parts.vocab, mx.cpu())]
+    return [(body_of(pair), expected_scores(score)[0]) for pair, score in zip(pairs, scores)]
+
+
+@contextlib.contextmanager
+def service(checkpoint: Path, *options: str) -> Iterator[int]:
+    """Start the service on a free port; give the port."""
+    command = [sys.executable, "-W", "ignore", str(SERVICE), "--port", "0"]
+    command += ["--checkpoint", str(checkpoint), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            found = next(filter(None, (re.search(r"http://127\.0\.0\.1:(\d+)", x) for x in lines)))
+            yield int(found.group(1))
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@contextlib.asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Any]:
+    """Open a connection; give a function that sends a body and returns status and answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def send(body: bytes, answered: bool = True) -> Tuple[int, Any]:
+        head = b"POST /score HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        if not answered:
+            await writer.drain()
+            return 0, None
+        told = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", told)
+        assert length is not None, told
+        return int(told[9:12]), json.loads(await reader.readexactly(int(length.group(1))))
+
+    try:
+        yield send
+    finally:
+        writer.close()
+
+
+async def ask(port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally) -> None:
+    """Ask one question after the other, as fast as they are answered."""
+    async with connected(port) as send:
+        while True:
+            body, score = random.choice(known)
+            started = time.monotonic()
+            status, answer = await send(body)
+            tally.latencies.append(time.monotonic() - started)
+            assert status == 200 and abs(answer["score"] - score) < 1e-4, (status, answer, score)
+            if time.monotonic() >= end:
+                break
+
+
+async def be_rude(
+    port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally
+) -> None:
+    """Vanish before the answer, send garbage, and ask what is wrong, by turns."""
+    while True:
+        for body, wanted in WRONG:
+            async with connected(port) as send:
+                status, answer = await send(body)
+            assert status == wanted and answer["error"], (body[:50], status, answer)
+            tally.refused.append(status)
+        for body, _ in random.sample(list(known), 5):
+            async with connected(port) as send:
+                await send(body, answered=False)
+                await asyncio.sleep(random.uniform(0, 0.01))
+            tally.vanished.append(1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n")
+        assert b" 400 " in await reader.readline()
+        writer.close()
+        if time.monotonic() >= end:
+            break
+        await asyncio.sleep(0.05)
+
+
+def figures(port: int) -> Dict[str, float]:
+    """Read the service's metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = [line.split() for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, value in pairs}
+
+
+def load(
+    port: int, known: Sequence[Tuple[bytes, float]], seconds: float, clients: int, rude: int
+) -> Dict[str, float]:
+    """Put load on a service; return what came of it, times in seconds."""
+    tally, before = Tally([], [], []), figures(port)
+
+    async def everybody() -> None:
+        end = time.monotonic() + seconds
+        polite = [ask(port, known, end, tally) for _ in range(clients)]
+        await asyncio.gather(*polite, *[be_rude(port, known, end, tally) for _ in range(rude)])
+
+    asyncio.run(everybody())
+    after = figures(port)
+    run_s = after["minibatch_seconds_total"] - before["minibatch_seconds_total"]
+    minibatches = sum(
+        after[name] - before.get(name, 0) for name in after if name.startswith("minibatches_total")
+    )
+    p50, p99 = np.percentile(tally.latencies, (50, 99))
+    return {
+        "per second": len(tally.latencies) / seconds,
+        "p50": p50,
+        "p99": p99,
+        "minibatch": run_s / minibatches,
+        "answered": len(tally.latencies),
+        "refused": len(tally.refused),
+        "vanished": len(tally.vanished),
+        "cancelled": after['requests_total{end="cancelled"}'],
+    }
+
+
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    """Measure with and without batching."""
+    parser = Parser(description=__doc__)
+    parser.add_argument("--clients", type=POSITIVE, default=64)
+    parser.add_argument("--rude", type=int, default=2, help="clients that misbehave beside them")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--warmup", type=float, default=10, metavar="SECONDS")
+    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.005)
+    args = parser.parse_args(argv)
+    speeds = []
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "model"
+        known = prepare(checkpoint)
+        for size in (64, 1):
+            options = (
+                "--max-batch-size",
+                str(size),
+                "--batch-wait-timeout-s",
+                str(args.batch_wait_timeout_s),
+            )
+            with service(checkpoint, *options) as port:
+                load(port, known, args.warmup, args.clients, 0)
+                told = load(port, known, args.seconds, args.clients, args.rude)
+            bar = args.batch_wait_timeout_s + 3 * told["minibatch"]
+            print(f"minibatches of at most {size}; the bar for p99 is {bar:.3f} s")
+            print("  " + ", ".join(f"{name} {value:.4g}" for name, value in told.items()))
+            speeds.append(told["per second"])
+    print(f"batching: {speeds[0] / speeds[1]:.2f} times as many requests per second")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""Requests of many threads and asyncio tasks, run together in minibatches by one worker thread."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import collections
+import contextlib
+import itertools
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+from typing import Any, Callable, Deque, Dict, List
+
+import mxnet as mx
+
+from . import errors
+from .block import batching
+from .record.state import STATE
+from .record.structure import Flattener, unflatten
+from .report import BatcherStats
+from .samples import applier
+from .scope import Batch
+
+#: What a flush may raise in a sample that only read a value: it may be the failure of another.
+OF_A_FLUSH = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
+#: Takes results apart; everything that is no list, tuple or dictionary is a leaf.
+RESULTS = Flattener(object)
+
+
+class _Request(Future):  # type: ignore[type-arg]
+    """The future result of a sample; it leaves the line if it is cancelled."""
+
+    def __init__(self, sample: Any, line: _Line):
+        super().__init__()
+        self.sample: Any = sample
+        self.line: Any = line
+        self.submitted = time.monotonic()
+
+    def cancel(self) -> bool:
+        cancelled, line = super().cancel(), self.line
+        if cancelled and line is not None:
+            line.drop(self)
+        return cancelled
+
+    def answer(self, outcome: Any) -> None:
+        """Give a result or an exception to who waits for it."""
+        self.sample = None
+        if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
+            self.set_exception(outcome)
+        elif isinstance(outcome, BaseException):
+            what = f"the function raised {type(outcome).__name__}: {outcome}"
+            error = errors.RequestError(
+                errors.user_message(what, advice="raise an ordinary exception in it")
+            )
+            error.__cause__ = outcome
+            self.set_exception(error)
+        else:
+            self.set_result(outcome)
+
+
+class _Line:
+    """Requests that wait, and the thread that runs them, which does not keep the batcher alive.
+
+    The lock of `changed` can be taken again: a batcher may be dropped while it is held.
+    """
+
+    def __init__(self, apply: Callable[[Any], Any], scope: Batch, size: int, wait_s: float):
+        self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
+        self._process = os.getpid()
+        self.changed = threading.Condition()
+        #: In the order of submission.
+        self.waiting: Dict[_Request, None] = {}
+        self.closed = False
+        self._running = 0
+        self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
+        self._sizes: Dict[int, int] = collections.Counter()
+        self._latencies: Deque[float] = collections.deque(maxlen=1024)
+        # A copy of the context: one in use belongs to a thread.
+        context = mx.Context(mx.context.current_context())
+        self._worker = threading.Thread(
+            target=self._work, args=(context,), name="RequestBatcher", daemon=True
+        )
+        self._worker.start()
+
+    def add(self, request: _Request) -> None:
+        if len(self.waiting) in (0, self._size - 1):
+            self.changed.notify_all()
+        self.waiting[request] = None
+
+    def drop(self, request: _Request) -> None:
+        with self.changed:
+            if request in self.waiting:
+                del self.waiting[request]
+                self.counts["cancelled"] += 1
+                self.changed.notify_all()
+
+    def close(self, wait: bool = False) -> None:
+        if self.is_ours:
+            with self.changed:
+                self.closed = True
+                self.changed.notify_all()
+            if wait and self._worker is not threading.current_thread():
+                self._worker.join()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is no fork of the process that has the worker."""
+        return self._process == os.getpid()
+
+    def _work(self, context: mx.Context) -> None:
+        try:
+            with context:
+                while self._run(self._take()):
+                    pass
+        finally:
+            self.close()
+            for request in list(self.waiting):
+                request.cancel()
+
+    def _take(self) -> List[_Request]:
+        """Wait for a minibatch."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.waiting or self.closed)
+            first = next(iter(self.waiting), None)
+            if first is not None:
+                left = first.submitted + self._wait_s - time.monotonic()
+                self.changed.wait_for(
+                    lambda: len(self.waiting) >= self._size or self.closed, max(left, 0)
+                )
+            requests = []
+            for request in list(itertools.islice(self.waiting, self._size)):
+                # Whether it was cancelled at this very moment.
+                if request.set_running_or_notify_cancel():
+                    del self.waiting[request]
+                    requests.append(request)
+                else:
+                    self.drop(request)
+                request.line = None
+            self._running = len(requests)
+            self.changed.notify_all()
+            return requests
+
+    def _run(self, requests: List[_Request]) -> bool:
+        """Run a minibatch; return whether there may be another."""
+        if requests:
+            started = time.monotonic()
+            outcomes = _run(self._apply, [request.sample for request in requests], self._scope)
+            # The time to the next minibatch is not its own, nor are failures of other work.
+            with contextlib.suppress(mx.MXNetError):
+                for site in STATE.sites.values():
+                    site.end_turn()
+            self._note(requests, outcomes, started)
+            requests.reverse()
+            outcomes.reverse()
+            while requests:  # the traceback of an exception refers to this frame
+                requests.pop().answer(outcomes.pop())
+        return bool(self.waiting) or not self.closed
+
+    def _note(self, requests: List[_Request], outcomes: List[Any], started: float) -> None:
+        ended = time.monotonic()
+        latencies = [ended - request.submitted for request in requests]
+        failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
+        with self.changed:
+            self._running = 0
+            self.counts.update(completed=len(requests) - failed, failed=failed)
+            self.counts.update(run_s=ended - started, latency_s=sum(latencies))
+            self._latencies.extend(latencies)
+            self._sizes[len(requests)] += 1
+
+    def stats(self) -> BatcherStats:
+        with self.changed:
+            latencies, sizes = tuple(self._latencies), dict(self._sizes)
+            return BatcherStats(
+                len(self.waiting), self._running, *self.counts.values(), latencies, sizes
+            )
+
+
+def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
+    """Return for each sample its result, with arrays of NumPy, or its exception.
+
+    If computing them together fails, halves are tried, and in the end the one at fault by itself.
+    """
+    half = len(samples) // 2
+    try:
+        return _host(_mapped(apply, samples, scope))
+    except BaseException as error:
+        with contextlib.suppress(mx.MXNetError):
+            mx.nd.waitall()  # or whoever waits next gets the error of an operator
+        if not half:
+            return [error]
+        parts = samples[:half], samples[half:]
+    finally:
+        samples.clear()  # the traceback of an exception refers to this frame
+    return [outcome for part in parts for outcome in _run(apply, part, scope)]
+
+
+def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
+    with scope:
+        outcomes = scope.map(apply, samples, on_error="return")
+    for outcome in outcomes:
+        if isinstance(outcome, OF_A_FLUSH) and len(samples) > 1:
+            raise outcome
+    return outcomes
+
+
+def _host(outcomes: List[Any]) -> List[Any]:
+    """Bring arrays out of MXNet, which also waits for them; each is left in memory of its own."""
+    parts = [RESULTS.flatten(outcome) for outcome in outcomes]
+    return [
+        unflatten(spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves])
+        for leaves, spec in parts
+    ]
+
+
+#: For the end of the process: workers compute, and MXNet is about to go.
+_LINES: Any = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for line in list(_LINES):
+        line.close(wait=True)
+
+
+class RequestBatcher:
+    """Runs the requests of many threads and asyncio tasks together, in batching scopes.
+
+    One worker thread takes what waits, first come, first served, and runs it as a minibatch.  There
+    autograd does not record, and the context is the one in which the batcher was made.  A request
+    that fails does so alone, though others of its minibatch may be run a second time for it.
+
+    Parameters
+    ----------
+    fn : callable
+        What to compute for one sample: a block or a function, as for :func:`map`.
+    max_batch_size : int, optional
+        Requests of one minibatch at most.
+    batch_wait_timeout_s : float, optional
+        How long a request waits for others while the worker is free, in seconds.
+    max_queue : int, optional
+        Requests that may wait.
+    on_full : {"raise", "wait"}, optional
+        If so many wait: raise `QueueFullError`, or let the next one wait for room as well.
+    **scope_options
+        Options of :func:`batching`.
+
+    Raises
+    ------
+    ArgumentError, BudgetError, OptionError
+        `fn` or an option cannot be used.
+
+    Examples
+    --------
+    >>> net = gdb.convert(mx.gluon.nn.Dense(2, in_units=3))
+    >>> net.initialize("ones")
+    >>> net.hybridize()
+    >>> with gdb.RequestBatcher(net, max_batch_size=64, batch_wait_timeout_s=0.002) as batcher:
+    ...     futures = [batcher.submit(mx.nd.ones((1, 3)) * i) for i in range(3)]
+    ...     [future.result().tolist() for future in futures]
+    [[[0.0, 0.0]], [[3.0, 3.0]], [[6.0, 6.0]]]
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        max_batch_size: int = 64,
+        batch_wait_timeout_s: float = 0.005,
+        max_queue: int = 1024,
+        on_full: str = "raise",
+        **scope_options: Any,
+    ) -> None:
+        for name, value in (("max_batch_size", max_batch_size), ("max_queue", max_queue)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise errors.OptionError(
+                    f"{name} must be a whole number of at least 1, not {value!r}"
+                )
+        wait_s = batch_wait_timeout_s
+        if not (isinstance(wait_s, (int, float)) and 0 <= wait_s <= threading.TIMEOUT_MAX):
+            raise errors.OptionError(
+                f"batch_wait_timeout_s must be seconds, 0 or more, not {wait_s!r}"
+            )
+        if on_full not in ("raise", "wait"):
+            raise errors.OptionError.unknown("on_full", on_full, ("raise", "wait"))
+        self._max_queue, self._raises = max_queue, on_full == "raise"
+        scope = batching(**scope_options)
+        self._line = _Line(applier(fn), scope, max_batch_size, wait_s)
+        _LINES.add(self._line)
+        weakref.finalize(self, self._line.close).atexit = False
+
+    def submit(self, sample: Any) -> Future:
+        """Put a sample into the queue; with ``on_full="wait"``, return when there is room for it.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Its result; arrays in it are NumPy's.  Cancelled in time, it is not run.
+
+        Raises
+        ------
+        ClosedError
+            The batcher takes no more requests.
+        QueueFullError
+            As many wait as may.
+        """
+        request, line = self._put(sample), self._line
+        try:
+            with line.changed:
+                line.changed.wait_for(
+                    lambda: len(line.waiting) <= self._max_queue or request not in line.waiting
+                )
+        except BaseException:
+            request.cancel()
+            raise
+        return request
+
+    async def __call__(self, sample: Any) -> Any:
+        """Return the result for a sample; ``await batcher(sample)`` in a task of asyncio."""
+        return await asyncio.wrap_future(self._put(sample))
+
+    def _put(self, sample: Any) -> _Request:
+        line = self._line
+        if not line.is_ours:
+            what, advice = "the batcher is another process's", "make one in each process"
+            raise errors.ClosedError(errors.user_message(what, advice=advice))
+        with line.changed:
+            if line.closed:
+                what, advice = "the batcher is closed", "make another one"
+                raise errors.ClosedError(errors.user_message(what, advice=advice))
+            if self._raises and len(line.waiting) >= self._max_queue:
+                line.counts["rejected"] += 1
+                what = f"{self._max_queue} requests wait, as many as may"
+                advice = 'try again later, or make the batcher with on_full="wait"'
+                raise errors.QueueFullError(errors.user_message(what, advice=advice))
+            request = _Request(sample, line)
+            line.add(request)
+            return request
+
+    def stats(self) -> BatcherStats:
+        """Return what waits, and what has been done so far."""
+        return self._line.stats()
+
+    def close(self) -> None:
+        """Take no more requests, run those that wait, and end the worker."""
+        self._line.close(wait=True)
+
+    def __enter__(self) -> RequestBatcher:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()

@@ -1,0 +1,335 @@
+"""Requests of threads and tasks: each gets its own answer, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from collections import namedtuple
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any, Iterator, List
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+import serve_load
+from gluon_dynbatch.record.state import STATE
+from tests.common import nothing_is_left_behind, output_of  # noqa: F401
+
+PATIENCE = 60
+#: A minibatch waits until it is full, or the batcher is closed: tests decide when.
+FOREVER = 1e5
+Pair = namedtuple("Pair", "score label")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def net() -> Any:
+    block = gdb.convert(nn.Dense(3, in_units=4, activation="tanh"))
+    block.initialize(mx.init.Uniform(1))
+    block.hybridize()
+    return block
+
+
+def rows(count: int) -> List[Any]:
+    return [mx.nd.random.uniform(-1, 1, (1 + i % 3, 4)) for i in range(count)]
+
+
+def factor(scale: float) -> Any:
+    """Fail in the flush if `scale` is negative, together with all that share the launch."""
+    return mx.nd.linalg.potrf(mx.nd.eye(2).reshape((1, 2, 2)) * mx.nd.full((1, 2, 2), scale))
+
+
+class Gate:
+    """A function that waits until it is opened, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls: List[Any] = []
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, sample: Any) -> Any:
+        self.calls.append(sample)
+        self.entered.set()
+        assert self.opened.wait(PATIENCE)
+        return sample
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.opened.set()
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_threads_and_tasks_get_their_own_answers(net, size):
+    samples = rows(60)
+    wanted = [net(x).asnumpy() for x in samples]
+
+    async def tasks() -> List[Any]:
+        return await asyncio.gather(*map(batcher, samples))
+
+    with gdb.RequestBatcher(net, size, 0.002) as batcher, ThreadPoolExecutor(4) as pool:
+        got = [pool.submit(lambda x: batcher.submit(x).result(PATIENCE), x) for x in samples]
+        answers = [[future.result(PATIENCE) for future in got], asyncio.run(tasks())]
+        stats = batcher.stats()
+    for answer in answers:
+        for a, b in zip(answer, wanted):
+            np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+    assert stats.completed == 120 == sum(n * times for n, times in stats.batch_sizes.items())
+    assert max(stats.batch_sizes) <= size and stats.queued == stats.running == 0
+
+
+def test_requests_run_in_one_scope_and_do_not_record_gradients(net):
+    seen = []
+
+    def fn(x):
+        seen.append((STATE.batch, autograd.is_recording(), mx.context.current_context()))
+        # The time between minibatches is no minibatch's.
+        assert all(site._trial is None for site in STATE.sites.values())
+        return net(x)
+
+    with mx.cpu(1), autograd.record():
+        batcher = gdb.RequestBatcher(fn, 20, FOREVER, granularity="block", policy="depth")
+    for _ in range(3):
+        for future in [batcher.submit(x) for x in rows(20)]:  # full: nobody waits for ever
+            future.result(PATIENCE)
+    batcher.close()
+    assert set(seen) == {(seen[0][0], False, mx.cpu(1))} and seen[0][0] is not None
+    assert batcher.stats().batch_sizes == {20: 3}
+
+
+#: As a launch of several, and alone.
+REFUSED = (gdb.LaunchError, mx.MXNetError)
+BAD = {
+    "a wrong shape": (lambda net: net(mx.nd.ones((1, 5))), gdb.ShapeError),
+    "an exception": (lambda net: {}["no"], KeyError),
+    "a refused value": (lambda net: factor(-1), REFUSED),
+    "a refused value that is read": (lambda net: factor(-1).asnumpy(), REFUSED),
+    "an exit": (lambda net: sys.exit("no"), gdb.RequestError),
+    "an end of an iterator": (lambda net: next(iter(())), gdb.RequestError),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("places", [(0,), (5,), (8,), (0, 1, 7)], ids=str)
+def test_bad_requests_fail_alone(net, bad, places):
+    samples, (fail, kind) = rows(9), BAD[bad]
+
+    def fn(number):
+        if number in places:
+            return fail(net)
+        y = net(samples[number])
+        return y, factor(1 + number), float(y.sum().asscalar()) if number % 3 == 1 else None
+
+    async def tasks() -> List[Any]:
+        return await asyncio.gather(*map(batcher, range(9)), return_exceptions=True)
+
+    wanted = [fn(n) if n not in places else None for n in range(9)]
+    with gdb.RequestBatcher(fn, 9, FOREVER) as batcher:
+        answers = asyncio.run(tasks())
+    errors = [answers[n] for n in places]
+    assert all(isinstance(error, kind) for error in errors) and len(set(map(id, errors))) == len(
+        places
+    )
+    for n in set(range(9)) - set(places):
+        for a, b in zip(answers[n][:2], wanted[n]):
+            np.testing.assert_allclose(a, b.asnumpy(), 1e-5, 1e-6)
+    assert batcher.stats().failed == len(places)
+
+
+def test_a_bad_request_by_itself_does_not_fail_the_next(net):
+    """MXNet keeps the error of an operator for the next one who waits for all work."""
+    with gdb.RequestBatcher(lambda scale: (net(mx.nd.ones((1, 4))), factor(scale)), 1) as batcher:
+        for _ in range(6):
+            bad, good = batcher.submit(-1), batcher.submit(4)
+            assert isinstance(bad.exception(PATIENCE), REFUSED)
+            np.testing.assert_array_equal(good.result(PATIENCE)[1], 2 * np.eye(2)[None])
+
+
+def test_results_are_of_numpy_in_their_structure_and_memory(net):
+    label = object()
+
+    def fn(x):
+        y = net(x)
+        return {"pair": Pair(y, "no"), "list": [y[0:1], 2, None], "label": label}
+
+    samples = rows(8)
+    with gdb.RequestBatcher(fn, 8, FOREVER) as batcher:
+        futures = [batcher.submit(x) for x in samples]
+    for x, future in zip(samples, futures):
+        got, y = future.result(), net(x).asnumpy()
+        assert list(got) == ["pair", "list", "label"] and got["label"] is label
+        assert (
+            type(got["pair"]) is Pair and got["pair"].label == "no" and got["list"][1:] == [2, None]
+        )
+        for a, b in ((got["pair"].score, y), (got["list"][0], y[:1])):
+            assert type(a) is np.ndarray and a.flags.owndata
+            np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
+def test_an_error_keeps_no_other_request():
+    class Sample:
+        pass
+
+    def fn(sample):
+        if sample.wrong:
+            raise KeyError("no")
+        return sample
+
+    with gdb.RequestBatcher(fn, 5, FOREVER) as batcher:
+        futures, others = [], []
+        for number in range(5):
+            sample = Sample()
+            sample.wrong = number == 2
+            futures.append(batcher.submit(sample))
+            others += [] if sample.wrong else [weakref.ref(sample)]
+        del sample
+    error = futures[2].exception()
+    del futures
+    gc.collect()
+    assert type(error) is KeyError and [ref() for ref in others] == [None] * 4
+
+
+def test_a_full_queue_refuses(gate):
+    with gdb.RequestBatcher(gate, 1, 0, max_queue=2) as batcher:
+        first = batcher.submit(0)
+        assert gate.entered.wait(PATIENCE)
+        waiting = [batcher.submit(n) for n in (1, 2)]
+        with pytest.raises(gdb.QueueFullError, match="2 requests wait"):
+            batcher.submit(3)
+        with pytest.raises(gdb.QueueFullError):
+            asyncio.run(batcher(3))
+        assert waiting[0].cancel() and batcher.stats().queued == 1
+        waiting.append(batcher.submit(4))
+        gate.opened.set()
+        assert [future.result(PATIENCE) for future in (first, *waiting[1:])] == [0, 2, 4]
+        stats = batcher.stats()
+    assert gate.calls == [0, 2, 4]
+    assert (stats.rejected, stats.cancelled, stats.completed) == (2, 1, 3)
+
+
+def test_a_full_queue_lets_wait(gate):
+    with gdb.RequestBatcher(gate, 1, 0, max_queue=1, on_full="wait") as batcher:
+        batcher.submit(0)
+        assert gate.entered.wait(PATIENCE)
+        batcher.submit(1)
+        inside, got = threading.Event(), []
+
+        def late() -> None:
+            inside.set()
+            got.append(batcher.submit(2).result(PATIENCE))
+
+        thread = threading.Thread(target=late)
+        thread.start()
+        assert inside.wait(PATIENCE) and gate.calls == [0] and not got
+
+        async def tasks() -> Any:
+            running = [asyncio.ensure_future(batcher(n)) for n in (3, 4)]
+            await asyncio.sleep(0)  # both wait, and the loop goes on
+            running[0].cancel()
+            while not batcher.stats().cancelled:
+                await asyncio.sleep(0)
+            gate.opened.set()
+            return await asyncio.gather(*running, return_exceptions=True)
+
+        cancelled, answer = asyncio.run(tasks())
+        thread.join(PATIENCE)
+    assert isinstance(cancelled, asyncio.CancelledError) and (answer, got) == (4, [2])
+    assert sorted(gate.calls) == [0, 1, 2, 4]
+
+
+def test_closing_runs_what_waits(net):
+    batcher = gdb.RequestBatcher(net, 64, FOREVER)
+    futures = [batcher.submit(x) for x in rows(10)]
+    assert futures[3].cancel()
+    batcher.close()
+    batcher.close()
+    assert all(future.done() for future in futures) and batcher.stats().completed == 9
+    with pytest.raises(CancelledError):
+        futures[3].result()
+    with pytest.raises(gdb.ClosedError):
+        batcher.submit(rows(1)[0])
+
+
+def test_a_batcher_that_is_dropped_ends_its_thread(net):
+    """The fixture waits for the thread."""
+    batcher = gdb.RequestBatcher(net, 64, FOREVER)
+    future, seen = batcher.submit(rows(1)[0]), weakref.ref(batcher)
+    del batcher
+    gc.collect()
+    assert seen() is None and future.result(PATIENCE).shape == (1, 3)
+
+
+ENDS = """
+import os, sys
+import mxnet as mx
+import gluon_dynbatch as gdb
+net = gdb.convert(mx.gluon.nn.Dense(2, in_units=2))
+net.initialize("ones")
+net.hybridize()
+batcher = gdb.RequestBatcher(net, 64, 1e5)
+child = os.fork()
+if not child:
+    try:
+        batcher.submit(mx.nd.ones((1, 2)))
+    except gdb.ClosedError:
+        batcher.close()
+        os._exit(7)
+assert os.waitpid(child, 0)[1] == 7 << 8
+batcher.submit(mx.nd.ones((1, 2))).add_done_callback(lambda future: print(future.result().sum()))
+"""
+
+
+def test_the_end_of_the_process_runs_what_waits():
+    assert output_of(ENDS) == "4.0\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_size": 0},
+        {"max_batch_size": True},
+        {"max_queue": 1.5},
+        {"batch_wait_timeout_s": -1},
+        {"batch_wait_timeout_s": float("nan")},
+        {"batch_wait_timeout_s": "1"},
+        {"on_full": "drop"},
+        {"granularity": "cell"},
+    ],
+    ids=str,
+)
+def test_wrong_options(net, options):
+    with pytest.raises(gdb.OptionError):
+        gdb.RequestBatcher(net, **options)
+
+
+def test_latency_percentiles():
+    stats = gdb.BatcherStats(0, 0, 4, 0, 0, 0, 1.0, 1.0, (0.4, 0.1, 0.3, 0.2), {4: 1})
+    assert [stats.latency_percentile(p) for p in (0, 25, 50, 51, 99, 100)] == [
+        0.1, 0.1, 0.2, 0.3, 0.4, 0.4,
+    ]  # fmt: skip
+    assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
+
+
+def test_a_service_under_load_answers_each_request_rightly(tmp_path):
+    """A real server and real clients, some of which vanish or send garbage."""
+    sizes = ("--hidden", "20", "--embedding-size", "20", "--similarity-hidden", "10")
+    known = serve_load.prepare(tmp_path / "model", (*sizes, "--limit", "60"))
+    with serve_load.service(tmp_path / "model") as port:
+        told = serve_load.load(port, known, 1, clients=16, rude=1)
+    assert told["answered"] >= 16 and told["refused"] >= 6 and told["vanished"] >= 5
