@@ -75,7 +75,8 @@ setup(
             depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No processor is named, and nothing that changes values.
-            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math"],
+            extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
+            extra_link_args=["-pthread"],
         )
         for name, source in (
             ("executing", "team"),
