@@ -59,6 +59,7 @@ setup(
             "ordering",
             "recording",
             "resolving",
+            "rowwise",
             "scheduling",
         )  # fmt: skip
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import List, Sequence, Tuple
 
-from .expression import FUNCTION, PLACED, Node
+from .expression import FUNCTION, PLACED, Expressions, Node
 
 Shape = Tuple[int, ...]
 
@@ -91,20 +91,32 @@ def broadcast(x: Node, shape: Shape, wanted: Shape) -> Node:
     return x.owner.join(rest)
 
 
-def summed(x: Node, shape: Shape, axes: Sequence[int]) -> Node:
-    """Return sums along neighbouring axes."""
-    summed_axes = [axis for axis in axes if shape[axis] != 1]
-    if not summed_axes:
+def reduced(x: Node, shape: Shape, axes: Sequence[int], top: bool = False) -> Node:
+    """Return sums, or largest elements, along neighbouring axes."""
+    own = [axis for axis in axes if shape[axis] != 1]
+    if not own:
         return x
-    low, high = summed_axes[0], summed_axes[-1] + 1
-    require(prod(shape[a] for a in summed_axes) == prod(shape[low:high]), "it sums distant axes")
+    low, high = own[0], own[-1] + 1
+    require(prod(shape[a] for a in own) == prod(shape[low:high]), "it reduces distant axes")
     build, found = x.owner, []
     for piece in pieces(x, prod(shape[:low])):
         if prod(shape[high:]) == 1:
-            found.append(build.total(piece))
+            found.append(build.top(piece) if top else build.total(piece))
         else:
             first, *others = pieces(piece, prod(shape[low:high]))
             for one in others:
-                first = first + one
+                first = build.function("greatest" if top else "add", first, one)
             found.append(first)
     return build.join(found)
+
+
+def numbers(build: Expressions, shape: Shape, axis: int, dtype: str) -> Node:
+    """Return for each element of an array its place along an axis."""
+    outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
+    if inner == 1:
+        row = [build.ramp(0, shape[axis], dtype)]
+    else:
+        _limit(shape[axis])
+        row = [build.const(number, inner, dtype) for number in range(shape[axis])]
+    _limit(outer * len(row))
+    return build.join(row * outer)

@@ -16,6 +16,7 @@ from .expression import (
     PART,
     PLACED,
     PRODUCT,
+    RAMP,
     READ,
     SPREAD,
     TOP,
@@ -27,6 +28,8 @@ from .step import Access, Array, Instruction, Place, Pointwise, Product, Step
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "gate", "select", "relu"])
+#: What is there before any step.
+GIVEN = frozenset([READ, CONST, RAMP])
 #: Functions that are their argument.
 ALIASES = frozenset(["copy", "multiplier"])
 
@@ -141,7 +144,7 @@ class Compiler:
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
         for node in self._order:
-            if node in self._placed or node.kind in (READ, CONST):
+            if node in self._placed or node.kind in GIVEN:
                 self._time[node] = 0
                 continue
             if node.kind == PRODUCT:
@@ -151,7 +154,8 @@ class Compiler:
                 when = max(self._there(x) for x in node.args) | 1
             else:
                 if node.kind == CAST:
-                    self._keep(node.args[0])
+                    (source,) = node.args
+                    self._keep(source.args[0] if source.kind == SPREAD else source)
                 # What the same loop computes it need not read.
                 together = node.kind == FUNCTION
                 when = max(self._there(x, together) for x in node.args)
@@ -190,7 +194,7 @@ class Compiler:
                         needed.setdefault(piece, set()).add(self._when_copied(piece))
         for node in reversed(self._order):
             times = needed.setdefault(node, set())
-            if node in self._placed or node.kind in (READ, CONST):
+            if node in self._placed or node.kind in GIVEN:
                 continue
             if node in self._stored or node.kind in (PRODUCT, TOTAL, TOP):
                 times = {self._time[node]}
@@ -204,7 +208,8 @@ class Compiler:
                 needed.setdefault(x, set()).update(times)
 
     def _is_cheap(self, node: Node) -> bool:
-        leaves = all(a.kind in (READ, CONST, PART, SPREAD) or a in self._placed for a in node.args)
+        given = GIVEN | {PART, SPREAD}
+        leaves = all(a.kind in given or a in self._placed for a in node.args)
         return leaves and node.attrs[0] in CHEAP
 
     def _emit(self, stores: Sequence[Store]) -> Tuple[Step, ...]:
@@ -326,9 +331,9 @@ class _Loop:
         """Give registers to what is read, and to constants."""
         loads, constants = [], []
         for node in order:
-            if node.kind == CONST:
+            if node.kind in (CONST, RAMP):
                 target = self._assign(node)
-                constants.append(Instruction("const", target, (), (float(node.attrs[0]),)))
+                constants.append(Instruction(node.kind, target, (), (float(node.attrs[0]),)))
             elif not self._args(node):
                 source = node.args[0] if self._casts(node) else node
                 loads.append(Access(self._assign(node), *self._compiler.where(source, self._time)))

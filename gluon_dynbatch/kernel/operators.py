@@ -18,8 +18,9 @@ from . import columns
 from .columns import Shape, require
 from .expression import PRODUCT, Expressions, Node, Slot, Weight
 
-#: Element types that kernels know.
+#: Element types that kernels know, and those that they read numbers of places from.
 DTYPES = ("float32", "float64")
+NUMBERS = (*DTYPES, "int32", "int64")
 
 
 class Value(NamedTuple):
@@ -52,10 +53,10 @@ class Call:
         """Shape of the first result."""
         return self.site.outputs[0]
 
-    def node(self, number: int = 0) -> Node:
+    def node(self, number: int = 0, dtypes: Sequence[str] = DTYPES) -> Node:
         """Return an input, as it is."""
         value = self.values[number]
-        require(value.dtype in DTYPES, f"{value.dtype} has no kernels")
+        require(value.dtype in dtypes, f"{value.dtype} has no kernels")
         if value.node is not None:
             return value.node
         assert value.slot is not None
@@ -66,11 +67,11 @@ class Call:
         """Return an input, broadcast to the shape of the first result."""
         return columns.broadcast(self.node(number), self.values[number].shape, self.out)
 
-    def matrix(self, number: int) -> Slot:
-        """Return a variable that all rows share."""
+    def matrix(self, number: int, like: int = 0) -> Slot:
+        """Return a variable that all rows share, of the type of some input."""
         value = self.values[number]
         require(value.slot is not None and not value.rows, "a factor is computed")
-        require(value.dtype == self.values[0].dtype, "dtypes differ")
+        require(value.dtype == self.values[like].dtype, "dtypes differ")
         assert value.slot is not None
         return value.slot
 
@@ -128,6 +129,8 @@ def add(call: Call) -> Sequence[Node]:
         products, others = [], products + others
     if products:
         terms = [pair for p in products for pair in zip(p.args, p.attrs[0])]
+        # Biases are added by those that multiply.
+        terms.sort(key=lambda term: term[1].chosen)
         others.insert(0, build.product(terms, [bias for p in products for bias in p.attrs[1]]))
     total, *rest = others
     for one in rest:
@@ -157,7 +160,9 @@ def leaky_relu(call: Call) -> Sequence[Node]:
 def cast(call: Call) -> Optional[Sequence[Node]]:
     dtype = call.site.attrs["dtype"]
     require(dtype in DTYPES, f"{dtype} has no kernels")
-    return None if dtype == call.values[0].dtype else [call.build.cast(call.node(), dtype)]
+    if dtype == call.values[0].dtype:
+        return None
+    return [call.build.cast(call.node(dtypes=NUMBERS), dtype)]
 
 
 def amp_cast(call: Call) -> None:
@@ -268,6 +273,29 @@ def dense(call: Call) -> Sequence[Node]:
     return [call.build.product([(call.node(), factor)], biases)]
 
 
+def take(call: Call) -> Sequence[Node]:
+    """Choose rows of a matrix: products with rows of which a single element is one."""
+    site, build = call.site, call.build
+    index, table = (0, 1) if site.op == "Embedding" else (1, 0)
+    mode, shape = site.attrs.get("mode", "clip"), call.values[table].shape
+    dtype = call.values[table].dtype
+    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(site.op == "Embedding" or site.axis("axis", 0) == 0, "it chooses columns")
+    require(call.values[index].rows, "all rows choose the same")
+    require(mode in ("clip", "wrap"), f"its mode is {mode}")
+    numbers = call.node(index, NUMBERS)
+    if mode == "wrap":
+        numbers = _wrapped(numbers, shape[0])
+    weight = Weight(call.matrix(table, table), shape[0], prod(shape[1:]), False, chosen=True)
+    return [build.product([(numbers, weight)], dtype=dtype)]
+
+
+def _wrapped(numbers: Node, count: int) -> Node:
+    """Return places counted on from the beginning behind the end, as MXNet's mode says."""
+    build = numbers.owner
+    return build.function("mod", build.function("trunc", build.cast(numbers, "float64")), count)
+
+
 def dot(call: Call) -> Sequence[Node]:
     site, (data, other) = call.site, call.values
     require(data.rows, "all rows share what is multiplied")
@@ -281,14 +309,14 @@ def dot(call: Call) -> Sequence[Node]:
     return [call.build.product([(call.node(), factor)])]
 
 
-# Sums along columns.
+# Along columns.
 
 
-def reduction(call: Call, x: Node, mean: bool = False) -> Node:
+def reduction(call: Call, x: Node, mean: bool = False, top: bool = False) -> Node:
     shape, axes = call.values[0].shape, reduced_axes(call.site)
-    require(0 not in axes or not call.values[0].rows, "it sums rows")
-    total = columns.summed(x, shape, axes)
-    return total / prod(shape[axis] for axis in axes) if mean else total
+    require(0 not in axes or not call.values[0].rows, "it reduces rows")
+    found = columns.reduced(x, shape, axes, top)
+    return found / prod(shape[axis] for axis in axes) if mean else found
 
 
 def norm(call: Call) -> Sequence[Node]:
@@ -297,44 +325,89 @@ def norm(call: Call) -> Sequence[Node]:
     return [call.build.function("sqrt", reduction(call, x * x))]
 
 
-def last_axis(call: Call) -> int:
-    """Return how many rows there are along the axis that a row is normalised along."""
-    shape, axis = call.values[0].shape, call.site.axis("axis", -1)
-    require(prod(shape[axis + 1 :]) == 1, "it normalises another axis than the last")
-    return prod(shape[:axis])
+@dataclass(frozen=True)
+class Along:
+    """The columns of the first input along the axis that an operator is about."""
+
+    call: Call
+    shape: Shape
+    axis: int
+
+    @property
+    def kept(self) -> Shape:
+        """What an array has that is broadcast along the axis."""
+        return (*self.shape[: self.axis], 1, *self.shape[self.axis + 1 :])
+
+    def spread(self, x: Node) -> Node:
+        """Repeat elements along the axis."""
+        return columns.broadcast(x, self.kept, self.shape)
+
+    def total(self, x: Node, top: bool = False) -> Node:
+        """Return sums, or largest elements."""
+        return columns.reduced(x, self.shape, [self.axis], top)
+
+    def are_at(self, places: Node) -> Node:
+        """Return one where an element is at the place that is wanted, else zero."""
+        numbers = columns.numbers(places.owner, self.shape, self.axis, places.dtype)
+        return places.owner.function("equal", self.spread(places), numbers)
+
+
+def along(call: Call, default: int = -1) -> Along:
+    """Return columns along the axis that an operator names."""
+    shape, axis = call.values[0].shape, call.site.axis("axis", default)
+    require(axis > 0 or not call.values[0].rows, "it mixes rows")
+    return Along(call, shape, axis)
 
 
 def softmax(call: Call) -> Sequence[Node]:
-    site, build = call.site, call.build
+    site, build, own, x = call.site, call.build, along(call), call.node()
     require(not site.flag("use_length"), "rows have lengths")
     require(site.attrs.get("dtype") in (None, "None", call.values[0].dtype), "dtypes differ")
-    x, found = call.node(), []
     if site.op == "softmin":
         x = -x
-    for row in columns.pieces(x, last_axis(call)):
-        row = row - columns.spread(build.top(row), row.width)
-        temperature = call.number("temperature", single=False)
-        if temperature != 1:
-            row = row / temperature
-        powers = build.function("exp", row)
-        total = build.total(powers)
-        if site.op == "log_softmax":
-            found.append(row - columns.spread(build.function("log", total), row.width))
-        else:
-            found.append(powers / columns.spread(total, row.width))
-    return [build.join(found)]
+    # No gradient flows through the largest: it makes no difference.
+    x = x - own.spread(build.function("multiplier", own.total(x, top=True), values=(0,)))
+    temperature = call.number("temperature", single=False)
+    if temperature != 1:
+        x = x / temperature
+    powers = build.function("exp", x)
+    total = own.total(powers)
+    if site.op == "log_softmax":
+        return [x - own.spread(build.function("log", total))]
+    return [powers / own.spread(total)]
 
 
 def layer_norm(call: Call) -> Sequence[Node]:
-    build, found = call.build, []
-    gamma, beta = call.node(1), call.node(2)
-    for row in columns.pieces(call.node(), last_axis(call)):
-        width = row.width
-        centred = row - columns.spread(build.total(row) / width, width)
-        variance = build.total(centred * centred) / width
-        scale = build.function("rsqrt", variance + call.number("eps", 1e-5))
-        found.append(centred * columns.spread(scale, width) * gamma + beta)
-    return [build.join(found)]
+    own, x = along(call), call.node()
+    width = own.shape[own.axis]
+    vector = (width, *(1,) * (len(own.shape) - own.axis - 1))
+    gamma, beta = (columns.broadcast(call.node(k), vector, own.shape) for k in (1, 2))
+    centred = x - own.spread(own.total(x) / width)
+    variance = own.total(centred * centred) / width
+    scale = call.build.function("rsqrt", variance + call.number("eps", 1e-5))
+    return [centred * own.spread(scale) * gamma + beta]
+
+
+def pick(call: Call) -> Sequence[Node]:
+    build, own, x = call.build, along(call), call.node()
+    require(call.values[1].rows or not call.values[0].rows, "all rows choose the same")
+    places = build.function("trunc", build.cast(call.node(1, NUMBERS), x.dtype))
+    last = own.shape[own.axis] - 1
+    if call.site.attrs.get("mode", "clip") == "wrap":
+        places = build.function("mod", places, last + 1)
+    else:
+        least = build.function("minimum", places, last)
+        places = build.function("select", build.function("greater", places, 0), least, 0)
+    return [own.total(build.function("select", own.are_at(places), x, 0))]
+
+
+def one_hot(call: Call) -> Sequence[Node]:
+    build, dtype, axis = call.build, call.site.attrs.get("dtype", "float32"), len(call.out) - 1
+    require(dtype in DTYPES, f"{dtype} has no kernels")
+    places = build.function("trunc", build.cast(call.node(dtypes=NUMBERS), dtype))
+    found = Along(call, call.out, axis).are_at(places)
+    on, off = call.number("on_value", 1), call.number("off_value", 0)
+    return [build.function("select", found, build.const(on, found.width, dtype), off)]
 
 
 _ONE = (
@@ -386,10 +459,15 @@ HANDLERS: Dict[str, Handler] = {
     **dict.fromkeys(["Concat", "stack"], concat),
     **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], broadcast),
     "FullyConnected": dense,
+    **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
     "sum": lambda call: [reduction(call, call.node())],
     "mean": lambda call: [reduction(call, call.node(), mean=True)],
+    "max": lambda call: [reduction(call, call.node(), top=True)],
+    "min": lambda call: [-reduction(call, -call.node(), top=True)],
     "norm": norm,
+    "pick": pick,
+    "one_hot": one_hot,
     **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
     "LayerNorm": layer_norm,
 }

@@ -35,6 +35,8 @@ class Product(NamedTuple):
     dtype: str
 
     def __str__(self) -> str:
+        if self.weight.chosen:
+            return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.rows}]"
         bias = f" + {self.bias}" if self.bias else ""
         return f"{self.result} {'+=' if self.adds else '='} {self.rows} x {self.weight}{bias}"
 

@@ -11,13 +11,12 @@ from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, gdb_loop_scratch, gdb_run_loop
-
 from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, loop_scratch, run_loop
 from .products cimport (
     packed_elements, run_bias_gradient, run_multiply, run_pack, run_weight_gradient,
     weight_gradient_scratch,
 )
+from .rowwise cimport add_to_chosen, choose_rows
 
 cdef extern from *:
     """
@@ -28,22 +27,23 @@ cdef extern from *:
     int64_t RELEASE(int64_t *counter) nogil
 
 #: First number of each record of a program.
-LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO = range(6)
+LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO, CHOSEN = range(7)
 
 cdef enum:
-    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO
+    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO, DO_CHOSEN
     #: Rows of a launch are run in blocks whose values stay in a cache of about this size, but of no
     #: fewer rows than products need to be fast, unless that were too much memory.
     CACHE = 1 << 19
     ROWS_AT_ONCE = 24
     MOST_BYTES = 1 << 26
 
-cdef int64_t *SIZES = [4, 8]
+cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
 cdef struct Step:
-    # A product, or a loop.
+    # A product, or a loop. If a table has rows, those of the product are chosen from them.
     bint product
+    int64_t table
     int32_t dtype, adds, rows, packed, result, bias
     int64_t column, result_column, parts, units, inputs
     gdb_loop loop
@@ -92,11 +92,12 @@ cdef class Kernel:
     Parameters
     ----------
     slots : list of (int, int)
-        Elements per row (0: one row for all rows of a launch) and type (0 float32, 1 float64).
+        Elements per row (0: one row for all rows of a launch) and type (0 float32, 1 float64,
+        and only read 2 int32, 3 int64).
     widths : list of int
         Elements per row of what may stand in scratch, 0 of what may not.
     steps : list of tuple
-        ("product", dtype, rows, column, packed, inputs, units, result, column, bias or -1, adds,
+        ("product", dtype, rows, column, packed, table, inputs, units, result, column, bias or -1, adds,
         parts) or ("pointwise", dtype, width, registers, loads, instructions, stores).
     """
 
@@ -132,8 +133,8 @@ cdef class Kernel:
 
     cdef add_product(self, Step *step, tuple given):
         step.product = True
-        (_, step.dtype, step.rows, step.column, step.packed, step.inputs, step.units, step.result,
-         step.result_column, step.bias, step.adds, step.parts) = given
+        (_, step.dtype, step.rows, step.column, step.packed, step.table, step.inputs, step.units,
+         step.result, step.result_column, step.bias, step.adds, step.parts) = given
 
     cdef add_loop(self, Step *step, tuple given):
         cdef gdb_loop *loop = &step.loop
@@ -226,6 +227,12 @@ cdef void run_step(
     a_row, c_row = kernel.pitch[step.rows], kernel.pitch[step.result]
     if step.parts > 1:
         a_row, c_row = step.inputs, step.units
+    if step.table:
+        choose_rows(
+            step.dtype, rows, step.parts, step.units, slots[step.packed], step.table,
+            kernel.dtype[step.rows], slots[step.rows], kernel.pitch[step.rows], step.column,
+            slots[step.result] + step.result_column * size, kernel.pitch[step.result], step.adds)
+        return
     run_multiply(
         step.dtype, rows * step.parts, step.units, step.inputs,
         slots[step.rows] + step.column * size, a_row,
@@ -271,8 +278,8 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 
 
 cdef const int64_t *run_sum(const int64_t *code, char **bases, char *scratch) noexcept nogil:
-    """MATRIX or ROW, type, units, inputs, target (base, offset, elements per row), whether the
-    second of two rows is the gradient, chunks, then per chunk: rows, and gradient and rows, each a base, an offset
+    """MATRIX, ROW or CHOSEN, type, units, inputs, target (base, offset, elements per row), whether
+    the second of two rows is the gradient (of CHOSEN the type of places), chunks, then per chunk: rows, and gradient and rows, each a base, an offset
     in bytes and elements per row."""
     cdef int64_t chunks = code[8], i
     cdef const int64_t *chunk = code + 9
@@ -287,7 +294,12 @@ cdef const int64_t *run_sum(const int64_t *code, char **bases, char *scratch) no
         x[i] = bases[chunk[4]] + chunk[5]
         chunk += 7
     target = bases[code[4]] + code[5]
-    if code[0] == DO_ROW:
+    if code[0] == DO_CHOSEN:
+        for i in range(chunks):
+            add_to_chosen(
+                code[1], target, code[2], code[3], rows[i], dy[i], dy_row[i], code[7], x[i],
+                x_row[i])
+    elif code[0] == DO_ROW:
         run_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
     else:
         run_weight_gradient(

@@ -436,15 +436,17 @@ class Backward:
         weight, arrays = found.weight, kernel.arrays
         gradient, rows = arrays[found.gradient.slot], arrays[found.rows.slot]
         target = self._sum(launch, weight.slot)
+        kind, last = executing.MATRIX, 0 if weight.transposed else 1
+        if weight.chosen:
+            kind, last = executing.CHOSEN, DTYPES[rows.dtype]
         first = self._chunk(found.gradient, gradient, found.parts, weight.units, spots)
         second = self._chunk(found.rows, rows, found.parts, weight.inputs, spots)
-        flipped = 0 if weight.transposed else 1
-        if flipped:
+        if kind == executing.MATRIX and last:
             first, second = second, first
-        head = [executing.MATRIX, DTYPES[gradient.dtype], weight.rows, weight.columns]
+        head = [kind, DTYPES[gradient.dtype], weight.rows, weight.columns]
         self._collect(
-            (executing.MATRIX, target, weight.rows, flipped),
-            [*head, *target, weight.columns, flipped],
+            (kind, target, weight.rows, last),
+            [*head, *target, weight.columns, last],
             [launch.rows * found.parts, *first, *second],
         )
 

@@ -12,7 +12,8 @@ from ..kernel.step import Access, Kernel, Place, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise
 
-DTYPES = {"float32": 0, "float64": 1}
+#: Native code computes with the first two, and reads all.
+DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _HOW = {"row": 0, "spread": 1, "total": 2, "top": 3}
 
 
@@ -102,13 +103,16 @@ class _Loader:
 
     def _product(self, step: Product) -> Tuple[Any, ...]:
         weight = step.weight
-        packed = Packed(weight._replace(transposed=False), weight.transposed, step.dtype)
+        matrix: Union[Slot, Packed] = weight.slot
+        if not weight.chosen:
+            matrix = Packed(weight._replace(transposed=False), weight.transposed, step.dtype)
         return (
             "product",
             DTYPES[step.dtype],
             self._number(step.rows.slot),
             step.rows.column,
-            self._number(packed),
+            self._number(matrix),
+            weight.rows if weight.chosen else 0,
             weight.inputs,
             weight.units,
             self._number(step.result.slot),

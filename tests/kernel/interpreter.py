@@ -18,12 +18,14 @@ from gluon_dynbatch.kernel.expression import (
     JOIN,
     PART,
     PRODUCT,
+    RAMP,
     READ,
     SPREAD,
     TOP,
     TOTAL,
     Node,
     Slot,
+    Weight,
 )
 from gluon_dynbatch.lower.segment import Segment
 from gluon_dynbatch.modes import TRAINING
@@ -66,6 +68,7 @@ NUMPY: Dict[str, Any] = {
     "gamma": special.gamma,
     "gammaln": special.gammaln,
     "digamma": special.digamma,
+    "greatest": np.maximum,
     "rint": _rint,
     "round": _round,
     "fix": np.trunc,
@@ -110,6 +113,8 @@ class Interpreter:
             return self._arrays[slot].reshape(1 if every else self._rows, width)
         if kind == CONST:
             return np.full((1, width), float(attrs[0]))
+        if kind == RAMP:
+            return np.arange(width)[None] + attrs[0]
         if kind == FUNCTION:
             name, values = attrs
             return (NUMPY.get(name) or getattr(np, name))(*args, *values)
@@ -134,12 +139,19 @@ class Interpreter:
         weights, biases = node.attrs
         for x, weight in zip(args, weights):
             matrix = self._arrays[weight.slot].reshape(weight.rows, weight.columns)
-            total = total + x.reshape(-1, weight.inputs) @ (
+            total = total + multiplied(x, weight) @ (
                 matrix.T if weight.transposed else matrix
             )
         for bias in biases:
             total = total + self._arrays[bias].reshape(-1)
         return total.reshape(self._rows, -1)
+
+
+def multiplied(x: np.ndarray, weight: Weight) -> np.ndarray:
+    """Return the rows that a matrix is multiplied with."""
+    if weight.chosen:
+        return np.eye(weight.rows)[np.clip(x.reshape(-1).astype(int), 0, weight.rows - 1)]
+    return x.reshape(-1, weight.inputs)
 
 
 class Outcome(NamedTuple):
@@ -169,7 +181,7 @@ def interpret(expressed: Expressed, arrays: Arrays, heads: Sequence[np.ndarray])
         add(slot, run.value(node).reshape(-1, arrays[slot].size).sum(axis=0))
     for weight, gradient, x in found.matrices:
         g = run.value(gradient).reshape(-1, weight.units)
-        outer = run.value(x).reshape(-1, weight.inputs).T @ g
+        outer = multiplied(run.value(x), weight).T @ g
         add(weight.slot, outer.T if weight.transposed else outer)
     return Outcome([run.value(result) for result in expressed.results], gradients)
 

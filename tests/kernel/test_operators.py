@@ -36,12 +36,13 @@ LEFT = {
     "SwapAxis": {"it moves elements"},
     "dot": {"batch_dot", "it moves elements"},
     "log_softmax": {"it normalises another axis than the last"},
-    "mean": {"it sums distant axes"},
+    "mean": {"it reduces distant axes"},
     "norm": {"this kind has none"},
     "slice": {"it leaves elements out"},
     "softmax": {"it normalises another axis than the last", "rows have lengths", "int32"},
     "softmin": {"it normalises another axis than the last"},
-    "sum": {"it sums distant axes"},
+    "sum": {"it reduces distant axes"},
+    "take": {"it chooses columns", "operator _contrib_arange_like", "not along axis 0"},
     "transpose": {"it moves elements"},
 }
 
@@ -72,7 +73,7 @@ def segments(c: Case, rng: np.random.Generator) -> Iterator[Case_]:
                 stacked,
                 rules.of(c.op).no_gradient,
                 RECORDING | (TRAINING if c.training else 0),
-                c.attrs.get("dtype", "float64"),
+                c.attrs.get("dtype", "float32" if c.op == "one_hot" else "float64"),
             )
             yield (
                 segment,
