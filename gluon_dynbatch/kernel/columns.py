@@ -97,7 +97,9 @@ def reduced(x: Node, shape: Shape, axes: Sequence[int], top: bool = False) -> No
     if not own:
         return x
     low, high = own[0], own[-1] + 1
-    require(prod(shape[a] for a in own) == prod(shape[low:high]), "it reduces distant axes")
+    if prod(shape[a] for a in own) != prod(shape[low:high]):
+        last, rest = own[-1], (*shape[: own[-1]], 1, *shape[own[-1] + 1 :])
+        return reduced(reduced(x, shape, [last], top), rest, own[:-1], top)
     build, found = x.owner, []
     for piece in pieces(x, prod(shape[:low])):
         if prod(shape[high:]) == 1:

@@ -11,6 +11,7 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 from .expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
@@ -24,10 +25,13 @@ from .expression import (
     Node,
     Slot,
 )
-from .step import Access, Array, Instruction, Place, Pointwise, Product, Step
+from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "gate", "select", "relu"])
+#: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
+MULTIPLIED = frozenset([PRODUCT, DOT])
+STORED = PLACED - {READ}
 #: What is there before any step.
 GIVEN = frozenset([READ, CONST, RAMP])
 #: Functions that are their argument.
@@ -115,7 +119,7 @@ class Compiler:
             self._stored.setdefault(node, place)
             if node.kind == JOIN:
                 for target, piece in self._pieces(place, node):
-                    product = piece.kind == PRODUCT and not self._is_in_memory(piece)
+                    product = piece.kind in MULTIPLIED and not self._is_in_memory(piece)
                     if product and _parts(piece) == 1:
                         self._stored.setdefault(piece, target)
 
@@ -147,7 +151,7 @@ class Compiler:
             if node in self._placed or node.kind in GIVEN:
                 self._time[node] = 0
                 continue
-            if node.kind == PRODUCT:
+            if node.kind in MULTIPLIED:
                 for x in node.args:
                     if not (self._is_in_memory(x) and self._fits(node, x)):
                         self._keep_for(node, x)
@@ -161,7 +165,7 @@ class Compiler:
                 when = max(self._there(x, together) for x in node.args)
                 when += when & 1
             self._time[node] = when
-            if node.kind in (PRODUCT, TOTAL, TOP):
+            if node.kind in STORED:
                 self._keep(node)
 
     def _fits(self, product: Node, x: Node) -> bool:
@@ -180,7 +184,7 @@ class Compiler:
         """Return from when on a value can be read, or used by the loop that computes it."""
         if node in self._placed:
             return 0
-        if node.kind in (PRODUCT, TOTAL, TOP) or (node in self._stored and not together):
+        if node.kind in STORED or (node in self._stored and not together):
             return self._time[node] + 1
         return self._time[node]
 
@@ -196,7 +200,7 @@ class Compiler:
             times = needed.setdefault(node, set())
             if node in self._placed or node.kind in GIVEN:
                 continue
-            if node in self._stored or node.kind in (PRODUCT, TOTAL, TOP):
+            if node in self._stored or node.kind in STORED:
                 times = {self._time[node]}
             elif node.kind == FUNCTION and len(times) > 1 and not self._is_cheap(node):
                 self._stored[node] = self._work(node)
@@ -223,6 +227,10 @@ class Compiler:
             time = self._time[node]
             if node.kind == PRODUCT:
                 steps.setdefault(time, []).extend(self._products(node, place))
+            elif node.kind == DOT:
+                left, right = map(self.place_of, node.args)
+                made = Dots(left, right, place, node.attrs[0], node.dtype)
+                steps.setdefault(time, []).append(made)
             elif node.kind in (TOTAL, TOP):
                 add(time, place, node.args[0], node.kind)
             else:
@@ -278,8 +286,7 @@ class Compiler:
 
 
 def _parts(product: Node) -> int:
-    weight = product.attrs[0][0]
-    return int(product.width // weight.units)
+    return 1 if product.kind == DOT else int(product.width // product.attrs[0][0].units)
 
 
 class _Loop:

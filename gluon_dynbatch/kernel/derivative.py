@@ -8,6 +8,7 @@ from ..modes import FLOATS
 from .expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
@@ -141,6 +142,10 @@ class Differentiation:
             self._add(x, build.function("gate", build.spread(g, x.width), largest))
         elif node.kind == PRODUCT:
             self._product(node, g)
+        elif node.kind == DOT:
+            for k, (second, how) in enumerate(node.attrs[0].gradients()):
+                pair = (node.args[1 - k], g) if second else (g, node.args[1 - k])
+                self._add(node.args[k], build.dot(*pair, how))
         elif node.kind == FUNCTION:
             self._function(node, g)
 

@@ -12,12 +12,12 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
-READ, PRODUCT, TOTAL, TOP = "read", "product", "total", "top"
+READ, PRODUCT, DOT, TOTAL, TOP = "read", "product", "dot", "total", "top"
 #: Kinds of nodes that are computed where they are used.
 CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
 PART, SPREAD, JOIN = "part", "spread", "join"
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, TOTAL, TOP])
+PLACED = frozenset([READ, PRODUCT, DOT, TOTAL, TOP])
 
 
 class Slot(NamedTuple):
@@ -65,6 +65,31 @@ class Weight(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.slot}{'.T' if self.transposed else ''}"
+
+
+class Dot(NamedTuple):
+    """What of two values of a row is multiplied: some matrices each, m x k and k x n."""
+
+    count: int
+    m: int
+    k: int
+    n: int
+    #: Whether those of the first and of the second value are stored the other way round.
+    turned: Tuple[bool, bool]
+    #: A value, 0 or 1, that is a gradient: where a matrix of it is zero, so is the product.
+    gradient: int = -1
+
+    def gradients(self) -> Tuple[Tuple[bool, Dot], Tuple[bool, Dot]]:
+        """Return for either value how the gradient is multiplied, and whether it comes second."""
+        count, m, k, n, (left, right), _ = self
+        return (
+            (left, Dot(count, k, n, m, (right, True), 1))
+            if left
+            else (left, Dot(count, m, n, k, (False, not right), 0)),
+            (not right, Dot(count, k, m, n, (not left, False), 1))
+            if not right
+            else (not right, Dot(count, n, m, k, (True, left), 0)),
+        )
 
 
 class Node:
@@ -275,6 +300,16 @@ class Expressions:
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
         return self._make(PRODUCT, [x for x, _ in terms], attrs, width, dtype or x.dtype)
+
+    def dot(self, left: Node, right: Node, how: Dot) -> Node:
+        """Return products of matrices that each row has its own of."""
+        if how.n == 1 and how.m != 1:
+            # A column is a row as well; products are made for many columns.
+            turned, gradient = (False, not how.turned[0]), how.gradient
+            gradient = gradient if gradient < 0 else 1 - gradient
+            return self.dot(right, left, Dot(how.count, 1, how.k, how.m, turned, gradient))
+        width = how.count * how.m * how.n
+        return self._make(DOT, (left, right), (how,), width, left.dtype)
 
     def total(self, x: Node) -> Node:
         """Return the sum of all columns."""

@@ -16,7 +16,7 @@ from ..rules.axes import reduced_axes
 from ..rules.site import Site
 from . import columns
 from .columns import Shape, require
-from .expression import PRODUCT, Expressions, Node, Slot, Weight
+from .expression import PRODUCT, Dot, Expressions, Node, Slot, Weight
 
 #: Element types that kernels know, and those that they read numbers of places from.
 DTYPES = ("float32", "float64")
@@ -309,6 +309,16 @@ def dot(call: Call) -> Sequence[Node]:
     return [call.build.product([(call.node(), factor)])]
 
 
+def batch_dot(call: Call) -> Sequence[Node]:
+    """Multiply matrices of which each row has its own."""
+    site, (left, right) = call.site, call.values
+    require(left.rows and right.rows, "all rows share what is multiplied")
+    turned = site.flag("transpose_a"), site.flag("transpose_b")
+    m, k = left.shape[:-3:-1] if turned[0] else left.shape[-2:]
+    how = Dot(prod(left.shape[:-2]), m, k, call.out[-1], turned)
+    return [call.build.dot(call.node(), call.node(1), how)]
+
+
 # Along columns.
 
 
@@ -461,6 +471,7 @@ HANDLERS: Dict[str, Handler] = {
     "FullyConnected": dense,
     **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
+    "batch_dot": batch_dot,
     "sum": lambda call: [reduction(call, call.node())],
     "mean": lambda call: [reduction(call, call.node(), mean=True)],
     "max": lambda call: [reduction(call, call.node(), top=True)],

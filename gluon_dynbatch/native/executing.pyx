@@ -16,7 +16,7 @@ from .products cimport (
     packed_elements, run_bias_gradient, run_multiply, run_pack, run_weight_gradient,
     weight_gradient_scratch,
 )
-from .rowwise cimport add_to_chosen, choose_rows
+from .rowwise cimport Dots, add_to_chosen, choose_rows, dots_scratch, run_dots
 
 cdef extern from *:
     """
@@ -41,11 +41,12 @@ cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
 cdef struct Step:
-    # A product, or a loop. If a table has rows, those of the product are chosen from them.
+    # A product, dots if there are some, or a loop. If a table has rows, those of the product are chosen from them.
     bint product
     int64_t table
     int32_t dtype, adds, rows, packed, result, bias
     int64_t column, result_column, parts, units, inputs
+    Dots dots
     gdb_loop loop
 
 
@@ -98,7 +99,8 @@ cdef class Kernel:
         Elements per row of what may stand in scratch, 0 of what may not.
     steps : list of tuple
         ("product", dtype, rows, column, packed, table, inputs, units, result, column, bias or -1, adds,
-        parts) or ("pointwise", dtype, width, registers, loads, instructions, stores).
+        parts), ("dots", what `Dots` has), or ("pointwise", dtype, width, registers, loads,
+        instructions, stores).
     """
 
     cdef Kernel_ *kernel
@@ -121,6 +123,9 @@ cdef class Kernel:
         for i, step in enumerate(steps):
             if step[0] == "product":
                 self.add_product(&kernel.steps[i], step)
+            elif step[0] == "dots":
+                self.add_dots(&kernel.steps[i].dots, step)
+                loops = max(loops, dots_scratch(&kernel.steps[i].dots))
             else:
                 self.add_loop(&kernel.steps[i], step)
                 loops = max(loops, loop_scratch(&kernel.steps[i].loop))
@@ -135,6 +140,11 @@ cdef class Kernel:
         step.product = True
         (_, step.dtype, step.rows, step.column, step.packed, step.table, step.inputs, step.units,
          step.result, step.result_column, step.bias, step.adds, step.parts) = given
+
+    cdef add_dots(self, Dots *dots, tuple given):
+        (_, dots.dtype, dots.left, dots.left_column, dots.right, dots.right_column, dots.result,
+         dots.result_column, dots.count, dots.m, dots.k, dots.n, dots.turn_left, dots.turn_right,
+         dots.gradient) = given
 
     cdef add_loop(self, Step *step, tuple given):
         cdef gdb_loop *loop = &step.loop
@@ -221,6 +231,9 @@ cdef void run_step(
     Kernel_ *kernel, Step *step, char **slots, int64_t rows, char *scratch
 ) noexcept nogil:
     cdef int64_t size = SIZES[step.dtype], a_row, c_row
+    if step.dots.count:
+        run_dots(&step.dots, slots, kernel.pitch, rows, scratch)
+        return
     if not step.product:
         run_loop(&step.loop, slots, kernel.pitch, kernel.dtype, rows, scratch)
         return

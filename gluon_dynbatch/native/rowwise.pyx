@@ -6,7 +6,9 @@ Types are 0 for float, 1 for double, 2 for int32, 3 for int64; `row` is what row
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
+
+from .products cimport packed_elements, run_multiply, run_pack
 
 cdef int64_t *SIZES = [4, 8, 4, 8]
 
@@ -76,3 +78,61 @@ cdef void add_to_chosen(
         add_row(
             dtype, table + place * units * SIZES[dtype],
             <const char *>gradient + row * gradient_row * SIZES[dtype], units)
+
+
+cdef inline bint is_zero(int dtype, const char *matrix, int64_t count) noexcept nogil:
+    cdef int64_t i
+    for i in range(count):
+        if ((<const double *>matrix)[i] if dtype else (<const float *>matrix)[i]) != 0:
+            return False
+    return True
+
+
+cdef void turn(int64_t size, char *to, const char *matrix, int64_t rows, int64_t columns) noexcept nogil:
+    """Write a matrix the other way round."""
+    cdef int64_t row, column
+    for row in range(rows):
+        for column in range(columns):
+            memcpy(to + (column * rows + row) * size, matrix + (row * columns + column) * size, size)
+
+
+cdef inline int64_t packed_bytes(const Dots *step) noexcept nogil:
+    return (packed_elements(step.dtype, step.k, step.n) * SIZES[step.dtype] + 63) // 64 * 64
+
+
+cdef int64_t dots_scratch(const Dots *step) noexcept nogil:
+    """Return how many bytes of scratch `run_dots` takes."""
+    return 64 + packed_bytes(step) + step.m * step.k * SIZES[step.dtype] * step.turn_left
+
+
+cdef void run_dots(
+    const Dots *step, char **slots, const int64_t *pitch, int64_t rows, char *scratch
+) noexcept nogil:
+    """Multiply matrices of which each row has its own."""
+    cdef int64_t m = step.m, k = step.k, n = step.n, size = SIZES[step.dtype], row, i
+    cdef char *packed = scratch + -<int64_t><size_t>scratch % 64
+    cdef char *turned = packed + packed_bytes(step)
+    cdef const char *left
+    cdef const char *right
+    cdef char *result
+    for row in range(rows):
+        left = slots[step.left] + (row * pitch[step.left] + step.left_column) * size
+        right = slots[step.right] + (row * pitch[step.right] + step.right_column) * size
+        result = slots[step.result] + (row * pitch[step.result] + step.result_column) * size
+        for i in range(step.count):
+            if (step.gradient == 0 and is_zero(step.dtype, left, m * k)) or (
+                step.gradient == 1 and is_zero(step.dtype, right, k * n)
+            ):
+                memset(result, 0, m * n * size)
+            else:
+                run_pack(
+                    step.dtype, right, 1 if step.turn_right else n, k if step.turn_right else 1,
+                    k, n, packed)
+                if step.turn_left:
+                    turn(size, turned, left, k, m)
+                run_multiply(
+                    step.dtype, m, n, k, turned if step.turn_left else <char *>left, k, packed,
+                    result, n, NULL, 0)
+            left += m * k * size
+            right += k * n * size
+            result += m * n * size

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
-from ..kernel.step import Access, Kernel, Place, Product
+from ..kernel.step import Access, Dots, Kernel, Place, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise
 
@@ -72,7 +72,11 @@ class _Loader:
 
     def loaded(self) -> Loaded:
         steps: List[Any] = [
-            self._product(step) if isinstance(step, Product) else self._pointwise(step)
+            self._product(step)
+            if isinstance(step, Product)
+            else self._dots(step)
+            if isinstance(step, Dots)
+            else self._pointwise(step)
             for step in self._kernel.steps
         ]
         slots, widths = [], []
@@ -121,6 +125,12 @@ class _Loader:
             int(step.adds),
             step.parts,
         )
+
+    def _dots(self, step: Dots) -> Tuple[Any, ...]:
+        places = step.left, step.right, step.result
+        numbers = [n for place in places for n in (self._number(place.slot), place.column)]
+        count, m, k, n, (left, right), gradient = step.how
+        return ("dots", DTYPES[step.dtype], *numbers, count, m, k, n, left, right, gradient)
 
     def _access(self, access: Access) -> Tuple[int, int, int, int]:
         place: Place = access.place

@@ -14,6 +14,7 @@ from gluon_dynbatch.kernel.express import Expressed
 from gluon_dynbatch.kernel.expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
@@ -23,6 +24,7 @@ from gluon_dynbatch.kernel.expression import (
     SPREAD,
     TOP,
     TOTAL,
+    Dot,
     Node,
     Slot,
     Weight,
@@ -125,6 +127,8 @@ class Interpreter:
             )
         if kind == PRODUCT:
             return self._product(node, args)
+        if kind == DOT:
+            return self._dots(attrs[0], args)
         only = args[0] if args else None
         made = {
             CAST: lambda: only,
@@ -133,6 +137,13 @@ class Interpreter:
             TOP: lambda: only.max(axis=1, keepdims=True),
         }
         return made[kind]()
+
+    def _dots(self, how: Dot, args: List[np.ndarray]) -> np.ndarray:
+        shapes, pair = [(how.m, how.k), (how.k, how.n)], []
+        for x, shape, turned in zip(args, shapes, how.turned):
+            matrices = x.reshape(self._rows, how.count, *(shape[::-1] if turned else shape))
+            pair.append(matrices.swapaxes(2, 3) if turned else matrices)
+        return (pair[0] @ pair[1]).reshape(self._rows, -1)
 
     def _product(self, node: Node, args: List[np.ndarray]) -> np.ndarray:
         total: Any = 0

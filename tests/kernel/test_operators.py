@@ -30,18 +30,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:Depre
 #: What is left to MXNet among the cases of operators that have kernels, by words of the reason.
 LEFT = {
     "Dropout": {"it draws"},
-    "FullyConnected": {"batch_dot", "it moves elements", "all rows share what is multiplied"},
-    "LayerNorm": {"it normalises another axis than the last"},
+    "FullyConnected": {"it moves elements", "all rows share what is multiplied"},
     "LeakyReLU": {"not for selu"},
     "SwapAxis": {"it moves elements"},
-    "dot": {"batch_dot", "it moves elements"},
-    "log_softmax": {"it normalises another axis than the last"},
-    "mean": {"it reduces distant axes"},
+    "dot": {"it moves elements"},
     "norm": {"this kind has none"},
     "slice": {"it leaves elements out"},
-    "softmax": {"it normalises another axis than the last", "rows have lengths", "int32"},
-    "softmin": {"it normalises another axis than the last"},
-    "sum": {"it reduces distant axes"},
+    "softmax": {"rows have lengths", "int32"},
     "take": {"it chooses columns", "operator _contrib_arange_like", "not along axis 0"},
     "transpose": {"it moves elements"},
 }

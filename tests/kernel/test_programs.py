@@ -211,7 +211,7 @@ X = inputs((2, 2))[0]
 W = S.var("param0")
 LEFT = [
     (S.topk(X, axis=1), "operator topk has no kernel"),
-    (S.sum(X, axis=0), "it sums rows"),
+    (S.sum(X, axis=0), "it reduces rows"),
     (S.transpose(X, axes=(0, 2, 1)), "it moves elements"),
     (S.expand_dims(X, axis=0) + 1, "rows are not along axis 0"),
     (S.slice_axis(X, axis=0, begin=0, end=1), "joins rows"),
