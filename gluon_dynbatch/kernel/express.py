@@ -98,7 +98,8 @@ class _Expressing:
                 assert node.width == prod(shape), (op, node, shape)
                 value = Value(node, None, node.dtype, shape, rows, once)
             shared = not rows and any(v.rows for v in call.values)
-            require(not shared, f"operator {op.op} joins rows")
+            counts = op.op == "_contrib_arange_like"
+            require(counts or not shared, f"operator {op.op} joins rows")
             self._values[row, out] = value
 
     def _call(self, row: int, outputs: List[Shape]) -> Call:

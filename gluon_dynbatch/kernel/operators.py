@@ -330,9 +330,28 @@ def reduction(call: Call, x: Node, mean: bool = False, top: bool = False) -> Nod
 
 
 def norm(call: Call) -> Sequence[Node]:
-    require(call.site.integer("ord", 2) == 2, "this kind has none")
     x = call.node()
+    if call.site.integer("ord", 2) == 1:
+        return [reduction(call, call.build.function("abs", x))]
     return [call.build.function("sqrt", reduction(call, x * x))]
+
+
+def l2_normalization(call: Call) -> Sequence[Node]:
+    shape, x = call.values[0].shape, call.node()
+    first = {"instance": 1, "channel": 1, "spatial": 2}[call.site.attrs.get("mode", "instance")]
+    last = 2 if call.site.attrs.get("mode") == "channel" else len(shape)
+    kept = (*shape[:first], *(1,) * (last - first), *shape[last:])
+    total = columns.reduced(x * x, shape, range(first, last)) + call.number("eps", 1e-10)
+    return [x / columns.broadcast(call.build.function("sqrt", total), kept, shape)]
+
+
+def arange_like(call: Call) -> Sequence[Node]:
+    shape, dtype, axis = call.values[0].shape, call.values[0].dtype, call.site.axis("axis", 0)
+    require(axis > 0 or not call.values[0].rows, "it counts rows")
+    require(dtype in DTYPES and call.site.integer("repeat", 1) == 1, "it repeats numbers")
+    ramp = call.build.ramp(0, shape[axis], dtype)
+    start, step = (call.number(name, default) for name, default in (("start", 0), ("step", 1)))
+    return [ramp * step + start]
 
 
 @dataclass(frozen=True)
@@ -477,6 +496,8 @@ HANDLERS: Dict[str, Handler] = {
     "max": lambda call: [reduction(call, call.node(), top=True)],
     "min": lambda call: [-reduction(call, -call.node(), top=True)],
     "norm": norm,
+    "L2Normalization": l2_normalization,
+    "_contrib_arange_like": arange_like,
     "pick": pick,
     "one_hot": one_hot,
     **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
