@@ -131,7 +131,8 @@ def add(call: Call) -> Sequence[Node]:
         terms = [pair for p in products for pair in zip(p.args, p.attrs[0])]
         # Biases are added by those that multiply.
         terms.sort(key=lambda term: term[1].chosen)
-        others.insert(0, build.product(terms, [bias for p in products for bias in p.attrs[1]]))
+        biases = [bias for p in products for bias in p.attrs[1]]
+        others.insert(0, build.product(terms, biases, products[0].dtype))
     total, *rest = others
     for one in rest:
         total = total + one

@@ -150,9 +150,7 @@ class Interpreter:
         weights, biases = node.attrs
         for x, weight in zip(args, weights):
             matrix = self._arrays[weight.slot].reshape(weight.rows, weight.columns)
-            total = total + multiplied(x, weight) @ (
-                matrix.T if weight.transposed else matrix
-            )
+            total = total + multiplied(x, weight) @ (matrix.T if weight.transposed else matrix)
         for bias in biases:
             total = total + self._arrays[bias].reshape(-1)
         return total.reshape(self._rows, -1)

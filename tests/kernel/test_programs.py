@@ -112,8 +112,23 @@ def moved(k: int) -> Segment:
     return segment_of([x], [port((2, k)), port((k,))], [6 * (k // 2 + 1)])
 
 
+def looked_up(k: int) -> Segment:
+    """Return a sum of embeddings and a product, and the loss of labels."""
+    words, place, x, label = inputs((k,), (1,), (k,), (1,))
+    p = parameters(4)
+    made = S.Embedding(words, p[0], input_dim=4, output_dim=k, dtype="float64")
+    made = made.sum(axis=1) + S.take(p[1], place, mode="wrap").reshape((-1, k))
+    made = made + S.Embedding(words, p[0], input_dim=4, output_dim=k, dtype="float64").max(axis=1)
+    scores = S.log_softmax(made + dense(x, p[2], p[3], k))
+    chosen = {"differentiable": False}
+    ports = [port((k,), dtype="int32", **chosen), port((1,), dtype="int64", **chosen)]
+    ports += [port((k,)), port((1,), **chosen)]
+    shapes = [(4, k), (3, k), (k, k), (k,)]
+    return segment_of([S.pick(scores, label.reshape((-1,)))], ports, [1], shapes)
+
+
 @pytest.mark.parametrize("k", [1, 2, 5, 7])
-@pytest.mark.parametrize("make", [lstm, gru, tree, attention, normalised, shared, moved])
+@pytest.mark.parametrize("make", [lstm, gru, tree, attention, normalised, shared, moved, looked_up])
 def test_pieces_of_models_equal_mxnet(make: Any, k: int) -> None:
     segment, rng = make(k), np.random.default_rng(k)
     compare(segment, express(segment), draw(segment, 4, rng), rng, CLOSE)
@@ -223,7 +238,7 @@ LEFT = [
     (S.LeakyReLU(X, act_type="selu"), "not for selu"),
     (S.Reshape(X, (-1, 8)), "rows are not along axis 0"),
     (S.elemwise_add(X, S.reshape(W, (1, 2, 2))), "shapes depend on the number of rows"),
-    (S.max(X, axis=1), "operator max has no kernel"),
+    (S.argmax(X, axis=1), "operator argmax has no kernel"),
 ]
 
 
