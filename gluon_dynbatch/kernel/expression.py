@@ -70,7 +70,7 @@ class Weight(NamedTuple):
 class Dot(NamedTuple):
     """What of two values of a row is multiplied: some matrices each, m x k and k x n."""
 
-    count: int
+    matrices: int
     m: int
     k: int
     n: int
@@ -307,8 +307,8 @@ class Expressions:
             # A column is a row as well; products are made for many columns.
             turned, gradient = (False, not how.turned[0]), how.gradient
             gradient = gradient if gradient < 0 else 1 - gradient
-            return self.dot(right, left, Dot(how.count, 1, how.k, how.m, turned, gradient))
-        width = how.count * how.m * how.n
+            return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
+        width = how.matrices * how.m * how.n
         return self._make(DOT, (left, right), (how,), width, left.dtype)
 
     def total(self, x: Node) -> Node:

@@ -141,7 +141,7 @@ class Interpreter:
     def _dots(self, how: Dot, args: List[np.ndarray]) -> np.ndarray:
         shapes, pair = [(how.m, how.k), (how.k, how.n)], []
         for x, shape, turned in zip(args, shapes, how.turned):
-            matrices = x.reshape(self._rows, how.count, *(shape[::-1] if turned else shape))
+            matrices = x.reshape(self._rows, how.matrices, *(shape[::-1] if turned else shape))
             pair.append(matrices.swapaxes(2, 3) if turned else matrices)
         return (pair[0] @ pair[1]).reshape(self._rows, -1)
 
