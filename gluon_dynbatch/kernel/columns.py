@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import List, Sequence, Tuple
 
-from .expression import FUNCTION, PLACED, Expressions, Node
+from .expression import CONST, FUNCTION, PLACED, SPREAD, Expressions, Node
 
 Shape = Tuple[int, ...]
 
@@ -122,3 +122,25 @@ def numbers(build: Expressions, shape: Shape, axis: int, dtype: str) -> Node:
         row = [build.const(number, inner, dtype) for number in range(shape[axis])]
     _limit(outer * len(row))
     return build.join(row * outer)
+
+
+def chosen(x: Node, mask: Node) -> Node:
+    """Return the column where a mask is one.
+
+    A function of a column and of what all columns share is computed for that column only.
+    """
+    build, functions = x.owner, []
+    while x.kind == FUNCTION and all(map(_is_shared, x.args[1:])):
+        functions.append(x)
+        x = x.args[0]
+    found = build.total(build.function("select", mask, x, 0))
+    for f in reversed(functions):
+        name, values = f.attrs
+        found = build.function(name, found, *(build.part(a, 0, 1) for a in f.args[1:]), values=values)
+    return found
+
+
+def _is_shared(x: Node) -> bool:
+    while x.kind == FUNCTION and x.attrs[0] == "multiplier":
+        x = x.args[0]
+    return x.kind in (SPREAD, CONST)

@@ -28,7 +28,7 @@ from .expression import (
 from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step
 
 #: Functions that cost no more than reading what they computed.
-CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "gate", "select", "relu"])
+CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "multiplier", "gate", "select", "relu"])
 #: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
 MULTIPLIED = frozenset([PRODUCT, DOT])
 STORED = PLACED - {READ}
@@ -212,8 +212,11 @@ class Compiler:
                 needed.setdefault(x, set()).update(times)
 
     def _is_cheap(self, node: Node) -> bool:
-        given = GIVEN | {PART, SPREAD}
-        leaves = all(a.kind in given or a in self._placed for a in node.args)
+        given, args = GIVEN | {PART, SPREAD}, list(node.args)
+        for k, arg in enumerate(args):
+            while arg.kind == FUNCTION and arg.attrs[0] in ALIASES and arg not in self._placed:
+                arg = args[k] = arg.args[0]
+        leaves = all(a.kind in given or a in self._placed for a in args)
         return leaves and node.attrs[0] in CHEAP
 
     def _emit(self, stores: Sequence[Store]) -> Tuple[Step, ...]:

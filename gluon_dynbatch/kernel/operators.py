@@ -428,6 +428,8 @@ def pick(call: Call) -> Sequence[Node]:
     else:
         least = build.function("minimum", places, last)
         places = build.function("select", build.function("greater", places, 0), least, 0)
+    if x.width == last + 1:
+        return [columns.chosen(x, own.are_at(places))]
     return [own.total(build.function("select", own.are_at(places), x, 0))]
 
 
