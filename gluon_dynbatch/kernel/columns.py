@@ -1,4 +1,4 @@
-"""Arrays of several axes within the columns of a row: cut, joined, repeated, summed.
+"""Arrays of several axes within the columns of a row: moved, repeated, reduced.
 
 Axis 0 counts rows of an array per row of a launch.  Elements lie one after another in the order of
 the axes, so what an operator does along an axis is done to pieces of the columns, one for each
@@ -10,6 +10,9 @@ from __future__ import annotations
 from math import prod
 from typing import List, Sequence, Tuple
 
+import numpy as np
+
+from ..schedule.dependencies import Array
 from .expression import CONST, FUNCTION, PLACED, SPREAD, Expressions, Node
 
 Shape = Tuple[int, ...]
@@ -31,7 +34,7 @@ def require(condition: bool, reason: str) -> None:
 
 
 def _limit(pieces: int) -> None:
-    require(pieces <= MOST_PIECES, f"its rows fall into {pieces} pieces")
+    require(pieces <= MOST_PIECES, f"its rows fall into more than {MOST_PIECES} pieces")
 
 
 def pieces(x: Node, count: int) -> List[Node]:
@@ -41,19 +44,26 @@ def pieces(x: Node, count: int) -> List[Node]:
     return [x.owner.part(x, number * width, width) for number in range(count)]
 
 
-def cut(x: Node, shape: Shape, axis: int, begin: int, extent: int) -> Node:
-    """Return the elements from `begin` on along an axis."""
-    if extent == shape[axis]:
-        return x
-    inner = prod(shape[axis + 1 :])
-    parts = pieces(x, prod(shape[:axis]))
-    return x.owner.join(x.owner.part(p, begin * inner, extent * inner) for p in parts)
+def places(shape: Shape) -> Array:
+    """Return the number of each element of an array."""
+    return np.arange(prod(shape)).reshape(shape)
 
 
-def joined(xs: Sequence[Node], outer: int) -> Node:
-    """Return arrays one after another along the axis before which there are `outer` elements."""
-    _limit(outer * len(xs))
-    return xs[0].owner.join(p for row in zip(*(pieces(x, outer) for x in xs)) for p in row)
+def moved(x: Node, where: Array) -> Node:
+    """Return the elements that stand at some places: neighbours and repeated ones together."""
+    order, found, at = where.ravel(), [], 0
+    steps = np.append(np.diff(order), 2)
+    changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(order))
+    while at < len(order):
+        first, step = int(order[at]), steps[at]
+        end = int(changes[np.searchsorted(changes, at, "right")]) if step in (0, 1) else at
+        if step == 0:
+            found.append(spread(x.owner.part(x, first, 1), end - at + 1))
+        else:
+            found.append(x.owner.part(x, first, end - at + 1))
+        at = end + 1
+        _limit(len(found))
+    return x.owner.join(found)
 
 
 def spread(x: Node, width: int) -> Node:
@@ -76,19 +86,7 @@ def _is_dear(x: Node) -> bool:
 
 def broadcast(x: Node, shape: Shape, wanted: Shape) -> Node:
     """Repeat elements along axes of extent 1."""
-    shape = (1,) * (len(wanted) - len(shape)) + shape
-    if shape == wanted:
-        return x
-    if x.width == 1:
-        return spread(x, prod(wanted))
-    last = max(axis for axis, extent in enumerate(shape) if extent != wanted[axis])
-    # The last axis spreads single columns, unless there are others behind it.
-    _limit(prod(wanted[: last if prod(shape[last:]) == 1 else last + 1]))
-    if shape[0] == 1:
-        rest = [broadcast(x, shape[1:], wanted[1:])] * wanted[0]
-    else:
-        rest = [broadcast(p, shape[1:], wanted[1:]) for p in pieces(x, shape[0])]
-    return x.owner.join(rest)
+    return moved(x, np.broadcast_to(places(shape), wanted))
 
 
 def reduced(x: Node, shape: Shape, axes: Sequence[int], top: bool = False) -> Node:
@@ -136,7 +134,9 @@ def chosen(x: Node, mask: Node) -> Node:
     found = build.total(build.function("select", mask, x, 0))
     for f in reversed(functions):
         name, values = f.attrs
-        found = build.function(name, found, *(build.part(a, 0, 1) for a in f.args[1:]), values=values)
+        found = build.function(
+            name, found, *(build.part(a, 0, 1) for a in f.args[1:]), values=values
+        )
     return found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..rules.axes import reduced_axes
 from ..rules.site import Site
+from ..schedule.dependencies import Array
 from . import columns
 from .columns import Shape, require
 from .expression import PRODUCT, Dot, Expressions, Node, Slot, Weight
@@ -212,41 +213,70 @@ def unchanged(call: Call) -> None:
     """Leave all elements where they are, in another shape."""
 
 
-def transpose(call: Call) -> None:
-    ndim = len(call.site.inputs[0])
+def moved(call: Call, where: Array) -> Sequence[Node]:
+    return [columns.moved(call.node(), where)]
+
+
+def own_axes(call: Call, *axes: int) -> None:
+    """Give up if one of these is the axis of rows."""
+    require(0 not in axes or not call.values[0].rows, "it moves rows")
+
+
+def transpose(call: Call) -> Sequence[Node]:
+    numbers = columns.places(call.values[0].shape)
     if call.site.op == "SwapAxis":
-        order = list(range(ndim))
-        one, other = (call.site.axis(name, 0) for name in ("dim1", "dim2"))
-        order[one], order[other] = other, one
-    else:
-        order = list(call.site.axes("axes") or range(ndim)[::-1])
-    shape, rows = call.values[0].shape, call.values[0].rows
-    moved = [axis for axis in order if shape[axis] != 1 or (rows and axis == 0)]
-    require(moved == sorted(moved), "it moves elements")
+        axes = [call.site.axis(name, 0) for name in ("dim1", "dim2")]
+        own_axes(call, *axes)
+        return moved(call, numbers.swapaxes(*axes))
+    order = call.site.axes("axes") or tuple(range(numbers.ndim)[::-1])
+    own_axes(call, *order[1:])
+    return moved(call, numbers.transpose(order))
+
+
+def reverse(call: Call) -> Sequence[Node]:
+    axes = call.site.axes("axis")
+    own_axes(call, *axes)
+    return moved(call, np.flip(columns.places(call.values[0].shape), axes))
+
+
+def repeat(call: Call) -> Sequence[Node]:
+    axis = call.site.axis("axis", 0)
+    own_axes(call, axis)
+    times = call.site.integer("repeats", 1) or 1
+    return moved(call, np.repeat(columns.places(call.values[0].shape), times, axis))
+
+
+def tile(call: Call) -> Sequence[Node]:
+    shape, times = call.values[0].shape, call.site.integers("reps")
+    require(len(times) <= len(shape) or not call.values[0].rows, "it moves rows")
+    own_axes(call, *[0] * (len(times) == len(shape) and times[0] != 1))
+    return moved(call, np.tile(columns.places(shape), times))
 
 
 def split(call: Call) -> Sequence[Node]:
-    site, shape, x = call.site, call.values[0].shape, call.node()
+    site, shape = call.site, call.values[0].shape
     axis = site.axis("axis", 1)
     parts = site.integer("num_outputs" if site.op == "SliceChannel" else "sections", 0) or 0
-    if parts:
-        bounds = [shape[axis] // parts * k for k in range(parts + 1)]
-    else:
-        bounds = [*site.integers("indices"), shape[axis]]
-    return [columns.cut(x, shape, axis, a, b - a) for a, b in zip(bounds, bounds[1:])]
+    own_axes(call, axis)
+    where = parts or site.integers("indices")[1:]
+    pieces = np.split(columns.places(shape), where, axis)
+    return [columns.moved(call.node(), piece) for piece in pieces]
 
 
 def slices(call: Call) -> Sequence[Node]:
-    site, shape, x = call.site, call.values[0].shape, call.node()
-    require(not set(site.slots("step")) - {1, None}, "it leaves elements out")
-    begins = dict(enumerate(site.slots("begin")))
+    site, where = call.site, columns.places(call.values[0].shape)
+    begins, steps = (dict(enumerate(site.slots(name))) for name in ("begin", "step"))
     if site.op == "slice_axis":
         begins = {site.axis("axis", 0): begins.get(0)}
-    for axis, extent in enumerate(call.out):
-        begin = begins.get(axis) or 0
-        x = columns.cut(x, shape, axis, begin + shape[axis] if begin < 0 else begin, extent)
-        shape = (*shape[:axis], extent, *shape[axis + 1 :])
-    return [x]
+    for axis, (before, extent) in enumerate(zip(where.shape, call.out)):
+        step = steps.get(axis) or 1
+        begin = begins.get(axis)
+        if begin is None:
+            begin = 0 if step > 0 else before - 1
+        if (begin, step, extent) != (0, 1, before):
+            own_axes(call, axis)
+            where = where.take(begin % before + step * np.arange(extent), axis)
+    return moved(call, where)
 
 
 def concat(call: Call) -> Sequence[Node]:
@@ -254,8 +284,13 @@ def concat(call: Call) -> Sequence[Node]:
     axis = call.site.integer(name, default)
     axis = call.site.positive(default if axis is None else axis, len(call.out))
     require(axis > 0 or not any(value.rows for value in call.values), "it moves rows")
-    nodes = [call.node(k) for k in range(len(call.values))]
-    return [columns.joined(nodes, prod(call.out[:axis]))]
+    arrays, start = [], 0
+    for value in call.values:
+        arrays.append(columns.places(value.shape) + start)
+        start += arrays[-1].size
+    join = np.stack if call.site.op == "stack" else np.concatenate
+    every = call.build.join(call.node(k) for k in range(len(call.values)))
+    return [columns.moved(every, join(arrays, axis))]
 
 
 def broadcast(call: Call) -> Sequence[Node]:
@@ -486,6 +521,9 @@ HANDLERS: Dict[str, Handler] = {
     **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], unchanged),
     "reshape_like": unchanged,
     **dict.fromkeys(["transpose", "SwapAxis"], transpose),
+    "reverse": reverse,
+    "repeat": repeat,
+    "tile": tile,
     **dict.fromkeys(["SliceChannel", "_split_v2"], split),
     **dict.fromkeys(["slice", "slice_axis", "slice_like"], slices),
     **dict.fromkeys(["Concat", "stack"], concat),

@@ -227,11 +227,9 @@ W = S.var("param0")
 LEFT = [
     (S.topk(X, axis=1), "operator topk has no kernel"),
     (S.sum(X, axis=0), "it reduces rows"),
-    (S.transpose(X, axes=(0, 2, 1)), "it moves elements"),
     (S.expand_dims(X, axis=0) + 1, "rows are not along axis 0"),
     (S.slice_axis(X, axis=0, begin=0, end=1), "joins rows"),
-    (S.reverse(X, axis=1), "operator reverse has no kernel"),
-    (S.slice(X, begin=(None, 1), end=(None, None), step=(None, -1)), "it leaves elements out"),
+    (S.reverse(X, axis=0), "it moves rows"),
     (S.dot(X, S.exp(W)), "a factor is computed"),
     (S.broadcast_mul(S.expand_dims(S.dot(W, W), axis=0), X), "all rows share what is multiplied"),
     (S.cast(X, "float16"), "float16"),
@@ -252,7 +250,7 @@ def test_the_rest_is_left_to_mxnet(result: Any, reason: str) -> None:
 def test_many_pieces_are_left_to_mxnet() -> None:
     (x,) = inputs((100, 2))
     segment = segment_of([S.softmax(x)], [port((100, 2))], [200])
-    with pytest.raises(NotExpressed, match="100 pieces"):
+    with pytest.raises(NotExpressed, match="more than 32 pieces"):
         express(segment)
 
 
