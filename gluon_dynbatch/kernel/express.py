@@ -14,9 +14,10 @@ from ..lower.segment import ParameterRows, Segment
 from ..modes import TRAINING
 from ..rules.site import RefuseError, Site
 from ..trace.symbols import VARIABLE, Ref, make_symbol
+from .call import Call, Value
 from .columns import NotExpressed, Shape, require
 from .expression import Expressions, Node, Slot
-from .operators import HANDLERS, Call, Value
+from .operators import HANDLERS
 
 #: Numbers of rows for which shapes are inferred.
 ROWS = (1009, 1013)

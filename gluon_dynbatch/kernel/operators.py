@@ -6,90 +6,13 @@ the result has the elements of the first input as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
-
-from ..rules.axes import reduced_axes
-from ..rules.site import Site
-from ..schedule.dependencies import Array
-from . import columns
-from .columns import Shape, require
-from .expression import PRODUCT, Dot, Expressions, Node, Slot, Weight
-
-#: Element types that kernels know, and those that they read numbers of places from.
-DTYPES = ("float32", "float64")
-NUMBERS = (*DTYPES, "int32", "int64")
-
-
-class Value(NamedTuple):
-    """A value within a segment."""
-
-    #: What it is; None for a variable, which is read only if some function does so.
-    node: Optional[Node]
-    #: The variable whose elements these are, as they are.
-    slot: Optional[Slot]
-    dtype: str
-    #: Axis 0 is counted per row of the launch.
-    shape: Shape
-    #: Whether each row of a launch has its own; else all rows share it.
-    rows: bool
-    #: Whether there is only one reader.
-    once: bool
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operator of a segment."""
-
-    site: Site
-    build: Expressions
-    values: Tuple[Value, ...]
-    training: bool
-
-    @property
-    def out(self) -> Shape:
-        """Shape of the first result."""
-        return self.site.outputs[0]
-
-    def node(self, number: int = 0, dtypes: Sequence[str] = DTYPES) -> Node:
-        """Return an input, as it is."""
-        value = self.values[number]
-        require(value.dtype in dtypes, f"{value.dtype} has no kernels")
-        if value.node is not None:
-            return value.node
-        assert value.slot is not None
-        width = prod(value.shape)
-        return self.build.read(value.slot, width, value.dtype, every=not value.rows)
-
-    def wide(self, number: int = 0) -> Node:
-        """Return an input, broadcast to the shape of the first result."""
-        return columns.broadcast(self.node(number), self.values[number].shape, self.out)
-
-    def matrix(self, number: int, like: int = 0) -> Slot:
-        """Return a variable that all rows share, of the type of some input."""
-        value = self.values[number]
-        require(value.slot is not None and not value.rows, "a factor is computed")
-        require(value.dtype == self.values[like].dtype, "dtypes differ")
-        assert value.slot is not None
-        return value.slot
-
-    def number(self, name: str, default: float = 1, single: bool = True) -> float:
-        """Read a number, which MXNet keeps in single precision."""
-        text = self.site.attrs.get(name, "None")
-        value = default if text == "None" else float(text)
-        return float(np.float32(value)) if single else value
-
-    def const(self, value: float) -> Node:
-        """Return the same number in all elements of the first result."""
-        return self.build.const(value, prod(self.out), self.values[0].dtype)
-
-
-#: Returns results; None if the result has the elements of the first input.
-Handler = Callable[[Call], Optional[Sequence[Node]]]
-
+from . import axes, columns
+from .call import DTYPES, NUMBERS, Call, Handler
+from .columns import require
+from .expression import PRODUCT, Dot, Node, Weight
 
 # Functions of one element and its partners.
 
@@ -206,97 +129,6 @@ def dropout(call: Call) -> None:
     require(not call.training and call.site.attrs.get("mode") != "always", "it draws")
 
 
-# Columns that move.
-
-
-def unchanged(call: Call) -> None:
-    """Leave all elements where they are, in another shape."""
-
-
-def moved(call: Call, where: Array) -> Sequence[Node]:
-    return [columns.moved(call.node(), where)]
-
-
-def own_axes(call: Call, *axes: int) -> None:
-    """Give up if one of these is the axis of rows."""
-    require(0 not in axes or not call.values[0].rows, "it moves rows")
-
-
-def transpose(call: Call) -> Sequence[Node]:
-    numbers = columns.places(call.values[0].shape)
-    if call.site.op == "SwapAxis":
-        axes = [call.site.axis(name, 0) for name in ("dim1", "dim2")]
-        own_axes(call, *axes)
-        return moved(call, numbers.swapaxes(*axes))
-    order = call.site.axes("axes") or tuple(range(numbers.ndim)[::-1])
-    own_axes(call, *order[1:])
-    return moved(call, numbers.transpose(order))
-
-
-def reverse(call: Call) -> Sequence[Node]:
-    axes = call.site.axes("axis")
-    own_axes(call, *axes)
-    return moved(call, np.flip(columns.places(call.values[0].shape), axes))
-
-
-def repeat(call: Call) -> Sequence[Node]:
-    axis = call.site.axis("axis", 0)
-    own_axes(call, axis)
-    times = call.site.integer("repeats", 1) or 1
-    return moved(call, np.repeat(columns.places(call.values[0].shape), times, axis))
-
-
-def tile(call: Call) -> Sequence[Node]:
-    shape, times = call.values[0].shape, call.site.integers("reps")
-    require(len(times) <= len(shape) or not call.values[0].rows, "it moves rows")
-    own_axes(call, *[0] * (len(times) == len(shape) and times[0] != 1))
-    return moved(call, np.tile(columns.places(shape), times))
-
-
-def split(call: Call) -> Sequence[Node]:
-    site, shape = call.site, call.values[0].shape
-    axis = site.axis("axis", 1)
-    parts = site.integer("num_outputs" if site.op == "SliceChannel" else "sections", 0) or 0
-    own_axes(call, axis)
-    where = parts or site.integers("indices")[1:]
-    pieces = np.split(columns.places(shape), where, axis)
-    return [columns.moved(call.node(), piece) for piece in pieces]
-
-
-def slices(call: Call) -> Sequence[Node]:
-    site, where = call.site, columns.places(call.values[0].shape)
-    begins, steps = (dict(enumerate(site.slots(name))) for name in ("begin", "step"))
-    if site.op == "slice_axis":
-        begins = {site.axis("axis", 0): begins.get(0)}
-    for axis, (before, extent) in enumerate(zip(where.shape, call.out)):
-        step = steps.get(axis) or 1
-        begin = begins.get(axis)
-        if begin is None:
-            begin = 0 if step > 0 else before - 1
-        if (begin, step, extent) != (0, 1, before):
-            own_axes(call, axis)
-            where = where.take(begin % before + step * np.arange(extent), axis)
-    return moved(call, where)
-
-
-def concat(call: Call) -> Sequence[Node]:
-    name, default = ("axis", 0) if call.site.op == "stack" else ("dim", 1)
-    axis = call.site.integer(name, default)
-    axis = call.site.positive(default if axis is None else axis, len(call.out))
-    require(axis > 0 or not any(value.rows for value in call.values), "it moves rows")
-    arrays, start = [], 0
-    for value in call.values:
-        arrays.append(columns.places(value.shape) + start)
-        start += arrays[-1].size
-    join = np.stack if call.site.op == "stack" else np.concatenate
-    every = call.build.join(call.node(k) for k in range(len(call.values)))
-    return [columns.moved(every, join(arrays, axis))]
-
-
-def broadcast(call: Call) -> Sequence[Node]:
-    return [call.wide()]
-
-
 # Products.
 
 
@@ -355,128 +187,6 @@ def batch_dot(call: Call) -> Sequence[Node]:
     return [call.build.dot(call.node(), call.node(1), how)]
 
 
-# Along columns.
-
-
-def reduction(call: Call, x: Node, mean: bool = False, top: bool = False) -> Node:
-    shape, axes = call.values[0].shape, reduced_axes(call.site)
-    require(0 not in axes or not call.values[0].rows, "it reduces rows")
-    found = columns.reduced(x, shape, axes, top)
-    return found / prod(shape[axis] for axis in axes) if mean else found
-
-
-def norm(call: Call) -> Sequence[Node]:
-    x = call.node()
-    if call.site.integer("ord", 2) == 1:
-        return [reduction(call, call.build.function("abs", x))]
-    return [call.build.function("sqrt", reduction(call, x * x))]
-
-
-def l2_normalization(call: Call) -> Sequence[Node]:
-    shape, x = call.values[0].shape, call.node()
-    first = {"instance": 1, "channel": 1, "spatial": 2}[call.site.attrs.get("mode", "instance")]
-    last = 2 if call.site.attrs.get("mode") == "channel" else len(shape)
-    kept = (*shape[:first], *(1,) * (last - first), *shape[last:])
-    total = columns.reduced(x * x, shape, range(first, last)) + call.number("eps", 1e-10)
-    return [x / columns.broadcast(call.build.function("sqrt", total), kept, shape)]
-
-
-def arange_like(call: Call) -> Sequence[Node]:
-    shape, dtype, axis = call.values[0].shape, call.values[0].dtype, call.site.axis("axis", 0)
-    require(axis > 0 or not call.values[0].rows, "it counts rows")
-    require(dtype in DTYPES and call.site.integer("repeat", 1) == 1, "it repeats numbers")
-    ramp = call.build.ramp(0, shape[axis], dtype)
-    start, step = (call.number(name, default) for name, default in (("start", 0), ("step", 1)))
-    return [ramp * step + start]
-
-
-@dataclass(frozen=True)
-class Along:
-    """The columns of the first input along the axis that an operator is about."""
-
-    call: Call
-    shape: Shape
-    axis: int
-
-    @property
-    def kept(self) -> Shape:
-        """What an array has that is broadcast along the axis."""
-        return (*self.shape[: self.axis], 1, *self.shape[self.axis + 1 :])
-
-    def spread(self, x: Node) -> Node:
-        """Repeat elements along the axis."""
-        return columns.broadcast(x, self.kept, self.shape)
-
-    def total(self, x: Node, top: bool = False) -> Node:
-        """Return sums, or largest elements."""
-        return columns.reduced(x, self.shape, [self.axis], top)
-
-    def are_at(self, places: Node) -> Node:
-        """Return one where an element is at the place that is wanted, else zero."""
-        numbers = columns.numbers(places.owner, self.shape, self.axis, places.dtype)
-        return places.owner.function("equal", self.spread(places), numbers)
-
-
-def along(call: Call, default: int = -1) -> Along:
-    """Return columns along the axis that an operator names."""
-    shape, axis = call.values[0].shape, call.site.axis("axis", default)
-    require(axis > 0 or not call.values[0].rows, "it mixes rows")
-    return Along(call, shape, axis)
-
-
-def softmax(call: Call) -> Sequence[Node]:
-    site, build, own, x = call.site, call.build, along(call), call.node()
-    require(not site.flag("use_length"), "rows have lengths")
-    require(site.attrs.get("dtype") in (None, "None", call.values[0].dtype), "dtypes differ")
-    if site.op == "softmin":
-        x = -x
-    # No gradient flows through the largest: it makes no difference.
-    x = x - own.spread(build.function("multiplier", own.total(x, top=True), values=(0,)))
-    temperature = call.number("temperature", single=False)
-    if temperature != 1:
-        x = x / temperature
-    powers = build.function("exp", x)
-    total = own.total(powers)
-    if site.op == "log_softmax":
-        return [x - own.spread(build.function("log", total))]
-    return [powers / own.spread(total)]
-
-
-def layer_norm(call: Call) -> Sequence[Node]:
-    own, x = along(call), call.node()
-    width = own.shape[own.axis]
-    vector = (width, *(1,) * (len(own.shape) - own.axis - 1))
-    gamma, beta = (columns.broadcast(call.node(k), vector, own.shape) for k in (1, 2))
-    centred = x - own.spread(own.total(x) / width)
-    variance = own.total(centred * centred) / width
-    scale = call.build.function("rsqrt", variance + call.number("eps", 1e-5))
-    return [centred * own.spread(scale) * gamma + beta]
-
-
-def pick(call: Call) -> Sequence[Node]:
-    build, own, x = call.build, along(call), call.node()
-    require(call.values[1].rows or not call.values[0].rows, "all rows choose the same")
-    places = build.function("trunc", build.cast(call.node(1, NUMBERS), x.dtype))
-    last = own.shape[own.axis] - 1
-    if call.site.attrs.get("mode", "clip") == "wrap":
-        places = build.function("mod", places, last + 1)
-    else:
-        least = build.function("minimum", places, last)
-        places = build.function("select", build.function("greater", places, 0), least, 0)
-    if x.width == last + 1:
-        return [columns.chosen(x, own.are_at(places))]
-    return [own.total(build.function("select", own.are_at(places), x, 0))]
-
-
-def one_hot(call: Call) -> Sequence[Node]:
-    build, dtype, axis = call.build, call.site.attrs.get("dtype", "float32"), len(call.out) - 1
-    require(dtype in DTYPES, f"{dtype} has no kernels")
-    places = build.function("trunc", build.cast(call.node(dtypes=NUMBERS), dtype))
-    found = Along(call, call.out, axis).are_at(places)
-    on, off = call.number("on_value", 1), call.number("off_value", 0)
-    return [build.function("select", found, build.const(on, found.width, dtype), off)]
-
-
 _ONE = (
     "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp "
     "expm1 fix floor gamma gammaln log log10 log1p log2 logical_not negative radians rcbrt "
@@ -518,29 +228,29 @@ HANDLERS: Dict[str, Handler] = {
     "ones_like": filled(1),
     "where": where,
     "Dropout": dropout,
-    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], unchanged),
-    "reshape_like": unchanged,
-    **dict.fromkeys(["transpose", "SwapAxis"], transpose),
-    "reverse": reverse,
-    "repeat": repeat,
-    "tile": tile,
-    **dict.fromkeys(["SliceChannel", "_split_v2"], split),
-    **dict.fromkeys(["slice", "slice_axis", "slice_like"], slices),
-    **dict.fromkeys(["Concat", "stack"], concat),
-    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], broadcast),
+    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], axes.unchanged),
+    "reshape_like": axes.unchanged,
+    **dict.fromkeys(["transpose", "SwapAxis"], axes.transpose),
+    "reverse": axes.reverse,
+    "repeat": axes.repeat,
+    "tile": axes.tile,
+    **dict.fromkeys(["SliceChannel", "_split_v2"], axes.split),
+    **dict.fromkeys(["slice", "slice_axis", "slice_like"], axes.slices),
+    **dict.fromkeys(["Concat", "stack"], axes.concat),
+    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], axes.broadcast),
     "FullyConnected": dense,
     **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
     "batch_dot": batch_dot,
-    "sum": lambda call: [reduction(call, call.node())],
-    "mean": lambda call: [reduction(call, call.node(), mean=True)],
-    "max": lambda call: [reduction(call, call.node(), top=True)],
-    "min": lambda call: [-reduction(call, -call.node(), top=True)],
-    "norm": norm,
-    "L2Normalization": l2_normalization,
-    "_contrib_arange_like": arange_like,
-    "pick": pick,
-    "one_hot": one_hot,
-    **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
-    "LayerNorm": layer_norm,
+    "sum": lambda call: [axes.reduction(call, call.node())],
+    "mean": lambda call: [axes.reduction(call, call.node(), mean=True)],
+    "max": lambda call: [axes.reduction(call, call.node(), top=True)],
+    "min": lambda call: [-axes.reduction(call, -call.node(), top=True)],
+    "norm": axes.norm,
+    "L2Normalization": axes.l2_normalization,
+    "_contrib_arange_like": axes.arange_like,
+    "pick": axes.pick,
+    "one_hot": axes.one_hot,
+    **dict.fromkeys(["softmax", "log_softmax", "softmin"], axes.softmax),
+    "LayerNorm": axes.layer_norm,
 }

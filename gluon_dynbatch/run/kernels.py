@@ -8,7 +8,7 @@ import numpy as np
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
-from ..kernel.step import Access, Dots, Kernel, Place, Product
+from ..kernel.step import Access, Dots, Kernel, Place, Pointwise, Product
 from ..lower.segment import Segment
 from ..native import executing, pointwise
 
@@ -71,14 +71,8 @@ class _Loader:
         self._numbers: Dict[Union[Slot, Packed], int] = {}
 
     def loaded(self) -> Loaded:
-        steps: List[Any] = [
-            self._product(step)
-            if isinstance(step, Product)
-            else self._dots(step)
-            if isinstance(step, Dots)
-            else self._pointwise(step)
-            for step in self._kernel.steps
-        ]
+        ways = {Product: self._product, Dots: self._dots, Pointwise: self._pointwise}
+        steps: List[Any] = [ways[type(step)](step) for step in self._kernel.steps]
         slots, widths = [], []
         for slot in self._numbers:
             if isinstance(slot, Packed):
