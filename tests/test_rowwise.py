@@ -1,5 +1,7 @@
 """Steps in which each row reads other numbers than the next, against the loop."""
 
+from contextlib import nullcontext
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -76,6 +78,23 @@ def test_numbers_of_rows_are_clipped(kind, dtype):
     samples = [(mx.nd.array(np.array(places[k:]), dtype=kind),) for k in (0, 2, 7, 7)]
     got = check(block, samples)
     assert got[-1].sum() == 3 * sum(len(sample[0]) for sample in samples)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_tables_may_come_from_outside_or_be_computed(computed):
+    block = made(lambda F, x, table: F.take(table, x))
+    numbers = [mx.nd.array(n) for n in ([1, 4], [0], [4, 4, 2])]
+    found = []
+    for batched in (False, True):
+        (table,) = arrays_of(np.random.default_rng(0), (5, 3))
+        with autograd.record(), gdb.batching() if batched else nullcontext() as batch:
+            rows = table * 2 if computed else table
+            results = [block(x, rows) for x in numbers]
+        autograd.backward(results)
+        found.append([array.asnumpy() for array in (*results, table.grad)])
+    assert "by MXNet" not in str(batch.plan)
+    for got, wanted in zip(*found):
+        np.testing.assert_array_equal(got, wanted)
 
 
 def test_numbers_of_rows_wrap_around():

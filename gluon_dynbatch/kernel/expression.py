@@ -82,14 +82,13 @@ class Dot(NamedTuple):
     def gradients(self) -> Tuple[Tuple[bool, Dot], Tuple[bool, Dot]]:
         """Return for either value how the gradient is multiplied, and whether it comes second."""
         count, m, k, n, (left, right), _ = self
-        return (
-            (left, Dot(count, k, n, m, (right, True), 1))
-            if left
-            else (left, Dot(count, m, n, k, (False, not right), 0)),
-            (not right, Dot(count, k, m, n, (not left, False), 1))
-            if not right
-            else (not right, Dot(count, n, m, k, (True, left), 0)),
-        )
+        first = Dot(count, m, n, k, (False, not right), 0)
+        if left:
+            first = Dot(count, k, n, m, (right, True), 1)
+        second = Dot(count, k, m, n, (not left, False), 1)
+        if right:
+            second = Dot(count, n, m, k, (True, left), 0)
+        return (left, first), (not right, second)
 
 
 class Node:
