@@ -65,6 +65,7 @@ setup(
             "ordering",
             "recording",
             "resolving",
+            "rowwise",
             "scheduling",
         )  # fmt: skip
     ]

@@ -12,6 +12,8 @@ from scipy import special
 from gluon_dynbatch.native import pointwise
 
 TYPES = [np.float32, np.float64]
+#: What is loaded only.
+READ = [*TYPES, np.int32, np.int64]
 PI = np.longdouble("3.14159265358979323846264338327950288")
 SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
 
@@ -26,7 +28,7 @@ def instruction_set(request):
 def slot(array):
     """Return what a loop wants to know of an array: a matrix, or a vector that all rows share."""
     pitch = array.strides[0] // array.itemsize if array.ndim > 1 else 0
-    return array.ctypes.data, pitch, TYPES.index(array.dtype)
+    return array.ctypes.data, pitch, READ.index(array.dtype)
 
 
 def apply(name, *operands):
@@ -119,6 +121,7 @@ WIDE_BINARY = {
     "arctan2": np.arctan2,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "greatest": np.maximum,
     "equal": np.equal,
     "not_equal": np.not_equal,
     "greater": np.greater,
@@ -224,11 +227,12 @@ MXNET = {
     "arctan2": lambda a, b: mx.np.arctan2(a.as_np_ndarray(), b.as_np_ndarray()),
     "hypot": mx.nd.broadcast_hypot,
     "copy": mx.nd.identity,
+    "greatest": mx.nd.maximum,
     "select": mx.nd.where,
 }
 # How far off MXNet's results are: of gelu and softrelu left of 0, of digamma near its roots.
 LOOSE = {"gelu": 1e-6, "digamma": 1e-5, "softrelu": 1e-9}
-ELSEWHERE = {"const", "gate"}
+ELSEWHERE = {"const", "ramp", "gate"}
 
 
 def test_specials_are_as_mxnet_gives_them(instruction_set):
@@ -260,6 +264,7 @@ def test_mod_is_mxnets(instruction_set):
 
 EXACT = {
     "const": lambda v: v,
+    "ramp": lambda v: v,
     "copy": lambda v, a: a,
     "negative": lambda v, a: -a,
     "add": lambda v, a, b: a + b,
@@ -279,12 +284,12 @@ def programs(draw):
     reg = st.integers(0, registers - 1)
     slots = []
 
-    def array(vector, how, beside):
+    def array(vector, how, beside, types=TYPES):
         columns = width if how == 0 else 1
         column = draw(st.integers(0, beside))
         extent = column + columns + draw(st.integers(0, beside))
         values = rng.integers(-8, 8, extent if vector else (rows + 1, extent))
-        slots.append(values.astype(draw(st.sampled_from(TYPES))))
+        slots.append(values.astype(draw(st.sampled_from(types))))
         return column
 
     # A dense program has nothing beside its columns and shares no row.
@@ -293,7 +298,7 @@ def programs(draw):
     for r in range(registers):
         how = draw(st.sampled_from(["columns", "spread"])) if beside else "columns"
         how = pointwise.LOADS[how]
-        column = array(draw(st.booleans()) if beside else False, how, beside)
+        column = array(draw(st.booleans()) if beside else False, how, beside, READ)
         loads.append((r, len(slots) - 1, column, how))
     names = draw(st.lists(st.sampled_from(sorted(EXACT)), max_size=6))
     instructions = [
@@ -307,6 +312,7 @@ def programs(draw):
         _, at, column, load_how = draw(st.sampled_from(loads))
         taken = {store[1] for store in stores}
         same = how < 2 and load_how == 0 and slots[at].ndim == 2 and at not in taken
+        same = same and slots[at].dtype in TYPES
         if not (same and draw(st.booleans())):
             column = array(False, 0 if how < 2 else 1, beside)
             at = len(slots) - 1
@@ -326,6 +332,7 @@ def interpret(program, names, slots, rows):
     for name, (_, target, *operands, value, _) in zip(names, instructions):
         arity = pointwise.CODES[name][1]
         result = EXACT[name](value, *(now[r] for r in operands[:arity]))
+        result = result + np.arange(width) if name == "ramp" else result
         now[target] = np.broadcast_to(result, (rows, width))
     for r, at, column, how in stores:
         to = slots[at][:rows]

@@ -11,11 +11,13 @@ from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 from .expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
     PLACED,
     PRODUCT,
+    RAMP,
     READ,
     SPREAD,
     TOP,
@@ -23,10 +25,15 @@ from .expression import (
     Node,
     Slot,
 )
-from .step import Access, Array, Instruction, Place, Pointwise, Product, Step
+from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step
 
 #: Functions that cost no more than reading what they computed.
-CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "gate", "select", "relu"])
+CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "multiplier", "gate", "select", "relu"])
+#: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
+MULTIPLIED = frozenset([PRODUCT, DOT])
+STORED = PLACED - {READ}
+#: What is there before any step.
+GIVEN = frozenset([READ, CONST, RAMP])
 #: Functions that are their argument.
 ALIASES = frozenset(["copy", "multiplier"])
 
@@ -112,7 +119,7 @@ class Compiler:
             self._stored.setdefault(node, place)
             if node.kind == JOIN:
                 for target, piece in self._pieces(place, node):
-                    product = piece.kind == PRODUCT and not self._is_in_memory(piece)
+                    product = piece.kind in MULTIPLIED and not self._is_in_memory(piece)
                     if product and _parts(piece) == 1:
                         self._stored.setdefault(piece, target)
 
@@ -141,23 +148,24 @@ class Compiler:
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
         for node in self._order:
-            if node in self._placed or node.kind in (READ, CONST):
+            if node in self._placed or node.kind in GIVEN:
                 self._time[node] = 0
                 continue
-            if node.kind == PRODUCT:
+            if node.kind in MULTIPLIED:
                 for x in node.args:
                     if not (self._is_in_memory(x) and self._fits(node, x)):
                         self._keep_for(node, x)
                 when = max(self._there(x) for x in node.args) | 1
             else:
                 if node.kind == CAST:
-                    self._keep(node.args[0])
+                    (source,) = node.args
+                    self._keep(source.args[0] if source.kind == SPREAD else source)
                 # What the same loop computes it need not read.
                 together = node.kind == FUNCTION
                 when = max(self._there(x, together) for x in node.args)
                 when += when & 1
             self._time[node] = when
-            if node.kind in (PRODUCT, TOTAL, TOP):
+            if node.kind in STORED:
                 self._keep(node)
 
     def _fits(self, product: Node, x: Node) -> bool:
@@ -176,7 +184,7 @@ class Compiler:
         """Return from when on a value can be read, or used by the loop that computes it."""
         if node in self._placed:
             return 0
-        if node.kind in (PRODUCT, TOTAL, TOP) or (node in self._stored and not together):
+        if node.kind in STORED or (node in self._stored and not together):
             return self._time[node] + 1
         return self._time[node]
 
@@ -190,9 +198,9 @@ class Compiler:
                         needed.setdefault(piece, set()).add(self._when_copied(piece))
         for node in reversed(self._order):
             times = needed.setdefault(node, set())
-            if node in self._placed or node.kind in (READ, CONST):
+            if node in self._placed or node.kind in GIVEN:
                 continue
-            if node in self._stored or node.kind in (PRODUCT, TOTAL, TOP):
+            if node in self._stored or node.kind in STORED:
                 times = {self._time[node]}
             elif node.kind == FUNCTION and len(times) > 1 and not self._is_cheap(node):
                 self._stored[node] = self._work(node)
@@ -204,7 +212,11 @@ class Compiler:
                 needed.setdefault(x, set()).update(times)
 
     def _is_cheap(self, node: Node) -> bool:
-        leaves = all(a.kind in (READ, CONST, PART, SPREAD) or a in self._placed for a in node.args)
+        given, args = GIVEN | {PART, SPREAD}, list(node.args)
+        for k, arg in enumerate(args):
+            while arg.kind == FUNCTION and arg.attrs[0] in ALIASES and arg not in self._placed:
+                arg = args[k] = arg.args[0]
+        leaves = all(a.kind in given or a in self._placed for a in args)
         return leaves and node.attrs[0] in CHEAP
 
     def _emit(self, stores: Sequence[Store]) -> Tuple[Step, ...]:
@@ -218,6 +230,10 @@ class Compiler:
             time = self._time[node]
             if node.kind == PRODUCT:
                 steps.setdefault(time, []).extend(self._products(node, place))
+            elif node.kind == DOT:
+                left, right = map(self.place_of, node.args)
+                made = Dots(left, right, place, node.attrs[0], node.dtype)
+                steps.setdefault(time, []).append(made)
             elif node.kind in (TOTAL, TOP):
                 add(time, place, node.args[0], node.kind)
             else:
@@ -273,8 +289,7 @@ class Compiler:
 
 
 def _parts(product: Node) -> int:
-    weight = product.attrs[0][0]
-    return int(product.width // weight.units)
+    return 1 if product.kind == DOT else int(product.width // product.attrs[0][0].units)
 
 
 class _Loop:
@@ -326,9 +341,9 @@ class _Loop:
         """Give registers to what is read, and to constants."""
         loads, constants = [], []
         for node in order:
-            if node.kind == CONST:
+            if node.kind in (CONST, RAMP):
                 target = self._assign(node)
-                constants.append(Instruction("const", target, (), (float(node.attrs[0]),)))
+                constants.append(Instruction(node.kind, target, (), (float(node.attrs[0]),)))
             elif not self._args(node):
                 source = node.args[0] if self._casts(node) else node
                 loads.append(Access(self._assign(node), *self._compiler.where(source, self._time)))

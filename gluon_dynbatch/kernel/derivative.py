@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from ..modes import FLOATS
 from .expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
     PRODUCT,
     READ,
     SPREAD,
+    TOP,
     TOTAL,
     Expressions,
     Node,
@@ -129,11 +132,20 @@ class Differentiation:
                 self._add(piece, build.part(g, start, piece.width))
                 start += piece.width
         elif node.kind == CAST:
-            self._add(node.args[0], build.cast(g, node.args[0].dtype))
+            if node.args[0].dtype in FLOATS:
+                self._add(node.args[0], build.cast(g, node.args[0].dtype))
         elif node.kind == TOTAL:
             self._add(node.args[0], build.spread(g, node.args[0].width))
+        elif node.kind == TOP:
+            (x,) = node.args
+            largest = build.function("equal", x, build.spread(node, x.width))
+            self._add(x, build.function("gate", build.spread(g, x.width), largest))
         elif node.kind == PRODUCT:
             self._product(node, g)
+        elif node.kind == DOT:
+            for k, (second, how) in enumerate(node.attrs[0].gradients()):
+                pair = (node.args[1 - k], g) if second else (g, node.args[1 - k])
+                self._add(node.args[k], build.dot(*pair, how))
         elif node.kind == FUNCTION:
             self._function(node, g)
 
@@ -141,20 +153,24 @@ class Differentiation:
         weights, biases = node.attrs
         for x, weight in zip(node.args, weights):
             self._matrices.append(MatrixGradient(weight, g, x))
-            self._add(x, self._expressions.product([(g, weight.flipped())]))
+            if not weight.chosen:
+                self._add(x, self._expressions.product([(g, weight.flipped())]))
         parts = node.width // weights[0].units
         self._every += [RowGradient(bias, g, parts) for bias in biases]
 
     def _function(self, node: Node, g: Node) -> None:
         name, _ = node.attrs
         for arg, factor in zip(node.args, FUNCTIONS[name].derivative(node, *node.args)):
-            part = None if arg.kind == CONST else _times(g, factor)
+            part = None if arg.kind == CONST else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)
 
 
-def _times(g: Node, factor: object) -> Optional[Node]:
-    """Multiply a gradient with a derivative: a node or a number; None if that is zero."""
+def _times(g: Node, factor: object, chosen: bool) -> Optional[Node]:
+    """Multiply a gradient with a derivative: a node or a number; None if that is zero.
+
+    Where something else was chosen a gradient is zero whatever it was.
+    """
     if isinstance(factor, Node):
-        return g.owner.function("gate", g, factor)
+        return g.owner.function("gate", *((factor, g) if chosen else (g, factor)))
     return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor  # type: ignore[operator]

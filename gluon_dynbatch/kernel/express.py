@@ -14,9 +14,10 @@ from ..lower.segment import ParameterRows, Segment
 from ..modes import TRAINING
 from ..rules.site import RefuseError, Site
 from ..trace.symbols import VARIABLE, Ref, make_symbol
+from .call import Call, Value
 from .columns import NotExpressed, Shape, require
 from .expression import Expressions, Node, Slot
-from .operators import HANDLERS, Call, Value
+from .operators import HANDLERS
 
 #: Numbers of rows for which shapes are inferred.
 ROWS = (1009, 1013)
@@ -98,7 +99,8 @@ class _Expressing:
                 assert node.width == prod(shape), (op, node, shape)
                 value = Value(node, None, node.dtype, shape, rows, once)
             shared = not rows and any(v.rows for v in call.values)
-            require(not shared, f"operator {op.op} joins rows")
+            counts = op.op == "_contrib_arange_like"
+            require(counts or not shared, f"operator {op.op} joins rows")
             self._values[row, out] = value
 
     def _call(self, row: int, outputs: List[Shape]) -> Call:

@@ -12,11 +12,12 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
-READ, PRODUCT, TOTAL, TOP = "read", "product", "total", "top"
+READ, PRODUCT, DOT, TOTAL, TOP = "read", "product", "dot", "total", "top"
 #: Kinds of nodes that are computed where they are used.
-CONST, FUNCTION, CAST, PART, SPREAD, JOIN = "const", "function", "cast", "part", "spread", "join"
+CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
+PART, SPREAD, JOIN = "part", "spread", "join"
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, TOTAL, TOP])
+PLACED = frozenset([READ, PRODUCT, DOT, TOTAL, TOP])
 
 
 class Slot(NamedTuple):
@@ -34,7 +35,7 @@ class Slot(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """A matrix that all rows are multiplied with."""
+    """A matrix that all rows are multiplied with, or chosen from."""
 
     slot: Slot
     #: As it is stored.
@@ -42,6 +43,9 @@ class Weight(NamedTuple):
     columns: int
     #: Whether rows are multiplied with its transpose, as ``FullyConnected`` does.
     transposed: bool
+    #: Whether a row to be multiplied has a single one, and zeros: it is given as the place of the
+    #: one, a number that is clipped to the rows of the matrix.
+    chosen: bool = False
 
     @property
     def units(self) -> int:
@@ -51,6 +55,8 @@ class Weight(NamedTuple):
     @property
     def inputs(self) -> int:
         """Numbers per row that is multiplied."""
+        if self.chosen:
+            return 1
         return self.columns if self.transposed else self.rows
 
     def flipped(self) -> Weight:
@@ -59,6 +65,30 @@ class Weight(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.slot}{'.T' if self.transposed else ''}"
+
+
+class Dot(NamedTuple):
+    """What of two values of a row is multiplied: some matrices each, m x k and k x n."""
+
+    matrices: int
+    m: int
+    k: int
+    n: int
+    #: Whether those of the first and of the second value are stored the other way round.
+    turned: Tuple[bool, bool]
+    #: A value, 0 or 1, that is a gradient: where a matrix of it is zero, so is the product.
+    gradient: int = -1
+
+    def gradients(self) -> Tuple[Tuple[bool, Dot], Tuple[bool, Dot]]:
+        """Return for either value how the gradient is multiplied, and whether it comes second."""
+        count, m, k, n, (left, right), _ = self
+        first = Dot(count, m, n, k, (False, not right), 0)
+        if left:
+            first = Dot(count, k, n, m, (right, True), 1)
+        second = Dot(count, k, m, n, (not left, False), 1)
+        if right:
+            second = Dot(count, n, m, k, (True, left), 0)
+        return (left, first), (not right, second)
 
 
 class Node:
@@ -152,6 +182,10 @@ class Expressions:
         # As text, so that zeros of either sign and NaN are told apart.
         return self._make(CONST, (), (repr(float(value)),), width, dtype)
 
+    def ramp(self, start: float, width: int, dtype: str) -> Node:
+        """Return a number in the first column, and one more in each next."""
+        return self._make(RAMP, (), (float(start),), width, dtype)
+
     def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Return a function, element by element; numbers are as wide as the other arguments."""
         like = next(a for a in args if isinstance(a, Node))
@@ -217,6 +251,10 @@ class Expressions:
             return self.function(name, *args, values=values)
         if x.kind in (CAST, CONST):
             return self._make(x.kind, args, x.attrs, width, x.dtype)
+        if x.kind == RAMP:
+            first = x.attrs[0] + start
+            make = self.ramp if kind == PART else self.const
+            return make(first, width, x.dtype)
         if x.kind == JOIN:
             return self._part_of_join(x, start, width)
         if x.kind == SPREAD:
@@ -250,7 +288,9 @@ class Expressions:
             return flat[0]
         return self._make(JOIN, flat, (), sum(p.width for p in flat), flat[0].dtype)
 
-    def product(self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Slot] = ()) -> Node:
+    def product(
+        self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Slot] = (), dtype: str = ""
+    ) -> Node:
         """Return the sum of products with matrices, and of biases.
 
         Where a row is several times as wide as a matrix has inputs, each part is multiplied.
@@ -258,7 +298,17 @@ class Expressions:
         x, weight = terms[0]
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
-        return self._make(PRODUCT, [x for x, _ in terms], attrs, width, x.dtype)
+        return self._make(PRODUCT, [x for x, _ in terms], attrs, width, dtype or x.dtype)
+
+    def dot(self, left: Node, right: Node, how: Dot) -> Node:
+        """Return products of matrices that each row has its own of."""
+        if how.n == 1 and how.m != 1:
+            # A column is a row as well; products are made for many columns.
+            turned, gradient = (False, not how.turned[0]), how.gradient
+            gradient = gradient if gradient < 0 else 1 - gradient
+            return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
+        width = how.matrices * how.m * how.n
+        return self._make(DOT, (left, right), (how,), width, left.dtype)
 
     def total(self, x: Node) -> Node:
         """Return the sum of all columns."""
@@ -268,10 +318,10 @@ class Expressions:
         return self._make(TOTAL, (x,), (), 1, x.dtype)
 
     def top(self, x: Node) -> Node:
-        """Return the largest of all columns; taken as a number by derivatives."""
+        """Return the largest of all columns."""
         if x.kind == JOIN:
             first, *others = map(self.top, x.args)
-            return reduce(lambda a, b: self.function("maximum", a, b), others, first)
+            return reduce(lambda a, b: self.function("greatest", a, b), others, first)
         return self._make(TOP, (x,), (), 1, x.dtype)
 
 

@@ -118,6 +118,8 @@ _TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     "mod": lambda y, a, b: (1, -_f("floor", a / b)),
     "hypot": lambda y, a, b: (a / y, b / y),
     "maximum": lambda y, a, b: (_f("greater_equal", a, b), _f("lesser", a, b)),
+    # As MXNet does where a maximum is at several places.
+    "greatest": lambda y, a, b: (_f("equal", a, y), _f("equal", b, y)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
     "arctan2": lambda y, a, b: (b / (a * a + b * b), -(a / (a * a + b * b))),
     **dict.fromkeys(_COMPARE.split(), lambda y, a, b: (0, 0)),

@@ -6,88 +6,13 @@ the result has the elements of the first input as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
-
-from ..rules.axes import reduced_axes
-from ..rules.site import Site
-from . import columns
-from .columns import Shape, require
-from .expression import PRODUCT, Expressions, Node, Slot, Weight
-
-#: Element types that kernels know.
-DTYPES = ("float32", "float64")
-
-
-class Value(NamedTuple):
-    """A value within a segment."""
-
-    #: What it is; None for a variable, which is read only if some function does so.
-    node: Optional[Node]
-    #: The variable whose elements these are, as they are.
-    slot: Optional[Slot]
-    dtype: str
-    #: Axis 0 is counted per row of the launch.
-    shape: Shape
-    #: Whether each row of a launch has its own; else all rows share it.
-    rows: bool
-    #: Whether there is only one reader.
-    once: bool
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operator of a segment."""
-
-    site: Site
-    build: Expressions
-    values: Tuple[Value, ...]
-    training: bool
-
-    @property
-    def out(self) -> Shape:
-        """Shape of the first result."""
-        return self.site.outputs[0]
-
-    def node(self, number: int = 0) -> Node:
-        """Return an input, as it is."""
-        value = self.values[number]
-        require(value.dtype in DTYPES, f"{value.dtype} has no kernels")
-        if value.node is not None:
-            return value.node
-        assert value.slot is not None
-        width = prod(value.shape)
-        return self.build.read(value.slot, width, value.dtype, every=not value.rows)
-
-    def wide(self, number: int = 0) -> Node:
-        """Return an input, broadcast to the shape of the first result."""
-        return columns.broadcast(self.node(number), self.values[number].shape, self.out)
-
-    def matrix(self, number: int) -> Slot:
-        """Return a variable that all rows share."""
-        value = self.values[number]
-        require(value.slot is not None and not value.rows, "a factor is computed")
-        require(value.dtype == self.values[0].dtype, "dtypes differ")
-        assert value.slot is not None
-        return value.slot
-
-    def number(self, name: str, default: float = 1, single: bool = True) -> float:
-        """Read a number, which MXNet keeps in single precision."""
-        text = self.site.attrs.get(name, "None")
-        value = default if text == "None" else float(text)
-        return float(np.float32(value)) if single else value
-
-    def const(self, value: float) -> Node:
-        """Return the same number in all elements of the first result."""
-        return self.build.const(value, prod(self.out), self.values[0].dtype)
-
-
-#: Returns results; None if the result has the elements of the first input.
-Handler = Callable[[Call], Optional[Sequence[Node]]]
-
+from . import axes, columns
+from .call import DTYPES, NUMBERS, Call, Handler
+from .columns import require
+from .expression import PRODUCT, Dot, Node, Weight
 
 # Functions of one element and its partners.
 
@@ -128,7 +53,10 @@ def add(call: Call) -> Sequence[Node]:
         products, others = [], products + others
     if products:
         terms = [pair for p in products for pair in zip(p.args, p.attrs[0])]
-        others.insert(0, build.product(terms, [bias for p in products for bias in p.attrs[1]]))
+        # Biases are added by those that multiply.
+        terms.sort(key=lambda term: term[1].chosen)
+        biases = [bias for p in products for bias in p.attrs[1]]
+        others.insert(0, build.product(terms, biases, products[0].dtype))
     total, *rest = others
     for one in rest:
         total = total + one
@@ -157,7 +85,9 @@ def leaky_relu(call: Call) -> Sequence[Node]:
 def cast(call: Call) -> Optional[Sequence[Node]]:
     dtype = call.site.attrs["dtype"]
     require(dtype in DTYPES, f"{dtype} has no kernels")
-    return None if dtype == call.values[0].dtype else [call.build.cast(call.node(), dtype)]
+    if dtype == call.values[0].dtype:
+        return None
+    return [call.build.cast(call.node(dtypes=NUMBERS), dtype)]
 
 
 def amp_cast(call: Call) -> None:
@@ -199,63 +129,6 @@ def dropout(call: Call) -> None:
     require(not call.training and call.site.attrs.get("mode") != "always", "it draws")
 
 
-# Columns that move.
-
-
-def unchanged(call: Call) -> None:
-    """Leave all elements where they are, in another shape."""
-
-
-def transpose(call: Call) -> None:
-    ndim = len(call.site.inputs[0])
-    if call.site.op == "SwapAxis":
-        order = list(range(ndim))
-        one, other = (call.site.axis(name, 0) for name in ("dim1", "dim2"))
-        order[one], order[other] = other, one
-    else:
-        order = list(call.site.axes("axes") or range(ndim)[::-1])
-    shape, rows = call.values[0].shape, call.values[0].rows
-    moved = [axis for axis in order if shape[axis] != 1 or (rows and axis == 0)]
-    require(moved == sorted(moved), "it moves elements")
-
-
-def split(call: Call) -> Sequence[Node]:
-    site, shape, x = call.site, call.values[0].shape, call.node()
-    axis = site.axis("axis", 1)
-    parts = site.integer("num_outputs" if site.op == "SliceChannel" else "sections", 0) or 0
-    if parts:
-        bounds = [shape[axis] // parts * k for k in range(parts + 1)]
-    else:
-        bounds = [*site.integers("indices"), shape[axis]]
-    return [columns.cut(x, shape, axis, a, b - a) for a, b in zip(bounds, bounds[1:])]
-
-
-def slices(call: Call) -> Sequence[Node]:
-    site, shape, x = call.site, call.values[0].shape, call.node()
-    require(not set(site.slots("step")) - {1, None}, "it leaves elements out")
-    begins = dict(enumerate(site.slots("begin")))
-    if site.op == "slice_axis":
-        begins = {site.axis("axis", 0): begins.get(0)}
-    for axis, extent in enumerate(call.out):
-        begin = begins.get(axis) or 0
-        x = columns.cut(x, shape, axis, begin + shape[axis] if begin < 0 else begin, extent)
-        shape = (*shape[:axis], extent, *shape[axis + 1 :])
-    return [x]
-
-
-def concat(call: Call) -> Sequence[Node]:
-    name, default = ("axis", 0) if call.site.op == "stack" else ("dim", 1)
-    axis = call.site.integer(name, default)
-    axis = call.site.positive(default if axis is None else axis, len(call.out))
-    require(axis > 0 or not any(value.rows for value in call.values), "it moves rows")
-    nodes = [call.node(k) for k in range(len(call.values))]
-    return [columns.joined(nodes, prod(call.out[:axis]))]
-
-
-def broadcast(call: Call) -> Sequence[Node]:
-    return [call.wide()]
-
-
 # Products.
 
 
@@ -266,6 +139,29 @@ def dense(call: Call) -> Sequence[Node]:
     factor = Weight(call.matrix(1), units, inputs, True)
     biases = [call.matrix(k) for k in range(2, len(call.values))]
     return [call.build.product([(call.node(), factor)], biases)]
+
+
+def take(call: Call) -> Sequence[Node]:
+    """Choose rows of a matrix: products with rows of which a single element is one."""
+    site, build = call.site, call.build
+    index, table = (0, 1) if site.op == "Embedding" else (1, 0)
+    mode, shape = site.attrs.get("mode", "clip"), call.values[table].shape
+    dtype = call.values[table].dtype
+    require(dtype in DTYPES, f"{dtype} has no kernels")
+    require(site.op == "Embedding" or site.axis("axis", 0) == 0, "it chooses columns")
+    require(call.values[index].rows, "all rows choose the same")
+    require(mode in ("clip", "wrap"), f"its mode is {mode}")
+    numbers = call.node(index, NUMBERS)
+    if mode == "wrap":
+        numbers = _wrapped(numbers, shape[0])
+    weight = Weight(call.matrix(table, table), shape[0], prod(shape[1:]), False, chosen=True)
+    return [build.product([(numbers, weight)], dtype=dtype)]
+
+
+def _wrapped(numbers: Node, count: int) -> Node:
+    """Return places counted on from the beginning behind the end, as MXNet's mode says."""
+    build = numbers.owner
+    return build.function("mod", build.function("trunc", build.cast(numbers, "float64")), count)
 
 
 def dot(call: Call) -> Sequence[Node]:
@@ -281,60 +177,14 @@ def dot(call: Call) -> Sequence[Node]:
     return [call.build.product([(call.node(), factor)])]
 
 
-# Sums along columns.
-
-
-def reduction(call: Call, x: Node, mean: bool = False) -> Node:
-    shape, axes = call.values[0].shape, reduced_axes(call.site)
-    require(0 not in axes or not call.values[0].rows, "it sums rows")
-    total = columns.summed(x, shape, axes)
-    return total / prod(shape[axis] for axis in axes) if mean else total
-
-
-def norm(call: Call) -> Sequence[Node]:
-    require(call.site.integer("ord", 2) == 2, "this kind has none")
-    x = call.node()
-    return [call.build.function("sqrt", reduction(call, x * x))]
-
-
-def last_axis(call: Call) -> int:
-    """Return how many rows there are along the axis that a row is normalised along."""
-    shape, axis = call.values[0].shape, call.site.axis("axis", -1)
-    require(prod(shape[axis + 1 :]) == 1, "it normalises another axis than the last")
-    return prod(shape[:axis])
-
-
-def softmax(call: Call) -> Sequence[Node]:
-    site, build = call.site, call.build
-    require(not site.flag("use_length"), "rows have lengths")
-    require(site.attrs.get("dtype") in (None, "None", call.values[0].dtype), "dtypes differ")
-    x, found = call.node(), []
-    if site.op == "softmin":
-        x = -x
-    for row in columns.pieces(x, last_axis(call)):
-        row = row - columns.spread(build.top(row), row.width)
-        temperature = call.number("temperature", single=False)
-        if temperature != 1:
-            row = row / temperature
-        powers = build.function("exp", row)
-        total = build.total(powers)
-        if site.op == "log_softmax":
-            found.append(row - columns.spread(build.function("log", total), row.width))
-        else:
-            found.append(powers / columns.spread(total, row.width))
-    return [build.join(found)]
-
-
-def layer_norm(call: Call) -> Sequence[Node]:
-    build, found = call.build, []
-    gamma, beta = call.node(1), call.node(2)
-    for row in columns.pieces(call.node(), last_axis(call)):
-        width = row.width
-        centred = row - columns.spread(build.total(row) / width, width)
-        variance = build.total(centred * centred) / width
-        scale = build.function("rsqrt", variance + call.number("eps", 1e-5))
-        found.append(centred * columns.spread(scale, width) * gamma + beta)
-    return [build.join(found)]
+def batch_dot(call: Call) -> Sequence[Node]:
+    """Multiply matrices of which each row has its own."""
+    site, (left, right) = call.site, call.values
+    require(left.rows and right.rows, "all rows share what is multiplied")
+    turned = site.flag("transpose_a"), site.flag("transpose_b")
+    m, k = left.shape[:-3:-1] if turned[0] else left.shape[-2:]
+    how = Dot(prod(left.shape[:-2]), m, k, call.out[-1], turned)
+    return [call.build.dot(call.node(), call.node(1), how)]
 
 
 _ONE = (
@@ -378,18 +228,29 @@ HANDLERS: Dict[str, Handler] = {
     "ones_like": filled(1),
     "where": where,
     "Dropout": dropout,
-    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], unchanged),
-    "reshape_like": unchanged,
-    **dict.fromkeys(["transpose", "SwapAxis"], transpose),
-    **dict.fromkeys(["SliceChannel", "_split_v2"], split),
-    **dict.fromkeys(["slice", "slice_axis", "slice_like"], slices),
-    **dict.fromkeys(["Concat", "stack"], concat),
-    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], broadcast),
+    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], axes.unchanged),
+    "reshape_like": axes.unchanged,
+    **dict.fromkeys(["transpose", "SwapAxis"], axes.transpose),
+    "reverse": axes.reverse,
+    "repeat": axes.repeat,
+    "tile": axes.tile,
+    **dict.fromkeys(["SliceChannel", "_split_v2"], axes.split),
+    **dict.fromkeys(["slice", "slice_axis", "slice_like"], axes.slices),
+    **dict.fromkeys(["Concat", "stack"], axes.concat),
+    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], axes.broadcast),
     "FullyConnected": dense,
+    **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
-    "sum": lambda call: [reduction(call, call.node())],
-    "mean": lambda call: [reduction(call, call.node(), mean=True)],
-    "norm": norm,
-    **dict.fromkeys(["softmax", "log_softmax", "softmin"], softmax),
-    "LayerNorm": layer_norm,
+    "batch_dot": batch_dot,
+    "sum": lambda call: [axes.reduction(call, call.node())],
+    "mean": lambda call: [axes.reduction(call, call.node(), mean=True)],
+    "max": lambda call: [axes.reduction(call, call.node(), top=True)],
+    "min": lambda call: [-axes.reduction(call, -call.node(), top=True)],
+    "norm": axes.norm,
+    "L2Normalization": axes.l2_normalization,
+    "_contrib_arange_like": axes.arange_like,
+    "pick": axes.pick,
+    "one_hot": axes.one_hot,
+    **dict.fromkeys(["softmax", "log_softmax", "softmin"], axes.softmax),
+    "LayerNorm": axes.layer_norm,
 }

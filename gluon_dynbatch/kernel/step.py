@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 
-from .expression import Slot, Weight
+from .expression import Dot, Slot, Weight
 
 
 class Place(NamedTuple):
@@ -35,8 +35,24 @@ class Product(NamedTuple):
     dtype: str
 
     def __str__(self) -> str:
+        if self.weight.chosen:
+            return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.rows}]"
         bias = f" + {self.bias}" if self.bias else ""
         return f"{self.result} {'+=' if self.adds else '='} {self.rows} x {self.weight}{bias}"
+
+
+class Dots(NamedTuple):
+    """Products of matrices that each row has its own of."""
+
+    left: Place
+    right: Place
+    result: Place
+    how: Dot
+    dtype: str
+
+    def __str__(self) -> str:
+        left, right = (f"{p}{'.T' * t}" for p, t in zip((self.left, self.right), self.how.turned))
+        return f"{self.result} = {left} . {right}"
 
 
 class Access(NamedTuple):
@@ -76,7 +92,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Pointwise]
+Step = Union[Product, Dots, Pointwise]
 
 
 class Array(NamedTuple):
@@ -121,6 +137,8 @@ class Kernel(NamedTuple):
             if isinstance(step, Product):
                 found |= {step.rows.slot, step.weight.slot}
                 found |= {step.bias} if step.bias else set()
+            elif isinstance(step, Dots):
+                found |= {step.left.slot, step.right.slot}
             else:
                 found |= {load.place.slot for load in step.loads}
         found |= {slot for m in self.matrices for slot in (m.gradient.slot, m.rows.slot)}

@@ -16,6 +16,7 @@ from .launching cimport ROWS_AT_ONCE, Kernel, Kernel_, release_kernel, room, run
 from .products cimport (
     packed_elements, run_bias_gradient, run_pack, run_weight_gradient, weight_gradient_scratch,
 )
+from .rowwise cimport add_to_chosen
 
 cdef extern from *:
     """
@@ -32,14 +33,14 @@ cdef extern from "c/team.h" nogil:
     void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
 #: First number of each record of a program.
-LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO = range(6)
+LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO, CHOSEN = range(7)
 
 cdef enum:
-    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO
+    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO, DO_CHOSEN
     #: Operations that are worth another thread, which takes some 20 us to wake up.
     WORTH = 4000000
 
-cdef int64_t *SIZES = [4, 8]
+cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
 cdef struct Program_:
@@ -156,9 +157,9 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 
 
 cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
-    """MATRIX or ROW, type, units, inputs, target (base, offset, elements per row), whether the
-    second of two rows is the gradient, chunks, then per chunk: rows, and gradient and rows, each a
-    base, an offset in bytes and elements per row."""
+    """MATRIX, ROW or CHOSEN, type, units, inputs, target (base, offset, elements per row), whether
+    the second of two rows is the gradient (of CHOSEN the type of places), chunks, then per chunk:
+    rows, and gradient and rows, each a base, an offset in bytes and elements per row."""
     cdef const int64_t *code = split.code
     cdef int64_t work = 0, i
     split.rows, split.piece, split.next = code[2], code[2], 0
@@ -176,7 +177,7 @@ cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
 cdef void run_matrix(
     const int64_t *code, char **bases, char *scratch, int64_t low, int64_t high
 ) noexcept nogil:
-    """Compute some rows of the sum of a MATRIX record, or that of a ROW record."""
+    """Compute some rows of the sum of a MATRIX record, or that of another record."""
     cdef int64_t chunks = code[8], i
     cdef const int64_t *chunk = code + 9
     cdef int64_t *rows = <int64_t *>scratch
@@ -190,7 +191,11 @@ cdef void run_matrix(
         x[i] = bases[chunk[4]] + chunk[5]
         chunk += 7
     target = bases[code[4]] + code[5]
-    if code[0] == DO_ROW:
+    if code[0] == DO_CHOSEN:
+        for i in range(chunks):
+            add_to_chosen(code[1], target, code[2], code[3], rows[i], dy[i], dy_row[i], code[7],
+                          x[i], x_row[i])
+    elif code[0] == DO_ROW:
         run_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
     else:
         run_weight_gradient(

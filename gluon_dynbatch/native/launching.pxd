@@ -3,16 +3,20 @@
 from libc.stdint cimport int32_t, int64_t
 
 from .pointwise cimport gdb_loop
+from .rowwise cimport Dots
 
 cdef enum:
     ROWS_AT_ONCE = 24
 
 
 cdef struct Step:
-    # A product, or a loop.
+    # A product, dots if there are some, or a loop.  If a table has rows, those of the product are
+    # chosen from them.
     bint product, unpacked
+    int64_t table
     int32_t dtype, adds, rows, matrix, result, bias
     int64_t column, result_column, parts, units, inputs
+    Dots dots
     gdb_loop loop
 
 
@@ -43,4 +47,5 @@ cdef void run_block(
 cdef class Kernel:
     cdef Kernel_ *kernel
     cdef add_product(self, Step *step, tuple given)
+    cdef add_dots(self, Dots *dots, tuple given)
     cdef add_loop(self, Step *step, tuple given)

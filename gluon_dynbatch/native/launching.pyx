@@ -7,6 +7,7 @@ from libc.stdlib cimport calloc, free
 
 from .pointwise cimport gdb_access, gdb_instruction, gdb_loop, loop_scratch, run_loop
 from .products cimport run_multiply, run_multiply_few
+from .rowwise cimport Dots, choose_rows, dots_scratch, run_dots
 
 cdef extern from *:
     """
@@ -22,7 +23,7 @@ cdef enum:
     #: What a function of an element takes, in operations of products.
     FUNCTION = 16
 
-cdef int64_t *SIZES = [4, 8]
+cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
 cdef void release_kernel(Kernel_ *kernel) noexcept nogil:
@@ -53,13 +54,14 @@ cdef class Kernel:
     Parameters
     ----------
     slots : list of (int, int)
-        Elements per row (0: one row for all rows of a launch) and type (0 float32, 1 float64).
+        Elements per row (0: one row for all rows of a launch) and type (0 float32, 1 float64,
+        and only read 2 int32, 3 int64).
     widths : list of int
         Elements per row of what may stand in scratch, 0 of what may not.
     steps : list of tuple
-        ("product", dtype, rows, column, matrix, inputs, units, result, column, bias or -1, adds,
-        parts, whether the matrix is not packed but the transpose of its slot) or
-        ("pointwise", dtype, width, registers, loads, instructions, stores).
+        ("product", dtype, rows, column, matrix, rows of a table to choose from, inputs, units,
+        result, column, bias or -1, adds, parts, whether the matrix is not packed but the transpose
+        of its slot), ("dots", what `Dots` has), or ("pointwise", dtype, width, registers, loads, instructions, stores).
     """
 
     def __cinit__(self, list slots, list widths, list steps):
@@ -80,6 +82,9 @@ cdef class Kernel:
         for i, step in enumerate(steps):
             if step[0] == "product":
                 self.add_product(&kernel.steps[i], step)
+            elif step[0] == "dots":
+                self.add_dots(&kernel.steps[i].dots, step)
+                loops = max(loops, dots_scratch(&kernel.steps[i].dots))
             else:
                 self.add_loop(&kernel.steps[i], step)
                 loops = max(loops, loop_scratch(&kernel.steps[i].loop))
@@ -92,9 +97,15 @@ cdef class Kernel:
 
     cdef add_product(self, Step *step, tuple given):
         step.product = True
-        (_, step.dtype, step.rows, step.column, step.matrix, step.inputs, step.units, step.result,
-         step.result_column, step.bias, step.adds, step.parts, step.unpacked) = given
+        (_, step.dtype, step.rows, step.column, step.matrix, step.table, step.inputs, step.units,
+         step.result, step.result_column, step.bias, step.adds, step.parts, step.unpacked) = given
         self.kernel.work += 2 * step.inputs * step.units * step.parts
+
+    cdef add_dots(self, Dots *dots, tuple given):
+        (_, dots.dtype, dots.left, dots.left_column, dots.right, dots.right_column, dots.result,
+         dots.result_column, dots.count, dots.m, dots.k, dots.n, dots.turn_left, dots.turn_right,
+         dots.gradient) = given
+        self.kernel.work += 2 * dots.count * dots.m * dots.k * dots.n
 
     cdef add_loop(self, Step *step, tuple given):
         cdef gdb_loop *loop = &step.loop
@@ -147,6 +158,9 @@ cdef void run_step(
     Kernel_ *kernel, Step *step, char **slots, int64_t rows, char *scratch
 ) noexcept nogil:
     cdef int64_t size = SIZES[step.dtype], a_row, c_row
+    if step.dots.count:
+        run_dots(&step.dots, slots, kernel.pitch, rows, scratch)
+        return
     if not step.product:
         run_loop(&step.loop, slots, kernel.pitch, kernel.dtype, rows, scratch)
         return
@@ -156,7 +170,11 @@ cdef void run_step(
     cdef char *source = slots[step.rows] + step.column * size
     cdef char *target = slots[step.result] + step.result_column * size
     cdef char *bias = NULL if step.bias < 0 else slots[step.bias]
-    if step.unpacked:
+    if step.table:
+        choose_rows(step.dtype, rows, step.parts, step.units, slots[step.matrix], step.table,
+                    kernel.dtype[step.rows], slots[step.rows], kernel.pitch[step.rows], step.column,
+                    target, kernel.pitch[step.result], step.adds)
+    elif step.unpacked:
         run_multiply_few(step.dtype, rows * step.parts, step.units, step.inputs, source, a_row,
                          slots[step.matrix], step.inputs, target, c_row, bias, step.adds)
     else:

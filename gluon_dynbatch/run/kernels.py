@@ -11,11 +11,22 @@ import numpy as np
 from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import SegmentKernels, Wanted, kernels_of
-from ..kernel.step import Access, Array, Kernel, MatrixSum, Place, Product, RowSum
+from ..kernel.step import (
+    Access,
+    Array,
+    Dots,
+    Kernel,
+    MatrixSum,
+    Place,
+    Pointwise,
+    Product,
+    RowSum,
+)
 from ..lower.segment import ParameterRows, Segment
 from ..native import executing, launching, pointwise
 
-DTYPES = {"float32": 0, "float64": 1}
+#: Native code computes with the first two, and reads all.
+DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 _HOW = {"row": 0, "spread": 1, "total": 2, "top": 3}
 
 
@@ -40,7 +51,8 @@ class Sum(NamedTuple):
     slot: Slot
     #: Record, type, rows and columns of the gradient.
     head: Tuple[int, int, int, int]
-    #: Elements from row to row of the gradient, and whether what is read second is a gradient.
+    #: Elements from row to row of the gradient, and whether what is read second is a gradient; of
+    #: rows that are chosen, the type of their places.
     tail: Tuple[int, int]
     #: How many rows one row of a launch has.
     parts: int
@@ -116,10 +128,8 @@ class _Loader:
         self._numbers: Dict[Union[Slot, Packed], int] = {}
 
     def loaded(self) -> Loaded:
-        steps: List[Any] = [
-            self._product(step) if isinstance(step, Product) else self._pointwise(step)
-            for step in self._kernel.steps
-        ]
+        ways = {Product: self._product, Dots: self._dots, Pointwise: self._pointwise}
+        steps: List[Any] = [ways[type(step)](step) for step in self._kernel.steps]
         slots, widths = [], []
         for slot in self._numbers:
             if isinstance(slot, Packed):
@@ -157,6 +167,10 @@ class _Loader:
             self._rows(found.rows, parts, weight.inputs),
         )
         kind = DTYPES[self._kernel.arrays[found.gradient.slot].dtype]
+        if weight.chosen:
+            head = executing.CHOSEN, kind, weight.rows, weight.columns
+            tail = weight.columns, DTYPES[self._kernel.arrays[found.rows.slot].dtype]
+            return Sum(weight.slot, head, tail, parts, read)
         head = executing.MATRIX, kind, weight.rows, weight.columns
         flipped = not weight.transposed
         tail = weight.columns, int(flipped)
@@ -176,13 +190,16 @@ class _Loader:
     def _product(self, step: Product) -> Tuple[Any, ...]:
         weight = step.weight
         unpacked = self._few and weight.transposed
-        packed = Packed(weight._replace(transposed=False), weight.transposed, step.dtype)
+        matrix: Union[Slot, Packed] = weight.slot
+        if not (weight.chosen or unpacked):
+            matrix = Packed(weight._replace(transposed=False), weight.transposed, step.dtype)
         return (
             "product",
             DTYPES[step.dtype],
             self._number(step.rows.slot),
             step.rows.column,
-            self._number(weight.slot if unpacked else packed),
+            self._number(matrix),
+            weight.rows if weight.chosen else 0,
             weight.inputs,
             weight.units,
             self._number(step.result.slot),
@@ -192,6 +209,12 @@ class _Loader:
             step.parts,
             int(unpacked),
         )
+
+    def _dots(self, step: Dots) -> Tuple[Any, ...]:
+        places = step.left, step.right, step.result
+        numbers = [n for place in places for n in (self._number(place.slot), place.column)]
+        count, m, k, n, (left, right), gradient = step.how
+        return ("dots", DTYPES[step.dtype], *numbers, count, m, k, n, left, right, gradient)
 
     def _access(self, access: Access) -> Tuple[int, int, int, int]:
         place: Place = access.place

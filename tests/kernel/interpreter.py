@@ -14,16 +14,20 @@ from gluon_dynbatch.kernel.express import Expressed
 from gluon_dynbatch.kernel.expression import (
     CAST,
     CONST,
+    DOT,
     FUNCTION,
     JOIN,
     PART,
     PRODUCT,
+    RAMP,
     READ,
     SPREAD,
     TOP,
     TOTAL,
+    Dot,
     Node,
     Slot,
+    Weight,
 )
 from gluon_dynbatch.lower.segment import Segment
 from gluon_dynbatch.modes import TRAINING
@@ -66,6 +70,7 @@ NUMPY: Dict[str, Any] = {
     "gamma": special.gamma,
     "gammaln": special.gammaln,
     "digamma": special.digamma,
+    "greatest": np.maximum,
     "rint": _rint,
     "round": _round,
     "fix": np.trunc,
@@ -110,6 +115,8 @@ class Interpreter:
             return self._arrays[slot].reshape(1 if every else self._rows, width)
         if kind == CONST:
             return np.full((1, width), float(attrs[0]))
+        if kind == RAMP:
+            return np.arange(width)[None] + attrs[0]
         if kind == FUNCTION:
             name, values = attrs
             return (NUMPY.get(name) or getattr(np, name))(*args, *values)
@@ -120,6 +127,8 @@ class Interpreter:
             )
         if kind == PRODUCT:
             return self._product(node, args)
+        if kind == DOT:
+            return self._dots(attrs[0], args)
         only = args[0] if args else None
         made = {
             CAST: lambda: only,
@@ -129,17 +138,29 @@ class Interpreter:
         }
         return made[kind]()
 
+    def _dots(self, how: Dot, args: List[np.ndarray]) -> np.ndarray:
+        shapes, pair = [(how.m, how.k), (how.k, how.n)], []
+        for x, shape, turned in zip(args, shapes, how.turned):
+            matrices = x.reshape(self._rows, how.matrices, *(shape[::-1] if turned else shape))
+            pair.append(matrices.swapaxes(2, 3) if turned else matrices)
+        return (pair[0] @ pair[1]).reshape(self._rows, -1)
+
     def _product(self, node: Node, args: List[np.ndarray]) -> np.ndarray:
         total: Any = 0
         weights, biases = node.attrs
         for x, weight in zip(args, weights):
             matrix = self._arrays[weight.slot].reshape(weight.rows, weight.columns)
-            total = total + x.reshape(-1, weight.inputs) @ (
-                matrix.T if weight.transposed else matrix
-            )
+            total = total + multiplied(x, weight) @ (matrix.T if weight.transposed else matrix)
         for bias in biases:
             total = total + self._arrays[bias].reshape(-1)
         return total.reshape(self._rows, -1)
+
+
+def multiplied(x: np.ndarray, weight: Weight) -> np.ndarray:
+    """Return the rows that a matrix is multiplied with."""
+    if weight.chosen:
+        return np.eye(weight.rows)[np.clip(x.reshape(-1).astype(int), 0, weight.rows - 1)]
+    return x.reshape(-1, weight.inputs)
 
 
 class Outcome(NamedTuple):
@@ -169,7 +190,7 @@ def interpret(expressed: Expressed, arrays: Arrays, heads: Sequence[np.ndarray])
         add(slot, run.value(node).reshape(-1, arrays[slot].size).sum(axis=0))
     for weight, gradient, x in found.matrices:
         g = run.value(gradient).reshape(-1, weight.units)
-        outer = run.value(x).reshape(-1, weight.inputs).T @ g
+        outer = multiplied(run.value(x), weight).T @ g
         add(weight.slot, outer.T if weight.transposed else outer)
     return Outcome([run.value(result) for result in expressed.results], gradients)
 

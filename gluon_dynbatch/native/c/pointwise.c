@@ -136,7 +136,7 @@ typedef struct {
     int32_t dtype;
 } matrix;
 
-static inline int64_t size_of(int32_t dtype) { return dtype == GDB_FLOAT64 ? 8 : 4; }
+static inline int64_t size_of(int32_t dtype) { return dtype & 1 ? 8 : 4; }
 
 static inline void copy_bytes(char *to, int64_t to_step, const char *from, int64_t from_step,
                               int64_t rows, int64_t head, int64_t tail, int64_t bytes) {
@@ -175,15 +175,18 @@ static void copy_same(matrix to, matrix from, int64_t rows, int64_t columns) {
         for (int64_t i = 0; i < columns; i++) \
             t[i] assign (D)f[i]; \
     }
+#define EACH_SOURCE(D, assign) \
+    switch (from.dtype) { \
+    case GDB_FLOAT32: EACH_ELEMENT(D, float, assign) break; \
+    case GDB_FLOAT64: EACH_ELEMENT(D, double, assign) break; \
+    case GDB_INT32: EACH_ELEMENT(D, int32_t, assign) break; \
+    default: EACH_ELEMENT(D, int64_t, assign) \
+    }
 #define EACH_PAIR(assign) \
-    if (to.dtype && from.dtype) \
-        EACH_ELEMENT(double, double, assign) \
-    else if (to.dtype) \
-        EACH_ELEMENT(double, float, assign) \
-    else if (from.dtype) \
-        EACH_ELEMENT(float, double, assign) \
+    if (to.dtype) \
+        EACH_SOURCE(double, assign) \
     else \
-        EACH_ELEMENT(float, float, assign)
+        EACH_SOURCE(float, assign)
 
 static void copy(matrix to, matrix from, int64_t rows, int64_t columns) {
     if (to.dtype == from.dtype)
@@ -199,8 +202,10 @@ static void add(matrix to, matrix from, int64_t rows, int64_t columns) {
 }
 
 static double element(matrix from, int64_t row) {
-    const int64_t i = row * from.pitch;
-    return from.dtype ? ((const double *)from.data)[i] : ((const float *)from.data)[i];
+    double number;
+    copy((matrix){(char *)&number, 1, GDB_FLOAT64},
+         (matrix){from.data + row * from.pitch * size_of(from.dtype), 1, from.dtype}, 1, 1);
+    return number;
 }
 
 /* Write an element of each row into all columns of a register. Whole vectors are written: the next
@@ -297,6 +302,9 @@ static int is_dense(const run *r) {
         if (pitch != loop->width || a->column || how > (is_load ? GDB_COLUMNS : GDB_ADD))
             return 0;
     }
+    for (int32_t i = 0; i < loop->n_instructions; i++)
+        if (loop->instructions[i].code == GDB_ramp)
+            return 0;
     return 1;
 }
 
@@ -341,7 +349,7 @@ static void prepare(run *r) {
             continue;
         for (int32_t i = loop->n_instructions - 1; i >= 0; i--)
             if (loop->instructions[i].target == store->reg) {
-                r->direct[i] = s;
+                r->direct[i] = loop->instructions[i].code == GDB_ramp ? -1 : s;
                 break;
             }
     }
@@ -354,8 +362,18 @@ static inline void execute(const run *r, const gdb_instruction *i, void *out, in
         arity > 2 ? r->read[i->c] : NULL, n, i->value, i->value2);
 }
 
+/* Rows are written as whole vectors: the next overwrites what is too much. */
+static void ramp(const run *r, const gdb_instruction *i, char *out, int64_t column, int64_t rows,
+                 int64_t columns) {
+    for (int64_t row = 0; row < rows; row++)
+        r->set->kernels[r->loop->dtype][GDB_ramp](
+            out + row * columns * r->size, NULL, NULL, NULL, columns + VECTOR - 1,
+            i->value + (double)column, 0);
+}
+
 static inline int is_constant(const run *r, const gdb_instruction *i) {
-    return i->code == GDB_const && r->writers[i->target] == 1;
+    return (i->code == GDB_const || (i->code == GDB_ramp && r->width == r->tile_columns))
+        && r->writers[i->target] == 1;
 }
 
 /* Fill the registers that are the same in all tiles. */
@@ -368,9 +386,13 @@ static void fill_constants(const run *r) {
             (load_how(r, load) == GDB_SPREAD ? spread : copy)(
                 to, accessed(r, load, 0, 0), r->tile_rows, r->tile_columns);
         }
-    for (int32_t i = 0; i < loop->n_instructions; i++)
-        if (is_constant(r, &loop->instructions[i]))
-            execute(r, &loop->instructions[i], own(r, loop->instructions[i].target), r->tile);
+    for (int32_t i = 0; i < loop->n_instructions; i++) {
+        char *out = own(r, loop->instructions[i].target);
+        if (is_constant(r, &loop->instructions[i]) && loop->instructions[i].code == GDB_ramp)
+            ramp(r, &loop->instructions[i], out, 0, r->tile_rows, r->tile_columns);
+        else if (is_constant(r, &loop->instructions[i]))
+            execute(r, &loop->instructions[i], out, r->tile);
+    }
 }
 
 /* Whether rows of a register and of a matrix are the same sequence of numbers in memory, and whole
@@ -416,7 +438,10 @@ static void run_instructions(const run *r, int64_t row, int64_t column, int64_t 
             if (in_place(r, to, rows, columns))
                 out = to.data;
         }
-        execute(r, instruction, out, n);
+        if (instruction->code == GDB_ramp)
+            ramp(r, instruction, out, column, rows, columns);
+        else
+            execute(r, instruction, out, n);
         r->read[instruction->target] = out;
     }
 }

@@ -386,6 +386,7 @@ static inline T F(hypot)(T a, T b) {
 #define TRUTH(name, condition) LOOP2(name, (condition) ? C(1.0) : C(0.0))
 
 LOOP0(const, v)
+LOOP0(ramp, v + i)
 LOOP1(copy, a)
 LOOP2(add, a + b)
 LOOP2(sub, a - b)
@@ -442,6 +443,7 @@ LOOP2(power, M(pow)(a, b))
 LOOP2(mod, F(mod)(a, b))
 LOOP2(hypot, F(hypot)(a, b))
 LOOP2(maximum, ((a > b) | (a != a)) ? a : b)
+LOOP2(greatest, ((a > b) | (a != a)) ? a : b)
 LOOP2(minimum, ((a < b) | (a != a)) ? a : b)
 LOOP2(arctan2, M(atan2)(a, b))
 TRUTH(equal, a == b)
@@ -494,25 +496,25 @@ static void F(add_sums)(const void *from, int64_t rows, int64_t columns, double 
             total[row] += x[row * columns + i];
 }
 
-static inline double F(greater)(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
+static inline T F(greater)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
 
 /* NaN is greater than all. */
 static void F(raise_maxima)(const void *from, int64_t rows, int64_t columns, double *greatest) {
     const T *x = from;
-    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
+    const int64_t whole = columns & ~(int64_t)31;
     for (int64_t row = 0; row < rows && whole; row++) {
-        double part[8];
-        for (int k = 0; k < 8; k++)
-            part[k] = greatest[row];
-        for (int64_t i = 0; i < whole; i += 8)
-            for (int k = 0; k < 8; k++)
-                part[k] = F(greater)(x[row * columns + i + k], part[k]);
-        for (int k = 0; k < 8; k++)
-            greatest[row] = F(greater)(part[k], greatest[row]);
+        T part[32];
+        memcpy(part, x + row * columns, sizeof part);
+        for (int64_t i = 32; i < whole; i += 32)
+            F(op_maximum)(part, x + row * columns + i, part, NULL, 32, 0, 0);
+        for (int64_t half = 16; half; half /= 2)
+            for (int64_t k = 0; k < half; k++)
+                part[k] = F(greater)(part[k], part[k + half]);
+        greatest[row] = F(greater)(part[0], (T)greatest[row]);
     }
     for (int64_t i = whole; i < columns; i++)
         for (int64_t row = 0; row < rows; row++)
-            greatest[row] = F(greater)(x[row * columns + i], greatest[row]);
+            greatest[row] = F(greater)(x[row * columns + i], (T)greatest[row]);
 }
 
 #undef T
