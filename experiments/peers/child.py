@@ -7,8 +7,8 @@ standard input, one JSON object a line, and answers each by a line:
 - ``{"do": "check", "work": [[3, 14], ...]}``: from the first parameters, the results for the first
   minibatch (``values``) and the loss of each minibatch when they are trained on one by one
   (``losses``);
-- ``{"do": "time", "kind": ..., "size": ..., "warm": [...], "work": [[...], ...]}``: the seconds
-  that `work` takes, from the first parameters, after the minibatch `warm`, which is not counted.
+- ``{"do": "time", "kind": ..., "warm": [...], "work": [[...], ...]}``: the seconds that `work`
+  takes, from the first parameters, after the minibatch `warm`, which is not counted.
 
 Needs NumPy alone.
 """
@@ -75,12 +75,10 @@ class Peer:
     def check(self, work: List[List[int]]) -> Dict[str, Any]:
         """Answer the request of this name."""
         batches = [[self.samples[i] for i in batch] for batch in work]
-        values = None
-        if self.task.workload == "pairs":
-            values = self.predict(batches[0]).tolist()
+        values = self.predict(batches[0]).tolist()
         return {"values": values, "losses": [self.step(batch) for batch in batches]}
 
-    def time(self, kind: str, size: int, warm: List[int], work: List[List[int]]) -> Dict[str, Any]:
+    def time(self, kind: str, warm: List[int], work: List[List[int]]) -> Dict[str, Any]:
         """Answer the request of this name."""
         run = self.predict if kind == "inference" else self.step
         batches = [[self.samples[i] for i in batch] for batch in work]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,13 @@ class Task(NamedTuple):
     Attributes
     ----------
     workload : str
-        "pairs", "sequences" or "sst".
+        "sick", "tagger" or "sst".
     learning_rate, weight_decay : float
         Of AdaGrad as MXNet has it: ``history += grad ** 2``, then ``weight -= learning_rate *
         (grad / sqrt(history + 1e-7) + weight_decay * weight)``.
-    argv : list of str
-        The options of the benchmark, from which ours makes the workload itself.
     samples : list of dict
-        - pairs: ``words`` and ``heads`` of both sentences, ``target`` over the scores;
-        - sequences: ``words``, ``tags``;
+        - sick: ``words`` and ``heads`` of both sentences, ``target`` over the scores;
+        - tagger: ``words``, ``tags``;
         - sst: ``words``; of all phrases, those within first, ``left`` and ``right`` (numbers of
           phrases, -1 for a word) and ``labels``.
     parameters : dict
@@ -38,12 +36,11 @@ class Task(NamedTuple):
     workload: str
     learning_rate: float
     weight_decay: float
-    argv: List[str]
     samples: List[Sample]
     parameters: Dict[str, np.ndarray]
 
 
-def plain(workload: Any, argv: Sequence[str] = ()) -> Task:
+def plain(workload: Any) -> Task:
     """Turn a workload into plain data."""
     optimizer = workload.trainer.optimizer
     named = workload.model._collect_params_with_prefix().items()
@@ -51,7 +48,6 @@ def plain(workload: Any, argv: Sequence[str] = ()) -> Task:
         workload.name,
         optimizer.learning_rate,
         optimizer.wd,
-        list(argv),
         list(map(_PLAIN[workload.name], workload.samples)),
         {name: parameter.data().asnumpy() for name, parameter in named},
     )
@@ -86,7 +82,7 @@ def _phrases(sample: Any) -> Sample:
     return {"words": words, "left": left, "right": right, "labels": labels}
 
 
-_PLAIN = {"pairs": _pair, "sequences": _tagged, "sst": _phrases}
+_PLAIN = {"sick": _pair, "tagger": _tagged, "sst": _phrases}
 
 
 def write(task: Task, folder: Path) -> None:

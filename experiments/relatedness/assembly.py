@@ -14,8 +14,8 @@ import mxnet as mx
 from mxnet import gluon
 
 from command import UsageError
+from suite.runner import Runner
 from workloads.pairs import relate
-from workloads.runner import Runner
 
 from .checkpoint import Checkpoint
 from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus

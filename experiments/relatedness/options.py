@@ -11,7 +11,7 @@ import mxnet as mx
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, at_least
-from workloads.runner import MODES
+from suite.runner import MODES
 
 KVSTORES = ("none", "local", "device", "dist_sync")
 OUTPUT = Path("runs/relatedness")

@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import gluon
 from tqdm import tqdm
 
-from workloads.runner import Runner, Step
+from suite.runner import Runner, Step
 
 from .checkpoint import Checkpoint, whole_file, write_checkpoint
 from .data import Loader, expected_scores

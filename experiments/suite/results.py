@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar
 
 import gluonnlp
 import mxnet as mx
@@ -59,7 +59,7 @@ class Table(NamedTuple):
     """A table for people."""
 
     title: str
-    columns: Tuple[Column, ...]
+    columns: Sequence[Column]
     rows: List[Tuple[Any, ...]]
 
     def cells(self) -> List[List[str]]:
@@ -115,17 +115,20 @@ def write_json(path: Path, content: Dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, understand: Callable[[Dict[str, Any]], Item]) -> Item:
-    """Read what `write_json` wrote, and turn it into what it stands for.
+def read_json(path: Path) -> Dict[str, Any]:
+    """Read what `write_json` wrote.
 
     Raises
     ------
     ResultsError
-        If the file is not there or holds something else.
+        If the file is not there or holds no JSON object.
     """
     try:
-        return understand(json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ResultsError(f"{path}: not written by this program ({error!r})") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ResultsError(f"{path}: not written by this program")
+    return content

@@ -1,7 +1,5 @@
 """Contests: several ways to run a workload, timed side by side.
 
-The rules are the same in all programs:
-
 - Rounds are interleaved and their order is drawn anew each time, so that all see the same machine.
   All run the same minibatches, new ones in each round, so that plans are made anew as in an epoch;
   a contender that `repeats` runs a few minibatches again and again, whose plans are cached.
@@ -14,6 +12,7 @@ The rules are the same in all programs:
   through them.
 - Before the first round, each contender runs untimed, and one that chooses its settings by
   measuring does so until it has settled.
+- Before all that, each must compute what the loop computes (`agree`).
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ from __future__ import annotations
 import gc
 import random
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
-from baselines.products import TRAINING, BareProducts
 from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
-from workloads.runner import Runner
+from workloads.base import Workload
 
-from .results import Column, Spread, Table, grouped
+from .results import Spread, grouped
+from .runner import Runner
 
 KINDS = ("inference", "training")
 #: Minibatches that a contender repeats at most so that their plans stay in the cache.
@@ -43,7 +43,14 @@ MOST_MINIBATCHES = 64
 QUIET, QUIET_SAMPLES = 6, 96
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
+#: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
+#: are, and how far they may differ.
+COMPARED, STEPS, TOLERANCE = 16, 3, 1e-3
 Work = List[List[Any]]
+
+
+class DiffersError(RuntimeError):
+    """A way that computes something else than the loop, or does not run at all."""
 
 
 class Row(NamedTuple):
@@ -55,13 +62,17 @@ class Row(NamedTuple):
     round : int
     minibatches, samples : int
     rate : float
-        Samples per second; words per second where samples are sentences.
+        Samples per second, or what the workload counts in them.
     ms : float
         Milliseconds of a minibatch of the contest's size.
     recording, analysis, dispatch : float or None
         Parts of these, of the calling thread; None without the library, as all that follow.
     nodes, launches : float or None
         Of a minibatch: what the analyzer grouped, and launches.
+    bound : float or None
+        Fewest launches of any policy for the last minibatch, if that was one flush.
+    arena_mb : float or None
+        Memory for the values of a minibatch.
     cached : int or None
         Flushes whose plan came from the cache.
     setting : str
@@ -81,6 +92,8 @@ class Row(NamedTuple):
     dispatch: Optional[float] = None
     nodes: Optional[float] = None
     launches: Optional[float] = None
+    bound: Optional[float] = None
+    arena_mb: Optional[float] = None
     cached: Optional[int] = None
     setting: str = ""
     trying: bool = False
@@ -137,11 +150,12 @@ class Outcome(NamedTuple):
         spread = self.spread(label, field)
         return None if spread is None else spread.median
 
-    def ratio(self, label: str, other: str) -> Spread:
-        """Summarise the time of one contender as a multiple of another's, round by round."""
-        theirs = {row.round: row.ms for row in self.by_label[other]}
-        ours = (row for row in self.by_label[label] if row.round in theirs)
-        return Spread.of(row.ms / theirs[row.round] for row in ours)
+    def ratio(self, label: str, other: str) -> Optional[Spread]:
+        """Summarise the speed of one contender as a multiple of another's, round by round."""
+        theirs = {row.round: row.ms for row in self.rows if row.label == other}
+        ours = {row.round: row.ms for row in self.rows if row.label == label}
+        shared = [theirs[i] / ours[i] for i in ours if i in theirs]
+        return Spread.of(shared) if shared else None
 
     def as_json(self) -> Dict[str, Any]:
         """Give all figures as JSON takes them."""
@@ -158,73 +172,109 @@ class Outcome(NamedTuple):
 
 
 class Contender:
-    """A way of running minibatches, in a contest.
+    """A way of running the minibatches of a workload, in a contest.
 
     Parameters
     ----------
-    runner : Runner
+    workload : Workload
     label : str
-        For tables and JSON; the runner's mode by default.
+        For tables and JSON.
     most : int, optional
         Samples of a minibatch at most, for what takes the same time per sample whatever the size of
-        the minibatch. It also runs a single minibatch in a turn, if no seconds are asked for.
+        the minibatch.
     repeats : bool
         Whether to run few minibatches, once untimed, so that their plans are in the cache.
-    mixes : bool
-        Whether to shuffle the samples of a turn, as they were drawn by length for another.
+    by_length : bool
+        Whether to deal the samples of a turn out into minibatches of like length.
     """
+
+    #: Whether it chooses settings by measuring, and so has to settle.
+    adapts = False
+    #: For how many steps of training the losses are those of the loop. The first depends on the
+    #: forward pass alone, those after it on gradients and updates.
+    same_steps = STEPS
 
     def __init__(
         self,
-        runner: Runner,
-        label: str = "",
+        workload: Workload,
+        label: str,
         most: Optional[int] = None,
         repeats: bool = False,
-        mixes: bool = False,
+        by_length: bool = False,
     ) -> None:
-        self.runner = runner
-        self.label = label or runner.mode
+        self.workload = workload
+        self.label = label
         self.most = most
         self.repeats = repeats
-        self.mixes = mixes
-        trained = [p for p in runner.trainer._params if p.grad_req != "null"]
-        self._start = [(p, p.data(runner.contexts[0]).copy()) for p in trained]
+        self.by_length = by_length
 
-    @property
-    def adapts(self) -> bool:
-        """Whether it chooses settings by measuring, and so has to settle."""
-        options = self.runner.options
-        chosen = (options.get(name, "auto") for name in ("granularity", "policy"))
-        return self.runner.mode == "dynamic" and "auto" in chosen
-
-    def minibatches(self, count: int, least: float, seconds: Optional[float]) -> int:
+    def minibatches(self, least: float, seconds: float) -> int:
         """Say how many minibatches a turn has, of which one takes at least `least` seconds."""
-        if seconds is None:
-            return 1 if self.most else count
         return max(1, min(MOST_MINIBATCHES, round(seconds / least)))
 
     def portion(self, work: Work, count: int) -> Work:
         """Take from a round's minibatches what this contender runs."""
-        if self.mixes:
-            pool = [sample for batch in work for sample in batch]
-            random.Random(len(pool)).shuffle(pool)
-            ends = np.cumsum([len(batch) for batch in work]).tolist()
-            work = [pool[start:end] for start, end in zip([0, *ends], ends)]
         chosen = [batch[: self.most] for batch in work[:count]]
+        if self.by_length:
+            pool = iter(sorted((s for batch in chosen for s in batch), key=self.workload.amount))
+            chosen = [[next(pool) for _ in batch] for batch in chosen]
         if self.repeats:
             chosen = [chosen[i % min(REPEATED, count)] for i in range(len(chosen))]
         return chosen
 
+    def check(self, work: Work) -> Dict[str, Any]:
+        """Compute results of the first minibatch (``values``) and ``losses`` of training on all."""
+        raise NotImplementedError
+
     def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:
         """Run `warm` untimed, then `work` from the first parameters."""
-        RUNTIME.plans.clear()
-        self.run(kind, work[:REPEATED] if self.repeats else warm)
+        raise NotImplementedError
+
+    def row(self, work: Work, size: int, seconds: float) -> Row:
+        """Put together what is known of a turn; the round is not."""
+        samples = [sample for batch in work for sample in batch]
+        amount = sum(map(self.workload.amount, samples))
+        ms = 1e3 * seconds * size / len(samples)
+        return Row(self.label, 0, len(work), len(samples), amount / seconds, ms)
+
+
+class Local(Contender):
+    """A contender in this process; see `Contender`."""
+
+    def __init__(self, runner: Runner, label: str, **options: Any) -> None:
+        super().__init__(runner.workload, label, **options)
+        self.runner = runner
+        chosen = (runner.options.get(name, "auto") for name in ("granularity", "policy"))
+        self.adapts = runner.mode == "dynamic" and "auto" in chosen
+        trained = [p for p in runner.trainer._params if p.grad_req != "null"]
+        self._start = [(p, p.data(runner.contexts[0]).copy()) for p in trained]
+
+    def reset(self) -> None:
+        """Go back to the first parameters; the optimizer goes on as it is."""
         for parameter, value in self._start:
             parameter.set_data(value)
         mx.nd.waitall()
+
+    def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
+        self.reset()
+        for updater in self.runner.trainer._updaters:
+            updater.states.clear()
+        batched = self.runner.batched
+        values = None
+        if batched is None or hasattr(batched, "score"):
+            values = self.runner.predict(work[0]).asnumpy()
+        losses = [float(self.runner.step(batch).losses.asnumpy().mean()) for batch in work]
+        self.reset()
+        return {"values": values, "losses": losses}
+
+    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+        RUNTIME.plans.clear()
+        self.run(kind, work[:REPEATED] if self.repeats else warm)
+        self.reset()
         started = time.perf_counter()
         reports = self.run(kind, work)
-        return self.row(work, size, time.perf_counter() - started, reports)
+        row = self.row(work, size, time.perf_counter() - started)
+        return self._reported(row, reports, size) if reports else row
 
     def run(self, kind: str, work: Work) -> List[Any]:
         """Run some minibatches to the end; return their reports, if the mode makes any."""
@@ -244,49 +294,65 @@ class Contender:
         mx.nd.waitall()
         return reports
 
-    def row(self, work: Work, size: int, seconds: float, reports: Sequence[Any] = ()) -> Row:
-        """Put together what is known of a turn; the round is not."""
-        samples = [sample for batch in work for sample in batch]
-        # A sentence counts as its words, anything else as one.
-        amount = sum(len(getattr(sample, "words", (None,))) for sample in samples)
-        row = Row(self.label, 0, len(work), len(samples), amount / seconds,
-                  1e3 * seconds * size / len(samples))  # fmt: skip
-        if not reports:
-            return row
+    def _reported(self, row: Row, reports: Sequence[Any], size: int) -> Row:
+        """Add what the library tells of the minibatches of a turn."""
         flushes = [flush for report in reports for flush in report.flushes]
 
-        def each(field: str, more: float = 0) -> float:
-            return (sum(getattr(flush, field) for flush in flushes) + more) * size / len(samples)
+        def each(field: str, share: float = size / row.samples) -> float:
+            return sum(getattr(flush, field) for flush in flushes) * share
+
+        # As many minibatches as there were, and as large as they were, unless they were cut.
+        whole = size / row.samples if self.most else 1 / len(reports)
+        at_once = sum(report.at_once for report in reports)
 
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
+        known = len(reports[-1].flushes) == 1 and self.runner.plan is not None
         return row._replace(
             recording=each("recording_ms"),
             analysis=each("analysis_ms"),
             dispatch=each("dispatch_ms"),
-            nodes=each("units"),
-            launches=each("launches", sum(report.at_once for report in reports)),
+            nodes=each("units", whole),
+            launches=each("launches", whole) + at_once * whole,
+            bound=lower_bound(self.runner.plan.graph.dependencies) if known else None,
+            arena_mb=max((flush.arena_bytes for flush in flushes), default=0) / 2**20,
             cached=sum(flush.cached for flush in flushes),
             setting=max(dict.fromkeys(settings), key=settings.count),
             trying=any(report.trying for report in reports),
         )
 
 
-class Products(Contender):
-    """The matrix products of a model of sentence pairs alone.
+def agree(
+    contenders: Sequence[Contender], loop: Contender, size: int
+) -> Tuple[List[Contender], Dict[str, str]]:
+    """Compare each with the loop on the first samples; return who computes the same, and why not.
 
-    Making the operands is not counted; for training the time counts three times.
+    Values of a minibatch from the first parameters, and losses of `STEPS` steps of training.
     """
+    samples = loop.workload.samples
+    size = max(1, min(size, COMPARED, len(samples) // STEPS))
+    work = [list(samples[i * size : (i + 1) * size]) for i in range(STEPS)]
+    expected = loop.check(work)
+    same, left_out = [], {}
+    for one in contenders:
+        try:
+            _compare(expected if one is loop else one.check(work), expected, one.same_steps)
+        except DiffersError as error:
+            left_out[one.label] = str(error)
+        else:
+            same.append(one)
+    return same, left_out
 
-    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
-        products = [BareProducts(self.runner.workload.model, batch) for batch in work]
-        for _ in range(2):  # the first time does not count
-            mx.nd.waitall()
-            started = time.perf_counter()
-            for product in products:
-                product.run()
-            mx.nd.waitall()
-            seconds = time.perf_counter() - started
-        return self.row(work, size, seconds * (TRAINING if kind == "training" else 1))
+
+def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> None:
+    for what, count in (("values", None), ("losses", steps)):
+        if found[what] is None or expected[what] is None:
+            continue
+        own, theirs = (np.asarray(each[what][:count]) for each in (expected, found))
+        if own.shape != theirs.shape:
+            raise DiffersError(f"its {what} have shape {theirs.shape} instead of {own.shape}")
+        apart = np.abs(theirs - own).max() / np.abs(own).max()
+        if not apart <= TOLERANCE:  # NaN is not
+            raise DiffersError(f"its {what} differ from the loop's by {apart:.1e} of the largest")
 
 
 def contest(
@@ -296,10 +362,8 @@ def contest(
     size: int,
     rounds: int,
     warmup: float = 0.0,
-    seconds: Optional[float] = None,
-    count: int = 1,
+    seconds: float = 0.0,
     seed: int = 1,
-    step: Callable[[str], None] = lambda what: None,
 ) -> Outcome:
     """Time contenders side by side.
 
@@ -312,38 +376,27 @@ def contest(
     size, rounds : int
     warmup : float
         Seconds that each may take to settle; it runs at least once.
-    seconds : float, optional
-        About how long a turn is, at least one minibatch; without it, it has `count` minibatches.
-    count, seed : int
-        `seed` is what the order of turns is drawn from.
-    step : callable
-        Called for each round and once before, with a word on it.
+    seconds : float
+        About how long a turn is, at least one minibatch.
+    seed : int
+        What the order of turns is drawn from.
     """
     STATE.sites.clear()  # a new process would know nothing of the contests before
-    _freeze()
-    name = contenders[0].runner.workload.name
-    what = f"{name}, {kind}, {size}"
+    gc.collect()
+    gc.freeze()
     counts, settling = {}, {}
     for one in contenders:
         settling[one.label], least = _settle(one, kind, size, fresh, warmup)
-        counts[one.label] = one.minibatches(count, least, seconds)
-    step(what)
+        counts[one.label] = one.minibatches(least, seconds)
     rows: List[Row] = []
     for number in range(rounds):
         order = random.Random(f"{seed}, {number}").sample(contenders, len(contenders))
         turns = _run_round(order, counts, kind, size, fresh)
         rows += [row._replace(round=number) for row in turns]
-        step(what)
     gc.unfreeze()
     rank = [one.label for one in contenders]
     rows.sort(key=lambda row: (rank.index(row.label), row.round))
-    return Outcome(name, kind, size, rows, settling)
-
-
-def _freeze() -> None:
-    """Let what has been loaded stay; else each full collection of garbage looks through it."""
-    gc.collect()
-    gc.freeze()
+    return Outcome(contenders[0].workload.name, kind, size, rows, settling)
 
 
 def _run_round(
@@ -376,23 +429,3 @@ def _settle(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]], li
             tried.append(row.ms)
     settled = quiet >= min(enough, len(took))
     return Settling(len(took), settled, len(tried), float(np.mean(tried or 0))), min(took)
-
-
-def speed_table(title: str, outcomes: Sequence[Outcome]) -> Table:
-    """Lay out rates of several kinds side by side, with quartiles and ratios to the first way."""
-    columns = [Column("mode")]
-    for outcome in outcomes:
-        columns += [
-            Column(f"{outcome.kind}/s", ",.0f"),
-            Column("quartiles"),
-            Column("ratio", ".1f"),
-        ]
-    rows = []
-    first = outcomes[0].rows[0].label
-    for label in outcomes[0].by_label:
-        cells: List[Any] = [label]
-        for outcome in outcomes:
-            spread, base = outcome.spread(label), outcome.median(first)
-            cells += [spread.median, spread.quartiles(",.0f"), spread.median / base]
-        rows.append(tuple(cells))
-    return Table(title, tuple(columns), rows)
