@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from tqdm import tqdm
 
 from command import POSITIVE, Parser, UsageError, at_least, listed, run_program
-from relatedness.reading import DataError
+from relatedness.corpora import DataError
 from suite import alone, contest, pictures, tables, ways
 from suite.contest import KINDS, DiffersError
 from suite.remote import PYTHON

@@ -2,7 +2,7 @@
 
 The task and the model are those of Tai, Socher, Manning 2015 (arXiv:1503.00075). Pairs come from a
 folder (Stanford's treelstm layout, CoNLL-U, or the text of SICK with parses beside it; see
-`relatedness/formats.py`), or from a small built-in corpus.
+`relatedness/corpora.py`), or from a small built-in corpus.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from relatedness.assembly import (
     read_pairs,
 )
 from relatedness.checkpoint import CheckpointError, read_checkpoint
-from relatedness.data import SPLITS, DataError, encode, unknown_words
+from relatedness.corpora import SPLITS, DataError
+from relatedness.data import encode, unknown_words
 from relatedness.metrics import Metrics
 from relatedness.options import OUTPUT, add_options, batching_options
 from relatedness.training import DivergedError, Training, evaluate

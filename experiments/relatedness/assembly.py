@@ -18,11 +18,17 @@ from suite.runner import Runner
 from workloads.pairs import relate
 
 from .checkpoint import Checkpoint
-from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
+from .corpora import (
+    BUILT_IN,
+    SPLITS,
+    DataError,
+    load_conllu_pairs,
+    load_corpus,
+    read_lines,
+)
 from .data import Loader, Sample, build_vocab, encode, read_vectors
 from .model import RelatednessModel
 from .options import batching_options
-from .reading import DataError, split_lines
 from .training import seed_everything
 from .trees import Corpus, Pair
 
@@ -69,7 +75,7 @@ def read_input(args: argparse.Namespace) -> List[Pair]:
     path, lines = args.input, None
     if str(path) == "-":
         path = Path("<stdin>")
-        lines = split_lines(sys.stdin.buffer.read(), path)
+        lines = read_lines(path, sys.stdin.buffer.read())
     return _usable(load_conllu_pairs(path, lines, args.on_bad_sample), args.limit, path)[""]
 
 

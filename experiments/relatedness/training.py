@@ -19,12 +19,11 @@ from tqdm import tqdm
 
 from suite.runner import Runner, Step
 
-from .checkpoint import Checkpoint, whole_file, write_checkpoint
+from .checkpoint import Checkpoint, CheckpointError, whole_file, write_checkpoint
 from .data import Loader, expected_scores
 from .interruption import Interruption
 from .learning_curve import draw_learning_curve
 from .metrics import Metrics, measure
-from .progress import CheckpointError
 from .steps import StepLog, read_steps
 
 #: What a checkpoint of a run holds beside its settings.

@@ -23,7 +23,7 @@ import numpy as np
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
-from relatedness.reading import DataError, read_lines
+from relatedness.corpora import DataError, read_lines
 
 Read = TypeVar("Read")
 #: Packages that models are in.

@@ -16,7 +16,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from relatedness.reading import DataError
+from relatedness.corpora import DataError
 
 from .base import Workload, labelling
 

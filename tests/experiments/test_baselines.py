@@ -12,9 +12,10 @@ import baselines
 from baselines.levels import divide
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
-from relatedness.data import CLASSES, Sample, build_vocab, encode, load_corpus, target_distribution
+from relatedness.corpora import load_corpus
+from relatedness.data import Sample, build_vocab, encode, target_distribution
 from relatedness.model import RelatednessModel
-from relatedness.trees import Tree
+from relatedness.trees import CLASSES, Tree
 from suite.runner import MODES, Runner
 from workloads import sequences
 from workloads.pairs import relate

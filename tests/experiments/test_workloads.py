@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from relatedness.data import DataError
+from relatedness.corpora import DataError
 from workloads import lattice, modules, parser, phrases, reads, sequences, trees
 from workloads.base import WorkloadError
 from workloads.registry import WORKLOADS, make
