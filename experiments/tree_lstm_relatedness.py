@@ -141,9 +141,10 @@ def run_demo(args: argparse.Namespace) -> None:
     print(batch.report)
     print("\nThe same model and pairs, three ways:\n")
     size = min(args.pairs, len(run.train.pairs))
-    parts = [assemble(args, {"train": run.train.pairs}) for _ in MODES]
+    samples = encode(run.train.pairs, run.train.vocab, args.ctx[0])
     contenders = [
-        Local(make_runner(args, own, mode, "train"), mode) for own, mode in zip(parts, MODES)
+        Local(make_runner(args, assemble(args, {"": run.train.pairs}), mode, samples), mode)
+        for mode in MODES
     ]
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:

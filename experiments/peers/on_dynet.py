@@ -18,8 +18,7 @@ import dynet as dy  # noqa: E402
 
 from relatedness.trees import Tree  # noqa: E402
 
-from .child import Minibatch, Peer  # noqa: E402
-from .task import Sample, Task  # noqa: E402
+from .child import Minibatch, Peer, Sample, Task  # noqa: E402
 
 #: What MXNet's AdaGrad adds to the history of gradients.
 EPSILON = 1e-7
@@ -174,7 +173,6 @@ class Tagger(Labels):
     same_steps = 1
 
     def __init__(self, task: Task) -> None:
-        self.task = task
         parameters = dict(task.parameters)
         for side in SIDES:
             parameters[f"{side}.bias"] = parameters.pop(f"{side}.i2h_bias") + parameters.pop(
@@ -183,7 +181,7 @@ class Tagger(Labels):
         super().__init__(task._replace(parameters=parameters))
 
     def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        return sample["words"], sample["tags"]
+        return sample["words"], sample["labels"]
 
     def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:
         """States h of the words of a sentence, in the order they are read."""

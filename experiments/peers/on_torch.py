@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from baselines.levels import divide, steps_up
 from relatedness.trees import Tree
 
-from .child import Minibatch, Peer
-from .task import Sample, Task
+from .child import Minibatch, Peer, Sample, Task
 
 #: What MXNet's AdaGrad adds to the history of gradients.
 EPSILON = 1e-7
@@ -184,7 +183,7 @@ class Tagger(Labels):
                     setattr(self.lstm, f"{kind}_{theirs}_{suffix}", own)
 
     def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        return torch.tensor(sample["words"]), np.array(sample["tags"])
+        return torch.tensor(sample["words"]), np.array(sample["labels"])
 
     def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
         words = [sample[0] for sample in batch]

@@ -14,9 +14,8 @@ from torch.nn import functional
 
 from relatedness.trees import Tree
 
-from .child import Minibatch
+from .child import Minibatch, Task
 from .on_torch import PairsPeer, Tensor
-from .task import Task
 
 # torchfold 0.1.0 names a class that PyTorch has since renamed; all else it uses is still there.
 torchfold.torchfold.torch = SimpleNamespace(

@@ -1,6 +1,6 @@
 """Contenders in processes of their own, with one thread for each library; all wait for each other.
 
-What a peer computes in, and the requests that it answers, are in `peers.child`.
+What runs in such a process, and what it is asked, is in `peers.child`.
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
+import mxnet as mx
+
+from peers.child import Sample, Task
 from workloads.base import Workload
 
 from .contest import Contender, DiffersError, Row, Work
@@ -38,6 +42,38 @@ PEERS: Dict[str, Dict[str, str]] = {
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
+def plain(workload: Workload) -> Task:
+    """Turn a workload into plain data."""
+    optimizer = workload.trainer.optimizer
+    named = workload.model._collect_params_with_prefix().items()
+    parameters = {name: parameter.data().asnumpy() for name, parameter in named}
+    samples = list(map(_plain, workload.samples))
+    return Task(optimizer.learning_rate, optimizer.wd, samples, parameters)
+
+
+def _plain(sample: Any) -> Sample:
+    if hasattr(sample, "target"):
+        return {
+            "words": [sample.tokens_a.asnumpy().tolist(), sample.tokens_b.asnumpy().tolist()],
+            "heads": [list(sample.tree_a.heads), list(sample.tree_b.heads)],
+            "target": sample.target.asnumpy()[0].tolist(),
+        }
+    words, *shape, labels = sample
+    found = {"words": words.asnumpy().tolist(), "labels": labels.asnumpy().astype(int).tolist()}
+    if shape:
+        found["left"], found["right"] = map(list, zip(*_phrases(shape[0], [])))
+    return found
+
+
+def _phrases(shape: Any, found: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """List the parts of all phrases, those within first."""
+    parts = (-1, -1)
+    if not isinstance(shape, int):
+        parts = tuple(len(_phrases(part, found)) - 1 for part in shape)
+    found.append(parts)
+    return found
+
+
 class Remote(Contender):
     """A peer on a workload, in a process of its own.
 
@@ -46,8 +82,6 @@ class Remote(Contender):
     name : str
         Of the peer.
     workload : Workload
-    folder : pathlib.Path
-        Holds the task that was made of the workload.
     python : pathlib.Path
         Runs the peer.
 
@@ -62,16 +96,18 @@ class Remote(Contender):
         If it does not start, or later, does not answer.
     """
 
-    def __init__(self, name: str, workload: Workload, folder: Path, python: Path) -> None:
+    def __init__(self, name: str, workload: Workload, python: Path) -> None:
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
+        task = plain(workload)
+        mx.nd.waitall()  # a fork that meets a pending backward pass would never return
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
         path = str(Path(__file__).resolve().parents[1])
         try:
             self._process = subprocess.Popen(
-                [str(python), "-m", "peers.child", PEERS[name][workload.name], str(folder)],
+                [str(python), "-m", "peers.child", PEERS[name][workload.name]],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
             )  # fmt: skip
         except OSError as error:
             self._said.close()
@@ -79,29 +115,27 @@ class Remote(Contender):
                 f"{python} does not run ({error.strerror}); see make peers"
             ) from None
         try:
-            self.greeting = self._answer()
+            self.greeting = self._answer(tuple(task))
         except BaseException:
             self.close()
             raise
         self.same_steps = self.greeting["same_steps"]
 
     def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
-        return self._ask(do="check", work=self._numbered(work))
+        return self._answer(("check", [self._numbered(work)]))
 
     def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
         first, *batches = self._numbered([*(warm or [[]]), *work])
-        seconds = self._ask(do="time", kind=kind, warm=first, work=batches)["seconds"]
-        return self.row(work, size, seconds)
+        return self.row(work, size, self._answer(("time", [kind, first, batches])))
 
     def _numbered(self, work: Work) -> List[List[int]]:
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
-    def _ask(self, **request: Any) -> Dict[str, Any]:
+    def _answer(self, request: Any) -> Any:
+        """Send a request, and wait for its answer."""
         with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the error
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> Dict[str, Any]:
+            self._process.stdin.write(pickle.dumps(request))
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()

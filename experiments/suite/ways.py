@@ -19,17 +19,13 @@ for all other systems.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from contextlib import ExitStack
 from itertools import product
-from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
-from peers import task as tasks
 from workloads.registry import make
 
 from .contest import Contender, DiffersError, Local, agree
@@ -148,7 +144,6 @@ class Cast:
         self.made: Dict[str, Contender] = {}
         self.left_out: Dict[str, str] = {}
         self.versions: Dict[str, str] = {}
-        self._folder: Optional[Path] = None
 
     def gather(self, ways: Sequence[str], size: int) -> List[Contender]:
         """Give the contenders of these ways; leave out who does not compute what the loop does."""
@@ -199,11 +194,7 @@ class Cast:
     def _remote(self, name: str) -> Optional[Remote]:
         if self.workload.name not in PEERS[name]:
             return None
-        if self._folder is None:
-            self._folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-            tasks.write(tasks.plain(self.workload), self._folder)
-        mx.nd.waitall()  # a fork that meets a pending backward pass would never return
-        remote = Remote(name, self.workload, self._folder, self.args.peers_python)
+        remote = Remote(name, self.workload, self.args.peers_python)
         self.stack.callback(remote.close)
         self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
         return remote

@@ -1,6 +1,7 @@
 """Other systems: their files and requests, with a peer that is made up."""
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 import benchmark as program
-from peers import task
 from suite import remote, ways
 from suite.contest import DiffersError, Local
 from suite.runner import Runner
@@ -41,8 +41,8 @@ class Fake(Peer):
         self.log.append(["predict", [self.samples.index(s) for s in batch]])
     def reset(self):
         self.log.append(["reset", []])
-    def time(self, **request):
-        answer = super().time(**request)
+    def time(self, *request):
+        answer = super().time(*request)
         with open(self.file, "a") as file:
             file.write(json.dumps([request, self.log]) + "\\n")
         self.log.clear()
@@ -72,12 +72,11 @@ def fakes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workload", ["sick", "tagger", "sst"])
-def test_a_task_is_the_workload_in_plain_data(tmp_path, workload):
+def test_a_task_is_the_workload_in_plain_data(workload):
     args = program.parse(TINY)
     made = make(workload, args, **args.sizes)
-    task.write(task.plain(made), tmp_path)
-    read = task.read(tmp_path)
-    assert (read.workload, len(read.samples)) == (workload, 12)
+    read = pickle.loads(pickle.dumps(remote.plain(made)))
+    assert len(read.samples) == 12
     assert (read.learning_rate, read.weight_decay) == (0.05, 1e-4 if workload == "sick" else 0)
     parameters = made.model.collect_params().values()
     assert len(read.parameters) == len(parameters)
@@ -93,7 +92,7 @@ def test_a_task_is_the_workload_in_plain_data(tmp_path, workload):
         elif workload == "tagger":
             assert plain == {
                 "words": list(sample.words.asnumpy()),
-                "tags": list(sample.tags.asnumpy()),
+                "labels": list(sample.tags.asnumpy()),
             }
         else:
             assert shape_of(plain) == sample.shape
@@ -125,31 +124,31 @@ def test_all_run_the_same_minibatches_and_who_differs_is_left_out(tmp_path, fake
         assert labels == ["gdb:block:depth"] * 2 + ["dynet"] * 2
         assert len({(row["minibatches"], row["samples"]) for row in outcome["rows"]}) == 1
     for request, log in map(json.loads, Path(f"{fakes}.asked").read_text().splitlines()):
-        what = "predict" if request["kind"] == "inference" else "step"
-        warm = [[what, request["warm"]]] if request["warm"] else []
-        assert log == [*warm, ["reset", []], *([what, batch] for batch in request["work"])]
+        kind, first, work = request
+        what = "predict" if kind == "inference" else "step"
+        warm = [[what, first]] if first else []
+        assert log == [*warm, ["reset", []], *([what, batch] for batch in work)]
 
 
-def test_a_peer_that_ends_at_work_is_an_error_of_one_line(tmp_path, fakes):
+def test_a_peer_that_ends_at_work_is_an_error_of_one_line(fakes):
     fakes.write_text("{}")
     args = program.parse(TINY)
     made = make("sick", args, **args.sizes)
-    task.write(task.plain(made), tmp_path)
-    one = remote.Remote("dynet", made, tmp_path, Path(sys.executable))
+    one = remote.Remote("dynet", made, Path(sys.executable))
     try:
         row = one.time("inference", [made.samples[:3], made.samples[3:6]], 3)
         assert (row.label, row.minibatches, row.samples) == ("dynet", 2, 6)
-        with pytest.raises(DiffersError, match="^KeyError: "):
-            one._ask(do="nothing")
-        with pytest.raises(DiffersError, match="^KeyError: "):
+        with pytest.raises(DiffersError, match="^AttributeError: "):
+            one._answer(("nothing", []))
+        with pytest.raises(DiffersError, match="^AttributeError: "):
             one.check([])
     finally:
         one.close()
 
 
-def test_a_missing_environment_is_told(tmp_path):
+def test_a_missing_environment_is_told():
     args = program.parse(TINY)
     made = make("sick", args, **args.sizes)
     with pytest.raises(DiffersError, match="nowhere/python does not run .*make peers"):
-        remote.Remote("dgl", made, tmp_path, Path("nowhere/python"))
+        remote.Remote("dgl", made, Path("nowhere/python"))
     assert set(ways.GROUPS["peers"]) == set(remote.PEERS)
