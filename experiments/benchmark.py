@@ -18,6 +18,7 @@ from command import POSITIVE, Parser, UsageError, at_least, listed, run_program
 from relatedness.corpora import DataError
 from suite import alone, contest, pictures, tables, ways
 from suite.contest import KINDS, DiffersError
+from suite.outcome import Outcome
 from suite.remote import PYTHON
 from suite.results import ResultsError, environment, read_json, write_json
 from suite.tables import Measured
@@ -68,7 +69,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, An
             write_json(args.output / "benchmark.json", content)
 
 
-def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) -> contest.Outcome:
+def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) -> Outcome:
     contenders = cast.gather(args.ways, size)
     if not contenders:
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())

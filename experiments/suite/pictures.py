@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from .contest import Outcome
+from .outcome import Outcome
 from .results import grouped
 from .tables import CACHED, Measured
 from .ways import CURVES

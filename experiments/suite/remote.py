@@ -19,7 +19,8 @@ import mxnet as mx
 from peers.child import Sample, Task
 from workloads.base import Workload
 
-from .contest import Contender, DiffersError, Row, Work
+from .contest import Contender, DiffersError, Work
+from .outcome import Row
 
 #: Environment that `make peers` builds.
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"

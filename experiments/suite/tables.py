@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from .contest import Outcome
+from .outcome import Outcome
 from .results import Column, Table, grouped
 
 #: A column for each of these, how many times as fast as it a way is.

@@ -11,7 +11,8 @@ import pytest
 
 import benchmark as program
 from suite import contest, pictures, results, tables, ways
-from suite.contest import KINDS, Contender, Local, Outcome, Row, Settling
+from suite.contest import KINDS, Contender, Local
+from suite.outcome import Outcome, Row, Settling
 from suite.runner import Runner
 from workloads import sequences
 
