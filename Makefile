@@ -27,9 +27,9 @@ FUZZ_SEED ?=
 # Other systems to compare with, in an environment of their own; see `peers` below.
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
-PEERS_OPTIONS ?= --batch-sizes 32,256
+PEERS_OPTIONS ?=
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
-BENCH_OPTIONS ?= --rounds 3 --warmup 10
+BENCH_OPTIONS ?=
 
 .PHONY: help demo test lint bench peers fuzz clean
 
@@ -53,12 +53,13 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/benchmark.py --alone-minibatches 30 $(BENCH_OPTIONS)
+	$(BIN)/python experiments/benchmark.py --rounds 3 --warmup 10 --loop-samples 8 \
+	  --alone-minibatches 30 $(BENCH_OPTIONS)
 
 # Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".
 peers: $(NATIVE) $(PEERS_STAMP)
 	$(BIN)/python experiments/benchmark.py --workloads sick,tagger,sst --ways gdb,peers \
-	  --output runs/peers $(PEERS_OPTIONS)
+	  --batch-sizes 32,256 --output runs/peers $(PEERS_OPTIONS)
 
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))

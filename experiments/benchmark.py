@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -25,7 +26,7 @@ from suite.tables import Measured
 from workloads.base import WorkloadError
 from workloads.registry import FOLDERS, WORKLOADS
 
-#: Ways that are run if no others are asked for, and those whose memory --alone tells.
+#: Ways that are run if no others are asked for, and those whose memory is compared.
 DEFAULT = ("imperative", "hybridized", "hand", "gdb")
 ALONE = ("hand", "gdb")
 _SECONDS = at_least(float, 0)
@@ -59,11 +60,10 @@ def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, An
                         bar.set_postfix_str(f"{name}, {kind}, {size}")
                         found.outcomes.append(_contest(cast, args, kind, size))
                         bar.update()
-                for way in ALONE if args.alone_minibatches else ():
-                    if way in cast.made:
-                        for kind in args.kinds:
-                            figures = alone.measure_in_process(argv, name, way, kind)
-                            found.alone.setdefault(kind, {})[way] = figures
+                if args.alone_minibatches and all(way in cast.made for way in ALONE):
+                    for kind, way in product(args.kinds, ALONE):
+                        figures = alone.measure_in_process(argv, name, way, kind)
+                        found.alone.setdefault(kind, {})[way] = figures
             content["workloads"][name] = found.as_json()
             print(*found.texts(), sep="\n", flush=True)
             write_json(args.output / "benchmark.json", content)
@@ -143,8 +143,8 @@ def make_parser(quick: bool = False) -> argparse.ArgumentParser:
         ("--limit", "first N samples of every workload"),
         ("--embedding-size", "of the inputs (default: each model's own)"),
         ("--hidden", "of the states (default: each model's own)"),
-        ("--alone-minibatches", "tell memory and first minibatch of processes that run one way and "
-         "nothing else for N minibatches"),
+        ("--alone-minibatches", "tell memory and first minibatch of processes that run gdb or hand "
+         "and nothing else, for N minibatches"),
     ):  # fmt: skip
         add(option, type=POSITIVE, metavar="N", help=text)
     add("--quick", action="store_true", help="some minutes: one batch size, short rounds")
