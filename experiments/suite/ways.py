@@ -19,13 +19,15 @@ for all other systems.
 from __future__ import annotations
 
 import argparse
+import re
 from contextlib import ExitStack
 from itertools import product
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.schedule import POLICIES
 from workloads.registry import make
 
 from .contest import Contender, DiffersError, Local, agree
@@ -33,7 +35,6 @@ from .remote import PEERS, Remote
 from .runner import Runner
 
 GRANULARITIES = ("operator", "block", "graph")
-POLICIES = ("depth", "agenda", "search")
 #: The loops over samples, which take the same time per sample whatever the size of a minibatch.
 LOOPS = ("imperative", "hybridized")
 LOCAL = (*LOOPS, "hand", "gdb")
@@ -55,55 +56,30 @@ CURVE = "curve"
 CURVES, LEAST, MOST = ("operator", "block"), 1 / 8, 64
 
 
-class Setting(NamedTuple):
-    """A fixed setting, as a way's name has it."""
+#: Granularity, policy, and limit in milliseconds or visits, as a way's name has them.
+SETTING = re.compile(
+    rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::(?:([0-9.]+)ms|([0-9]+)|{CACHED}))?"
+)
 
-    granularity: str
-    policy: str
-    limit: str = ""
 
-    @classmethod
-    def of(cls, name: str) -> Setting:
-        """Read a name.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
-        _, granularity, policy, *limit = name.split(":")
-        found = cls(granularity, policy, *limit)
-        number = found.limit[:-2] if found.limit.endswith("ms") else found.limit
-        if granularity not in GRANULARITIES or policy not in POLICIES:
-            raise ValueError(f"{name!r} names no granularity or no policy")
-        if number not in ("", CACHED):
-            float(number)
-        return found
-
-    @property
-    def options(self) -> Dict[str, Any]:
-        """Options of `gluon_dynbatch.batching`."""
-        budget: Any = None
-        if self.limit.endswith("ms"):
-            budget = float(self.limit[:-2])
-        elif self.limit.isdigit():
-            budget = gdb.Budget(visits=int(self.limit))
-        return {"granularity": self.granularity, "policy": self.policy, "analysis_budget": budget}
+def options_of(name: str) -> Dict[str, Any]:
+    """Give the options of `gluon_dynbatch.batching` for one of our own ways."""
+    match = SETTING.fullmatch(name)
+    if match is None:  # all on auto
+        return {}
+    granularity, policy, ms, visits = match.groups()
+    budget = gdb.Budget(visits=int(visits)) if visits else float(ms) if ms else None
+    return {"granularity": granularity, "policy": policy, "analysis_budget": budget}
 
 
 def read_ways(text: str) -> List[str]:
     """Read names with commas between; a group becomes its members, but for `curve`."""
     found: Dict[str, None] = {}
     for name in map(str.strip, text.split(",")):
-        members = GROUPS.get(name, (name,))
-        try:
-            known = name in (*LOCAL, *PEERS, *GROUPS, CURVE) or Setting.of(name)
-        except (ValueError, TypeError):
-            known = False
-        if not known:
+        if name not in (*LOCAL, *PEERS, *GROUPS, CURVE) and not SETTING.fullmatch(name):
             every = ", ".join((*LOCAL, "gdb:GRANULARITY:POLICY[:LIMIT]", *PEERS, *GROUPS, CURVE))
             raise argparse.ArgumentTypeError(f"{name!r} is none of {every}")
-        found.update(dict.fromkeys(members))
+        found.update(dict.fromkeys(GROUPS.get(name, (name,))))
     return list(found)
 
 
@@ -177,8 +153,7 @@ class Cast:
         if name in PEERS:
             return self._remote(name)
         if name.startswith("gdb"):
-            setting = Setting.of(name) if ":" in name else None
-            runner = Runner(self.workload, options=setting.options if setting else None)
+            runner = Runner(self.workload, options=options_of(name))
             most = self.args.loop_samples if name == ONE_BY_ONE else None
             return Local(runner, name, most=most, repeats=name.endswith(CACHED))
         mode = name if name in LOOPS else BY_HAND.get(self.workload.name)
@@ -203,7 +178,7 @@ class Cast:
         """Name the ways of the curve, which count a minibatch's nodes first."""
         batch = next(self.workload.minibatches(size, self.args.seed))
         pilots = [
-            Local(Runner(self.workload, options=Setting(each, "depth").options), each)
+            Local(Runner(self.workload, options=options_of(f"gdb:{each}:depth")), each)
             for each in CURVES
         ]
         nodes = [pilot.time("inference", [batch], size).nodes for pilot in pilots]

@@ -159,11 +159,12 @@ def test_minibatches_are_cut_for_loops_and_sorted_by_length_for_padding():
 
 
 def test_names_of_ways_are_settings():
-    assert ways.Setting.of("gdb:block:depth").options == {
+    assert ways.options_of("gdb:block:depth") == {
         "granularity": "block", "policy": "depth", "analysis_budget": None,
     }  # fmt: skip
-    budgets = [ways.Setting.of(f"gdb:graph:search:{limit}").options["analysis_budget"]
+    budgets = [ways.options_of(f"gdb:graph:search:{limit}")["analysis_budget"]
                for limit in ("2.5ms", "70", "cached")]  # fmt: skip
+    assert ways.options_of("gdb") == {}
     assert budgets[0] == 2.5 and budgets[1].visits == 70 and budgets[2] is None
     found = ways.read_ways("hand,settings,gdb,curve")
     assert found[0] == "hand" and found[-2:] == ["gdb", "curve"]
@@ -355,8 +356,8 @@ def test_a_file_with_something_else_is_named(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments",
     [("--batch-sizes", "0"), ("--kinds", "walking"), ("--points", "1"), ("--workloads", "trees"),
-     ("--ways", "gdb:sample:depth"), ("--ways", "gdb:block"), ("--ways", "gdb:block:depth:soon"),
-     ("--ways", "tensorflow")],
+     *(("--ways", way) for way in ("gdb:sample:depth", "gdb:block", "gdb:block:depth:soon",
+                                   "gdb:block:depth:1e3", "tensorflow"))],
 )  # fmt: skip
 def test_wrong_options_are_refused(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
