@@ -118,7 +118,8 @@ def show(output: Path, found: Dict[str, Measured]) -> None:
     texts = [text for each in found.values() for text in each.texts()]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")
-    print("pictures:", *(path.name for path in pictures.draw(found, output)))
+    drawn = [path.name for path in pictures.draw(found, output)]
+    print("pictures:", ", ".join(drawn) or "none")
 
 
 def make_parser(quick: bool = False) -> argparse.ArgumentParser:

@@ -130,7 +130,7 @@ def curves(outcome: Outcome) -> Iterator[List[Point]]:
 def budget(title: str, outcomes: Sequence[Outcome]) -> Figure:
     """Draw the time of a minibatch against its analysis budget, for one batch size."""
     figure = new_figure(
-        6.6 * len(outcomes), 5.6, f"What the analysis of a minibatch may cost: {title}",
+        7 * len(outcomes), 5.8, f"Time against the analysis budget: {title}",
         f"minibatches of {outcomes[0].batch_size}, plans made anew; median and quartiles",
     )  # fmt: skip
     grid = figure.subplots(1, len(outcomes), squeeze=False)[0]
@@ -139,8 +139,8 @@ def budget(title: str, outcomes: Sequence[Outcome]) -> Figure:
         axes.set_title(outcome.kind, fontsize=11)
     grid[0].set_ylabel("total time of a minibatch, ms (log scale)")
     figure.supxlabel(
-        "○ lowest point    ★ what “auto” took    dotted: as many visits as there are nodes, which "
-        "group all of them by depth; beyond, agenda and search", fontsize=9,
+        "○ lowest point    ★ what “auto” took    dotted: as many visits as there are nodes,\n"
+        "which group all of them by depth; beyond, agenda and search", fontsize=9,
     )  # fmt: skip
     return figure
 

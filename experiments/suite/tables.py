@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .outcome import Outcome
-from .results import Column, Table, grouped
+from .results import Table, grouped
 
 #: A column for each of these, how many times as fast as it a way is.
 LOOPS = ("imperative", "hybridized")
@@ -76,10 +76,10 @@ def speeds(title: str, outcomes: Sequence[Outcome]) -> Table:
     """Lay out rates by batch size, with ratios and quartiles at the last of them."""
     last = outcomes[-1]
     bases = [label for label in LOOPS if label in last.by_label]
-    columns = [
-        Column("way"), *(Column(str(each.batch_size), ",.0f") for each in outcomes),
-        Column("quartiles"), *(Column(f"x {label}", ",.2f") for label in bases),
-    ]  # fmt: skip
+    columns = {
+        "way": "s", **{str(each.batch_size): ",.0f" for each in outcomes},
+        "quartiles": "s", **{f"x {label}": ",.2f" for label in bases},
+    }  # fmt: skip
     rows = []
     for label in dict.fromkeys(row.label for each in outcomes for row in each.rows):
         spread = last.spread(label)
@@ -93,29 +93,27 @@ def speeds(title: str, outcomes: Sequence[Outcome]) -> Table:
 
 def parts(outcomes: Sequence[Outcome]) -> Table:
     """Lay out launches, parts of the time and memory of all that the library ran."""
-    fields = ("nodes", "launches", "bound")
-    phases = ("recording", "analysis", "dispatch", "running", "ms", "arena_mb")
-    columns = [
-        Column("kind"), Column("batch", "d"), Column("way"),
-        *(Column(name, ",.0f") for name in ("nodes", "launches", "lower bound")),
-        *(Column(f"{name}, ms", ",.1f") for name in (*phases[:4], "all")),
-        Column("arena, MB", ",.1f"), Column("ran"),
-    ]  # fmt: skip
+    fields = {"nodes": "nodes", "launches": "launches", "lower bound": "bound"}
+    phases = {f"{name}, ms": name for name in ("recording", "analysis", "dispatch", "running")}
+    phases = {**phases, "all, ms": "ms", "arena, MB": "arena_mb"}
+    columns = {
+        "kind": "s", "batch": "d", "way": "s", **dict.fromkeys(fields, ",.0f"),
+        **dict.fromkeys(phases, ",.1f"), "ran": "s",
+    }  # fmt: skip
     rows = []
     for each in outcomes:
         for label, own in each.by_label.items():
             if own[0].launches is not None:
-                figures = [each.median(label, field) for field in (*fields, *phases)]
+                names = (*fields.values(), *phases.values())
+                figures = [each.median(label, name) for name in names]
                 rows.append((each.kind, each.batch_size, label, *figures, own[-1].setting))
     return Table("Launches, and where the time of a minibatch goes", columns, rows)
 
 
 def memory(alone: Dict[str, Alone]) -> Table:
     """Lay out what fresh processes told."""
-    columns = (
-        Column("way"), Column("kind"), Column("batch", "d"), Column("first minibatch, s", ".2f"),
-        Column("peak memory, MB", ",.0f"), Column("before, MB", ",.0f"),
-    )  # fmt: skip
+    columns = {"way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
+               "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
     rows = [
         (way, kind, *(row[name] for name in ("size", "first_seconds", "peak_mb", "start_mb")))
         for kind, ways in alone.items()
@@ -126,7 +124,7 @@ def memory(alone: Dict[str, Alone]) -> Table:
 
 #: "auto" may take so much longer than the best fixed setting, than the best one by depth, and than
 #: the plain loop.
-AUTO_BARS = (1.10, 1.05, 1.10)
+AUTO_BARS = {"best": 1.10, "best by depth": 1.05, "hybridized": 1.10}
 
 
 def settings(found: Dict[str, Measured]) -> Optional[Table]:
@@ -135,14 +133,9 @@ def settings(found: Dict[str, Measured]) -> Optional[Table]:
     Which is the best is told from every other round, and the ratio from those between, so that
     a setting that was lucky does not count twice. None if no run has two fixed settings.
     """
-    columns = (
-        Column("workload"), Column("kind"), Column("batch", "d"), Column("auto chose"),
-        Column("best setting"), *(
-            Column(f"auto / {name} (bar {bar:.2f})", ".2f")
-            for name, bar in zip(("best", "best by depth", "hybridized"), AUTO_BARS)
-        ),
-        Column("scopes tried"), Column("lost", ".0%"),
-    )  # fmt: skip
+    ratios = {f"auto / {name} (bar {bar:.2f})": ".2f" for name, bar in AUTO_BARS.items()}
+    columns = {"workload": "s", "kind": "s", "batch": "d", "auto chose": "s", "best setting": "s",
+               **ratios, "scopes tried": "s", "lost": ".0%"}  # fmt: skip
     rows = [
         (name, outcome.kind, outcome.batch_size, *row)
         for name, measured in found.items()
@@ -269,8 +262,8 @@ BARS = (
 
 def bars(found: Dict[str, Measured]) -> Table:
     """Hold what was measured against the bars of its workloads."""
-    columns = (Column("workload"), Column("kind"), Column("batch"), Column("figure"),
-               Column("bar"), Column("reached", ".2f"), Column("met?"))  # fmt: skip
+    columns = dict.fromkeys(("workload", "kind", "batch", "figure", "bar", "reached", "met?"), "s")
+    columns["reached"] = ".2f"
     rows = []
     for bar in BARS:
         if bar.workload in found:

@@ -262,7 +262,7 @@ def test_every_kind_of_bar_has_its_figure():
 def test_a_table_can_be_read_back_from_its_markdown():
     table = results.Table(
         "Title",
-        (results.Column("name"), results.Column("ms", ",.1f"), results.Column("n", "d")),
+        {"name": "s", "ms": ",.1f", "n": "d"},
         [("a|b", 1234.56, 3), ("c", None, 4)],
     )
     title, _, heading, rule, *rows = table.markdown().splitlines()

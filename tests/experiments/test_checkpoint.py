@@ -20,7 +20,7 @@ from relatedness.checkpoint import CheckpointError, packed, read_checkpoint, wri
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1", "--granularity", "block", "--policy", "depth",
         "--analysis-budget", "none"]  # fmt: skip
-DAMAGES = 200
+DAMAGES = 100
 
 
 def make(optimizer, dtype="float32", **options):
