@@ -26,9 +26,10 @@ from suite.tables import Measured
 from workloads.base import WorkloadError
 from workloads.registry import FOLDERS, WORKLOADS
 
-#: Ways that are run if no others are asked for, and those whose memory is compared.
+#: Ways that are run if no others are asked for, and those whose memory is compared, for
+#: minibatches of so many samples at most.
 DEFAULT = ("imperative", "hybridized", "hand", "gdb")
-ALONE = ("hand", "gdb")
+ALONE, MOST_ALONE = ("hand", "gdb"), 256
 _SECONDS = at_least(float, 0)
 #: Option, type, default, default with --quick (too short and too noisy to tell anybody), help.
 OPTIONS = (
@@ -80,8 +81,8 @@ def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) ->
 
 
 def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:
-    return args.batch_sizes or ([WORKLOADS[name].sizes[-1]] if args.quick else
-                                WORKLOADS[name].sizes)  # fmt: skip
+    own = WORKLOADS[name].sizes
+    return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
 
 
 def measure_alone(args: argparse.Namespace) -> None:
@@ -90,9 +91,9 @@ def measure_alone(args: argparse.Namespace) -> None:
     (name,) = args.workloads
     with ExitStack() as stack:
         contender = ways.Cast(name, args, stack).make(way)
-        figures = alone.measure(
-            contender, kind, _batch_sizes(args, name)[-1], args.alone_minibatches, args.seed
-        )
+        sizes = _batch_sizes(args, name)
+        size = max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
+        figures = alone.measure(contender, kind, size, args.alone_minibatches, args.seed)
     write_json(Path(file), figures)
 
 

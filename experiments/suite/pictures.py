@@ -130,7 +130,7 @@ def curves(outcome: Outcome) -> Iterator[List[Point]]:
 def budget(title: str, outcomes: Sequence[Outcome]) -> Figure:
     """Draw the time of a minibatch against its analysis budget, for one batch size."""
     figure = new_figure(
-        7 * len(outcomes), 5.8, f"Time against the analysis budget: {title}",
+        7 * len(outcomes), 5.8, f"Analysis budget: {title}",
         f"minibatches of {outcomes[0].batch_size}, plans made anew; median and quartiles",
     )  # fmt: skip
     grid = figure.subplots(1, len(outcomes), squeeze=False)[0]
