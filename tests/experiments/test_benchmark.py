@@ -285,7 +285,8 @@ def test_points_of_a_curve_are_found_by_granularity():
 # The program
 
 
-def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
+def test_the_program_writes_figures_tables_and_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(Path(program.__file__).parents[1]))
     settings = "gdb:block:depth,gdb:operator:depth"
     argv = [*TINY, "--workloads", "sick,reads", "--ways", f"hybridized,hand,gdb,{settings}",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
