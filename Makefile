@@ -27,7 +27,9 @@ FUZZ_SEED ?=
 # Other systems to compare with, in an environment of their own; see `peers` below.
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
-PEERS_OPTIONS ?= --warmup 20
+PEERS_OPTIONS ?=
+# Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
+BENCH_OPTIONS ?=
 
 .PHONY: help demo test lint bench peers fuzz clean
 
@@ -35,7 +37,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  speed, memory and costs against the bars, one and two threads (half an hour)"
+	@echo "make bench  every workload in every way, against the bars (a quarter of an hour)"
 	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make clean  remove the environment and everything built"
@@ -51,12 +53,13 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/benchmark.py --threads 1,2 --batch-sizes 1,8,64,256,1024 \
-	  --warmup 20 --json runs/benchmark.json --picture runs/benchmark.png
+	$(BIN)/python experiments/benchmark.py --rounds 3 --warmup 10 --loop-samples 8 \
+	  --alone-minibatches 30 $(BENCH_OPTIONS)
 
 # Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".
 peers: $(NATIVE) $(PEERS_STAMP)
-	$(BIN)/python experiments/benchmark.py --peers --json runs/peers.json $(PEERS_OPTIONS)
+	$(BIN)/python experiments/benchmark.py --workloads sick,tagger,sst --ways gdb,peers \
+	  --batch-sizes 32,256 --output runs/peers $(PEERS_OPTIONS)
 
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))

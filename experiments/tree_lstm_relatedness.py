@@ -1,8 +1,8 @@
-"""Child-sum Tree-LSTM on sentence relatedness: train, evaluate, predict, benchmark, demo.
+"""Child-sum Tree-LSTM on sentence relatedness: train, evaluate, predict, demo.
 
 The task and the model are those of Tai, Socher, Manning 2015 (arXiv:1503.00075). Pairs come from a
 folder (Stanford's treelstm layout, CoNLL-U, or the text of SICK with parses beside it; see
-`relatedness/formats.py`), or from a small built-in corpus.
+`relatedness/corpora.py`), or from a small built-in corpus.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from relatedness.assembly import (
     read_pairs,
 )
 from relatedness.checkpoint import CheckpointError, read_checkpoint
-from relatedness.data import SPLITS, DataError, encode, unknown_words
+from relatedness.corpora import SPLITS, DataError
+from relatedness.data import encode, unknown_words
 from relatedness.metrics import Metrics
 from relatedness.options import OUTPUT, add_options, batching_options
 from relatedness.training import DivergedError, Training, evaluate
 from relatedness.trees import Pair
-from speed.contenders import make_runners
-from timing.contest import KINDS, Contender, contest, speed_table
-from timing.results import environment, write_json
+from suite.contest import KINDS, Local, contest
+from suite.tables import speeds
 
-#: What the verb benchmark compares.
+#: What the demo compares.
 MODES = ("imperative", "hybridized", "dynamic")
 
 
@@ -127,27 +127,6 @@ def run_predict(args: argparse.Namespace) -> None:
         file.flush()
 
 
-def run_benchmark(args: argparse.Namespace) -> None:
-    """Time the modes side by side; print the table, write JSON if asked to."""
-    checkpoint = read_checkpoint(args.checkpoint) if args.checkpoint is not None else None
-    contenders = list(map(Contender, make_runners(args, read_pairs(args), MODES, checkpoint)))
-    workload = contenders[-1].runner.workload
-    samples = workload.samples[: args.pairs]
-    count, size = len(samples), min(args.batch_size, len(samples))
-    fresh = workload._replace(samples=samples).minibatches(size, args.seed)
-    outcomes = [
-        contest(contenders, fresh, kind, size, args.rounds, args.warmup, count=count // size)
-        for kind in KINDS
-    ]
-    title = f"{count} pairs in minibatches of {size}, median of {args.rounds} interleaved rounds"
-    print(speed_table(title, outcomes).markdown())
-    if args.json is not None:
-        settings = {name: value for name, value in vars(args).items() if name != "run"}
-        results = [outcome.as_json() for outcome in outcomes]
-        content = {"environment": environment(), "settings": settings, "outcomes": results}
-        write_json(args.json, content)
-
-
 def run_demo(args: argparse.Namespace) -> None:
     """Train on the built-in corpus, show what one flush did, compare the speeds."""
     run = train(args, overwrite=True)
@@ -160,9 +139,17 @@ def run_demo(args: argparse.Namespace) -> None:
         for sample in samples:
             runner.workload.score(sample)
     print(batch.report)
-    print("\nThe same model and pairs, three ways:")
-    args.batch_size = args.pairs
-    run_benchmark(args)
+    print("\nThe same model and pairs, three ways:\n")
+    size = min(args.pairs, len(run.train.pairs))
+    samples = encode(run.train.pairs, run.train.vocab, args.ctx[0])
+    contenders = [
+        Local(make_runner(args, assemble(args, {"": run.train.pairs}), mode, samples), mode)
+        for mode in MODES
+    ]
+    fresh = contenders[-1].workload.minibatches(size, args.seed)
+    for kind in KINDS:
+        outcome = contest(contenders, fresh, kind, size, args.rounds, args.warmup)
+        print(speeds(f"pairs per second, {kind}", [outcome]).markdown())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -189,30 +176,16 @@ def make_parser() -> argparse.ArgumentParser:
         help='CoNLL-U with sentences two by two, "-" for standard input, in place of '
         "a split; a comment # pair_id = NAME names a pair",
     )
-    timed = (
-        add("benchmark", run_benchmark, "time the modes side by side", batch_size=256),
-        add(
-            "demo",
-            run_demo,
-            "train on the built-in corpus and compare speeds",
-            output=Path("runs/demo"),
-            epochs=6,
-            lr_decay=1.0,
-            weight_decay=1e-4,
-        ),
-    )
-    # The controller behind "auto" times some twenty flushes before it settles.
-    for verb, pairs, rounds, warmup in zip(timed, (256, 64), (5, 3), (12.0, 4.0)):
-        verb.add_argument("--pairs", type=POSITIVE, default=pairs, metavar="N", help="to time")
-        verb.add_argument("--rounds", type=POSITIVE, default=rounds, metavar="N")
-        verb.add_argument(
-            "--warmup",
-            type=at_least(float, 0),
-            default=warmup,
-            metavar="SECONDS",
-            help=f"untimed running of each mode before the first round (default {warmup:g})",
-        )
-        verb.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    verb = add("demo", run_demo, "train on the built-in corpus and compare speeds",
+               output=Path("runs/demo"), epochs=6, lr_decay=1.0, weight_decay=1e-4)  # fmt: skip
+    for option, kind, default, text in (
+        ("--pairs", POSITIVE, 64, "in a minibatch that is timed"),
+        ("--rounds", POSITIVE, 3, "of all three ways"),
+        # "auto" times some twenty flushes before it settles.
+        ("--warmup", at_least(float, 0), 4.0, "seconds that each runs untimed before"),
+    ):
+        text = f"{text} (default {default})"
+        verb.add_argument(option, type=kind, default=default, metavar="N", help=text)
     return parser
 
 

@@ -1,5 +1,5 @@
-"""Other ways to run the relatedness model, on the same parameters, to measure the library against.
+"""Models batched by hand, on the same parameters, to measure the library against.
 
-`manual` is the model batched by hand; `fold` batches calls by depth as the paper's prototype does.
-Neither uses gluon_dynbatch; both differentiate with MXNet's own tape.
+`manual` is the model of sentence pairs, `padded` the tagger. Neither uses gluon_dynbatch; both
+differentiate with MXNet's own tape.
 """

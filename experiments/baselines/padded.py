@@ -1,9 +1,8 @@
 """The tagger on padded minibatches of sentences of like length, with MXNet's fused LSTM layer.
 
-What is usually done for sequences: sentences are dealt into buckets by length, those of a
-minibatch come from one bucket and are padded to the longest, and one launch reads all of them in
-both directions. It computes what the tagger computes sentence by sentence, although the fused
-layer knows nothing of lengths on a CPU:
+What is usually done for sequences: minibatches are made of sentences of like length, padded to the
+longest, and one launch reads all of them in both directions. It computes what the tagger computes
+sentence by sentence, although the fused layer knows nothing of lengths on a CPU:
 
 - Backwards, it reads the padding before the words. The vector of the padding has a dimension of
   its own that shuts the input gate, so that states stay zero until the first word comes. The
@@ -13,11 +12,11 @@ layer knows nothing of lengths on a CPU:
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Sequence
+from typing import Any, List, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluonnlp.data import ExpWidthBucket, FixedBucketSampler, batchify
+from gluonnlp.data import batchify
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
@@ -27,11 +26,10 @@ from workloads.sequences import TaggedSample, Tagger
 NDArray = mx.nd.NDArray
 #: Added to the input gate at the padding; its sigmoid is zero in float32.
 SHUT = -1000.0
-BUCKETS = 20
 
 
 class PaddedTagger(gluon.HybridBlock):
-    """The model and its loss for a padded minibatch; starts from the parameters of a `Tagger`."""
+    """The model for a padded minibatch; starts from the parameters of a `Tagger`."""
 
     def __init__(self, tagger: Tagger) -> None:
         super().__init__()
@@ -64,23 +62,17 @@ class PaddedTagger(gluon.HybridBlock):
         self.score.weight.set_data(tagger.score.weight.data())
         self.score.bias.set_data(tagger.score.bias.data())
 
-    def hybrid_forward(self, F: Any, words: Any, tags: Any, lengths: Any) -> Any:
-        """Mean loss of the words of each sentence.
-
-        Parameters
-        ----------
-        words, tags
-            Shape (N, T); words are padded with `padding`, tags with anything.
-        lengths
-            Shape (N,).
-
-        Returns
-        -------
-        Shape (N,).
-        """
+    def hybrid_forward(self, F: Any, words: Any) -> Any:
+        """Score all tags for words, shape (N, T), padded with `padding`. Shape (T, N, tags)."""
         vectors = self.embedding(F.transpose(words))  # (T, N, embedding_size + 1)
-        scores = F.log_softmax(self.score(self.lstm(vectors)))  # (T, N, tags)
-        losses = -F.pick(scores, F.transpose(tags))  # (T, N)
+        return self.score(self.lstm(vectors))
+
+
+class MaskedLoss(gluon.HybridBlock):
+    """Mean loss of the words of each sentence, shape (N,), whatever the padding says."""
+
+    def hybrid_forward(self, F: Any, scores: Any, tags: Any, lengths: Any) -> Any:  # noqa: D102
+        losses = -F.pick(F.log_softmax(scores), F.transpose(tags))  # (T, N)
         masked = F.SequenceMask(losses, lengths, use_sequence_length=True)
         return F.sum(masked, axis=0) / lengths
 
@@ -96,6 +88,8 @@ class PaddedBatching:
 
     def __init__(self, workload: Workload) -> None:
         self.model = PaddedTagger(workload.model)
+        self._loss = MaskedLoss()
+        self._loss.hybridize()
         old = workload.trainer.optimizer
         optimizer = mx.optimizer.create("adagrad", learning_rate=old.learning_rate, wd=old.wd)
         self.trainer = gluon.Trainer(self.model.collect_params(), optimizer)
@@ -108,29 +102,23 @@ class PaddedBatching:
             batchify.Stack(dtype="float32"),
         )  # fmt: skip
 
+    def _joined(self, samples: Sequence[TaggedSample]) -> List[NDArray]:
+        joined = self._join([self._rows[id(sample)] for sample in samples])
+        return [array.as_in_context(mx.cpu()) for array in joined]
+
+    def score(self, samples: Sequence[TaggedSample]) -> NDArray:
+        """Give the scores of all tags for the words of some samples, shape (words, tags)."""
+        words, _, lengths = self._joined(samples)
+        places = np.concatenate(
+            [np.arange(int(each)) * len(samples) + i for i, each in enumerate(lengths.asnumpy())]
+        )
+        scores = self.model(words).reshape((-3, 0))  # (T * N, tags)
+        return scores.take(mx.nd.array(places, dtype="int32"))
+
     def differentiate(self, samples: Sequence[TaggedSample], loss: Any = None) -> NDArray:
         """Compute the loss of some samples, shape (N,), and the gradients of all parameters."""
-        joined = self._join([self._rows[id(sample)] for sample in samples])
-        words, tags, lengths = (array.as_in_context(mx.cpu()) for array in joined)
+        words, tags, lengths = self._joined(samples)
         with autograd.record():
-            losses = self.model(words, tags, lengths)
+            losses = self._loss(self.model(words), tags, lengths)
         losses.backward()
         return losses
-
-
-def bucketed(
-    samples: Sequence[TaggedSample], batch_size: int, seed: int
-) -> Iterator[List[TaggedSample]]:
-    """Draw minibatches of samples of like length without end, epoch after epoch."""
-    lengths = np.array([len(sample.words) for sample in samples])
-    # Wider by a tenth from bucket to bucket: on WikiNER, 93 % of what is read is words.
-    scheme = ExpWidthBucket(bucket_len_step=1.1)
-    keys = np.unique(scheme(int(lengths.max()), int(lengths.min()), BUCKETS))
-    used = keys[np.unique(keys.searchsorted(lengths))].tolist()
-    sampler = FixedBucketSampler(
-        lengths, batch_size, num_buckets=None, bucket_keys=used, shuffle=True
-    )
-    state = np.random.RandomState(seed)
-    while True:
-        np.random.seed(state.randint(2**31))  # the sampler knows only the global generator
-        yield from [[samples[i] for i in batch] for batch in sampler]

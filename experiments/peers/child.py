@@ -1,16 +1,9 @@
 """The other end of the pipe: a process that runs one peer on one workload.
 
-``python -m peers.child MODULE:CLASS FOLDER`` reads the task in the folder, then requests from its
-standard input, one JSON object a line, and answers each by a line:
-
-- nothing is asked for the first line: what is known of the peer, see `Peer`;
-- ``{"do": "check", "work": [[3, 14], ...]}``: from the first parameters, the results for the first
-  minibatch (``values``) and the loss of each minibatch when they are trained on one by one
-  (``losses``);
-- ``{"do": "time", "kind": ..., "size": ..., "warm": [...], "work": [[...], ...]}``: the seconds
-  that `work` takes, from the first parameters, after the minibatch `warm`, which is not counted.
-
-Needs NumPy alone.
+``python -m peers.child MODULE:CLASS`` reads pickles from its standard input and answers each by
+a line of JSON. The first is a `Task`, answered by what is known of the peer; then come requests,
+the name of a method of `Peer` and its arguments. Needs NumPy alone, as the peers' environment has
+no MXNet.
 """
 
 from __future__ import annotations
@@ -19,19 +12,40 @@ import gc
 import importlib
 import json
 import os
+import pickle
 import sys
 import time
-from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
-
-from . import task as tasks
-from .task import Sample, Task
 
 #: Minibatches that are trained on to compare losses.
 STEPS = 3
 Minibatch = Sequence[Any]
+Sample = Dict[str, Any]
+
+
+class Task(NamedTuple):
+    """A workload in plain data.
+
+    Attributes
+    ----------
+    learning_rate, weight_decay : float
+        Of AdaGrad as MXNet has it: ``history += grad ** 2``, then ``weight -= learning_rate *
+        (grad / sqrt(history + 1e-7) + weight_decay * weight)``.
+    samples : list of dict
+        - pairs: ``words`` and ``heads`` of both sentences, ``target`` over the scores;
+        - tagged sentences: ``words``, ``labels``;
+        - trees: ``words``; of all phrases, those within first, ``left`` and ``right`` (numbers of
+          phrases, -1 for a word) and ``labels``.
+    parameters : dict
+        float32, by Gluon's structural names. ``embedding.weight`` is not trained.
+    """
+
+    learning_rate: float
+    weight_decay: float
+    samples: List[Sample]
+    parameters: Dict[str, np.ndarray]
 
 
 class Peer:
@@ -53,7 +67,6 @@ class Peer:
     same_steps = STEPS
 
     def __init__(self, task: Task) -> None:
-        self.task = task
         self.samples = list(map(self.prepare, task.samples))
 
     def prepare(self, sample: Sample) -> Any:
@@ -73,15 +86,13 @@ class Peer:
         raise NotImplementedError
 
     def check(self, work: List[List[int]]) -> Dict[str, Any]:
-        """Answer the request of this name."""
+        """Give results for the first minibatch, and the losses of training on all, one by one."""
         batches = [[self.samples[i] for i in batch] for batch in work]
-        values = None
-        if self.task.workload == "pairs":
-            values = self.predict(batches[0]).tolist()
+        values = self.predict(batches[0]).tolist()
         return {"values": values, "losses": [self.step(batch) for batch in batches]}
 
-    def time(self, kind: str, size: int, warm: List[int], work: List[List[int]]) -> Dict[str, Any]:
-        """Answer the request of this name."""
+    def time(self, kind: str, warm: List[int], work: List[List[int]]) -> float:
+        """Give the seconds that `work` takes, from the first parameters; `warm` is not counted."""
         run = self.predict if kind == "inference" else self.step
         batches = [[self.samples[i] for i in batch] for batch in work]
         if warm:
@@ -90,27 +101,27 @@ class Peer:
         started = time.perf_counter()
         for batch in batches:
             run(batch)
-        return {"seconds": time.perf_counter() - started}
+        return time.perf_counter() - started
 
 
-def main(name: str, folder: str) -> None:
+def main(name: str) -> None:
     """Answer requests until there are no more."""
     # Libraries greet on standard output, so answers go to a descriptor that they don't know.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     module, kind = name.split(":")
-    peer: Peer = getattr(importlib.import_module(module), kind)(tasks.read(Path(folder)))
+    task = Task(*pickle.load(sys.stdin.buffer))
+    peer: Peer = getattr(importlib.import_module(module), kind)(task)
     gc.collect()
     gc.freeze()
-    told = ("version", "flags", "same_steps")
-    answer: Dict[str, Any] = {name: getattr(peer, name) for name in told}
+    answer: Any = {name: getattr(peer, name) for name in ("version", "flags", "same_steps")}
     while True:
         print(json.dumps(answer), file=answers, flush=True)
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            method, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
             return
-        request = json.loads(line)
-        answer = {"check": peer.check, "time": peer.time}[request.pop("do")](**request)
+        answer = getattr(peer, method)(*arguments)
 
 
 if __name__ == "__main__":

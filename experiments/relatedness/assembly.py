@@ -14,15 +14,21 @@ import mxnet as mx
 from mxnet import gluon
 
 from command import UsageError
+from suite.runner import Runner
 from workloads.pairs import relate
-from workloads.runner import Runner
 
 from .checkpoint import Checkpoint
-from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
-from .data import Loader, Sample, build_vocab, encode, read_vectors
+from .corpora import (
+    BUILT_IN,
+    SPLITS,
+    DataError,
+    load_conllu_pairs,
+    load_corpus,
+    read_lines,
+)
+from .data import Loader, Sample, build_vocab, read_vectors
 from .model import RelatednessModel
 from .options import batching_options
-from .reading import DataError, split_lines
 from .training import seed_everything
 from .trees import Corpus, Pair
 
@@ -48,14 +54,9 @@ LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORK
 class Assembly(NamedTuple):
     """Everything a verb works with."""
 
-    pairs: Dict[str, List[Pair]]
     vocab: gluonnlp.Vocab
     model: RelatednessModel
     settings: Dict[str, Any]
-
-    def samples(self, split: str) -> List[Sample]:
-        """Encode a split at once."""
-        return encode(self.pairs[split], self.vocab, mx.cpu())
 
 
 def read_pairs(args: argparse.Namespace, splits: Sequence[str] = SPLITS) -> Dict[str, List[Pair]]:
@@ -69,7 +70,7 @@ def read_input(args: argparse.Namespace) -> List[Pair]:
     path, lines = args.input, None
     if str(path) == "-":
         path = Path("<stdin>")
-        lines = split_lines(sys.stdin.buffer.read(), path)
+        lines = read_lines(path, sys.stdin.buffer.read())
     return _usable(load_conllu_pairs(path, lines, args.on_bad_sample), args.limit, path)[""]
 
 
@@ -125,7 +126,7 @@ def assemble(
         model.embedding.weight.set_data(mx.nd.array(vectors))
     if checkpoint is not None:
         checkpoint.restore(model)
-    return Assembly(pairs, vocab, model, settings)
+    return Assembly(vocab, model, settings)
 
 
 def check_resumable(
@@ -172,10 +173,25 @@ def open_store(name: str) -> Optional[mx.kv.KVStore]:
     return mx.kv.create(name)
 
 
-def make_trainer(
-    args: argparse.Namespace, model: RelatednessModel, store: Optional[mx.kv.KVStore] = None
-) -> gluon.Trainer:
-    """Build the trainer that the options ask for; `store` is what `open_store` gave."""
+def make_runner(
+    args: argparse.Namespace,
+    parts: Assembly,
+    mode: str = "",
+    samples: Sequence[Sample] = (),
+    store: Optional[mx.kv.KVStore] = None,
+) -> Runner:
+    """Build what runs the model in the given mode, or that of the options.
+
+    Parameters
+    ----------
+    args : Namespace
+    parts : Assembly
+    mode : str, optional
+    samples : sequence of Sample
+        Of its workload.
+    store : KVStore, optional
+        What `open_store` gave.
+    """
     workers = 1 if store is None else store.num_workers
     try:
         optimizer = mx.optimizer.create(
@@ -190,24 +206,10 @@ def make_trainer(
         raise UsageError(f"--kvstore {args.kvstore} is for train")
     within = None if args.kvstore == "none" else args.kvstore
     # Updates happen here and not in the store, so that their state can be saved.
-    return gluon.Trainer(
-        model.collect_params(), optimizer, kvstore=store or within, update_on_kvstore=False
+    trainer = gluon.Trainer(
+        parts.model.collect_params(), optimizer, kvstore=store or within, update_on_kvstore=False
     )
-
-
-def make_runner(
-    args: argparse.Namespace,
-    parts: Assembly,
-    mode: str = "",
-    split: str = "",
-    store: Optional[mx.kv.KVStore] = None,
-) -> Runner:
-    """Build what runs the model in the given mode, or that of the options.
-
-    Its workload has the samples of a split, if one is named.
-    """
-    trainer = make_trainer(args, parts.model, store)
-    workload = relate(parts.model, trainer, parts.samples(split) if split else ())
+    workload = relate(parts.model, trainer, samples)
     return Runner(workload, mode or args.mode, batching_options(args), args.ctx)
 
 

@@ -1,45 +1,79 @@
 """Checkpoints: everything needed to go on, in one file that is either whole or not there.
 
-A checkpoint is a line that names the format and a checksum, a line of JSON, and the bytes of all
-arrays end to end. Nothing but numbers, texts and arrays is ever read from it, so whoever wrote it,
-reading it runs no code. One file, because one `os.replace` puts it in place: an interruption at any
-moment leaves the previous checkpoint or the new one, never half of each.
+A checkpoint is a line that names the format and a checksum, and an archive of NumPy's: all arrays,
+and the rest as JSON. Nothing but numbers, texts and arrays is ever read from it, so whoever wrote
+it, reading it runs no code. One file, because one `os.replace` puts it in place: an interruption at
+any moment leaves the previous checkpoint or the new one, never half of each.
 
-Random numbers need no place in it: every epoch seeds its generators from (seed, epoch), so that
-a resumed run draws what an uninterrupted one would have drawn.
+Of the optimizer, which is made from the program's options, it holds what updates change. Random
+numbers need no place in it: every epoch seeds its generators from (seed, epoch), so that a resumed
+run draws what an uninterrupted one would have drawn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
 import re
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from .progress import CheckpointError, conform, restore_trainer, trainer_progress
-
-FORMAT = 3
+FORMAT = 4
 FIRST_LINE = re.compile(rb"gluon_dynbatch checkpoint ([0-9]{1,9}) ([0-9a-f]{64})\n")
 OLDER = b"PK\x03\x04"  # how formats 1 and 2 begin, which are zip archives
-MAX_HEADER = 1 << 28  # bytes
-DTYPES = ("float16", "float32", "float64", "int32", "int64")
-HEADER = {
-    "state": dict,
-    "vocab": [str],
-    "parameters": dict,
-    "trainer": dict,
-    "arrays": [{"dtype": str, "shape": [int]}],
-    "sha256": str,
-}
+#: What optimizers of MXNet 1.9.1 keep beside the state of each parameter (Nadam, LARS). What LBSGD
+#: sums up over several minibatches is left out: made by name, it takes them one by one.
+NUMBERS = ("lr", "num_update", "m_schedule", "last_lr", "cur_lr")
+MAX_COUNT = 1 << 31
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or does not fit; the message names the file."""
+
+
+def conform(value: Any, like: Any, where: str) -> None:
+    """Check the structure of what was read from JSON.
+
+    Parameters
+    ----------
+    value : object
+    like : type, None, tuple, list or dict
+        ``int`` stands for whole numbers from 0, ``float`` for any finite number; a tuple for one of
+        several; a list of one for lists; a dictionary for those that have its keys.
+    where : str
+        The name of the value, for the message.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if isinstance(like, dict) and isinstance(value, dict):
+        for key, item in like.items():
+            if key not in value:
+                raise CheckpointError(f"not a whole checkpoint: {where} has no {key}")
+            conform(value[key], item, f"{where}.{key}")
+    elif isinstance(like, list) and isinstance(value, list):
+        for number, item in enumerate(value):
+            conform(item, like[0], f"{where}[{number}]")
+    elif not any(_is_a(value, one) for one in (like if type(like) is tuple else (like,))):
+        raise CheckpointError(f"not a whole checkpoint: {where} is of another kind")
+
+
+def _is_a(value: Any, like: Any) -> bool:
+    if like is int:
+        return type(value) is int and 0 <= value <= MAX_COUNT
+    if like is float:
+        return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+    return value is None if like is None else isinstance(like, type) and type(value) is like
 
 
 class Checkpoint(NamedTuple):
@@ -55,7 +89,7 @@ class Checkpoint(NamedTuple):
     parameters : dict
         From the names that ``save_parameters`` uses to arrays.
     trainer : dict
-        What `trainer_progress` made.
+        What updates have changed, see `_progress`; of states, the arrays in a row.
     """
 
     path: Path
@@ -65,13 +99,8 @@ class Checkpoint(NamedTuple):
     trainer: Dict[str, Any]
 
     def expect(self, like: Dict[str, Any]) -> None:
-        """Check what `state` holds; see `conform`.
-
-        Raises
-        ------
-        CheckpointError
-        """
-        with self._named():
+        """Check what `state` holds; see `conform`."""
+        with _named(self.path):
             conform(self.state, like, "state")
 
     def check(self, model: gluon.Block) -> None:
@@ -83,16 +112,12 @@ class Checkpoint(NamedTuple):
             If a name, a shape or a dtype differs.
         """
         wanted = model._collect_params_with_prefix()
-        for name in sorted({*wanted, *self.parameters}):
-            parameter, array = wanted.get(name), self.parameters.get(name)
-            if parameter is None or array is None:
-                whose = "the model" if array is None else "the checkpoint"
-                raise self._misfit(f"only {whose} has a parameter {name}")
-            there = (tuple(parameter.shape), np.dtype(parameter.dtype).name)
-            if (array.shape, array.dtype.name) != there:
-                raise self._misfit(
-                    f"{name} is {array.dtype} {array.shape}, in the model {there[1]} {there[0]}"
-                )
+        found = {name: _kind(p.shape, p.dtype) for name, p in wanted.items()}
+        own = {name: _kind(a.shape, a.dtype) for name, a in self.parameters.items()}
+        for name in sorted({*found, *own}):
+            if found.get(name) != own.get(name):
+                reason = f"{name} is {own.get(name, 'missing')}, in the model {found.get(name)}"
+                raise CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
     def restore(self, model: gluon.Block, trainer: Optional[gluon.Trainer] = None) -> None:
         """Load the parameters, and the trainer's progress if a trainer is given.
@@ -107,18 +132,20 @@ class Checkpoint(NamedTuple):
             array = self.parameters[name]
             parameter.set_data(mx.nd.array(array, dtype=array.dtype))
         if trainer is not None:
-            with self._named():
-                restore_trainer(model, trainer, self.trainer)
+            with _named(self.path):
+                _restore(model, trainer, self.trainer)
 
-    def _misfit(self, reason: str) -> CheckpointError:
-        return CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.path}: {error}") from None
+def _kind(shape: Sequence[int], dtype: Any) -> str:
+    return f"{np.dtype(dtype).name} {tuple(shape)}"
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -145,31 +172,27 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, replacing an older one at `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    parameters = model._collect_params_with_prefix()
-    arrays: List[np.ndarray] = []
-    content = {
-        "state": state,
-        "vocab": list(vocab.idx_to_token),
-        "parameters": _packed({n: p.data(p.list_ctx()[0]) for n, p in parameters.items()}, arrays),
-        "trainer": _packed(trainer_progress(model, trainer), arrays),
+    progress = _progress(model, trainer)
+    arrays = {
+        f"state:{name}:{number}": array.asnumpy()
+        for name, held in progress.pop("states").items()
+        for number, array in enumerate(_leaves(held))
     }
-    write_content(path, content, arrays)
-
-
-def write_content(path: Path, content: Dict[str, Any], arrays: List[np.ndarray]) -> None:
-    """Write the JSON and the arrays of a checkpoint, with their checksums."""
-    data = b"".join(array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays)
-    content = {
-        **content,
-        "arrays": [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays],
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
-    header = json.dumps(content).encode() + b"\n"
-    checksum = hashlib.sha256(header).hexdigest()
+    for name, parameter in model._collect_params_with_prefix().items():
+        arrays[f"parameter:{name}"] = parameter.data(parameter.list_ctx()[0]).asnumpy()
+    header = {"state": state, "vocab": list(vocab.idx_to_token), "trainer": progress}
+    body = packed(header, arrays)
     with whole_file(path) as file:
-        file.write(f"gluon_dynbatch checkpoint {FORMAT} {checksum}\n".encode())
-        file.write(header)
-        file.write(data)
+        checksum = hashlib.sha256(body).hexdigest()
+        file.write(f"gluon_dynbatch checkpoint {FORMAT} {checksum}\n".encode() + body)
+
+
+def packed(header: Dict[str, Any], arrays: Dict[str, np.ndarray]) -> bytes:
+    """Put the JSON and the arrays of a checkpoint into an archive."""
+    body = io.BytesIO()
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(body, header=text, **arrays)
+    return body.getvalue()
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -187,23 +210,34 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: not a file")
     try:
         with path.open("rb") as file:
-            content, arrays = _read(file)
-        parameters, trainer = (_unpacked(content[key], arrays) for key in ("parameters", "trainer"))
-        if not all(isinstance(array, np.ndarray) for array in parameters.values()):
-            raise CheckpointError("not a whole checkpoint: a parameter is no array")
-        return Checkpoint(path, content["state"], _vocab(content["vocab"]), parameters, trainer)
+            first, body = file.readline(200), file.read()
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    except (RecursionError, MemoryError) as error:
-        reason = type(error).__name__
-        raise CheckpointError(f"{path}: not a whole checkpoint: {reason}") from None
+    with _named(path):
+        _check_first(first, body)
+        try:
+            with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            text = arrays.pop("header").tobytes()
+            header = json.loads(text, parse_constant=_refuse_constant)
+        except Exception as error:  # whatever an archive that is none makes its readers raise
+            reason = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            raise CheckpointError(f"not a whole checkpoint: {reason}") from None
+        conform(header, {"state": dict, "vocab": [str], "trainer": dict}, "checkpoint")
+        parameters: Dict[str, np.ndarray] = {}
+        states: Dict[str, List[np.ndarray]] = {}
+        for name, array in arrays.items():
+            kind, _, rest = name.partition(":")
+            if kind == "parameter":
+                parameters[rest] = array
+            else:
+                states.setdefault(rest.rpartition(":")[0], []).append(array)
+        trainer = {**header["trainer"], "states": states}
+        return Checkpoint(path, header["state"], _vocab(header["vocab"]), parameters, trainer)
 
 
-def _read(file: BinaryIO) -> Tuple[Dict[str, Any], List[np.ndarray]]:
-    """Read header and arrays, no part of them before its checksum and its size are right."""
-    first = file.readline(200)
+def _check_first(first: bytes, body: bytes) -> None:
+    """Check the format and the checksum before anything else is looked at."""
     if first.startswith(OLDER):
         raise CheckpointError(
             "written by an older version, whose checkpoints could run code when they were read; "
@@ -212,68 +246,15 @@ def _read(file: BinaryIO) -> Tuple[Dict[str, Any], List[np.ndarray]]:
     match = FIRST_LINE.fullmatch(first)
     if match is None:
         raise CheckpointError("not a whole checkpoint: its first line is another")
-    if int(match.group(1)) != FORMAT:
-        number = int(match.group(1))
+    number = int(match.group(1))
+    if number != FORMAT:
         raise CheckpointError(f"written in format {number}; this version reads format {FORMAT}")
-    header = file.readline(MAX_HEADER)
-    if hashlib.sha256(header).hexdigest().encode() != match.group(2):
-        raise CheckpointError("not a whole checkpoint: the checksum of its second line is wrong")
-    try:
-        content = json.loads(header, parse_constant=_refuse_constant)
-    except ValueError as error:
-        raise CheckpointError(f"not a whole checkpoint: {error}") from None
-    conform(content, HEADER, "checkpoint")
-    sizes = [_size(array) for array in content["arrays"]]
-    if sum(sizes) != os.fstat(file.fileno()).st_size - file.tell():
-        raise CheckpointError("not a whole checkpoint: its size is not that of its arrays")
-    data = file.read()
-    if hashlib.sha256(data).hexdigest() != content["sha256"]:
-        raise CheckpointError("not a whole checkpoint: the checksum of its arrays is wrong")
-    arrays, end = [], 0
-    for array, size in zip(content["arrays"], sizes):
-        start, end = end, end + size
-        dtype = np.dtype(array["dtype"])
-        stored = np.frombuffer(data[start:end], dtype.newbyteorder("<")).astype(dtype)
-        arrays.append(stored.reshape(array["shape"]))
-    return content, arrays
+    if hashlib.sha256(body).hexdigest().encode() != match.group(2):
+        raise CheckpointError("not a whole checkpoint: its checksum is wrong")
 
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a finite number")
-
-
-def _size(array: Dict[str, Any]) -> int:
-    """Return the number of bytes of an array as the header describes it."""
-    if array["dtype"] not in DTYPES:
-        raise CheckpointError(f"not a whole checkpoint: an array of {array['dtype']!r}")
-    if not array["shape"] or 0 in array["shape"] or len(array["shape"]) > 32:
-        raise CheckpointError("not a whole checkpoint: an array of no size")
-    return int(np.dtype(array["dtype"]).itemsize * math.prod(array["shape"]))
-
-
-def _packed(value: Any, arrays: List[np.ndarray]) -> Any:
-    """Give a tree as JSON takes it; its arrays go into the list, their numbers into the tree."""
-    if isinstance(value, mx.nd.NDArray):
-        arrays.append(value.asnumpy())
-        return {"array": len(arrays) - 1}
-    if isinstance(value, dict):
-        return {key: _packed(item, arrays) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_packed(item, arrays) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _unpacked(value: Any, arrays: List[np.ndarray]) -> Any:
-    """Put the arrays back into a tree."""
-    if isinstance(value, list):
-        return [_unpacked(item, arrays) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if list(value) == ["array"] and type(value["array"]) is int:
-        if not 0 <= value["array"] < len(arrays):
-            raise CheckpointError(f"not a whole checkpoint: it has no array {value['array']}")
-        return arrays[value["array"]]
-    return {key: _unpacked(item, arrays) for key, item in value.items()}
 
 
 def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
@@ -283,9 +264,105 @@ def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
     # Words are numbered by frequency.
     counter = gluonnlp.data.Counter({word: -i for i, word in enumerate(tokens, -len(tokens))})
     return gluonnlp.Vocab(
-        counter,
-        unknown_token=tokens[0],
-        padding_token=None,
-        bos_token=None,
-        eos_token=None,
+        counter, unknown_token=tokens[0], padding_token=None, bos_token=None, eos_token=None
     )
+
+
+def _names(model: gluon.Block, trainer: gluon.Trainer) -> List[str]:
+    """Name the trainer's parameters as ``save_parameters`` does: alike in every process."""
+    names = {id(p): name for name, p in model._collect_params_with_prefix().items()}
+    return [names[id(parameter)] for parameter in trainer._params]
+
+
+def _progress(model: gluon.Block, trainer: gluon.Trainer) -> Dict[str, Any]:
+    """Collect what the updates so far have changed in a trainer, whose parameters are a model's."""
+    names = _names(model, trainer)
+    optimizer = trainer._optimizer
+    return {
+        "optimizer": type(optimizer).__name__,
+        "numbers": {name: vars(optimizer)[name] for name in NUMBERS if name in vars(optimizer)},
+        "schedule": _plain(optimizer.lr_scheduler),
+        "counts": {
+            str(device): {names[i]: count for i, count in counts.items()}
+            for device, counts in optimizer._all_index_update_counts.items()
+        },
+        "states": {names[i]: state for i, state in trainer._updaters[0].states.items()},
+    }
+
+
+def _plain(schedule: Any) -> Dict[str, Any]:
+    values = {} if schedule is None else vars(schedule)
+    return {key: value for key, value in values.items() if type(value) in (int, float)}
+
+
+def _restore(model: gluon.Block, trainer: gluon.Trainer, saved: Dict[str, Any]) -> None:
+    """Put progress into a trainer with the same kind of optimizer; all of it, or nothing."""
+    optimizer, names = trainer._optimizer, _names(model, trainer)
+    now = _progress(model, trainer)
+    conform(saved, {"optimizer": str, "counts": dict}, "trainer")
+    if saved["optimizer"] != now["optimizer"]:
+        raise CheckpointError(f"written with the optimizer {saved['optimizer']}")
+    # Some numbers are None before the first update.
+    always = ("lr", "num_update", "m_schedule")
+    number = float if saved["states"] else (None, float)
+    like = {name: float if name in always else number for name in now["numbers"]}
+    conform(saved, {"numbers": {**like, "num_update": int},
+                    "schedule": dict.fromkeys(now["schedule"], float)}, "trainer")  # fmt: skip
+    trained = {names[i]: i for i, p in enumerate(trainer._params) if p.grad_req != "null"}
+    if saved["states"] and set(saved["states"]) - set(trained):
+        raise CheckpointError("its optimizer has states of other parameters")
+    counts = _counts(saved["counts"], trained)
+    updated = any(counts.values())
+    states = [
+        {
+            i: _fitted(saved["states"].get(name, []), optimizer, trainer._params[i], device, i)
+            for name, i in (trained.items() if updated else ())
+        }
+        for device in range(len(trainer._updaters))
+    ]
+    vars(optimizer).update({name: saved["numbers"][name] for name in now["numbers"]})
+    if optimizer.lr_scheduler is not None:
+        schedule = {name: saved["schedule"][name] for name in now["schedule"]}
+        vars(optimizer.lr_scheduler).update(schedule)
+    optimizer._all_index_update_counts = counts
+    optimizer._set_current_context(0)
+    for updater, held in zip(trainer._updaters, states):
+        updater.states = held
+        updater.states_synced = dict.fromkeys(held, True)
+
+
+def _counts(saved: Dict[str, Any], trained: Dict[str, int]) -> Dict[int, Dict[int, int]]:
+    """Read the number of updates, by device and parameter."""
+    counts: Dict[int, Dict[int, int]] = {}
+    for device, by_name in saved.items():
+        conform(by_name, dict, "counts")
+        conform(by_name, dict.fromkeys(by_name, int), "counts")
+        if by_name and set(by_name) != set(trained) or not re.fullmatch("[0-9]{1,4}", device):
+            raise CheckpointError("its optimizer does not count the updates of all parameters")
+        counts[int(device)] = {trained[name]: count for name, count in by_name.items()}
+    return counts
+
+
+def _leaves(state: Any) -> List[mx.nd.NDArray]:
+    """List the arrays of an optimizer's state, which is a nest of them."""
+    if isinstance(state, (tuple, list)):
+        return [leaf for part in state for leaf in _leaves(part)]
+    return [] if state is None else [state]
+
+
+def _fitted(
+    saved: List[np.ndarray],
+    optimizer: mx.optimizer.Optimizer,
+    parameter: gluon.Parameter,
+    device: int,
+    number: int,
+) -> Any:
+    """Make the state of a parameter, as it is before the first update, and put arrays into it."""
+    weight = parameter.list_data()[device]
+    state = optimizer.create_state_multi_precision(number, weight)
+    leaves = _leaves(state)
+    if [_kind(a.shape, a.dtype) for a in saved] != [_kind(a.shape, a.dtype) for a in leaves]:
+        raise CheckpointError(f"the optimizer's state of {parameter.name} is of another kind")
+    for leaf, array in zip(leaves, saved):
+        leaf[:] = mx.nd.array(array, dtype=array.dtype)
+    return state

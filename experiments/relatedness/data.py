@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from .corpora import BUILT_IN, SPLITS, load_conllu_pairs, load_corpus
-from .reading import DataError
+from .corpora import DataError
 from .trees import CLASSES, Pair, Tree
-
-__all__ = [
-    "BUILT_IN", "CLASSES", "SPLITS", "DataError", "Loader", "Sample", "build_vocab", "encode",
-    "expected_scores", "load_conllu_pairs", "load_corpus", "read_vectors", "target_distribution",
-    "unknown_words",
-]  # fmt: skip
 
 
 def build_vocab(pairs: Iterable[Pair]) -> gluonnlp.Vocab:
@@ -115,13 +108,13 @@ def _samples(coded: Sequence[Coded], pairs: Sequence[Pair], ctx: mx.Context) -> 
     targets = mx.nd.array(np.concatenate(each_target), ctx=ctx)
     samples = []
     end = 0
-    for i, number in enumerate(numbers):
-        pair = pairs[number]
+    for i, pair in enumerate(pairs[number] for number in numbers):
         start, middle = end, end + len(pair.tokens_a)
         end = middle + len(pair.tokens_b)
-        left, right, target = tokens[start:middle], tokens[middle:end], targets[i : i + 1]
-        sample = Sample(left, pair.tree_a, right, pair.tree_b, target, pair.score, pair.name)
-        samples.append(sample)
+        samples.append(
+            Sample(tokens[start:middle], pair.tree_a, tokens[middle:end], pair.tree_b,
+                   targets[i : i + 1], pair.score, pair.name)
+        )  # fmt: skip
     return samples
 
 
@@ -144,13 +137,9 @@ class Loader:
     shuffle : bool
         Whether each iteration draws an order from NumPy's global generator, when it begins.
     num_workers : int
-        Processes that encode ahead; 0 encodes in this one. The minibatches are the same.
-
-    Notes
-    -----
-    The workers are forked when the loader is made, by `gluon.data.DataLoader`, and end with it.
-    They compute in NumPy alone: MXNet's engine survives a fork, but arrays made in a worker would
-    take a file descriptor and a shared memory segment each.
+        Processes that encode ahead; 0 encodes in this one. The minibatches are the same. They
+        compute in NumPy alone: MXNet's engine survives a fork, but arrays made in a worker would
+        take a file descriptor and a shared memory segment each.
     """
 
     def __init__(
@@ -164,11 +153,7 @@ class Loader:
         self.pairs = pairs
         self.vocab = vocab
         self._loader = gluon.data.DataLoader(
-            _Coder(pairs, vocab),
-            batch_size,
-            shuffle=shuffle,
-            batchify_fn=list,
-            num_workers=num_workers,
+            _Coder(pairs, vocab), batch_size, shuffle, batchify_fn=list, num_workers=num_workers
         )
 
     def __len__(self) -> int:
@@ -197,26 +182,27 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
     path = Path(path)
     if not path.is_file():
         raise DataError(path, 0, "no such file")
-    known: Dict[str, List[float]] = {}
-    size = 0
+    vectors = np.zeros((0, 0), np.float32)
+    known = set()
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
             word, *fields = line.rstrip().split(" ")
-            size = size or max(len(fields), 2)
-            if len(fields) != size:
-                raise DataError(path, number, f"{len(fields)} values, expected {size}")
+            if number == 1:
+                shape = (len(vocab), max(len(fields), 2))
+                vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, shape)
+            if len(fields) != vectors.shape[1]:
+                reason = f"{len(fields)} values, expected {vectors.shape[1]}"
+                raise DataError(path, number, reason)
             try:
-                values = list(map(float, fields))
+                values = np.array(fields, float)
             except ValueError:
-                values = [math.nan]
-            if not all(map(math.isfinite, values)):
+                values = np.array([math.nan])
+            if not np.isfinite(values).all():
                 raise DataError(path, number, "a value is not a finite number")
-            if word in vocab:
-                known.setdefault(word, values)
-    if not size:
+            # The unknown word is not a word of the text.
+            if word in vocab and word not in known and word != vocab.unknown_token:
+                known.add(word)
+                vectors[vocab[word]] = values
+    if not len(vectors):
         raise DataError(path, 0, "empty file")
-    known.pop(vocab.unknown_token, None)  # is not a word of the text
-    vectors = np.random.RandomState(seed).uniform(-0.05, 0.05, (len(vocab), size))
-    for word, values in known.items():
-        vectors[vocab[word]] = values
     return vectors.astype(np.float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
-from typing import Any, Optional, Type
+from types import FrameType
+from typing import Any, Optional
 
 
 class Interruption:
@@ -28,12 +28,7 @@ class Interruption:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        value: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, kind: Any, *_: Any) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if kind is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Sequence
 
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -32,58 +31,35 @@ def draw_learning_curve(
     """
     figure = Figure(figsize=(12, 3.8), constrained_layout=True)
     losses, correlations, errors = figure.subplots(1, 3)
-    epochs = [line["epoch"] for line in history]
-
+    epochs = np.array([line["epoch"] for line in history])
+    held_out = {
+        name: np.array([line["dev"][name] for line in history], float)  # None becomes NaN
+        for name in ("pearson", "spearman", "mse")
+    }
     size = max((line["step"] for line in steps), default=1)
     where = [line["epoch"] - 1 + line["step"] / size for line in steps]
     losses.plot(where, [line["loss"] for line in steps], color=GREY, lw=0.7, label="minibatch")
-    middles = [epoch - 0.5 for epoch in epochs]
-    _line(losses, middles, [line["loss"] for line in history], "mean of epoch", ORANGE)
-    losses.legend(frameon=False)
-    losses.set(title="Training loss", ylabel="KL divergence per pair (nats)")
-
-    held_out = {name: _column(history, name) for name in ("pearson", "spearman", "mse")}
-    _line(correlations, epochs, held_out["pearson"], "Pearson r", BLUE)
-    _line(correlations, epochs, held_out["spearman"], "Spearman ρ", GREEN)
-    correlations.legend(frameon=False, loc="lower right")
-    correlations.set(title="Correlation on held-out pairs", ylabel="correlation")
-    _mark_best(correlations, epochs, held_out["pearson"])
-
-    _line(errors, epochs, held_out["mse"], "MSE", ORANGE)
-    errors.set(title="Error on held-out pairs", ylabel="mean squared error (points²)")
-    for axes in (losses, errors):
-        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-    for axes in (losses, correlations, errors):
-        axes.set_xlabel("epoch")
-        axes.set_xlim(0, max(epochs) + 0.5)
+    for axes, x, values, label, colour in (
+        (losses, epochs - 0.5, [line["loss"] for line in history], "mean of epoch", ORANGE),
+        (correlations, epochs, held_out["pearson"], "Pearson r", BLUE),
+        (correlations, epochs, held_out["spearman"], "Spearman \u03c1", GREEN),
+        (errors, epochs, held_out["mse"], "MSE", ORANGE),
+    ):
+        axes.plot(x, values, color=colour, marker="o", ms=4, label=label)
+    for axes, title, unit in (
+        (losses, "Training loss", "KL divergence per pair (nats)"),
+        (correlations, "Correlation on held-out pairs", "correlation"),
+        (errors, "Error on held-out pairs", "mean squared error (points\u00b2)"),
+    ):
+        axes.set(title=title, ylabel=unit, xlabel="epoch", xlim=(0, epochs.max() + 0.5))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E8E8E8")
+        axes.legend(frameon=False)
+    if np.isfinite(held_out["pearson"]).any():
+        best = int(np.nanargmax(held_out["pearson"]))
+        r = held_out["pearson"][best]
+        correlations.plot(epochs[best], r, "o", ms=11, mfc="none", mec=BLUE, label="")
+        correlations.set_title(f"Correlation on held-out pairs (best r = {r:.3f})")
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)
-
-
-def _column(history: Sequence[Dict[str, Any]], name: str) -> List[float]:
-    values: List[Optional[float]] = [line["dev"][name] for line in history]
-    return [math.nan if value is None else value for value in values]
-
-
-def _line(
-    axes: Axes, where: Sequence[float], values: Sequence[float], label: str, colour: str
-) -> None:
-    axes.plot(where, values, color=colour, marker="o", ms=4, label=label)
-
-
-def _mark_best(axes: Axes, epochs: Sequence[int], values: Sequence[float]) -> None:
-    defined = [(value, epoch) for value, epoch in zip(values, epochs) if not math.isnan(value)]
-    if not defined:
-        return
-    best = max(defined, key=lambda one: one[0])[0]
-    epoch = epochs[list(values).index(best)]
-    axes.plot([epoch], [best], "o", ms=11, mfc="none", mec=BLUE)
-    axes.annotate(
-        f"best: r = {best:.3f}", (epoch, best), (0, 9), textcoords="offset points",
-        ha="right" if epoch > max(epochs) / 2 else "left", color=BLUE,
-    )  # fmt: skip
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.12 * (high - low))

@@ -13,8 +13,7 @@ from mxnet import gluon
 
 import gluon_dynbatch as gdb
 
-from .data import CLASSES
-from .trees import Tree
+from .trees import CLASSES, Tree
 
 NDArray = mx.nd.NDArray
 

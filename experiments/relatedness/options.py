@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
 import mxnet as mx
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, at_least
-from workloads.runner import MODES
+from suite.runner import MODES
 
 KVSTORES = ("none", "local", "device", "dist_sync")
 OUTPUT = Path("runs/relatedness")
@@ -78,8 +78,8 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def add_options(parser: argparse.ArgumentParser, only: Sequence[str] = (), **defaults: Any) -> None:
-    """Add the shared options, or `only` some; `defaults` replaces those that differ."""
+def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Add the shared options; `defaults` replaces those that differ."""
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
         for name, kind, default, metavar, text in options:
@@ -88,13 +88,9 @@ def add_options(parser: argparse.ArgumentParser, only: Sequence[str] = (), **def
             shown = defaults.get(field, default)
             if shown is not None and not isinstance(shown, (list, Path)):
                 text = f"{text} (default {shown})"
-            if only and name not in only:
-                parser.set_defaults(**{field: default})
-            else:
-                group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
-    when = "" if defaults.get("freeze_embedding") else " with --embedding"
+            group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
     for name, value, text in (
-        ("--freeze-embedding", True, f"do not train the word vectors (default{when})"),
+        ("--freeze-embedding", True, "do not train the word vectors (default with --embedding)"),
         ("--no-freeze-embedding", False, "train the word vectors"),
     ):
         parser.add_argument(

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List
 
-from .checkpoint import whole_file
-from .progress import CheckpointError, conform
+from .checkpoint import CheckpointError, conform, whole_file
 
 
 class StepLog:

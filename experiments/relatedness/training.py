@@ -17,14 +17,13 @@ import numpy as np
 from mxnet import gluon
 from tqdm import tqdm
 
-from workloads.runner import Runner, Step
+from suite.runner import Runner, Step
 
-from .checkpoint import Checkpoint, whole_file, write_checkpoint
+from .checkpoint import Checkpoint, CheckpointError, whole_file, write_checkpoint
 from .data import Loader, expected_scores
 from .interruption import Interruption
 from .learning_curve import draw_learning_curve
 from .metrics import Metrics, measure
-from .progress import CheckpointError
 from .steps import StepLog, read_steps
 
 #: What a checkpoint of a run holds beside its settings.
@@ -98,13 +97,6 @@ class _Tally:
         if step.report is not None:
             self.launches.append(step.report.launches)
             self.analysis += sum(flush.analysis_ms for flush in step.report.flushes) / 1e3
-
-    def notes(self) -> Dict[str, str]:
-        """Say for the progress bar what a step of this mode has to say."""
-        if not self.launches:
-            return {}
-        share = self.analysis / (time.perf_counter() - self.start)
-        return {"launches": str(self.launches[-1]), "analysis": f"{share:.1%}"}
 
     def line(self, epoch: int, dev: Metrics, seconds: float) -> Dict[str, Any]:
         """Sum up, after `seconds` of training, for ``metrics.jsonl``; see `STATE`."""
@@ -234,30 +226,26 @@ class Training:
         self.trainer.set_learning_rate(self.settings["lr"] * decay)
         tally = _Tally()
         previous: Optional[Step] = None
-        with tqdm(
-            total=len(self.train.pairs),
-            desc=f"epoch {epoch}",
-            unit="sample",
-            leave=False,
-            disable=not sys.stderr.isatty(),
-        ) as progress:
 
-            def finish(number: int, step: Step) -> None:
-                losses = _finished(step, epoch)
-                tally.add(step, losses)
-                log.write(epoch, number, float(losses.mean()))
-                progress.set_postfix(tally.notes(), refresh=False)
-                progress.update(len(losses))
+        def finish(number: int, step: Step) -> None:
+            losses = step.losses.asnumpy()  # (N,)
+            if not np.isfinite(losses).all():
+                reason = f"a loss became {losses.sum()} in epoch {epoch}; try a smaller --lr"
+                raise DivergedError(reason)
+            tally.add(step, losses)
+            log.write(epoch, number, float(losses.mean()))
 
-            for number, batch in enumerate(self.train, 1):
-                step = self.runner.step(batch)
-                # Only now wait for the step before: recording overlaps with running.
-                if previous is not None:
-                    finish(number - 1, previous)
-                previous = step
-                interruption.check()
+        quiet = not sys.stderr.isatty()
+        bar = tqdm(self.train, desc=f"epoch {epoch}", unit="batch", leave=False, disable=quiet)
+        for number, batch in enumerate(bar, 1):
+            step = self.runner.step(batch)
+            # Only now wait for the step before: recording overlaps with running.
             if previous is not None:
-                finish(number, previous)
+                finish(number - 1, previous)
+            previous = step
+            interruption.check()
+        if previous is not None:
+            finish(number, previous)
         mx.nd.waitall()
         seconds = time.perf_counter() - tally.start
         dev, _ = evaluate(self.runner, self.dev, interruption)
@@ -282,11 +270,3 @@ class Training:
         if self.history:
             steps = read_steps(self.output / "steps.jsonl")
             draw_learning_curve(self.history, steps, self.output / "learning_curve.png")
-
-
-def _finished(step: Step, epoch: int) -> np.ndarray:
-    """Wait for a step and give its losses. Shape (N,)."""
-    losses = step.losses.asnumpy()
-    if not np.isfinite(losses).all():
-        raise DivergedError(f"a loss became {losses.sum()} in epoch {epoch}; try a smaller --lr")
-    return losses

@@ -8,13 +8,7 @@ CLASSES = 5  # scores go from 1 to CLASSES
 
 
 class TreeError(ValueError):
-    """Heads that are no tree.
-
-    Attributes
-    ----------
-    word : int or None
-        The word at fault, counted from 0; None where no single one is.
-    """
+    """Heads that are no tree; `word` is the one at fault, None where no single one is."""
 
     def __init__(self, reason: str, word: Optional[int] = None) -> None:
         super().__init__(reason)
@@ -31,7 +25,7 @@ class Tree(NamedTuple):
     children : tuple of tuple of int
         Words that each word is the head of, in word order.
     order : tuple of int
-        All words, children before their heads (post-order); the root comes last.
+        All words, children before their heads; the root comes last.
     """
 
     heads: Tuple[int, ...]
@@ -76,23 +70,15 @@ class Tree(NamedTuple):
         if len(roots) > 1:
             words = ", ".join(str(word + 1) for word in roots)
             raise TreeError(f"{len(roots)} roots (words {words})", roots[1])
-        order = _post_order(roots[0], children)
+        order, stack = [], [roots[0]]
+        while stack:  # deep trees need no recursion
+            order.append(stack.pop())
+            stack.extend(children[order[-1]])
         if len(order) < count:
             word = min(set(range(count)) - set(order))
             reason = f"word {word + 1} cannot be reached from the root: a cycle"
             raise TreeError(reason, word)
-        return cls(tuple(heads), tuple(map(tuple, children)), order)
-
-
-def _post_order(root: int, children: Sequence[Sequence[int]]) -> Tuple[int, ...]:
-    """Order the words below `root`, each after its children; deep trees need no recursion."""
-    order = []
-    stack = [root]
-    while stack:
-        word = stack.pop()
-        order.append(word)
-        stack.extend(children[word])
-    return tuple(reversed(order))
+        return cls(tuple(heads), tuple(map(tuple, children)), tuple(reversed(order)))
 
 
 class Pair(NamedTuple):

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    TypeVar,
+)
 
 import gluonnlp
 import mxnet as mx
@@ -11,9 +23,11 @@ import numpy as np
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
-from relatedness.reading import DataError, read_lines
+from relatedness.corpora import DataError, read_lines
 
 Read = TypeVar("Read")
+#: Packages that models are in.
+OWN = ("workloads", "relatedness")
 
 
 class WorkloadError(ValueError):
@@ -40,6 +54,10 @@ class Workload(NamedTuple):
     trainer : gluon.Trainer
     model, loss_block : gluon.Block
         What `score` and `loss` call.
+    per : str
+        Name of the array in a sample whose rows are what rates count; "" counts samples.
+    score_all : callable, optional
+        Results for the samples of a minibatch, for a model that does all of them step by step.
     wanders : bool
         Whether each minibatch has a size of its own, half to twice of what is asked for.
     """
@@ -53,7 +71,36 @@ class Workload(NamedTuple):
     trainer: gluon.Trainer
     model: gluon.Block
     loss_block: gluon.Block
+    per: str = ""
+    score_all: Optional[Callable[[Sequence[Any]], List[mx.nd.NDArray]]] = None
     wanders: bool = False
+
+    @property
+    def counted(self) -> str:
+        """What rates count."""
+        return self.per or self.unit
+
+    @property
+    def lines(self) -> int:
+        """Count lines that exist only because of the library: in the model, and two to use it.
+
+        These are ``gdb.convert(model)`` and ``with gdb.batching():``.
+        """
+        kinds: Set[type] = set()
+        self.model.apply(lambda block: kinds.update(type(block).__mro__))
+        own = [kind for kind in kinds if kind.__module__.split(".")[0] in OWN]
+        text = [line for kind in own for line in inspect.getsource(kind).splitlines()]
+        return 2 + sum("gdb." in line for line in text)
+
+    def amount(self, sample: Any) -> int:
+        """Say how much of what is counted a sample has."""
+        return len(getattr(sample, self.per)) if self.per else 1
+
+    def predict(self, samples: Sequence[Any]) -> List[mx.nd.NDArray]:
+        """Give the results for some samples."""
+        if self.score_all is not None:
+            return self.score_all(samples)
+        return [self.score(sample) for sample in samples]
 
     def minibatches(self, size: int, seed: int) -> Iterator[List[Any]]:
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
@@ -88,6 +135,7 @@ def labelling(
     samples: Sequence[Sequence[Any]],
     model: gluon.Block,
     frozen: Iterable[gluon.Parameter] = (),
+    per: str = "",
 ) -> Workload:
     """Make the workload of a model that scores the labels at the end of each sample.
 
@@ -101,6 +149,8 @@ def labelling(
         Becomes dynamic, initialized and hybridized.
     frozen : iterable of Parameter
         Not trained.
+    per : str
+        See `Workload`.
     """
     gdb.convert(model).initialize(mx.init.Xavier())
     for parameter in frozen:
@@ -116,12 +166,12 @@ def labelling(
         return cross_entropy(score(sample), sample[-1]).mean()
 
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
-    return Workload(name, title, unit, samples, score, loss, trainer, model, cross_entropy)
+    return Workload(name, title, unit, samples, score, loss, trainer, model, cross_entropy, per)
 
 
-def count_words(sentences: Iterable[Any]) -> gluonnlp.Vocab:
-    """Give numbers to the words of sentences, which are their ``words``."""
-    return gluonnlp.Vocab(gluonnlp.data.Counter(w for s in sentences for w in s.words))
+def count_words(sentences: Iterable[Sequence[str]]) -> gluonnlp.Vocab:
+    """Give numbers to the words of sentences."""
+    return gluonnlp.Vocab(gluonnlp.data.Counter(word for words in sentences for word in words))
 
 
 def read_samples(

@@ -16,12 +16,13 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from relatedness.reading import DataError
+from relatedness.corpora import DataError
 
 from .base import Workload, labelling
 
 KINDS, KINDS_OF_TWO = 40, 4
-SIDE = 4
+#: Side of a feature map.
+SIDE = 14
 #: Name of a module, and which steps before it are its inputs; none is the scene.
 Step = Tuple[str, Tuple[int, ...]]
 
@@ -113,7 +114,7 @@ class ModuleNetwork(gluon.Block):
     """Scores of all answers for one scene and the program of a question about it."""
 
     def __init__(
-        self, inputs: Dict[str, int], answers: int, embedding_size: int = 16, hidden_size: int = 8
+        self, inputs: Dict[str, int], answers: int, embedding_size: int = 16, hidden_size: int = 16
     ) -> None:
         super().__init__()
         with self.name_scope():

@@ -1,27 +1,32 @@
 """An encoder and a decoder that attends to the encoder's states, step by step.
 
-Luong, Pham, Manning 2015 (arXiv:1508.04025): dot attention, global, with input feeding. Sequences
-of 4 to 20 random tokens are to be reversed; the decoder is fed the right tokens.
+Luong, Pham, Manning 2015 (arXiv:1508.04025): dot attention, global, with input feeding. With SICK,
+the first sentence of a pair is to become the second; without, random sequences of 4 to 20 tokens
+are to be reversed. In training the decoder is fed the right tokens, in inference its own, for as
+many steps as the right ones have; all sentences of a minibatch take a step before the next one.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional
+from pathlib import Path
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
+from relatedness.data import build_vocab
+
 from .base import Workload, labelling
+from .pairs import training_pairs
 from .sequences import read, rows_of
 
-TOKENS, START = 30, 30
-LENGTHS = (4, 20)
+TOKENS, LENGTHS = 30, (4, 20)
 
 
-class ReversedSample(NamedTuple):
-    """Tokens to read, to be fed and to be predicted; shape (T,), each."""
+class TranslatedSample(NamedTuple):
+    """Tokens to read, to be fed and to be predicted; shapes (S,), (T,) and (T,)."""
 
     source: mx.nd.NDArray
     fed: mx.nd.NDArray
@@ -42,37 +47,77 @@ class Attention(gluon.HybridBlock):
 
 
 class Translator(gluon.Block):
-    """Scores of all tokens for every place of the target."""
+    """Scores of all tokens for every place of the target; token `tokens` begins it."""
 
-    def __init__(self, embedding_size: int = 32, hidden_size: int = 64) -> None:
+    def __init__(self, tokens: int, embedding_size: int = 32, hidden_size: int = 64) -> None:
         super().__init__()
         with self.name_scope():
-            self.embedding = nn.Embedding(TOKENS + 1, embedding_size)
+            self.embedding = nn.Embedding(tokens + 1, embedding_size)
             self.encoder = rnn.LSTMCell(hidden_size, input_size=embedding_size)
             self.decoder = rnn.LSTMCell(hidden_size, input_size=embedding_size + hidden_size)
             self.attention = Attention(hidden_size)
-            self.score = nn.Dense(TOKENS, in_units=hidden_size)
+            self.score = nn.Dense(tokens, in_units=hidden_size)
 
     def forward(self, source: mx.nd.NDArray, fed: mx.nd.NDArray) -> mx.nd.NDArray:
-        """Map tokens, shapes (S,) and (T,), to scores, shape (T, TOKENS)."""
-        encoded, states = read(self.encoder, rows_of(self.embedding(source)))
-        memory = mx.nd.concat(*encoded, dim=0)  # (S, H)
-        seen = [states[0]]
+        """Map tokens, shapes (S,) and (T,), to scores, shape (T, tokens)."""
+        memory, state = self.encode(source)
+        seen = []
         for row in rows_of(self.embedding(fed)):
-            h, states = self.decoder(mx.nd.concat(row, seen[-1], dim=1), states)
-            seen.append(self.attention(h, memory))
-        return self.score(mx.nd.concat(*seen[1:], dim=0))
+            state = self.decode(row, memory, *state)
+            seen.append(state[0])
+        return self.score(mx.nd.concat(*seen, dim=0))
+
+    def encode(self, source: mx.nd.NDArray) -> Tuple[Any, Any]:
+        """Return the memory, shape (S, hidden_size), and what the decoder begins with."""
+        encoded, states = read(self.encoder, rows_of(self.embedding(source)))
+        return mx.nd.concat(*encoded, dim=0), (states[0], states)
+
+    def decode(self, row: Any, memory: Any, seen: Any, states: Any) -> Tuple[Any, Any]:
+        """Take one step; return what it has seen, shape (1, hidden_size), and states."""
+        h, states = self.decoder(mx.nd.concat(row, seen, dim=1), states)
+        return self.attention(h, memory), states
+
+    def greedy(self, samples: Sequence[TranslatedSample]) -> List[mx.nd.NDArray]:
+        """Score what the decoder makes of its own tokens, as many as each target has."""
+        memories, states = (list(each) for each in zip(*(self.encode(s.source) for s in samples)))
+        fed = [sample.fed[:1] for sample in samples]
+        scores: List[List[Any]] = [[] for _ in samples]
+        for step in range(max(len(sample.target) for sample in samples)):
+            running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
+            for i in running:
+                states[i] = self.decode(self.embedding(fed[i]), memories[i], *states[i])
+                scores[i].append(self.score(states[i][0]))
+            best = [scores[i][-1].argmax(axis=1) for i in running]
+            for i, token in zip(running, best):
+                fed[i] = mx.nd.array(token.asnumpy(), dtype="int32")
+        return [mx.nd.concat(*each, dim=0) for each in scores]
 
 
-def reversing(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workload:
-    """Put the model on random sequences."""
+def _reversals(limit: Optional[int], seed: int) -> Iterator[Tuple[Any, Any]]:
     rng = np.random.RandomState(seed)
-    samples: List[ReversedSample] = []
     for _ in range(limit or 1024):
         source = rng.randint(TOKENS, size=rng.randint(LENGTHS[0], LENGTHS[1] + 1))
-        target = source[::-1]
-        fed = np.concatenate([[START], target[:-1]])
-        arrays = [mx.nd.array(tokens, dtype="int32") for tokens in (source, fed, target)]
-        samples.append(ReversedSample(*arrays))
-    title = "seq2seq with attention, random sequences"
-    return labelling("seq2seq", title, "sequences", samples, Translator(**sizes))
+        yield source, source[::-1]
+
+
+def translation(
+    data: Optional[Path] = None, limit: Optional[int] = None, seed: int = 1, **sizes: int
+) -> Workload:
+    """Put the model on the sentences of SICK, or on random sequences."""
+    if data is None:
+        source, tokens, pairs = "random sequences", TOKENS, list(_reversals(limit, seed))
+    else:
+        found, source = training_pairs(data, limit)
+        vocab = build_vocab(found)
+        tokens = len(vocab)
+        pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]
+    samples = [
+        TranslatedSample(
+            *(mx.nd.array(own, dtype="int32") for own in (read_, [tokens, *target[:-1]], target))
+        )
+        for read_, target in pairs
+    ]
+    model = Translator(tokens, **sizes)
+    title = f"seq2seq with attention, {source}"
+    made = labelling("seq2seq", title, "sequences", samples, model)
+    return made._replace(score_all=model.greedy)

@@ -1,23 +1,30 @@
-"""A bidirectional LSTM that tags the words of sentences of different length, cell by cell.
+"""Taggers of the words of sentences of different length: bidirectional LSTMs, cell by cell.
 
 With a folder of WikiNER (``train.txt``: a sentence per line, ``word|TAG`` separated by spaces), the
 tags are its named entities. Without, sentences and tags come from the built-in corpus; a word's tag
 is the number of its dependents (0, 1, 2, 3 or more).
+
+`characters` is the model of Neubig, Goldberg, Dyer 2017 (arXiv:1705.07860, section 4.1, "BiLSTM
+w/char"): vectors of rare words come from a second BiLSTM over their characters.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from .base import Workload, count_words, labelling, read_samples
-from .pairs import embedded_sentences
+from .pairs import sentences
 
 MOST_DEPENDENTS = 3
+#: Share of all text whose words, the rarest, are spelled.
+RARE = 0.15
 
 
 class Sentence(NamedTuple):
@@ -61,7 +68,7 @@ def tagged_sentences(limit: Optional[int] = None) -> List[Sentence]:
     """Take the sentences of the built-in corpus, tagged with the number of dependents."""
     return [
         Sentence(words, tuple(str(min(len(c), MOST_DEPENDENTS)) for c in tree.children))
-        for words, tree in embedded_sentences(limit)
+        for words, tree in sentences(limit=limit)
     ]
 
 
@@ -117,19 +124,24 @@ def count_tags(sentences: Sequence[Sentence]) -> Dict[str, int]:
     return {tag: i for i, tag in enumerate(sorted({tag for s in sentences for tag in s.tags}))}
 
 
+def _arrays(
+    found: Sequence[Sentence], vocab: Any, tags: Dict[str, int]
+) -> List[Tuple[mx.nd.NDArray, mx.nd.NDArray]]:
+    return [
+        (mx.nd.array(vocab[list(s.words)], dtype="int32"), mx.nd.array([tags[t] for t in s.tags]))
+        for s in found
+    ]
+
+
 def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
-    sentences, source = read_or_make(wikiner, limit)
-    vocab, tags = count_words(sentences), count_tags(sentences)
+    found, source = read_or_make(wikiner, limit)
+    vocab, tags = count_words(s.words for s in found), count_tags(found)
     model = Tagger(len(vocab), len(tags), **sizes)
-    samples = [
-        TaggedSample(
-            mx.nd.array(vocab[list(s.words)], dtype="int32"), mx.nd.array([tags[t] for t in s.tags])
-        )
-        for s in sentences
-    ]
+    samples = [TaggedSample(*arrays) for arrays in _arrays(found, vocab, tags)]
     title = f"BiLSTM tagger, {source}"
-    return labelling("sequences", title, "sentences", samples, model, [model.embedding.weight])
+    frozen = [model.embedding.weight]
+    return labelling("tagger", title, "sentences", samples, model, frozen, per="words")
 
 
 def wandering(
@@ -138,3 +150,67 @@ def wandering(
     """Put the tagger on minibatches that each have a size of their own."""
     made = tagging(wikiner, limit, **sizes)
     return made._replace(name="wandering", title=f"{made.title}, half to twice", wanders=True)
+
+
+class SpelledSample(NamedTuple):
+    """A sentence: indices of words, shape (T,); letters of rare words; indices of tags, (T,)."""
+
+    words: mx.nd.NDArray
+    #: For each word: indices of its characters, shape (number of characters,); None if frequent.
+    letters: List[Optional[mx.nd.NDArray]]
+    tags: mx.nd.NDArray
+
+
+class SpellingTagger(Tagger):
+    """Scores of all tags for every word of one sentence; knows rare words by their characters."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        tags: int,
+        alphabet_size: int,
+        embedding_size: int = 100,
+        hidden_size: int = 128,
+        letter_size: int = 20,
+    ) -> None:
+        super().__init__(vocab_size, tags, embedding_size, hidden_size)
+        ahead = embedding_size // 2
+        with self.name_scope():
+            self.letters = nn.Embedding(alphabet_size, letter_size)
+            self.spell_forwards = rnn.LSTMCell(ahead, input_size=letter_size)
+            self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=letter_size)
+
+    def forward(self, words: mx.nd.NDArray, letters: List[Any]) -> mx.nd.NDArray:
+        """Map words, shape (T,), and the letters of rare ones to scores, shape (T, tags)."""
+        known = rows_of(self.embedding(words))
+        return self.tag([v if own is None else self.spell(own) for v, own in zip(known, letters)])
+
+    def spell(self, letters: mx.nd.NDArray) -> mx.nd.NDArray:
+        """Map the characters of a word to its vector, shape (1, embedding_size)."""
+        rows = rows_of(self.letters(letters))
+        ahead, _ = read(self.spell_forwards, rows)
+        back, _ = read(self.spell_backwards, rows[::-1])
+        return mx.nd.concat(ahead[-1], back[-1], dim=1)
+
+
+def spelling(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Put the spelling tagger on the same sentences."""
+    found, source = read_or_make(wikiner, limit)
+    vocab, tags = count_words(s.words for s in found), count_tags(found)
+    counts = Counter(word for s in found for word in s.words)
+    letters = {c: i for i, c in enumerate(sorted({c for word in counts for c in word}))}
+    model = SpellingTagger(len(vocab), len(tags), len(letters), **sizes)
+
+    rarest = sorted(counts, key=counts.__getitem__)
+    reach = np.cumsum([counts[word] for word in rarest])
+    spelled = {
+        word: mx.nd.array([letters[c] for c in word], dtype="int32")
+        for word in rarest[: np.searchsorted(reach, RARE * reach[-1]) + 1]
+    }
+    samples = [
+        SpelledSample(words, [spelled.get(word) for word in s.words], own)
+        for s, (words, own) in zip(found, _arrays(found, vocab, tags))
+    ]
+    title = f"BiLSTM tagger with characters, {source}"
+    frozen = [model.embedding.weight]
+    return labelling("characters", title, "sentences", samples, model, frozen, per="words")

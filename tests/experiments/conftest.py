@@ -3,7 +3,7 @@
 import pytest
 
 from relatedness import training
-from relatedness.data import load_corpus
+from relatedness.corpora import load_corpus
 
 
 @pytest.fixture(scope="session")

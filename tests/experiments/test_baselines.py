@@ -9,18 +9,19 @@ import pytest
 from mxnet import autograd, gluon
 
 import baselines
-from baselines.fold import DepthBatching, _Recorder
 from baselines.levels import divide
 from baselines.manual import ManualBatching
-from baselines.products import BareProducts
-from relatedness.data import CLASSES, Sample, build_vocab, encode, load_corpus, target_distribution
+from baselines.padded import PaddedBatching
+from relatedness.corpora import load_corpus
+from relatedness.data import Sample, build_vocab, encode, target_distribution
 from relatedness.model import RelatednessModel
-from relatedness.trees import Tree
+from relatedness.trees import CLASSES, Tree
+from suite.runner import MODES, Runner
+from workloads import sequences
 from workloads.pairs import relate
-from workloads.runner import MODES, Runner
+from workloads.sequences import TaggedSample
 
 WORDS = 11
-BASELINES = {"manual": ManualBatching, "fold": DepthBatching}
 
 
 def sample(rng, heads_a, heads_b):
@@ -105,11 +106,11 @@ def loop(model, samples, loss):
     return (*joined, gradients(model))
 
 
-def check(name, model, samples):
+def check(model, samples):
     loss = gluon.loss.KLDivLoss(from_logits=True)
     scores, losses, expected = loop(model, samples, loss)
     spoil_gradients(model)
-    batching = BASELINES[name](model)
+    batching = ManualBatching(model)
     np.testing.assert_allclose(batching.score(samples).asnumpy(), scores, rtol=1e-5, atol=1e-6)
     found = batching.differentiate(samples, loss).asnumpy()
     np.testing.assert_allclose(found, losses, rtol=1e-5, atol=1e-6)
@@ -122,31 +123,27 @@ def check(name, model, samples):
             )
 
 
-@pytest.mark.parametrize("name", BASELINES)
 @pytest.mark.parametrize("trees", CASES)
-def test_baselines_equal_the_loop(name, trees):
-    check(name, make_model(), case(trees))
+def test_manual_equals_the_loop(trees):
+    check(make_model(), case(trees))
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_baselines_equal_the_loop_on_the_built_in_corpus(name):
+def test_manual_equals_the_loop_on_the_built_in_corpus():
     pairs = load_corpus().splits["train"][:40]
     vocab = build_vocab(pairs)
-    check(name, make_model(len(vocab)), encode(pairs, vocab, mx.cpu()))
+    check(make_model(len(vocab)), encode(pairs, vocab, mx.cpu()))
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_frozen_embedding_stays_without_gradient(name):
+def test_a_frozen_embedding_stays_without_gradient():
     model = make_model()
     model.embedding.weight.grad_req = "null"
-    check(name, model, case("random trees"))
+    check(model, case("random trees"))
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_gradients_add_up_if_parameters_ask_for_it(name):
+def test_gradients_add_up_if_parameters_ask_for_it():
     samples, loss = case("random trees"), gluon.loss.KLDivLoss(from_logits=True)
     model = make_model()
-    batching = BASELINES[name](model)
+    batching = ManualBatching(model)
     batching.differentiate(samples, loss)
     once = gradients(model)
     for parameter in model.collect_params().values():
@@ -200,24 +197,6 @@ def test_levels_put_children_one_level_below_or_among_the_leaves(seed):
         assert plan.starts[1] == len(trees)
 
 
-def test_fold_launches_once_per_depth_and_number_of_children():
-    """A leaf has depth 1; calls in brackets are one launch.
-
-    the tree:    a(b, c(d)), three times, and a single word e
-    depth 1:     [b d b d b d e]
-    depth 2:     [c c c]           one child
-    depth 3:     [a a a]           two children
-    depth 4:     [head head]       of (tree, word) and of (tree, tree)
-    """
-    rng = np.random.RandomState(1)
-    heads = [-1, 0, 0, 2]
-    recorder = _Recorder(make_model())
-    for pair in (sample(rng, heads, [-1]), sample(rng, heads, heads)):
-        recorder.record(pair)
-    launches = {key: len(launch.calls) for key, launch in recorder._launches.items()}
-    assert launches == {(1, 0): 7, (2, 1): 3, (3, 2): 3, (4, "similarity"): 2}
-
-
 def test_manual_runs_more_pairs_of_one_depth_in_no_more_calls(monkeypatch):
     counts = []
     invoke = mx.nd.CachedOp.__call__
@@ -238,22 +217,77 @@ def test_manual_runs_more_pairs_of_one_depth_in_no_more_calls(monkeypatch):
     assert counts == [9, 9, 9]
 
 
-def test_products_have_the_rows_of_the_model():
-    rng = np.random.RandomState(1)
-    model = make_model(hidden=6)
-    products = BareProducts(model, [sample(rng, [-1, 0, 0, 2], [-1])])
-    shapes = [(rows.shape, weight.shape) for rows, weight in products._operands]
-    assert shapes == [
-        ((5, 5), (24, 5)), ((2, 6), (18, 6)), ((3, 6), (6, 6)),
-        ((1, 6), (4, 6)), ((1, 6), (4, 6)), ((1, 4), (CLASSES, 4)),
-    ]  # fmt: skip
-    products.run()
-    BareProducts(model, case("single words")).run()
-
-
 def test_baselines_do_not_use_the_library():
     for path in Path(baselines.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in getattr(node, "names", ())]
             names.append(getattr(node, "module", None) or "")
             assert not any(str(name).startswith("gluon_dynbatch") for name in names), path
+
+
+# The padded tagger
+
+
+def tagger():
+    return sequences.tagging(limit=12, embedding_size=3, hidden_size=4)
+
+
+def ragged_samples(lengths, words=7, tags=4):
+    rng = np.random.RandomState(3)
+    return [
+        TaggedSample(
+            mx.nd.array(rng.randint(0, words, length), dtype="int32"),
+            mx.nd.array(rng.randint(0, tags, length)),
+        )
+        for length in lengths
+    ]
+
+
+CELLS = {"l0": "forwards", "r0": "backwards"}
+
+
+def loop_of(workload, samples):
+    with autograd.record():
+        losses = [workload.loss(sample) for sample in samples]
+    autograd.backward(losses)
+    return mx.nd.concat(*losses, dim=0).asnumpy()
+
+
+def check_padded(batching, model, losses, found):
+    np.testing.assert_allclose(found.asnumpy(), losses, rtol=1e-5)
+    for side, name in CELLS.items():
+        cell = getattr(model, name)
+        for part in ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias"):
+            gradient = getattr(batching.model.lstm, f"{side}_{part}").grad().asnumpy()
+            expected = getattr(cell, part).grad().asnumpy()
+            if part == "i2h_weight":
+                assert not gradient[:, -1].any(), "what shuts the gate at the padding is not moved"
+                gradient = gradient[:, :-1]
+            np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-7, err_msg=part)
+    for part in ("weight", "bias"):
+        gradient, expected = (
+            getattr(one.score, part).grad().asnumpy() for one in (batching.model, model)
+        )
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("lengths", [[1, 9, 4, 4], [3, 3], [1], [30, 1, 2]])
+def test_padding_equals_the_loop_over_sentences(lengths):
+    workload, samples = tagger(), ragged_samples(lengths)
+    batching = PaddedBatching(workload._replace(samples=samples))
+    losses = loop_of(workload, samples)
+    assert np.ptp(losses) > 0 or len(losses) == 1
+    found = batching.differentiate(samples)
+    check_padded(batching, workload.model, losses, found)
+    scores = mx.nd.concat(*map(workload.score, samples), dim=0).asnumpy()
+    np.testing.assert_allclose(batching.score(samples).asnumpy(), scores, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_of_other_words_than_its_own_would_show():
+    """The same check fails if the states are not kept at zero while the padding is read."""
+    workload, samples = tagger(), ragged_samples([2, 9])
+    batching = PaddedBatching(workload._replace(samples=samples))
+    batching.model.lstm.r0_i2h_weight.data()[:, -1] = 0
+    losses = loop_of(workload, samples)
+    with pytest.raises(AssertionError):
+        check_padded(batching, workload.model, losses, batching.differentiate(samples))

@@ -1,283 +1,372 @@
-"""The program `benchmark.py`: contenders, bars, processes, options; never how long it takes."""
+"""Ways, contests, tables and the program `benchmark.py`; never how long anything takes."""
 
 import json
-import math
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import benchmark as program
-from relatedness.data import load_corpus
-from speed import bars, contenders, fresh, options, recording
-from timing.contest import KINDS, Outcome, Products, Row, contest
-from workloads.runner import PADDED
+from suite import contest, pictures, results, tables, ways
+from suite.contest import Contender, Local
+from suite.outcome import Outcome, Row, Settling
+from suite.runner import Runner
+from workloads import sequences
 
-TINY = ["--embedding-size", "5", "--hidden", "4", "--pairs", "12", "--rounds", "2",
-        "--seconds", "0", "--warmup", "0", "--loop-pairs", "2", "--fresh-size", "3",
-        "--fresh-minibatches", "2", "--recordings", "1", "--workload-size", "4",
-        "--workload-minibatches", "2"]  # fmt: skip
-LABELS = ["imperative", "hybridized", "fold", "manual", "dynamic", "dynamic, plan cached",
-          "bare products"]  # fmt: skip
-FIGURES = {"first_seconds": 0.5, "start_mb": 100.0, "peak_mb": 200.0, "minibatches": 3}
+TINY = ["--embedding-size", "5", "--hidden", "4", "--limit", "12", "--rounds", "2", "--seconds",
+        "0", "--warmup", "0", "--loop-samples", "2"]  # fmt: skip
+FIXED = {"granularity": "operator", "policy": "search", "analysis_budget": None}
 
 
-def parsed(*arguments):
-    return options.parse(arguments, "a test")
+def tagger(limit=4):
+    return sequences.tagging(limit=limit, embedding_size=2, hidden_size=2)
 
 
-def tiny_args(*more):
-    return parsed(*TINY, *more)
+# Contests
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    return {"train": load_corpus().splits["train"][:12]}
+class Fake(Contender):
+    """A contender that writes down what it is asked to run, at a speed of its own."""
+
+    def __init__(self, label, log, speed=1.0, settles_after=0, losses=()):
+        super().__init__(SimpleNamespace(name="fake", amount=lambda s: 1, samples=range(9)), label)
+        self.log, self.speed, self.left, self.losses = log, speed, settles_after, losses
+        self.adapts = settles_after > 0
+
+    def check(self, work):
+        return {"values": None, "losses": self.losses}
+
+    def time(self, kind, work, size, warm=()):
+        self.left -= 1
+        self.log.append((self.label, [tuple(sorted(batch)) for batch in work], list(warm)))
+        row = self.row(work, size, sum(map(len, work)) / self.speed)
+        return row._replace(trying=self.left >= 0)
 
 
-def test_all_contenders_run_the_same_pairs_from_equal_parameters(pairs):
-    made = contenders.make_contenders(tiny_args(), pairs)
-    assert [one.label for one in made] == LABELS
-    modes = [one for one in made if not isinstance(one, Products)]
-    first = [value.asnumpy() for _, value in modes[0]._start]
-    for one in modes[1:]:
-        for expected, (_, value) in zip(first, one._start):
-            np.testing.assert_array_equal(value.asnumpy(), expected)
-    assert modes[0].runner.workload.model.embedding.weight.grad_req == "null", "frozen by default"
-    fresh = made[-1].runner.workload.minibatches(6, 1)
-    for kind in KINDS:
-        outcome = contest(made, fresh, kind, 6, 1, count=2)
-        samples = {row.label: (row.minibatches, row.samples) for row in outcome.rows}
-        assert list(samples) == LABELS
-        assert samples["imperative"] == samples["hybridized"] == (1, 2)
-        assert {samples[label] for label in LABELS[2:]} == {(2, 12)}
-        cached = {row.label: row.cached for row in outcome.rows}
-        assert cached["dynamic"] == 0 and cached["imperative"] is None
+def run(contenders, size=4, rounds=3, **options):
+    numbers = count()
+    fresh = iter(lambda: [next(numbers) for _ in range(size)], None)
+    return contest.contest(contenders, fresh, "training", size, rounds, **options)
 
 
-@pytest.mark.parametrize("name", contenders.RAGGED)
-def test_all_ways_train_alike(name):
-    """Losses of three steps, the second on what the first has learned; the model is its own."""
-    args = tiny_args("--granularity", "block", "--policy", "depth")
-    ways, _ = contenders.make_ragged(name, args)
-    labels = ["imperative", "hybridized", "dynamic", PADDED]
-    assert [way.label for way in ways] == labels[: 3 + (name == "sequences")]
-    assert [way.mixes for way in ways] == [name == "sequences"] * 3 + [False] * (len(ways) - 3)
-    losses = []
-    for way in ways:
-        samples = way.runner.workload.samples
-        batches = [[samples[i] for i in numbers] for numbers in ([0, 1, 2], [3, 4], [2, 0, 1])]
-        losses.append([way.runner.step(batch).losses.asnumpy() for batch in batches])
-    assert np.abs(losses[0][0] - losses[0][2][[1, 2, 0]]).max() > 1e-3, "something is learned"
-    for own in losses[1:]:
-        for found, wanted in zip(own, losses[0]):
-            np.testing.assert_allclose(found, wanted, rtol=1e-3)
-    imperative, hybridized, dynamic = (way.runner for way in ways[:3])
-    assert imperative.report is hybridized.report is None
-    assert dynamic.report.launches < dynamic.report.nodes / 2 and not dynamic.report.at_once
-    scores = [runner.workload.model.score for runner in (imperative, hybridized, dynamic)]
-    assert [score._active for score in scores] == [False, True, True]
+def test_rounds_are_interleaved_over_the_same_new_minibatches():
+    log = []
+    run([Fake("a", log), Fake("b", log)], rounds=8)
+    turns = log[len(log) - 16 :]
+    pairs = list(zip(turns[0::2], turns[1::2]))
+    assert {(one[0], other[0]) for one, other in pairs} == {("a", "b"), ("b", "a")}
+    assert all(one[1:] == other[1:] for one, other in pairs), "both have the same minibatches"
+    assert all(len(warm) == 1 for _, _, warm in turns), "a turn begins with a minibatch untimed"
+    assert len({str(one[1]) for one, _ in pairs}) == 8, "every round has new minibatches"
 
 
-def test_words_are_counted_without_padding():
-    ways, drawn = contenders.make_ragged("sequences", tiny_args())
-    samples = ways[-1].runner.workload.samples
-    padded = ways[-1].time("training", [samples[:2]], 2)
-    words = sum(len(sample.words) for sample in samples[:2])
-    assert padded.rate * padded.ms == pytest.approx(1e3 * words)
-    assert len(next(drawn)) <= 4
+def test_medians_and_ratios_are_those_of_the_rounds():
+    outcome = run([Fake("hybridized", [], 10), Fake("b", [], 30)])
+    assert [row.rate for row in outcome.by_label["hybridized"]] == [10] * 3
+    assert outcome.median("b", "ms") == pytest.approx(4e3 / 30)
+    assert outcome.ratio("b", "hybridized") == pytest.approx((3, 3, 3))
+    assert outcome.ratio("b", "c") is outcome.spread("c") is outcome.median("b", "launches") is None
+    assert tables.speeds("title", [outcome]).cells() == [
+        ["way", "4", "quartiles", "x hybridized"],
+        ["hybridized", "10", "10–10", "1.00"], ["b", "30", "30–30", "3.00"],
+    ]  # fmt: skip
+    assert Outcome.from_json(json.loads(json.dumps(outcome.as_json()))) == outcome
 
 
-def test_the_program_writes_every_figure_and_draws_them(tmp_path, monkeypatch, capsys):
-    asked = []
+def test_slow_contenders_run_fewer_minibatches():
+    log = []
+    outcome = run([Fake("slow", log, 2), Fake("fast", log, 20)], rounds=1, seconds=2)
+    assert {row.label: (row.minibatches, row.samples) for row in outcome.rows} == {
+        "slow": (1, 4), "fast": (10, 40),
+    }  # fmt: skip
+    few, many = (work for _, work, _ in sorted(log[-2:], key=lambda turn: len(turn[1])))
+    assert few == many[:1]
+
+
+@pytest.mark.parametrize("size, quiet", [(64, 6), (4, 24)])
+def test_warming_up_lasts_until_the_setting_is_chosen(size, quiet):
+    outcome = run([Fake("auto", [], settles_after=9), Fake("fixed", [])], size, 1, warmup=100)
+    auto, fixed = (outcome.settling[label] for label in ("auto", "fixed"))
+    assert (auto.scopes, auto.tried, auto.settled) == (9 + quiet, 9, True)
+    assert (fixed.scopes, fixed.tried, fixed.settled) == (2, 0, True)
+
+
+def test_a_setting_that_is_not_chosen_in_time_is_told():
+    settling = run([Fake("auto", [], settles_after=99)], rounds=1).settling["auto"]
+    assert (settling.scopes, settling.settled) == (1, False)
+
+
+@pytest.mark.parametrize("wrong", [2 * (1 + 2 * contest.TOLERANCE), float("nan")])
+def test_who_computes_something_else_is_left_out(wrong):
+    """The second loss differs, which a way that follows for one step only may do."""
+    loop, other, forgiven = (
+        Fake(label, [], losses=losses)
+        for label, losses in (("loop", [1, 2]), ("other", [1, wrong]), ("forgiven", [1, wrong]))
+    )
+    forgiven.same_steps = 1
+    same, left_out = contest.agree([loop, other, forgiven], loop, 4)
+    assert same == [loop, forgiven]
+    assert list(left_out) == ["other"] and "losses differ" in left_out["other"]
+
+
+def test_timings_have_parts_that_add_up():
+    workload = tagger()
+    row = Local(Runner(workload, options=FIXED), "gdb").time("training", [workload.samples], 4)
+    assert row.ms == pytest.approx(row.recording + row.analysis + row.dispatch + row.running)
+    assert row.bound <= row.launches < row.nodes and row.arena_mb > 0
+    assert row.setting == "operator by search (unlimited)"
+    plain = Local(Runner(workload, "hybridized"), "loop").time("training", [workload.samples], 4)
+    assert (plain.running, plain.nodes, plain.setting) == (plain.ms, None, "")
+    assert row.rate * row.ms == pytest.approx(1e3 * sum(len(s.words) for s in workload.samples))
+
+
+def test_contenders_find_no_plans_unless_they_repeat():
+    workload = tagger()
+    first, second = (Local(Runner(workload, options=FIXED), "gdb") for _ in range(2))
+    again = Local(first.runner, "again", repeats=True)
+    cached = [one.time("inference", [workload.samples], 4).cached for one in (first, second, again)]
+    assert cached == [0, 0, 1]
+    assert again.portion([[i] for i in range(9)], 6) == [[0], [1], [2], [3], [0], [1]]
+
+
+def test_turns_start_from_the_first_parameters():
+    workload = tagger()
+    contender = Local(Runner(workload, "hybridized"), "loop")
+    bias = workload.model.score.bias
+    contender.time("training", [workload.samples], 4)
+    assert np.abs(bias.data().asnumpy()).max() > 0
+    contender.time("inference", [workload.samples], 4)
+    assert np.abs(bias.data().asnumpy()).max() == 0
+
+
+def test_minibatches_are_cut_for_loops_and_sorted_by_length_for_padding():
+    loop = Local(Runner(tagger(), "hybridized"), "loop", most=2)
+    assert loop.portion([[1, 2, 3], [4]], 2) == [[1, 2], [4]]
+    workload = tagger(12)
+    padded = Local(Runner(workload, "padded"), "hand", by_length=True)
+    work = [workload.samples[:5], workload.samples[5:9], workload.samples[9:]]
+    dealt = padded.portion(work, 3)
+    assert list(map(len, dealt)) == [5, 4, 3]
+    assert {id(s) for batch in dealt for s in batch} == set(map(id, workload.samples))
+    lengths = [len(s.words) for batch in dealt for s in batch]
+    assert lengths == sorted(lengths)
+
+
+# Ways
+
+
+def test_names_of_ways_are_settings():
+    assert ways.options_of("gdb:block:depth") == {
+        "granularity": "block", "policy": "depth", "analysis_budget": None,
+    }  # fmt: skip
+    budgets = [ways.options_of(f"gdb:graph:search:{limit}")["analysis_budget"]
+               for limit in ("2.5ms", "70", "cached")]  # fmt: skip
+    assert ways.options_of("gdb") == {}
+    assert budgets[0] == 2.5 and budgets[1].visits == 70 and budgets[2] is None
+    found = ways.read_ways("hand,settings,gdb,curve")
+    assert found[0] == "hand" and found[-2:] == ["gdb", "curve"]
+    assert len(found) == 3 + len(set(ways.GROUPS["settings"]))
+
+
+def test_budgets_of_a_curve_rise_from_a_fraction_of_the_nodes_to_a_multiple():
+    names = ways.curve_of([1000, 320], 6)
+    assert len(names) == len(set(names)) == 2 * 9
+    limits = [name.split(":")[3:] for name in names[:9]]
+    assert limits[0] == ["0"] and limits[-2:] == [[], ["cached"]]
+    visits = [int(limit) for (limit,) in limits[1:-2]]
+    assert visits == sorted(visits) and (visits[0], visits[-1]) == (40, 64_000)
+
+
+@pytest.mark.parametrize("name", ["sick", "tagger"])
+def test_all_ways_of_a_workload_compute_what_the_loop_computes(name):
+    args = program.parse(TINY)
+    with ExitStack() as stack:
+        cast = ways.Cast(name, args, stack)
+        asked = ["hybridized", "hand", "gdb:block:depth", "gdb"]
+        contenders = cast.gather(asked, 4)
+        assert [one.label for one in contenders] == asked and not cast.left_out
+        samples = cast.workload.samples
+        outcome = contest.contest(contenders, iter(lambda: samples[:6], None), "training", 6, 1)
+        assert {row.label: row.samples for row in outcome.rows} == {
+            "hybridized": 2, "hand": 6, "gdb:block:depth": 6, "gdb": 6,
+        }  # fmt: skip
+        more = cast.gather([*asked, "gdb:operator:depth"], 4)
+        assert more[:4] == contenders and not cast.left_out, "from the first parameters again"
+
+
+def test_a_way_that_computes_something_else_is_told(monkeypatch):
+    real = Runner.predict
     monkeypatch.setattr(
-        program, "measure_in_process",
-        lambda path, argv, *what, **how: asked.append(argv[-3:]) or FIGURES,
+        Runner, "predict",
+        lambda self, samples: real(self, samples) * (2 if self.mode == "manual" else 1),
     )  # fmt: skip
-    output = tmp_path / "deep" / "b.json"
-    argv = [*TINY, "--batch-sizes", "4,1", "--json", str(output), "--picture",
-            str(tmp_path / "picture")]  # fmt: skip
-    assert program.main(argv) == 0
-    modes = ("manual", "dynamic")
-    assert asked == [["--fresh", mode, kind] for kind in KINDS for mode in modes]
-    printed = capsys.readouterr().out
-    assert "Speed by batch size, training" in printed and "peak RSS" in printed
-    assert "us per cell call" in printed and "dynamic against" in printed
-    content = json.loads(output.read_text())
-    ((threads, run),) = content["runs"].items()
-    assert threads == options.own_threads()
-    cases = [(each["batch_size"], each["kind"]) for each in run["pairs"]]
-    assert cases == [(size, kind) for size in (1, 4) for kind in KINDS]
-    for each in run["pairs"]:
-        assert [row["label"] for row in each["rows"]] == [name for name in LABELS for _ in "12"]
-    assert [each["workload"] for each in run["workloads"]] == ["sequences", "sst"]
-    assert set(run["environment"]) >= {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "processor"}
-    assert content["settings"]["freeze_embedding"] is True
-    assert "interleaved" in content["rules"]
-    for name in ("picture", "picture-bars"):
-        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "gluon_dynbatch" in (tmp_path / "picture.svg").read_text()
-    assert "speed / manual" in (tmp_path / "picture-bars.svg").read_text()
-
-    assert program.main(["--read", str(output), "--picture", str(tmp_path / "repeated.png")]) == 0
-    assert printed.endswith(capsys.readouterr().out.replace("repeated", "picture").lstrip("\n"))
-    assert (tmp_path / "repeated.png").read_bytes() == (tmp_path / "picture.png").read_bytes()
+    with ExitStack() as stack:
+        cast = ways.Cast("sick", program.parse(TINY), stack)
+        assert [one.label for one in cast.gather(["hand", "hybridized"], 4)] == ["hybridized"]
+    assert list(cast.left_out) == ["hand"] and "its values differ" in cast.left_out["hand"]
 
 
-def test_other_numbers_of_threads_are_measured_in_processes_of_their_own(tmp_path, capsys):
-    output = tmp_path / "b.json"
-    argv = [*TINY, "--batch-sizes", "1", "--rounds", "1", "--workloads", "none", "--threads", "3",
-            "--json", str(output)]  # fmt: skip
-    assert program.main(argv) == 0
-    assert "reached, 3 threads" in capsys.readouterr().out
-    content = json.loads(output.read_text())
-    assert list(content["runs"]) == ["3"]
-    assert content["runs"]["3"]["environment"]["OMP_NUM_THREADS"] == "3"
-    assert "collect" not in content["settings"]
-    # Of fresh processes, these are figures that nobody made up.
-    figures = content["runs"]["3"]["fresh"]["training"]["dynamic"]
-    assert set(figures) == set(FIGURES) and figures["first_seconds"] > 0
-    if Path("/proc/self/status").exists():
-        assert figures["peak_mb"] >= figures["start_mb"] > 10
+# Tables and pictures
 
 
-def test_a_process_with_other_threads_that_fails_is_an_error(capfd):
-    assert program.main([*TINY, "--threads", "3", "--data", "nowhere"]) == 2
-    said = capfd.readouterr().err.splitlines()
-    assert "nowhere" in said[0]
-    assert said[1:] == ["error: the process with 3 threads ended with 2"]
+def outcome_of(times, kind="inference", size=1, tried=0, tried_ms=0.0, **more):
+    """Make up a contest from the milliseconds of each contender, round by round."""
+    rows = [Row(label, i, 1, size, 1e3 / ms, ms, setting=f"setting of {label}", **more)
+            for label, own in times.items() for i, ms in enumerate(own)]  # fmt: skip
+    settling = {"gdb": Settling(tried + 4, True, tried, tried_ms)}
+    return Outcome("w", kind, size, rows, settling)
 
 
-def test_recording_is_timed_without_the_walk(monkeypatch, pairs):
-    clock = iter([0.0, 9.0, 0.0, 9.0, 0.0, 5e-3, 0.0, 2e-3])  # of a first minibatch, and another
-    monkeypatch.setattr(recording.time, "thread_time", lambda: next(clock))
-    cost = recording.measure(tiny_args("--fresh-size", "12"), pairs)
-    cells = sum(len(tree.heads) for pair in pairs["train"] for tree in (pair.tree_a, pair.tree_b))
-    assert cost["calls"] == cells
-    assert cost["us_per_call"] == pytest.approx(3e3 / cells)
-    assert cost["own_us_per_call"] == pytest.approx(2e3 / cells)
+def measured(*outcomes, alone=None):
+    return tables.Measured("W", "words", "from", 2, list(outcomes), {}, {}, alone or {})
 
 
-def test_a_fresh_process_that_fails_is_an_error():
-    argv = ["--data", "nowhere", "--fresh", "manual", "training"]
-    with pytest.raises(fresh.FreshError, match="the process of it ended with 2: error: .*nowhere"):
-        fresh.measure_in_process(program.__file__, argv, "of it", quiet=True)
+def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
+    """Rounds 0 and 2 choose a:search, which is slower than it looked in rounds 1 and 3."""
+    times = {"gdb:a:search": [1, 4, 1, 4], "gdb:b:depth": [2, 2, 2, 2], "gdb": [2, 3, 2, 3],
+             "hybridized": [4, 6, 4, 6]}  # fmt: skip
+    found = {"w": measured(outcome_of(times, tried=3, tried_ms=4.0))}
+    (row,) = tables.settings(found).rows
+    assert row[:5] == ("w", "inference", 1, "setting of gdb", "gdb:a:search")
+    assert row[5:8] == pytest.approx((0.75, 1.5, 0.5))
+    assert row[8] == "3 of 7" and row[9] == pytest.approx(1.0)
+    assert tables.settings({"w": measured(outcome_of({"gdb": [1.0]}))}) is None
 
 
-def outcome(kind, size, rates, workload="pairs", **analysis):
-    rows = [Row(label, 0, 1, size, rate, 100.0, analysis=analysis.get(label.split(",")[-1]))
-            for label, rate in rates.items()]  # fmt: skip
-    return Outcome(workload, kind, size, rows, {})
+def test_every_kind_of_bar_has_its_figure():
+    times = {"gdb": [10.0], "hybridized": [300.0], "gdb:block:depth": [9.0]}
+    made = outcome_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
+    memory = {"inference": {"gdb": {"first_seconds": 0.5, "peak_mb": 130.0},
+                            "hand": {"peak_mb": 100.0}}}  # fmt: skip
+    own = measured(made, alone=memory)
+
+    def figure(what, other, size=256):
+        return tables.Bar("sick", "inference", what, other, 1, size).figure(own)
+
+    assert figure("speed", "hybridized") == pytest.approx(30)
+    assert figure("cells", "hybridized") == pytest.approx(300 / 7)
+    assert figure("analysis", "gdb") == pytest.approx(0.1)
+    assert figure("launches", "any setting") == 1
+    assert figure("memory", "hand") == pytest.approx(1.3) and figure("first", "gdb") == 0.5
+    assert figure("speed", "hand") is figure("speed", "hybridized", 8) is None
+    rows = {row[:4]: row[4:] for row in tables.bars({"sick": own}).rows}
+    assert rows["sick", "inference", "256", "speed / hybridized"] == (">= 18", 30.0, "yes")
+    assert rows["sick", "inference", "last", "memory / hand"] == ("<= 1.25", 1.3, "NO")
+    assert rows["sick", "training", "256", "speed / hybridized"] == (">= 30", None, "–")
+    assert len(rows) == sum(bar.workload == "sick" for bar in tables.BARS)
 
 
-def made_up_run():
-    """Figures of a run in which every bar has its own."""
-    rates = dict.fromkeys(LABELS, 10.0)
-    rates.update({"imperative": 1.0, "dynamic": 40.0, "bare products": 100.0})
-    single = {**rates, "dynamic": 8.0, "hybridized": 10.0}
-    analysis = {"dynamic": 10.0, " plan cached": 3.0}
-    pairs = [
-        outcome(kind, size, own, **analysis)
-        for size, own in ((1, single), (256, rates), (1024, {**rates, "dynamic": 20.0}))
-        for kind in KINDS
+def test_a_table_can_be_read_back_from_its_markdown():
+    table = results.Table(
+        "Title",
+        {"name": "s", "ms": ",.1f", "n": "d"},
+        [("a|b", 1234.56, 3), ("c", None, 4)],
+    )
+    title, _, heading, rule, *rows = table.markdown().splitlines()
+    assert title == "### Title"
+    cells = [
+        [cell.strip().replace("\0", "|") for cell in row[1:-1].replace("\\|", "\0").split("|")]
+        for row in (heading, *rows)
     ]
-    memory = {"manual": {"peak_mb": 100.0}, "dynamic": {"peak_mb": 130.0, "first_seconds": 0.5}}
-    tagged = outcome("training", 64, {"imperative": 1.0, "dynamic": 12.0, PADDED: 16.0},
-                     "sequences")  # fmt: skip
-    return bars.Run({}, pairs, [tagged], {"inference": memory}, {"us_per_call": 2.6})
+    assert cells == table.cells() == [["name", "ms", "n"], ["a|b", "1,234.6", "3"], ["c", "–", "4"]]
+    assert [part.strip() for part in rule[1:-1].split("|")] == ["----", "------:", "--:"]
 
 
-def test_bars_hold_every_figure():
-    held = bars.hold(made_up_run())
-    found = {(bar.what, bar.kind): (bar.figure, bar.met) for bar in held}
-    assert len(found) == len(held) == 26
-    rise = "time per pair / of any smaller size, 1 to 1024"
-    expected = {
-        ("speed / imperative", "training"): (40, True),
-        ("speed / hybridized", "inference"): (4, False),
-        ("time / bare products", "training"): (2.5, True),
-        ("peak memory of the process / manual", "inference"): (1.3, False),
-        ("peak memory of the process / manual", "training"): (None, None),
-        ("analysis / time", "inference"): (0.10, True),
-        ("analysis / time, plan cached", "inference"): (0.03, False),
-        ("recording, us per cell call", "both"): (2.6, False),
-        ("time / hybridized, single pairs", "training"): (1.25, False),
-        ("time / hybridized, at its worst size", "training"): (1.25, False),
-        (rise, "inference"): (2, False),  # of 1,024 pairs, against 256
-        ("first minibatch of a process, s", "inference"): (0.5, True),
-        ("first minibatch of a process, s", "training"): (None, None),
-        ("sequences: speed / imperative", "training"): (12, True),
-        ("sequences: speed / padded, fused LSTM", "training"): (0.75, False),
-        ("sst: speed / imperative", "training"): (None, None),
-    }
-    for key, (figure, met) in expected.items():
-        assert found[key] == (pytest.approx(figure), met), key
+def test_points_of_a_curve_are_found_by_granularity():
+    limits = (":0", ":70", "", ":cached", ":10ms")
+    names = ["gdb", *(f"gdb:block:search{limit}" for limit in limits)]
+    (points,) = pictures.curves(outcome_of(dict.fromkeys(names, [1.0])))
+    assert [point.budget for point in points] == [0, 70, None]
 
 
-def test_bars_without_figures_are_not_measured():
-    held = bars.hold(bars.Run({}, [], [], {}, {}))
-    assert {bar.figure for bar in held} == {bar.met for bar in held} == {None}
-    assert [bar.bound for bar in held] == [bar.bound for bar in bars.hold(made_up_run())]
-    assert {row[-1] for row in bars.table({"1": held}).rows} == {"not measured"}
+# The program
 
 
-def test_bars_of_several_threads_stand_side_by_side():
-    run = made_up_run()
-    held = bars.hold(run)
-    other = [bar._replace(figure=None) for bar in held]
-    cells = bars.table({"1": held, "2": other}).cells()
-    assert cells[0][2:] == ["bar", "reached, 1 thread", "met?", "reached, 2 threads"]
-    by_name = {tuple(row[:2]): row[2:] for row in cells[1:]}
-    assert by_name["speed / imperative", "training"] == [">= 40", "40.00", "yes", "–"]
-    assert by_name["analysis / time, plan cached", "inference"] == ["< 0.03", "0.03", "NO", "–"]
-    assert by_name["sst: speed / imperative", "training"] == [">= 25", "–", "not measured", "–"]
-    assert bars.Run.from_json(json.loads(json.dumps(run.as_json()))) == run
+def test_the_program_writes_figures_tables_and_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PYTHONPATH", str(Path(program.__file__).parents[1]))
+    settings = "gdb:block:depth,gdb:operator:depth"
+    argv = [*TINY, "--workloads", "sick,reads", "--ways", f"hybridized,hand,gdb,{settings}",
+            "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
+            "--output", str(tmp_path)]  # fmt: skip
+    assert program.main(argv) == 0
+    printed = capsys.readouterr().out
+    content = json.loads((tmp_path / "benchmark.json").read_text())
+    assert content["environment"]["mxnet"] == "1.9.1" and content["settings"]["seed"] == 1
+    for name in ("sick", "reads"):
+        own = content["workloads"][name]
+        assert own["left_out"] == {} and own["lines"] >= 2
+        cases = [(each["batch_size"], each["kind"]) for each in own["outcomes"]]
+        assert cases == [(size, "inference") for size in (2, 4)]
+        assert list(own["alone"]) == (["inference"] if name == "sick" else [])
+    for figures in content["workloads"]["sick"]["alone"]["inference"].values():
+        assert figures["first_seconds"] > 0 and figures["size"] == 4
+        if Path("/proc/self/status").exists():
+            assert figures["peak_mb"] >= figures["start_mb"] > 10
+    names = [f"{name}.{kind}" for name in ("overview", "speed-reads", "speed-sick")
+             for kind in ("png", "svg")]  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "benchmark.json", "benchmark.md"}
+    text = (tmp_path / "benchmark.md").read_text()
+    assert all(part in text for part in ("Bars", "lower bound", "x hybridized", "auto chose"))
+    assert "child-sum Tree-LSTM, built-in corpus" in printed
+
+    pictured = (tmp_path / "overview.png").read_bytes()
+    assert program.main(["--read", "--output", str(tmp_path)]) == 0
+    assert printed.endswith(capsys.readouterr().out)
+    assert (tmp_path / "overview.png").read_bytes() == pictured
+    assert (tmp_path / "benchmark.md").read_text() == text
+
+
+def test_a_curve_is_measured_and_drawn(tmp_path):
+    argv = [*TINY, "--workloads", "tagger", "--ways", "curve,gdb", "--batch-sizes", "4", "--kinds",
+            "inference", "--points", "2", "--rounds", "1", "--output", str(tmp_path)]  # fmt: skip
+    assert program.main(argv) == 0
+    (outcome,) = json.loads((tmp_path / "benchmark.json").read_text())["workloads"]["tagger"][
+        "outcomes"
+    ]
+    assert len({row["label"] for row in outcome["rows"]}) == 2 * 5 + 1
+    assert "auto: " in (tmp_path / "curve-tagger-4.svg").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--batch-sizes", "13"], "minibatches of 13 are asked for, and there are 12 pairs"),
-        (["--data", "nowhere"], "nowhere"),
-        (["--embedding", "nowhere"], "nowhere"),
-        (["--wikiner", "nowhere"], "nowhere/train.txt"),
-        (["--sst", "nowhere"], "nowhere/train.txt"),
-        (["--policy", "fastest"], "fastest"),
-        (["--read", "nowhere"], "nowhere: No such file"),
-        (["--read", program.__file__], "not written by this program"),
+        (["--batch-sizes", "13", "--workloads", "tagger"], "a minibatch of 13 is asked for"),
+        (["--workloads", "sick", "--data", "nowhere"], "nowhere"),
+        (["--workloads", "reads,tagger", "--wikiner", "nowhere"], "nowhere/train.txt"),
+        (["--workloads", "treefc", "--ways", "hand"], "no way is left of treefc"),
+        (["--read", "--output", "nowhere"], "nowhere/benchmark.json: No such file"),
     ],
 )
-def test_mistakes_are_answered_by_one_line(monkeypatch, capsys, arguments, reason):
-    """All of them before anything is measured."""
-    monkeypatch.setattr(program, "measure_in_process", None)
-    assert program.main([*TINY, "--batch-sizes", "1", *arguments]) == 2
+def test_mistakes_are_answered_by_one_line(monkeypatch, tmp_path, capsys, arguments, reason):
+    monkeypatch.setattr(contest, "contest", None)  # nothing is timed
+    assert program.main([*TINY, "--output", str(tmp_path), *arguments]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ") and reason in message and message.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["0", "1,,2", "many", "-4", ""])
-@pytest.mark.parametrize("option", ["--batch-sizes", "--threads"])
-def test_sizes_that_are_none_are_refused(capsys, option, text):
+def test_a_file_with_something_else_is_named(tmp_path, capsys):
+    for text in ("", "[1]", '{"workloads": {"sick": {"no": 1}}}'):
+        (tmp_path / "benchmark.json").write_text(text)
+        assert program.main(["--read", "--output", str(tmp_path)]) == 2
+        assert "benchmark.json: not written by this program" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--batch-sizes", "0"), ("--kinds", "walking"), ("--points", "1"), ("--workloads", "trees"),
+     *(("--ways", way) for way in ("gdb:sample:depth", "gdb:block", "gdb:block:depth:soon",
+                                   "gdb:block:depth:1e3", "tensorflow"))],
+)  # fmt: skip
+def test_wrong_options_are_refused(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
-        parsed(option, text)
+        program.parse(arguments)
     assert caught.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: argument {option}: ")
-
-
-def test_workloads_that_are_none_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        parsed("--workloads", "sst,trees")
-    assert "'trees' is none of sequences, sst" in capsys.readouterr().err
-    assert parsed("--workloads", "none").workloads == []
+    assert capsys.readouterr().err.startswith(f"error: argument {arguments[0]}: ")
 
 
 def test_quick_yields_to_what_is_given():
-    args = parsed("--quick", "--rounds", "9")
-    assert (args.rounds, args.batch_sizes) == (9, [1, 16, 256])
-    assert math.log2(parsed().batch_sizes[-1]) == 10
-
-
-def test_sizes_of_all_models_are_only_those_that_are_given():
-    assert (parsed().sizes, parsed().hidden, parsed().embedding_size) == ({}, 150, 300)
-    args = parsed("--hidden", "7")
-    assert (args.sizes, args.hidden) == ({"hidden_size": 7}, 7)
+    args = program.parse(["--quick", "--rounds", "9", "--hidden", "7"])
+    assert (args.rounds, args.points, args.sizes) == (9, 4, {"hidden_size": 7})

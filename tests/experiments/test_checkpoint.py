@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -14,12 +15,12 @@ import numpy as np
 import pytest
 
 import tree_lstm_relatedness as program
-from relatedness.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from relatedness.checkpoint import CheckpointError, packed, read_checkpoint, write_checkpoint
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1", "--granularity", "block", "--policy", "depth",
         "--analysis-budget", "none"]  # fmt: skip
-DAMAGES = 200
+DAMAGES = 100
 
 
 def make(optimizer, dtype="float32", **options):
@@ -104,32 +105,37 @@ def trained(tmp_path_factory):
 
 
 def taken_apart(content):
-    _, header, data = content.split(b"\n", 2)
-    return json.loads(header), data
+    with np.load(io.BytesIO(content.split(b"\n", 1)[1])) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return json.loads(arrays.pop("header").tobytes()), arrays
 
 
-def sealed(header, data, version=3):
-    """Put a checkpoint together whose checksums are right, whatever is in it."""
-    header["sha256"] = hashlib.sha256(data).hexdigest()
-    line = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b"\n"
-    checksum = hashlib.sha256(line).hexdigest()
-    return f"gluon_dynbatch checkpoint {version} {checksum}\n".encode() + line + data
+def sealed(body, version=4):
+    """Put a checkpoint together whose checksum is right, whatever is in it."""
+    checksum = hashlib.sha256(body).hexdigest()
+    return f"gluon_dynbatch checkpoint {version} {checksum}\n".encode() + body
 
 
 def places(value, path=()):
-    """Find all places of a tree, but those where anything may stand."""
+    """Find all places of a tree, but that where anything may stand."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in list(items):
-        if (*path, key) not in (("sha256",), ("trainer", "schedule")):
+        if (*path, key) != ("trainer", "schedule"):
             yield value, key
             if isinstance(item, (dict, list)):
                 yield from places(item, (*path, key))
 
 
 def crafted(content, rng):
-    """Leave out or replace something, with right checksums."""
-    header, data = taken_apart(content)
-    top = rng.choice([key for key in header if key != "sha256"])
+    """Leave out or replace something, with a right checksum."""
+    header, arrays = taken_apart(content)
+    if rng.random() < 0.3:
+        name = rng.choice(list(arrays))
+        kept = {key: array for key, array in arrays.items() if key != name}
+        odd = [arrays[name].astype("float16"), arrays[name][:-1], np.array(["odd"])]
+        replaced = rng.choice([kept, *({**kept, name: array} for array in odd)])
+        return sealed(packed(header, replaced))
+    top = rng.choice(list(header))
     inside = list(places(header[top], (top,)))
     where, key = rng.choice([(header, top), *inside, *inside])
     odd = rng.choice([None, {"odd": [1]}, [["odd"]], float("nan"), [[]] * 3])
@@ -137,7 +143,7 @@ def crafted(content, rng):
         del where[key]
     else:
         where[key] = odd
-    return sealed(header, data)
+    return sealed(packed(header, arrays))
 
 
 def by_chance(content, rng):
@@ -206,24 +212,46 @@ def outside(path, content):
     path.symlink_to(target)
 
 
+def rewritten(content, name, member):
+    """Put other bytes into the archive of a checkpoint."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content.split(b"\n", 1)[1])) as old, zipfile.ZipFile(
+        body, "w"
+    ) as new:
+        for each in old.namelist():
+            new.writestr(each, member if each == name else old.read(each))
+    return sealed(body.getvalue())
+
+
 def declared(path, content):
-    """Sizes of which no machine has as much memory."""
-    header, data = taken_apart(content)
-    header["arrays"][0]["shape"] = [10**9, 10**9]
-    path.write_bytes(sealed(header, data))
+    """A size of which no machine has as much memory."""
+    member = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 10**9)}
+    np.lib.format.write_array_header_1_0(member, header)
+    name = next(name for name in taken_apart(content)[1] if name.startswith("parameter"))
+    path.write_bytes(rewritten(content, f"{name}.npy", member.getvalue()))
 
 
 def greater(path, content):
     """Settings of a model that would not fit into memory."""
-    header, data = taken_apart(content)
+    header, arrays = taken_apart(content)
     header["state"]["settings"]["hidden"] = 10**9
-    path.write_bytes(sealed(header, data))
+    path.write_bytes(sealed(packed(header, arrays)))
 
 
 def deep(path, content):
-    header = b"[" * 200_000
-    line = f"gluon_dynbatch checkpoint 3 {hashlib.sha256(header + b'%c' % 10).hexdigest()}\n"
-    path.write_bytes(line.encode() + header + b"\n")
+    _, arrays = taken_apart(content)
+    member = io.BytesIO()
+    np.save(member, np.frombuffer(b"[" * 200_000, np.uint8))
+    path.write_bytes(rewritten(content, "header.npy", member.getvalue()))
+
+
+def pickled(path, content):
+    """An array of objects, with a pickle that makes a folder when it is read."""
+    member = io.BytesIO()
+    np.save(member, np.array([Runs()], object), allow_pickle=True)
+    name = next(iter(taken_apart(content)[1]))
+    path.write_bytes(rewritten(content, f"{name}.npy", member.getvalue()))
 
 
 class Runs:
@@ -248,11 +276,12 @@ def older(path, content):
         (lambda path, content: path.mkdir(), "Is a directory"),
         (lambda path, content: os.mkfifo(path), "not a file"),
         (lambda path, content: path.write_bytes(b""), "not a whole checkpoint"),
-        (declared, "its size is not that of its arrays"),
+        (declared, "not a whole checkpoint"),
         (deep, "not a whole checkpoint"),
+        (pickled, "not a whole checkpoint"),
         (older, "written by an older version, whose checkpoints could run code"),
-        (lambda path, content: path.write_bytes(sealed(*taken_apart(content), 4)),
-         "written in format 4; this version reads format 3"),
+        (lambda path, content: path.write_bytes(sealed(b"", 3)),
+         "written in format 3; this version reads format 4"),
     ],
 )  # fmt: skip
 def test_what_is_no_checkpoint_is_told(tmp_path, monkeypatch, trained, capsys, damage, reason):

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 from relatedness.assembly import fingerprint
+from relatedness.corpora import DataError, load_corpus
 from relatedness.data import (
-    DataError,
     Loader,
     build_vocab,
     encode,
-    load_corpus,
     read_vectors,
     target_distribution,
     unknown_words,

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from relatedness import corpora
-from relatedness.corpora import same_text
-from relatedness.data import DataError, load_conllu_pairs, load_corpus
+from relatedness.corpora import DataError, load_conllu_pairs, load_corpus, same_text
 
 EXAMPLE = Path(__file__).with_name("pairs.conllu")
 

@@ -13,7 +13,7 @@ from relatedness import training
 from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.learning_curve import draw_learning_curve
 from relatedness.steps import read_steps
-from workloads.runner import MODES, Runner
+from suite.runner import MODES, Runner
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
@@ -190,20 +190,6 @@ def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
     assert float(printed.group(3)) == pytest.approx(np.mean(np.square(errors)), abs=1e-3)
 
 
-def test_benchmark_prints_a_table_and_writes_every_figure(tmp_path, capsys):
-    options = ("--pairs", 6, "--rounds", 2, "--warmup", 0, "--json", tmp_path / "deep" / "b.json")
-    assert run("benchmark", *TINY, *options) == 0
-    lines = capsys.readouterr().out.strip().splitlines()
-    modes = ["imperative", "hybridized", "dynamic"]
-    assert [line.split()[1] for line in lines[-3:]] == modes
-    result = json.loads((tmp_path / "deep" / "b.json").read_text())
-    assert result["environment"]["mxnet"] == "1.9.1" and result["settings"]["seed"] == 1
-    assert [outcome["kind"] for outcome in result["outcomes"]] == ["inference", "training"]
-    for outcome in result["outcomes"]:
-        assert [row["label"] for row in outcome["rows"]] == [mode for mode in modes for _ in "12"]
-        assert {row["samples"] for row in outcome["rows"]} == {4}
-
-
 def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
     options = ("--epochs", 1, "--pairs", 4, "--rounds", 1, "--warmup", 0)
     assert run("demo", *TINY, "--output", tmp_path, *options) == 0
@@ -240,7 +226,6 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         (["train", "--output", "file"], "file: "),
         (["train", "--checkpoint", "file"], "--checkpoint is not for train"),
         (["train", "--kvstore", "dist_sync"], "needs a launcher"),
-        (["benchmark", "--kvstore", "dist_sync"], "--kvstore dist_sync is for train"),
         (["evaluate"], "--checkpoint is needed"),
         (["evaluate", "--resume"], "--resume is for train"),
         (["predict", "--checkpoint", "nowhere"], "nowhere: No such file"),

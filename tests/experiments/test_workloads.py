@@ -3,13 +3,15 @@
 import json
 from argparse import Namespace
 
+import mxnet as mx
+import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from relatedness.data import DataError
-from workloads import modules, reads, sequences
+from relatedness.corpora import DataError
+from workloads import lattice, modules, parser, phrases, reads, sequences, trees
 from workloads.base import WorkloadError
-from workloads.registry import make
+from workloads.registry import WORKLOADS, make
 
 
 def test_minibatches_of_an_epoch_share_no_sample():
@@ -29,15 +31,64 @@ def tiny(name, limit=4):
 
 
 @pytest.mark.parametrize(
-    "name", ["sequences", "characters", "treegru", "modules", "seq2seq", "reads"]
+    "name",
+    [
+        name
+        for name in WORKLOADS
+        if name not in ("wandering", "experts64", "experts256", "experts1024")
+    ],
 )
 def test_workloads_compute_what_the_loop_computes(name):
     workload = tiny(name)
     trained = [p for p in workload.trainer._params if p.grad_req != "null"]
-    assert {p.name for p in trained} >= {p.name for p in workload.model.score.params.values()}
     gdb.testing.check_against_loop(
         lambda sample: (workload.score(sample), workload.loss(sample)), workload.samples, trained
     )
+    assert workload.lines >= 2 and workload.amount(workload.samples[0]) >= 1
+
+
+@pytest.mark.parametrize("name", ["parser", "seq2seq"])
+def test_greedy_steps_of_all_samples_run_together(name):
+    workload = tiny(name)
+    expected = workload.predict(workload.samples)
+    with gdb.batching() as batch:
+        found = workload.predict(workload.samples)
+    assert len(batch.report.flushes) <= max(len(scores) for scores in expected) + 1
+    for sample, own, wanted in zip(workload.samples, found, expected):
+        assert len(own) == len(sample.target)
+        np.testing.assert_allclose(own.asnumpy(), wanted.asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "heads, actions",
+    [([-1], "S"), ([1, -1], "SSL"), ([-1, 0], "SSR"), ([1, 3, 3, -1], "SSLSSLL"),
+     ([-1, 2, 0, 0], "SSSLRSR"), ([2, 3, -1, 2], None)],
+)  # fmt: skip
+def test_the_oracle_builds_projective_trees(heads, actions):
+    """S shifts; L and R hang the upper one of two words below the other, or the lower one."""
+    found = parser.oracle(heads)
+    assert (found and "".join("SLR"[action] for action in found)) == actions
+
+
+def test_a_lattice_has_the_words_that_end_at_each_character():
+    listed = {"in": 0, "king": 1, "ink": 2, "i": 3}
+    found = lattice.lattice_of("kinking", listed)
+    assert found == ((), (), ((1, 0),), ((1, 2),), (), ((4, 0),), ((3, 1),))
+
+
+def test_a_matrix_vector_phrase_is_that_of_the_paper():
+    """Socher et al. 2012: p = g(W [B a; A b]), P = W_M [A; B]."""
+    join = trees.MatrixVectorJoin(3)
+    join.initialize(mx.init.Normal(1))
+    a, b = mx.nd.random.normal(shape=(2, 1, 3))
+    A, B = mx.nd.random.normal(shape=(2, 1, 3, 3))
+    vector, matrix = (each.asnumpy()[0] for each in join(a, A, b, B))
+    weight, bias = (p.data().asnumpy() for p in (join.vector.weight, join.vector.bias))
+    a, A, b, B = (each.asnumpy()[0] for each in (a, A, b, B))
+    wanted = np.tanh(weight @ np.concatenate([B @ a, A @ b]) + bias)
+    np.testing.assert_allclose(vector, wanted, rtol=1e-4)
+    wanted = join.matrix.weight.data().asnumpy() @ np.concatenate([A, B])
+    np.testing.assert_allclose(matrix, wanted, rtol=1e-4)
 
 
 def test_wandering_minibatches_have_half_to_twice_the_size():
@@ -99,3 +150,90 @@ def test_bad_wikiner_lines_are_named(tmp_path, text, reason):
     (tmp_path / "train.txt").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=reason):
         sequences.read_wikiner(tmp_path)
+
+
+# Phrases
+
+
+TREE = "(3 (2 It) (4 (4 (2 is) (3 good)) (2 .)))"
+
+
+def write(folder, text):
+    (folder / "train.txt").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
+    """A word may hold U+00A0; labels are listed from the words up."""
+    folder = write(tmp_path, f"{TREE}\n(0 a\u00a0b)\n")
+    first, second = phrases.read_treebank(folder)
+    assert first.words == ("It", "is", "good", ".")
+    assert first.shape == (0, ((1, 2), 3))
+    assert first.labels == (2, 2, 3, 4, 2, 4, 3)
+    assert second == (("a\u00a0b",), 0, (0,))
+    assert phrases.read_treebank(folder, limit=1) == [first]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("(3 (2 a) (2 b)", r'a "\)" is missing'),
+        ("(3 (2 a) (2 b)))", r'a "\)" too many'),
+        ("(5 a)", "label '5' is none of 0 to 4"),
+        ("( a)", "label '' is none"),
+        ("(3 (2 a) (2 b) (2 c))", "a phrase of 3 parts"),
+        ("(3)", "a phrase of 0 parts"),
+        ("(3 (2 (2 a)) (2 b))", "not one binary tree"),
+        ("(3 a b)", "not one binary tree"),
+        ("(3 a) (3 b)", "not one binary tree"),
+        ("a", "not one binary tree"),
+        ("", "not one binary tree"),
+    ],
+)
+def test_lines_that_are_no_tree_are_named(tmp_path, line, reason):
+    with pytest.raises(DataError, match=rf"train.txt:2: .*{reason}"):
+        phrases.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
+
+
+def test_a_file_without_trees_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="holds no trees"):
+        phrases.read_treebank(write(tmp_path, ""))
+    with pytest.raises(DataError, match=r"nowhere.train.txt: No such file"):
+        phrases.read_treebank(tmp_path / "nowhere")
+
+
+def words_below(shape):
+    return [shape] if isinstance(shape, int) else sum(map(words_below, shape), [])
+
+
+def test_the_built_in_corpus_gives_binary_trees_over_its_words():
+    for sentence in phrases.made_phrases(limit=50):
+        assert words_below(sentence.shape) == list(range(len(sentence.words)))
+        assert len(sentence.labels) == 2 * len(sentence.words) - 1
+        assert sentence.labels.count(0) == len(sentence.words)
+        assert sentence.labels[-1] == min(len(sentence.words), phrases.CLASSES) - 1
+
+
+def test_a_phrase_has_the_states_of_the_paper():
+    """Tai, Socher, Manning 2015, equations 9 to 14 with N = 2, for one phrase of two words."""
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    def dense(block, x):
+        return block.weight.data().asnumpy() @ x + block.bias.data().asnumpy()
+
+    model = trees.phrase_workload("sst", limit=6, embedding_size=3, hidden_size=4).model
+    for parameter in model.collect_params().values():
+        parameter.set_data(mx.nd.random.normal(shape=parameter.shape))
+    rows = model.embedding.weight.data().asnumpy()
+    h, c = [], []
+    for word in (2, 5):
+        i, o, u = np.split(dense(model.leaf.gates, rows[word]), 3)
+        c.append(sigmoid(i) * np.tanh(u))
+        h.append(sigmoid(o) * np.tanh(c[-1]))
+    i, left, right, o, u = np.split(dense(model.join.gates, np.concatenate(h)), 5)
+    c.append(sigmoid(i) * np.tanh(u) + sigmoid(left) * c[0] + sigmoid(right) * c[1])
+    h.append(sigmoid(o) * np.tanh(c[-1]))
+    scores = model(mx.nd.array([2, 5], dtype="int32"), (0, 1)).asnumpy()
+    np.testing.assert_allclose(scores, [dense(model.score, each) for each in h], rtol=1e-4)

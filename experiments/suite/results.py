@@ -48,33 +48,26 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> Dict[Any, List
     return groups
 
 
-class Column(NamedTuple):
-    """A column of a table: its heading, and how its cells are written."""
-
-    title: str
-    format: str = "s"
-
-
 class Table(NamedTuple):
-    """A table for people."""
+    """A table for people; `columns` says for each heading how cells below it are written."""
 
     title: str
-    columns: Tuple[Column, ...]
+    columns: Dict[str, str]
     rows: List[Tuple[Any, ...]]
 
     def cells(self) -> List[List[str]]:
         """Write headings and cells as text; None is a dash."""
         body = [
-            ["–" if v is None else format(v, c.format) for v, c in zip(row, self.columns)]
+            ["–" if v is None else format(v, form) for v, form in zip(row, self.columns.values())]
             for row in self.rows
         ]
-        return [[column.title for column in self.columns], *body]
+        return [list(self.columns), *body]
 
     def markdown(self) -> str:
         """Write the table as Markdown, aligned so that it reads well as plain text, too."""
         cells = [[cell.replace("|", "\\|") for cell in row] for row in self.cells()]
         widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(self.columns))]
-        left = [column.format == "s" for column in self.columns]
+        left = [form == "s" for form in self.columns.values()]
         rule = ["-" * w if a else "-" * (w - 1) + ":" for w, a in zip(widths, left)]
         lines = []
         for row in (cells[0], rule, *cells[1:]):
@@ -115,17 +108,20 @@ def write_json(path: Path, content: Dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path, understand: Callable[[Dict[str, Any]], Item]) -> Item:
-    """Read what `write_json` wrote, and turn it into what it stands for.
+def read_json(path: Path) -> Dict[str, Any]:
+    """Read what `write_json` wrote.
 
     Raises
     ------
     ResultsError
-        If the file is not there or holds something else.
+        If the file is not there or holds no JSON object.
     """
     try:
-        return understand(json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ResultsError(f"{path}: not written by this program ({error!r})") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise ResultsError(f"{path}: not written by this program")
+    return content

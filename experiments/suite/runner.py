@@ -9,20 +9,17 @@ import mxnet as mx
 import numpy as np
 
 import gluon_dynbatch as gdb
-from baselines.fold import DepthBatching
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
+from workloads.base import Workload
 
-from .base import Workload
-
-PADDED = "padded, fused LSTM"
 #: What computes whole minibatches without the library.
 BATCHED: Dict[str, Callable[[Workload], Any]] = {
     "manual": lambda workload: ManualBatching(workload.model),
-    "fold": lambda workload: DepthBatching(workload.model),
-    PADDED: PaddedBatching,
+    "padded": PaddedBatching,
 }
-MODES = ("dynamic", "imperative", "hybridized", "manual", "fold")
+#: Those that the model of sentence pairs has.
+MODES = ("dynamic", "imperative", "hybridized", "manual")
 
 
 class Step(NamedTuple):
@@ -42,8 +39,7 @@ class Runner:
         "imperative".
     mode : str
         "dynamic": batched by gluon_dynbatch. "imperative", "hybridized": one sample after the
-        other. "manual", "fold" (models of sentence pairs) and `PADDED` (the tagger): see
-        `baselines`.
+        other. "manual" (sentence pairs), "padded" (the tagger): see `baselines`.
     options : dict
         Options of `gluon_dynbatch.batching`; used if the mode is dynamic.
     contexts : sequence of mx.Context
@@ -75,14 +71,14 @@ class Runner:
         if mode == "imperative":
             for block in (workload.model, workload.loss_block):
                 block.hybridize(False)
-        self._batched = BATCHED[mode](workload) if mode in BATCHED else None
-        self.trainer = getattr(self._batched, "trainer", workload.trainer)
+        self.batched = BATCHED[mode](workload) if mode in BATCHED else None
+        self.trainer = getattr(self.batched, "trainer", workload.trainer)
 
     def step(self, samples: Sequence[Any]) -> Step:
         """Train on one minibatch."""
         samples = self._dealt(samples)
-        if self._batched is not None:
-            batched, loss = self._batched, self.workload.loss_block
+        if self.batched is not None:
+            batched, loss = self.batched, self.workload.loss_block
             losses = self._per_context(samples, lambda own: batched.differentiate(own, loss))
         else:
             with mx.autograd.record(), self._scope() as scope:
@@ -97,10 +93,10 @@ class Runner:
     def predict(self, samples: Sequence[Any]) -> mx.nd.NDArray:
         """Give the model's results for one minibatch, joined along axis 0."""
         samples = self._dealt(samples)
-        if self._batched is not None:
-            return self._per_context(samples, self._batched.score)
+        if self.batched is not None:
+            return self._per_context(samples, self.batched.score)
         with self._scope() as scope:
-            each = [self.workload.score(sample) for sample in samples]
+            each = self.workload.predict(samples)
         self._note(scope)
         return _gather(each)
 

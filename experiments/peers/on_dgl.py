@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from relatedness.trees import Tree
 
-from .task import Task
-from .torch_common import PairsPeer, Tensor
+from .child import Task
+from .on_torch import PairsPeer, Tensor
 
 os.environ["DGLBACKEND"] = "pytorch"
 # DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.

@@ -1,0 +1,263 @@
+"""DyNet: models written for one sample, node by node, and batched by DyNet."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.metadata import version
+from typing import Any, List, Tuple
+
+import dynet_config
+import numpy as np
+
+# DyNet reads its settings when it is imported, so all others import it from here.
+assert "dynet" not in sys.modules
+dynet_config.set(autobatch=1, mem=1024, random_seed=1)
+
+import dynet as dy  # noqa: E402
+
+from relatedness.trees import Tree  # noqa: E402
+
+from .child import Minibatch, Peer, Sample, Task  # noqa: E402
+
+#: What MXNet's AdaGrad adds to the history of gradients.
+EPSILON = 1e-7
+State = Tuple[dy.Expression, dy.Expression]
+SIDES = ("forwards", "backwards")
+
+
+class DynetPeer(Peer):
+    """A model of expressions, with parameters in ``self.p`` by name; a subclass has its loss."""
+
+    flags = "--dynet-autobatch 1"
+
+    def __init__(self, task: Task) -> None:
+        self.version = f"DyNet {version('dyNET38')}"
+        self.model = dy.ParameterCollection()
+        self.first = {name: v for name, v in task.parameters.items() if name != "embedding.weight"}
+        self.p = {name: self.model.parameters_from_numpy(v) for name, v in self.first.items()}
+        self.words = self.model.lookup_parameters_from_numpy(task.parameters["embedding.weight"])
+        self.model.set_weight_decay_lambda(task.learning_rate * task.weight_decay)
+        self.trainer = dy.AdagradTrainer(self.model, learning_rate=task.learning_rate, eps=EPSILON)
+        self.trainer.set_clip_threshold(0)
+        super().__init__(task)
+
+    def vector(self, word: int) -> dy.Expression:
+        """Look a word up; vectors are not trained."""
+        return dy.lookup(self.words, word, update=False)
+
+    def scores(self, batch: Minibatch) -> dy.Expression:
+        """Give the model's results for a minibatch, batched."""
+        raise NotImplementedError
+
+    def loss(self, batch: Minibatch) -> dy.Expression:
+        """Mean of the losses of a minibatch's samples."""
+        raise NotImplementedError
+
+    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+        dy.renew_cg()
+        scores = self.scores(batch)
+        found: np.ndarray = scores.npvalue()
+        return found.reshape(scores.dim()[0][0], -1).T
+
+    def step(self, batch: Minibatch) -> float:  # noqa: D102
+        dy.renew_cg()
+        loss = self.loss(batch)
+        value: float = loss.value()
+        loss.backward()
+        self.trainer.update()
+        return value
+
+    def reset(self) -> None:  # noqa: D102
+        dy.renew_cg()
+        weight = next(iter(self.p.values()))
+        # DyNet lets weights decay by a common factor that it keeps apart from them.
+        factor = abs(weight.npvalue()).max() / abs(weight.as_array()).max()
+        for name, value in self.first.items():
+            self.p[name].set_value(value / factor)
+
+
+def rows(x: dy.Expression, count: int) -> Any:
+    """Cut a vector into parts of one size."""
+    size = x.dim()[0][0] // count
+    return [dy.pick_range(x, i * size, (i + 1) * size) for i in range(count)]
+
+
+class Pairs(DynetPeer):
+    """The Tree-LSTM node by node; roots of a minibatch are joined for the head."""
+
+    def __init__(self, task: Task) -> None:
+        # Only nodes with children need the forget gate's part.
+        parameters = dict(task.parameters)
+        for name in ("weight", "bias"):
+            value = parameters.pop(f"encoder.cell.i2h_{name}")
+            parts = np.split(value, [len(value) // 4])
+            parameters[f"forget_{name}"], parameters[f"rest_{name}"] = parts
+        super().__init__(task._replace(parameters=parameters))
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        trees = list(map(Tree.from_heads, sample["heads"]))
+        entropy = sum(t * math.log(t) for t in sample["target"] if t)
+        return sample["words"], trees, sample["target"], entropy
+
+    def node(self, word: int, children: List[State]) -> State:
+        """States of a word from those of its children."""
+        p, x = self.p, self.vector(word)
+        terms = [p["rest_bias"], p["rest_weight"], x]
+        if children:
+            h_sum = dy.esum([h for h, _ in children]) if len(children) > 1 else children[0][0]
+            terms += [p["encoder.cell.h2h_weight"], h_sum]
+        i, o, u = rows(dy.affine_transform(terms), 3)
+        c = dy.cmult(dy.logistic(i), dy.tanh(u))
+        if children:
+            x_forget = dy.affine_transform([p["forget_bias"], p["forget_weight"], x])
+            gates = [x_forget + p["encoder.cell.hf_weight"] * h for h, _ in children]
+            c = dy.esum([c, *(dy.cmult(dy.logistic(g), k) for g, (_, k) in zip(gates, children))])
+        return dy.cmult(dy.logistic(o), dy.tanh(c)), c
+
+    def root(self, words: List[int], tree: Tree) -> dy.Expression:
+        """State of a sentence."""
+        states: List[Any] = [None] * len(words)
+        for i in tree.order:
+            states[i] = self.node(words[i], [states[k] for k in tree.children[i]])
+        return states[tree.root][0]
+
+    def scores(self, batch: Minibatch) -> dy.Expression:
+        """Log-probabilities of the scores, shape (CLASSES,), batched."""
+        p = self.p
+        left, right = (
+            dy.concatenate_to_batch([self.root(s[0][side], s[1][side]) for s in batch])
+            for side in (0, 1)
+        )
+        hidden = dy.affine_transform(
+            [p["similarity.hidden_bias"], p["similarity.angle_weight"], dy.cmult(left, right),
+             p["similarity.distance_weight"], dy.abs(left - right)]
+        )  # fmt: skip
+        return dy.log_softmax(
+            dy.affine_transform(
+                [p["similarity.score_bias"], p["similarity.score_weight"], dy.logistic(hidden)]
+            )
+        )
+
+    def loss(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+        targets = np.array([sample[2] for sample in batch]).T
+        products = dy.dot_product(dy.inputTensor(targets, batched=True), self.scores(batch))
+        entropy = sum(sample[3] for sample in batch)
+        return (dy.sum_batches(products) - entropy) * (-1 / len(batch))
+
+
+class Labels(DynetPeer):
+    """Models that score labels, the last part of each sample, from as many states."""
+
+    def states(self, sample: Any) -> List[dy.Expression]:
+        """States of a sample."""
+        raise NotImplementedError
+
+    def scores(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+        states = [state for sample in batch for state in self.states(sample)]
+        return dy.affine_transform(
+            [self.p["score.bias"], self.p["score.weight"], dy.concatenate_to_batch(states)]
+        )
+
+    def loss(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+        labels = [label for sample in batch for label in sample[-1]]
+        weights = [1 / (len(s[-1]) * len(batch)) for s in batch for _ in s[-1]]
+        losses = dy.pickneglogsoftmax_batch(self.scores(batch), labels)
+        return dy.sum_batches(dy.cmult(losses, dy.inputTensor(np.array([weights]), batched=True)))
+
+
+class Tagger(Labels):
+    """Word by word; the states of all words of a minibatch are joined to be scored."""
+
+    # MXNet's cell has two biases, DyNet's one, which a step of AdaGrad moves half as far.
+    same_steps = 1
+
+    def __init__(self, task: Task) -> None:
+        parameters = dict(task.parameters)
+        for side in SIDES:
+            parameters[f"{side}.bias"] = parameters.pop(f"{side}.i2h_bias") + parameters.pop(
+                f"{side}.h2h_bias"
+            )
+        super().__init__(task._replace(parameters=parameters))
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        return sample["words"], sample["labels"]
+
+    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:
+        """States h of the words of a sentence, in the order they are read."""
+        p = self.p
+        weights = [p[f"{side}.{name}"] for name in ("bias", "i2h_weight", "h2h_weight")]
+        states: List[dy.Expression] = []
+        c = None
+        for x in vectors:
+            terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
+            i, f, u, o = rows(dy.affine_transform(terms), 4)
+            made = dy.cmult(dy.logistic(i), dy.tanh(u))
+            c = made if c is None else made + dy.cmult(dy.logistic(f), c)
+            states.append(dy.cmult(dy.logistic(o), dy.tanh(c)))
+        return states
+
+    def states(self, sample: Any) -> List[dy.Expression]:  # noqa: D102
+        vectors = [self.vector(word) for word in sample[0]]
+        ahead = self.read("forwards", vectors)
+        back = self.read("backwards", vectors[::-1])
+        return [dy.concatenate([a, b]) for a, b in zip(ahead, back[::-1])]
+
+
+class NodeTagger(Tagger):
+    """The same with ``CompactVanillaLSTMBuilder``, whose step is three operations of DyNet's."""
+
+    flags = f"{Tagger.flags}, CompactVanillaLSTMBuilder"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        gates, size = self.first["forwards.i2h_weight"].shape
+        self.builders = {
+            side: dy.CompactVanillaLSTMBuilder(1, size, gates // 4, self.model) for side in SIDES
+        }
+        for side, builder in self.builders.items():
+            (own,) = builder.get_parameters()
+            for name, parameter in zip(("i2h_weight", "h2h_weight", "bias"), own):
+                self._take(f"{side}.{name}", parameter)
+
+    def _take(self, name: str, parameter: Any) -> None:
+        """Give a parameter of the builder its first value: gates as i, f, o, u, and f gets 1."""
+        i, f, u, o = np.split(self.first[name], 4)
+        self.first[name] = np.concatenate([i, f - 1 if f.ndim == 1 else f, o, u])
+        parameter.set_value(self.first[name])
+        self.p[name] = parameter
+
+    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:  # noqa: D102
+        found: List[dy.Expression] = self.builders[side].initial_state().transduce(vectors)
+        return found
+
+
+class Trees(Labels):
+    """Node by node; the states of all phrases of a minibatch are joined to be scored."""
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        return sample["words"], list(zip(sample["left"], sample["right"])), sample["labels"]
+
+    def states(self, sample: Any) -> List[dy.Expression]:  # noqa: D102
+        p = self.p
+        words, parts, _ = sample
+        left_words = iter(words)
+        h: List[Any] = []
+        c: List[Any] = []
+        for left, right in parts:
+            if left < 0:
+                x = self.vector(next(left_words))
+                gates = dy.affine_transform([p["leaf.gates.bias"], p["leaf.gates.weight"], x])
+                i, o, u = rows(gates, 3)
+                c.append(dy.cmult(dy.logistic(i), dy.tanh(u)))
+            else:
+                x = dy.concatenate([h[left], h[right]])
+                gates = dy.affine_transform([p["join.gates.bias"], p["join.gates.weight"], x])
+                i, f_left, f_right, o, u = rows(gates, 5)
+                made = dy.cmult(dy.logistic(i), dy.tanh(u))
+                kept = [
+                    dy.cmult(dy.logistic(f), c[k]) for f, k in ((f_left, left), (f_right, right))
+                ]
+                c.append(dy.esum([made, *kept]))
+            h.append(dy.cmult(dy.logistic(o), dy.tanh(c[-1])))
+        return h

@@ -1,0 +1,290 @@
+"""PyTorch by hand: trees level by level over the whole minibatch, the tagger by nn.LSTM."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from baselines.levels import divide, steps_up
+from relatedness.trees import Tree
+
+from .child import Minibatch, Peer, Sample, Task
+
+#: What MXNet's AdaGrad adds to the history of gradients.
+EPSILON = 1e-7
+Tensor = torch.Tensor
+
+
+class TorchPeer(Peer):
+    """A model of plain tensors, in ``self.p`` by name; a subclass computes its loss."""
+
+    flags = "1 thread, fused Adagrad"
+
+    def __init__(self, task: Task) -> None:
+        torch.set_num_threads(1)
+        self.version = f"PyTorch {torch.__version__}"
+        self.p = {
+            name: torch.nn.Parameter(torch.tensor(value), name != "embedding.weight")
+            for name, value in task.parameters.items()
+        }
+        self.trained = [p for p in self.p.values() if p.requires_grad]
+        self.first = [p.detach().clone() for p in self.trained]
+        # MXNet's formula: what is added to the history stands under the root.
+        self.optimizer = torch.optim.Adagrad(
+            self.trained, task.learning_rate, initial_accumulator_value=EPSILON, eps=0, fused=True
+        )
+        self.kept = 1 - task.learning_rate * task.weight_decay
+        super().__init__(task)
+
+    def loss(self, batch: Minibatch) -> Tensor:
+        """Mean of the losses of a minibatch's samples."""
+        raise NotImplementedError
+
+    def step(self, batch: Minibatch) -> float:  # noqa: D102
+        loss = self.loss(batch)
+        loss.backward()
+        with torch.no_grad():
+            torch._foreach_mul_(self.trained, self.kept)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+    @torch.no_grad()
+    def reset(self) -> None:  # noqa: D102
+        for p, first in zip(self.trained, self.first):
+            p.copy_(first)
+
+
+class PairsPeer(TorchPeer):
+    """The relatedness model; a subclass computes the states of roots, left ones before right ones.
+
+    Words of a prepared sample are arrays, trees are `Tree`s.
+    """
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        words = [np.array(side) for side in sample["words"]]
+        return words, list(map(Tree.from_heads, sample["heads"])), sample["target"]
+
+    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:
+        """States of the roots of some trees, shape (trees, H)."""
+        raise NotImplementedError
+
+    def scores(self, batch: Minibatch) -> Tensor:
+        """Log-probabilities of the scores, shape (N, CLASSES)."""
+        words = [sample[0][side] for side in (0, 1) for sample in batch]
+        trees = [sample[1][side] for side in (0, 1) for sample in batch]
+        return self.head(*self.roots(words, trees).chunk(2))
+
+    def head(self, left: Tensor, right: Tensor) -> Tensor:
+        """Compare roots, shape (N, H) each."""
+        p, linear = self.p, functional.linear
+        hidden = linear(
+            left * right, p["similarity.angle_weight"], p["similarity.hidden_bias"]
+        ) + linear((left - right).abs(), p["similarity.distance_weight"])
+        scores = linear(hidden.sigmoid(), p["similarity.score_weight"], p["similarity.score_bias"])
+        return scores.log_softmax(1)
+
+    def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102
+        targets = torch.tensor([sample[2] for sample in batch])
+        return functional.kl_div(self.scores(batch), targets, reduction="batchmean")
+
+    @torch.inference_mode()
+    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+        return self.scores(batch).numpy()
+
+
+class Pairs(PairsPeer):
+    """Leaves at once, then level by level up to the roots."""
+
+    flags = f"{PairsPeer.flags}; levels, index_select and index_add"
+
+    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:  # noqa: D102
+        p = self.p
+        levels = divide(trees)
+        starts = levels.starts
+        inner, sizes = starts[-1], np.diff(starts).tolist()
+        order = torch.from_numpy(np.concatenate(words)[levels.words])
+        parents = torch.from_numpy(levels.parents)
+        x = functional.linear(
+            p["embedding.weight"][order], p["encoder.cell.i2h_weight"], p["encoder.cell.i2h_bias"]
+        )
+        hidden = x.shape[1] // 4
+        x_inner, x_leaves = x.split([inner, len(x) - inner])
+        x_forget, x_rest = x_inner.split([hidden, 3 * hidden], 1)
+        h, c = self.leaves(x_leaves[:, hidden:])
+        h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], x.new_zeros(2, inner, hidden))
+        columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
+        below = zip(*columns, parents[:inner].split(sizes))
+        above: Tuple[Tensor, ...] = ()
+        for level, (forgets, rests, h_sums, c_sums, over) in reversed(list(enumerate(below))):
+            if above:
+                h_sums, c_sums = self.give(*above[:2], forgets, above[2], (h_sums, c_sums))
+            gates = torch.addmm(rests, h_sums, p["encoder.cell.h2h_weight"].t())
+            i, o, u = gates.chunk(3, 1)
+            c = torch.addcmul(c_sums, i.sigmoid(), u.tanh())
+            h = o.sigmoid() * c.tanh()
+            above = (h, c, over - starts[level - 1]) if level else (h,)
+        return above[0]
+
+    def leaves(self, gates: Tensor) -> Tuple[Tensor, Tensor]:
+        """States of nodes without children."""
+        i, o, u = gates.chunk(3, 1)
+        c = i.sigmoid() * u.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    def give(
+        self, h: Tensor, c: Tensor, forgets: Tensor, parents: Tensor, sums: Sequence[Tensor]
+    ) -> Tuple[Tensor, Tensor]:
+        """Add states of children to the sums that their parents have of them."""
+        weight = self.p["encoder.cell.hf_weight"]
+        forget = torch.addmm(forgets.index_select(0, parents), h, weight.t()).sigmoid()
+        h_sum, c_sum = sums
+        return h_sum.index_add(0, parents, h), c_sum.index_add(0, parents, forget * c)
+
+
+class Labels(TorchPeer):
+    """Models that score labels, the last part of each sample."""
+
+    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:
+        """Score all labels of a minibatch; also say which label each row is of."""
+        raise NotImplementedError
+
+    def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102
+        scores, order = self.scores(batch)
+        labels = np.concatenate([sample[-1] for sample in batch])
+        losses = functional.cross_entropy(scores, torch.from_numpy(labels[order]), reduction="none")
+        sizes = np.array([len(sample[-1]) for sample in batch])
+        weights = np.repeat(1 / (sizes * len(sizes)), sizes).astype(np.float32)
+        return losses @ torch.from_numpy(weights[order])
+
+    @torch.inference_mode()
+    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+        scores, order = self.scores(batch)
+        return scores.numpy()[np.argsort(order)]
+
+
+class Tagger(Labels):
+    """Words are packed before they are looked up, so that nothing is done for padding."""
+
+    flags = f"{TorchPeer.flags}; nn.LSTM, packed"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        gates, size = task.parameters["forwards.i2h_weight"].shape
+        self.lstm = torch.nn.LSTM(size, gates // 4, bidirectional=True)
+        for suffix, side in (("l0", "forwards"), ("l0_reverse", "backwards")):
+            for kind in ("weight", "bias"):  # gates are in the order of Gluon's
+                for theirs, ours in (("ih", "i2h"), ("hh", "h2h")):
+                    own = self.p[f"{side}.{ours}_{kind}"]
+                    setattr(self.lstm, f"{kind}_{theirs}_{suffix}", own)
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        return torch.tensor(sample["words"]), np.array(sample["labels"])
+
+    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
+        words = [sample[0] for sample in batch]
+        packed = pack_sequence(words, enforce_sorted=False)
+        vectors = functional.embedding(packed.data, self.p["embedding.weight"])
+        states, _ = self.lstm(PackedSequence(vectors, *packed[1:]))
+        numbers = torch.arange(len(vectors)).split([len(each) for each in words])
+        order = pack_sequence(numbers, enforce_sorted=False).data.numpy()
+        return functional.linear(states.data, self.p["score.weight"], self.p["score.bias"]), order
+
+
+class Plan(NamedTuple):
+    """Nodes of a minibatch: inner ones by distance from their root, then leaves by the same.
+
+    Attributes
+    ----------
+    order : np.ndarray
+        The number of each in the order of the trees, where nodes come after those below them.
+    inner, leaves : list of int
+        How many there are at each distance.
+    parts : list of np.ndarray
+        For each distance, left and right child of each inner node, one after the other, as numbers
+        among the inner nodes at the next distance and then the leaves there. Shape (2 * inner,).
+    """
+
+    order: np.ndarray
+    inner: List[int]
+    leaves: List[int]
+    parts: List[np.ndarray]
+
+
+def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Plan:
+    """Plan a minibatch; roots have -1 as parent, leaves as children. Shape (nodes,), each."""
+    depths = steps_up(parents, np.arange(len(parents)))
+    is_leaf = left < 0
+    order = np.lexsort((depths, is_leaf))
+    count = depths.max() + 1
+    inner = np.bincount(depths[~is_leaf], minlength=count)
+    leaves = np.bincount(depths[is_leaf], minlength=count)
+    # Inner nodes at their distance come first there, then leaves.
+    starts = np.concatenate([np.cumsum(inner) - inner, np.cumsum(leaves) - leaves + inner.sum()])
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    number -= starts[depths + count * is_leaf]
+    number += np.where(is_leaf, inner[depths], 0)
+    nodes = order[: inner.sum()]
+    pairs = number[np.stack([left[nodes], right[nodes]], 1)]
+    parts = [each.reshape(-1) for each in np.split(pairs, np.cumsum(inner)[:-1])]
+    return Plan(order, inner.tolist(), leaves.tolist(), parts)
+
+
+class Trees(Labels):
+    """Leaves at once, then level by level up to the roots."""
+
+    flags = f"{TorchPeer.flags}; levels, index_select"
+
+    def prepare(self, sample: Sample) -> Any:  # noqa: D102
+        left, right, labels = (np.array(sample[n]) for n in ("left", "right", "labels"))
+        words = np.full(len(left), -1)
+        words[left < 0] = sample["words"]
+        parents = np.full(len(left), -1)
+        for side in (left, right):
+            parents[side[side >= 0]] = np.flatnonzero(side >= 0)
+        return words, parents, left, right, labels
+
+    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
+        sizes = np.array([len(sample[0]) for sample in batch])
+        words, *nodes, _ = map(np.concatenate, zip(*batch))
+        offsets = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        order, inner, leaves, parts = plan(*(np.where(n < 0, -1, n + offsets) for n in nodes))
+        h = self.states(words[order[sum(inner) :]], inner, leaves, parts)
+        return functional.linear(h, self.p["score.weight"], self.p["score.bias"]), order
+
+    def states(
+        self, words: np.ndarray, inner: List[int], leaves: List[int], parts: List[np.ndarray]
+    ) -> Tensor:
+        """States h of all nodes in the order of the plan."""
+        p = self.p
+        vectors = p["embedding.weight"][torch.from_numpy(words)]
+        i, o, u = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"]).chunk(
+            3, 1
+        )
+        c = i.sigmoid() * u.tanh()
+        h = o.sigmoid() * c.tanh()
+        ends = list(zip(h.split(leaves), c.split(leaves)))
+        states = [ends[-1]]  # the deepest nodes are leaves
+        done = [h]
+        for level in range(len(inner) - 2, -1, -1):
+            h, c = self.join(states, torch.from_numpy(parts[level]))
+            done.append(h)
+            states = [(h, c), ends[level]]
+        return torch.cat(done[::-1])
+
+    def join(self, states: Sequence[Tuple[Tensor, Tensor]], parts: Tensor) -> Tuple[Tensor, Tensor]:
+        """States of inner nodes from those of their parts, by numbers among all these states."""
+        h, c = (torch.cat(each).index_select(0, parts) for each in zip(*states))
+        pairs = len(parts) // 2
+        gates = functional.linear(
+            h.view(pairs, -1), self.p["join.gates.weight"], self.p["join.gates.bias"]
+        )
+        i, forgets, o, u = gates.split([n * h.shape[1] for n in (1, 2, 1, 1)], 1)
+        kept = (forgets.sigmoid() * c.view(pairs, -1)).view(pairs, 2, -1).sum(1)
+        c = torch.addcmul(kept, i.sigmoid(), u.tanh())
+        return o.sigmoid() * c.tanh(), c

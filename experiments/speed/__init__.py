@@ -1,1 +1,0 @@
-"""Parts of the program `benchmark.py`: contenders, fresh processes, bars, pictures."""

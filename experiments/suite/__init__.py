@@ -1,0 +1,1 @@
+"""Any workload, run in any ways, timed side by side: ways, contests, tables, pictures."""

@@ -1,0 +1,313 @@
+"""Contests: several ways to run a workload, timed side by side.
+
+- Rounds are interleaved and their order is drawn anew each time, so that all see the same machine.
+  All run the same minibatches, new ones in each round, so that plans are made anew as in an epoch;
+  a contender that `repeats` runs a few minibatches again and again, whose plans are cached.
+- Each turn starts from the same parameters. It begins with a minibatch that is not timed: whoever
+  ran before has filled the processor's caches, and in an epoch nobody runs in between.
+- Inference ends, for each minibatch, when the results are in NumPy. A step of training is forward,
+  backward, and the optimizer; each loss is read when the next minibatch has been issued, as a
+  training program does, and a turn ends when everything has been computed.
+- Data and models are frozen, so that no contender pays for collections of garbage that look
+  through them.
+- Before the first round, each contender runs untimed, and one that chooses its settings by
+  measuring does so until it has settled.
+- Before all that, each must compute what the loop computes (`agree`).
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from gluon_dynbatch.record.state import STATE
+from gluon_dynbatch.schedule import lower_bound
+from gluon_dynbatch.scope import RUNTIME
+from workloads.base import Workload
+
+from .outcome import Outcome, Row, Settling
+from .runner import Runner
+
+KINDS = ("inference", "training")
+#: Minibatches that a contender repeats at most so that their plans stay in the cache.
+REPEATED = 4
+#: Minibatches of one turn at most.
+MOST_MINIBATCHES = 64
+#: What is called settled has timed nothing for itself for so many minibatches; more if they are
+#: small, as minibatches of different numbers of calls count as different workloads.
+QUIET, QUIET_SAMPLES = 6, 96
+#: What "auto" calls running without recording.
+AT_ONCE = "calls at once"
+#: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
+#: are, and how far they may differ.
+COMPARED, STEPS, TOLERANCE = 16, 3, 1e-3
+Work = List[List[Any]]
+
+
+class DiffersError(RuntimeError):
+    """A way that computes something else than the loop, or does not run at all."""
+
+
+class Contender:
+    """A way of running the minibatches of a workload, in a contest.
+
+    Parameters
+    ----------
+    workload : Workload
+    label : str
+        For tables and JSON.
+    most : int, optional
+        Samples of a minibatch at most, for what takes the same time per sample whatever the size of
+        the minibatch.
+    repeats : bool
+        Whether to run few minibatches, once untimed, so that their plans are in the cache.
+    by_length : bool
+        Whether to deal the samples of a turn out into minibatches of like length.
+    """
+
+    #: Whether it chooses settings by measuring, and so has to settle.
+    adapts = False
+    #: For how many steps of training the losses are those of the loop. The first depends on the
+    #: forward pass alone, those after it on gradients and updates.
+    same_steps = STEPS
+
+    def __init__(
+        self,
+        workload: Workload,
+        label: str,
+        most: Optional[int] = None,
+        repeats: bool = False,
+        by_length: bool = False,
+    ) -> None:
+        self.workload = workload
+        self.label = label
+        self.most = most
+        self.repeats = repeats
+        self.by_length = by_length
+
+    def minibatches(self, least: float, seconds: float) -> int:
+        """Say how many minibatches a turn has, of which one takes at least `least` seconds."""
+        return max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+
+    def portion(self, work: Work, count: int) -> Work:
+        """Take from a round's minibatches what this contender runs."""
+        chosen = [batch[: self.most] for batch in work[:count]]
+        if self.by_length:
+            pool = iter(sorted((s for batch in chosen for s in batch), key=self.workload.amount))
+            chosen = [[next(pool) for _ in batch] for batch in chosen]
+        if self.repeats:
+            chosen = [chosen[i % min(REPEATED, count)] for i in range(len(chosen))]
+        return chosen
+
+    def check(self, work: Work) -> Dict[str, Any]:
+        """Compute results of the first minibatch (``values``) and ``losses`` of training on all."""
+        raise NotImplementedError
+
+    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:
+        """Run `warm` untimed, then `work` from the first parameters."""
+        raise NotImplementedError
+
+    def row(self, work: Work, size: int, seconds: float) -> Row:
+        """Put together what is known of a turn; the round is not."""
+        samples = [sample for batch in work for sample in batch]
+        amount = sum(map(self.workload.amount, samples))
+        ms = 1e3 * seconds * size / len(samples)
+        return Row(self.label, 0, len(work), len(samples), amount / seconds, ms)
+
+
+class Local(Contender):
+    """A contender in this process; see `Contender`."""
+
+    def __init__(self, runner: Runner, label: str, **options: Any) -> None:
+        super().__init__(runner.workload, label, **options)
+        self.runner = runner
+        chosen = (runner.options.get(name, "auto") for name in ("granularity", "policy"))
+        self.adapts = runner.mode == "dynamic" and "auto" in chosen
+        trained = [p for p in runner.trainer._params if p.grad_req != "null"]
+        self._start = [(p, p.data(runner.contexts[0]).copy()) for p in trained]
+
+    def reset(self) -> None:
+        """Go back to the first parameters; the optimizer goes on as it is."""
+        for parameter, value in self._start:
+            parameter.set_data(value)
+        mx.nd.waitall()
+
+    def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
+        self.reset()
+        for updater in self.runner.trainer._updaters:
+            updater.states.clear()
+        batched = self.runner.batched
+        values = None
+        if batched is None or hasattr(batched, "score"):
+            values = self.runner.predict(work[0]).asnumpy()
+        losses = [float(self.runner.step(batch).losses.asnumpy().mean()) for batch in work]
+        self.reset()
+        return {"values": values, "losses": losses}
+
+    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+        RUNTIME.plans.clear()
+        self.run(kind, work[:REPEATED] if self.repeats else warm)
+        self.reset()
+        started = time.perf_counter()
+        reports = self.run(kind, work)
+        row = self.row(work, size, time.perf_counter() - started)
+        return self._reported(row, reports, size) if reports else row
+
+    def run(self, kind: str, work: Work) -> List[Any]:
+        """Run some minibatches to the end; return their reports, if the mode makes any."""
+        reports, previous = [], None
+        for batch in work:
+            if kind == "inference":
+                self.runner.predict(batch).asnumpy()
+            else:
+                step = self.runner.step(batch)
+                if previous is not None:
+                    previous.losses.asnumpy()
+                previous = step
+            if self.runner.report is not None:
+                reports.append(self.runner.report)
+        if previous is not None:
+            previous.losses.asnumpy()
+        mx.nd.waitall()
+        return reports
+
+    def _reported(self, row: Row, reports: Sequence[Any], size: int) -> Row:
+        """Add what the library tells of the minibatches of a turn."""
+        flushes = [flush for report in reports for flush in report.flushes]
+
+        def each(field: str, share: float = size / row.samples) -> float:
+            return sum(getattr(flush, field) for flush in flushes) * share
+
+        # As many minibatches as there were, and as large as they were, unless they were cut.
+        whole = size / row.samples if self.most else 1 / len(reports)
+        at_once = sum(report.at_once for report in reports)
+
+        settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
+        known = len(reports[-1].flushes) == 1 and self.runner.plan is not None
+        return row._replace(
+            recording=each("recording_ms"),
+            analysis=each("analysis_ms"),
+            dispatch=each("dispatch_ms"),
+            nodes=each("units", whole),
+            launches=each("launches", whole) + at_once * whole,
+            bound=lower_bound(self.runner.plan.graph.dependencies) if known else None,
+            arena_mb=max((flush.arena_bytes for flush in flushes), default=0) / 2**20,
+            cached=sum(flush.cached for flush in flushes),
+            setting=max(dict.fromkeys(settings), key=settings.count),
+            trying=any(report.trying for report in reports),
+        )
+
+
+def agree(
+    contenders: Sequence[Contender], loop: Contender, size: int
+) -> Tuple[List[Contender], Dict[str, str]]:
+    """Compare each with the loop on the first samples; return who computes the same, and why not.
+
+    Values of a minibatch from the first parameters, and losses of `STEPS` steps of training.
+    """
+    samples = loop.workload.samples
+    size = max(1, min(size, COMPARED, len(samples) // STEPS))
+    work = [list(samples[i * size : (i + 1) * size]) for i in range(STEPS)]
+    expected = loop.check(work)
+    same, left_out = [], {}
+    for one in contenders:
+        try:
+            _compare(expected if one is loop else one.check(work), expected, one.same_steps)
+        except DiffersError as error:
+            left_out[one.label] = str(error)
+        else:
+            same.append(one)
+    return same, left_out
+
+
+def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> None:
+    for what, count in (("values", None), ("losses", steps)):
+        if found[what] is None or expected[what] is None:
+            continue
+        own, theirs = (np.asarray(each[what][:count]) for each in (expected, found))
+        if own.shape != theirs.shape:
+            raise DiffersError(f"its {what} have shape {theirs.shape} instead of {own.shape}")
+        apart = np.abs(theirs - own).max() / np.abs(own).max()
+        if not apart <= TOLERANCE:  # NaN is not
+            raise DiffersError(f"its {what} differ from the loop's by {apart:.1e} of the largest")
+
+
+def contest(
+    contenders: Sequence[Contender],
+    fresh: Iterator[List[Any]],
+    kind: str,
+    size: int,
+    rounds: int,
+    warmup: float = 0.0,
+    seconds: float = 0.0,
+    seed: int = 1,
+) -> Outcome:
+    """Time contenders side by side.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+    fresh : iterator
+        Gives new minibatches.
+    kind : {"inference", "training"}
+    size, rounds : int
+    warmup : float
+        Seconds that each may take to settle; it runs at least once.
+    seconds : float
+        About how long a turn is, at least one minibatch.
+    seed : int
+        What the order of turns is drawn from.
+    """
+    STATE.sites.clear()  # a new process would know nothing of the contests before
+    gc.collect()
+    gc.freeze()
+    counts, settling = {}, {}
+    for one in contenders:
+        settling[one.label], least = _settle(one, kind, size, fresh, warmup)
+        counts[one.label] = one.minibatches(least, seconds)
+    rows: List[Row] = []
+    for number in range(rounds):
+        order = random.Random(f"{seed}, {number}").sample(contenders, len(contenders))
+        turns = _run_round(order, counts, kind, size, fresh)
+        rows += [row._replace(round=number) for row in turns]
+    gc.unfreeze()
+    rank = [one.label for one in contenders]
+    rows.sort(key=lambda row: (rank.index(row.label), row.round))
+    return Outcome(contenders[0].workload.name, kind, size, rows, settling)
+
+
+def _run_round(
+    turns: Sequence[Contender],
+    counts: Dict[str, int],
+    kind: str,
+    size: int,
+    fresh: Iterator[List[Any]],
+) -> Iterator[Row]:
+    """Have all run the same new minibatches, one contender after the other."""
+    work = [next(fresh) for _ in range(max(counts.values()))]
+    warm = [next(fresh)]
+    for one in turns:
+        yield one.time(kind, one.portion(work, counts[one.label]), size, one.portion(warm, 1))
+
+
+def _settle(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]], limit: float) -> Any:
+    """Run untimed until `one` has settled; also return the least seconds of a minibatch."""
+    end = time.perf_counter() + limit
+    enough = max(QUIET, QUIET_SAMPLES // size) if one.adapts else 2
+    took: List[float] = []
+    tried: List[float] = []
+    quiet = 0
+    while quiet < enough and (not took or time.perf_counter() < end):
+        batch = one.portion([next(fresh)], 1)
+        row = one.time(kind, batch, size)
+        took.append(1e-3 * row.ms * len(batch[0]) / size)
+        quiet = 0 if row.trying else quiet + 1
+        if row.trying:
+            tried.append(row.ms)
+    settled = quiet >= min(enough, len(took))
+    return Settling(len(took), settled, len(tried), float(np.mean(tried or 0))), min(took)

@@ -1,0 +1,152 @@
+"""Contenders in processes of their own, with one thread for each library; all wait for each other.
+
+What runs in such a process, and what it is asked, is in `peers.child`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+import mxnet as mx
+
+from peers.child import Sample, Task
+from workloads.base import Workload
+
+from .contest import Contender, DiffersError, Work
+from .outcome import Row
+
+#: Environment that `make peers` builds.
+PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
+#: By name: the class that runs each workload; a new one is a file and a line here.
+PEERS: Dict[str, Dict[str, str]] = {
+    "dynet": {
+        "sick": "peers.on_dynet:Pairs",
+        "tagger": "peers.on_dynet:Tagger",
+        "sst": "peers.on_dynet:Trees",
+    },
+    "dynet-lstm": {"tagger": "peers.on_dynet:NodeTagger"},
+    "torch": {
+        "sick": "peers.on_torch:Pairs",
+        "tagger": "peers.on_torch:Tagger",
+        "sst": "peers.on_torch:Trees",
+    },
+    "torchfold": {"sick": "peers.on_torchfold:Pairs", "sst": "peers.on_torchfold:Trees"},
+    "dgl": {"sick": "peers.on_dgl:Pairs"},
+}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+def plain(workload: Workload) -> Task:
+    """Turn a workload into plain data."""
+    optimizer = workload.trainer.optimizer
+    named = workload.model._collect_params_with_prefix().items()
+    parameters = {name: parameter.data().asnumpy() for name, parameter in named}
+    samples = list(map(_plain, workload.samples))
+    return Task(optimizer.learning_rate, optimizer.wd, samples, parameters)
+
+
+def _plain(sample: Any) -> Sample:
+    if hasattr(sample, "target"):
+        return {
+            "words": [sample.tokens_a.asnumpy().tolist(), sample.tokens_b.asnumpy().tolist()],
+            "heads": [list(sample.tree_a.heads), list(sample.tree_b.heads)],
+            "target": sample.target.asnumpy()[0].tolist(),
+        }
+    words, *shape, labels = sample
+    found = {"words": words.asnumpy().tolist(), "labels": labels.asnumpy().astype(int).tolist()}
+    if shape:
+        found["left"], found["right"] = map(list, zip(*_phrases(shape[0], [])))
+    return found
+
+
+def _phrases(shape: Any, found: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """List the parts of all phrases, those within first."""
+    parts = (-1, -1)
+    if not isinstance(shape, int):
+        parts = tuple(len(_phrases(part, found)) - 1 for part in shape)
+    found.append(parts)
+    return found
+
+
+class Remote(Contender):
+    """A peer on a workload, in a process of its own.
+
+    Parameters
+    ----------
+    name : str
+        Of the peer.
+    workload : Workload
+    python : pathlib.Path
+        Runs the peer.
+
+    Attributes
+    ----------
+    greeting : dict
+        What it says of itself.
+
+    Raises
+    ------
+    DiffersError
+        If it does not start, or later, does not answer.
+    """
+
+    def __init__(self, name: str, workload: Workload, python: Path) -> None:
+        super().__init__(workload, name)
+        self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
+        task = plain(workload)
+        mx.nd.waitall()  # a fork that meets a pending backward pass would never return
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
+        path = str(Path(__file__).resolve().parents[1])
+        try:
+            self._process = subprocess.Popen(
+                [str(python), "-m", "peers.child", PEERS[name][workload.name]],
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+            )  # fmt: skip
+        except OSError as error:
+            self._said.close()
+            raise DiffersError(
+                f"{python} does not run ({error.strerror}); see make peers"
+            ) from None
+        try:
+            self.greeting = self._answer(tuple(task))
+        except BaseException:
+            self.close()
+            raise
+        self.same_steps = self.greeting["same_steps"]
+
+    def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
+        return self._answer(("check", [self._numbered(work)]))
+
+    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+        first, *batches = self._numbered([*(warm or [[]]), *work])
+        return self.row(work, size, self._answer(("time", [kind, first, batches])))
+
+    def _numbered(self, work: Work) -> List[List[int]]:
+        return [[self._numbers[id(sample)] for sample in batch] for batch in work]
+
+    def _answer(self, request: Any) -> Any:
+        """Send a request, and wait for its answer."""
+        with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the error
+            self._process.stdin.write(pickle.dumps(request))
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            self._said.seek(0)
+            last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
+            raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()

@@ -1,0 +1,185 @@
+"""All ways of running a workload, by name.
+
+`imperative`, `hybridized`
+    Sample by sample, cells plain or hybridized.
+`hand`
+    Batched by hand, for workloads that have it; see `baselines`.
+`gdb`
+    ``gdb.batching()``, all options on auto.
+`gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
+    With this granularity and this policy; without a limit on the analysis, with one in time or in
+    visits, or with plans that are known from earlier minibatches.
+`dynet`, `dynet-lstm`, `torch`, `torchfold`, `dgl`
+    Other systems, in processes of their own; see `peers`.
+
+`settings` stands for all fixed settings, `curve` for visits from none to more than enough, `peers`
+for all other systems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from contextlib import ExitStack
+from itertools import product
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.schedule import POLICIES
+from workloads.registry import make
+
+from .contest import Contender, DiffersError, Local, agree
+from .remote import PEERS, Remote
+from .runner import Runner
+
+GRANULARITIES = ("operator", "block", "graph")
+#: The loops over samples, which take the same time per sample whatever the size of a minibatch.
+LOOPS = ("imperative", "hybridized")
+LOCAL = (*LOOPS, "hand", "gdb")
+#: Modes of `Runner` for workloads that are batched by hand.
+BY_HAND = {"sick": "manual", "tagger": "padded"}
+#: Call by call, without any analysis.
+ONE_BY_ONE = "gdb:block:depth:0"
+CACHED = "cached"
+GROUPS = {
+    "settings": (
+        ONE_BY_ONE,
+        *(f"gdb:{each}:{policy}" for each, policy in product(GRANULARITIES, POLICIES)),
+        *(f"gdb:{each}:search:10ms" for each in GRANULARITIES),
+    ),
+    "peers": tuple(PEERS),
+}
+CURVE = "curve"
+#: Granularities of the curves; budgets go from this share of the nodes to this multiple of them.
+CURVES, LEAST, MOST = ("operator", "block"), 1 / 8, 64
+
+
+#: Granularity, policy, and limit in milliseconds or visits, as a way's name has them.
+SETTING = re.compile(
+    rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::(?:([0-9.]+)ms|([0-9]+)|{CACHED}))?"
+)
+
+
+def options_of(name: str) -> Dict[str, Any]:
+    """Give the options of `gluon_dynbatch.batching` for one of our own ways."""
+    match = SETTING.fullmatch(name)
+    if match is None:  # all on auto
+        return {}
+    granularity, policy, ms, visits = match.groups()
+    budget = gdb.Budget(visits=int(visits)) if visits else float(ms) if ms else None
+    return {"granularity": granularity, "policy": policy, "analysis_budget": budget}
+
+
+def read_ways(text: str) -> List[str]:
+    """Read names with commas between; a group becomes its members, but for `curve`."""
+    found: Dict[str, None] = {}
+    for name in map(str.strip, text.split(",")):
+        if name not in (*LOCAL, *PEERS, *GROUPS, CURVE) and not SETTING.fullmatch(name):
+            every = ", ".join((*LOCAL, "gdb:GRANULARITY:POLICY[:LIMIT]", *PEERS, *GROUPS, CURVE))
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {every}")
+        found.update(dict.fromkeys(GROUPS.get(name, (name,))))
+    return list(found)
+
+
+def curve_of(nodes: Sequence[float], points: int) -> List[str]:
+    """Name the ways of a curve, given the nodes of a minibatch at each granularity of `CURVES`."""
+    lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
+    spread = sorted({round(visits) for visits in np.geomspace(lowest, highest, points)})
+    limits = ["0", *map(str, spread), "", CACHED]
+    ways = (f"gdb:{each}:search:{limit}" for each, limit in product(CURVES, limits))
+    return [way.rstrip(":") for way in ways]
+
+
+class Cast:
+    """The contenders of one workload: made when they are asked for, and compared with the loop.
+
+    Parameters
+    ----------
+    name : str
+        Of the workload.
+    args : Namespace
+        Options of the benchmark.
+    stack : ExitStack
+        Ends the processes of other systems.
+
+    Attributes
+    ----------
+    workload : Workload
+    left_out : dict
+        Why ways do not take part.
+    versions : dict
+        What other systems say of themselves.
+    """
+
+    def __init__(self, name: str, args: argparse.Namespace, stack: ExitStack) -> None:
+        self.args = args
+        self.stack = stack
+        self.workload = make(name, args, **args.sizes)
+        self.made: Dict[str, Contender] = {}
+        self.left_out: Dict[str, str] = {}
+        self.versions: Dict[str, str] = {}
+
+    def gather(self, ways: Sequence[str], size: int) -> List[Contender]:
+        """Give the contenders of these ways; leave out who does not compute what the loop does."""
+        names = [each for way in ways for each in (self._curve(size) if way == CURVE else [way])]
+        for one in self.made.values():
+            if isinstance(one, Local):
+                one.reset()  # what is made next starts from these parameters
+        new: List[Contender] = []
+        for name in ["imperative", *names]:
+            if name not in self.made and name not in self.left_out:
+                try:
+                    one = self.make(name)
+                except DiffersError as error:
+                    self.left_out[name] = str(error)
+                else:
+                    new += [] if one is None else [one]
+        loop = self.made.get("imperative", new[0] if new else None)
+        same, differing = agree(new, loop, size) if new else ([], {})
+        self.made.update({one.label: one for one in same})
+        self.left_out.update(differing)
+        return [self.made[name] for name in dict.fromkeys(names) if name in self.made]
+
+    def make(self, name: str) -> Optional[Contender]:
+        """Make a contender that nobody has compared with the loop; None if nobody has written it.
+
+        Raises
+        ------
+        DiffersError
+            If it does not start.
+        """
+        if name in PEERS:
+            return self._remote(name)
+        if name.startswith("gdb"):
+            runner = Runner(self.workload, options=options_of(name))
+            most = self.args.loop_samples if name == ONE_BY_ONE else None
+            return Local(runner, name, most=most, repeats=name.endswith(CACHED))
+        mode = name if name in LOOPS else BY_HAND.get(self.workload.name)
+        if mode is None:
+            return None
+        most = self.args.loop_samples if name in LOOPS else None
+        workload = self.workload
+        if mode == "imperative":  # its cells are not hybridized, so the model is its own
+            made = make(workload.name, self.args, **self.args.sizes)
+            workload = made._replace(samples=workload.samples)
+        return Local(Runner(workload, mode), name, most=most, by_length=mode == "padded")
+
+    def _remote(self, name: str) -> Optional[Remote]:
+        if self.workload.name not in PEERS[name]:
+            return None
+        remote = Remote(name, self.workload, self.args.peers_python)
+        self.stack.callback(remote.close)
+        self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
+        return remote
+
+    def _curve(self, size: int) -> List[str]:
+        """Name the ways of the curve, which count a minibatch's nodes first."""
+        batch = next(self.workload.minibatches(size, self.args.seed))
+        pilots = [
+            Local(Runner(self.workload, options=options_of(f"gdb:{each}:depth")), each)
+            for each in CURVES
+        ]
+        nodes = [pilot.time("inference", [batch], size).nodes for pilot in pilots]
+        return curve_of(nodes, self.args.points)

@@ -1,1 +1,0 @@
-"""The one way of timing, for all programs: contests of ways to run a workload."""

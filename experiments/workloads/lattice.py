@@ -1,0 +1,185 @@
+"""Tagging characters, where words of a list that end at a character have a say in its state.
+
+Lattice LSTM: Zhang, Yang 2018 (arXiv:1805.02023), section 3; lattice GRU: the same lattice with
+gated units that have one state. Characters are those of WikiNER's sentences, or of the built-in
+corpus, without spaces; the list are their frequent words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+
+from .base import Workload, labelling
+from .sequences import Sentence, count_tags, read_or_make, rows_of
+
+#: Characters of a sentence at most; words of the list occur so often, and have so many letters.
+MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
+#: For each word that ends at a character: where it begins, and its number.
+Words = Tuple[Tuple[int, int], ...]
+
+
+class LatticeSample(NamedTuple):
+    """Characters, shape (T,); the words that end at each; the tags of characters, shape (T,)."""
+
+    characters: mx.nd.NDArray
+    words: Tuple[Words, ...]
+    tags: mx.nd.NDArray
+
+
+class _Cell(gdb.DynamicHybridBlock):
+    """Gates of inputs and a state, shape (1, H) each."""
+
+    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self._gates = gates
+        with self.name_scope():
+            self.gates = nn.Dense(gates * hidden_size, in_units=input_size + hidden_size)
+
+    def _split(self, F: Any, x: Any, h: Any) -> Any:
+        return F.split(self.gates(F.concat(x, h, dim=1)), num_outputs=self._gates, axis=1)
+
+
+class _CharacterCell(_Cell):
+    """A cell that mixes candidates of words with its own; each word has a gate of its own."""
+
+    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
+        super().__init__(gates, input_size, hidden_size)
+        with self.name_scope():
+            self.link = nn.Dense(hidden_size, in_units=input_size + hidden_size)
+
+    def _mix(self, F: Any, x: Any, gate: Any, own: Any, words: Sequence[Any]) -> Any:
+        """Weigh candidates by their gates, which are normalized; equations 14 and 15."""
+        links = [F.exp(F.sigmoid(self.link(F.concat(x, word, dim=1)))) for word in words]
+        gate = F.exp(gate)
+        return F.add_n(gate * own, *(a * b for a, b in zip(links, words))) / F.add_n(gate, *links)
+
+
+class LSTMCharacter(_CharacterCell):
+    """States h and c of a character from those before it and from words; equations 11 to 15."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(3, input_size, hidden_size)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any, *words: Any) -> Tuple[Any, Any]:  # noqa: D102
+        i, o, u = self._split(F, x, h)
+        i, u = F.sigmoid(i), F.tanh(u)
+        c = self._mix(F, x, i, u, words) if words else (1 - i) * c + i * u
+        return F.sigmoid(o) * F.tanh(c), c
+
+
+class LSTMWord(_Cell):
+    """What a word brings to c of its last character, from the states before its first one."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(3, input_size, hidden_size)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any) -> Any:  # noqa: D102
+        i, f, u = self._split(F, x, h)
+        return F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(u)
+
+
+class GRUCharacter(_CharacterCell):
+    """State of a character from the one before it and from words."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(2, input_size, hidden_size)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any, *words: Any) -> List[Any]:  # noqa: D102
+        z, u = self._split(F, x, h)
+        z, u = F.sigmoid(z), F.tanh(u)
+        return [self._mix(F, x, z, u, words) if words else (1 - z) * h + z * u]
+
+
+class GRUWord(_Cell):
+    """What a word brings to the state of its last character."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(2, input_size, hidden_size)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any) -> Any:  # noqa: D102
+        z, u = self._split(F, x, h)
+        z = F.sigmoid(z)
+        return (1 - z) * h + z * F.tanh(u)
+
+
+#: By name of the workload: cells of characters and words, number of states, title.
+KINDS = {
+    "lattice-lstm": (LSTMCharacter, LSTMWord, 2, "lattice LSTM"),
+    "lattice-gru": (GRUCharacter, GRUWord, 1, "lattice GRU"),
+}
+
+
+class LatticeTagger(gluon.Block):
+    """Scores of all tags for every character of one sentence."""
+
+    def __init__(
+        self,
+        kind: str,
+        characters: int,
+        words: int,
+        tags: int,
+        embedding_size: int = 50,
+        hidden_size: int = 100,
+    ) -> None:
+        super().__init__()
+        character, word, self.states, _ = KINDS[kind]
+        self.hidden_size = hidden_size
+        with self.name_scope():
+            self.embedding = nn.Embedding(characters, embedding_size)
+            self.words = nn.Embedding(words, embedding_size)
+            self.character = character(embedding_size, hidden_size)
+            self.word = word(embedding_size, hidden_size)
+            self.score = nn.Dense(tags, in_units=hidden_size)
+
+    def forward(self, characters: mx.nd.NDArray, words: Tuple[Words, ...]) -> mx.nd.NDArray:
+        """Map characters, shape (T,), and the words that end at each to scores, shape (T, tags)."""
+        numbers = [number for ending in words for _, number in ending]
+        vectors = iter(rows_of(self.words(mx.nd.array(numbers))) if numbers else [])
+        states: List[Any] = [[mx.nd.zeros((1, self.hidden_size))] * self.states]
+        for x, ending in zip(rows_of(self.embedding(characters)), words):
+            brought = [self.word(next(vectors), *states[start]) for start, _ in ending]
+            states.append(self.character(x, *states[-1], *brought))
+        return self.score(mx.nd.concat(*(state[0] for state in states[1:]), dim=0))
+
+
+def lattice_of(text: str, listed: Dict[str, int]) -> Tuple[Words, ...]:
+    """Find the words that end at each character."""
+    return tuple(
+        tuple(
+            (end - size, listed[text[end - size : end]])
+            for size in LETTERS
+            if size <= end and text[end - size : end] in listed
+        )
+        for end in range(1, len(text) + 1)
+    )
+
+
+def lattice_workload(
+    name: str, wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
+) -> Workload:
+    """Put a tagger on the characters of WikiNER's sentences, or of the built-in corpus's."""
+    found, source = read_or_make(wikiner, limit)
+    tags = count_tags(found)
+    counts = Counter(word for s in found for word in s.words)
+    frequent = [w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS]
+    listed = {word: i for i, word in enumerate(sorted(frequent))}
+    letters = {c: i for i, c in enumerate(sorted({c for word in counts for c in word}))}
+
+    def sample(sentence: Sentence) -> LatticeSample:
+        text = "".join(sentence.words)[:MOST_CHARACTERS]
+        own = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MOST_CHARACTERS]
+        numbers = mx.nd.array([letters[c] for c in text], dtype="int32")
+        return LatticeSample(numbers, lattice_of(text, listed), mx.nd.array(own))
+
+    model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
+    title = f"{KINDS[name][3]}, {source}"
+    samples = list(map(sample, found))
+    return labelling(name, title, "sentences", samples, model, per="characters")

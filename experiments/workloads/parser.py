@@ -1,0 +1,179 @@
+"""A transition parser with stack LSTMs.
+
+Dyer, Ballesteros, Ling, Matthews, Smith 2015 (arXiv:1505.08075), without parts of speech and
+labels: LSTMs over stack, buffer and past actions are the state, and when a word takes a dependent,
+the two become one vector. Transitions are arc-standard (Nivre 2004). Trees are those of SICK or of
+the built-in corpus. In training the right actions are taken, in inference the parser's own; all
+sentences of a minibatch take an action before the next one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+
+from .base import Workload, count_words, labelling
+from .pairs import sentences
+from .sequences import rows_of
+
+SHIFT, LEFT, RIGHT = range(3)
+
+
+class ParsedSample(NamedTuple):
+    """Words, shape (T,); the right actions, as numbers and as an array, shape (2T - 1,)."""
+
+    words: mx.nd.NDArray
+    actions: Tuple[int, ...]
+    target: mx.nd.NDArray
+
+
+def oracle(heads: Sequence[int]) -> Optional[List[int]]:
+    """List the actions that make a tree; None if it is not projective."""
+    missing = [list(heads).count(word) for word in range(len(heads))]
+    stack: List[int] = []
+    actions: List[int] = []
+    following = iter(range(len(heads)))
+    while len(actions) < 2 * len(heads) - 1:
+        below, top = (stack[-2], stack[-1]) if len(stack) > 1 else (-1, -1)
+        if below >= 0 and heads[below] == top and not missing[below]:
+            actions.append(LEFT)
+            missing[top] -= 1
+            del stack[-2]
+        elif below >= 0 and heads[top] == below and not missing[top]:
+            actions.append(RIGHT)
+            missing[below] -= 1
+            del stack[-1]
+        else:
+            word = next(following, None)
+            if word is None:
+                return None
+            actions.append(SHIFT)
+            stack.append(word)
+    return actions
+
+
+class Compose(gluon.HybridBlock):
+    """Vector of a head that has taken a dependent, to the left or to the right."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.dense = nn.Dense(size, in_units=3 * size, activation="tanh")
+
+    def hybrid_forward(self, F: Any, head: Any, dependent: Any, side: Any) -> Any:  # noqa: D102
+        return self.dense(F.concat(head, dependent, side, dim=1))
+
+
+class Judge(gluon.HybridBlock):
+    """Scores of all actions from the states of stack, buffer and past actions."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.hidden = nn.Dense(size, in_units=3 * size, activation="relu")
+            self.actions = nn.Dense(3, in_units=size)
+
+    def hybrid_forward(self, F: Any, *states: Any) -> Any:  # noqa: D102
+        return self.actions(self.hidden(F.concat(*states, dim=1)))  # (1, 3)
+
+
+class Configuration:
+    """Where the parser stands in one sentence.
+
+    An element of the stack is a vector and the states of the stack's LSTM after it; what is below
+    keeps its own, so that taking elements off costs nothing.
+    """
+
+    def __init__(self, model: Parser, words: mx.nd.NDArray) -> None:
+        self.model = model
+        self.vectors = rows_of(model.embedding(words))
+        self.sides = rows_of(model.taken.weight.data())
+        start = model.past.begin_state(batch_size=1)
+        self.bottom, self.history = start, start
+        self.stack: List[Tuple[Any, Any]] = []
+        self.buffers = [start]  # of no words, the last one, the last two ...
+        for vector in self.vectors[::-1]:
+            self.buffers.append(model.buffer(vector, self.buffers[-1])[1])
+
+    def scores(self) -> mx.nd.NDArray:
+        """Score all actions. Shape (1, 3)."""
+        stack = self.stack[-1][1] if self.stack else self.bottom
+        return self.model.score(stack[0], self.buffers[-1][0], self.history[0])
+
+    def allowed(self) -> List[int]:
+        """List the actions that can be taken; none at the end."""
+        arcs = [LEFT, RIGHT] if len(self.stack) > 1 else []
+        return ([SHIFT] if len(self.buffers) > 1 else []) + arcs
+
+    def take(self, action: int) -> None:
+        """Take an action."""
+        side = self.sides[action]
+        _, self.history = self.model.past(side, self.history)
+        if action == SHIFT:
+            vector = self.vectors[1 - len(self.buffers)]
+            self.buffers.pop()
+        else:
+            top, below = self.stack.pop()[0], self.stack.pop()[0]
+            head, dependent = (top, below) if action == LEFT else (below, top)
+            vector = self.model.compose(head, dependent, side)
+        before = self.stack[-1][1] if self.stack else self.bottom
+        self.stack.append((vector, self.model.stack(vector, before)[1]))
+
+
+class Parser(gluon.Block):
+    """Scores of all actions for every step of one sentence."""
+
+    def __init__(self, vocab_size: int, embedding_size: int = 100, hidden_size: int = 100) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.embedding = nn.Embedding(vocab_size, embedding_size)
+            self.taken = nn.Embedding(3, embedding_size)  # vectors of actions
+            self.stack = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+            self.buffer = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+            self.past = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+            self.compose = Compose(embedding_size)
+            self.score = Judge(hidden_size)
+
+    def forward(self, words: mx.nd.NDArray, actions: Sequence[int]) -> mx.nd.NDArray:
+        """Map words, shape (T,), and the actions that are taken to scores, shape (actions, 3)."""
+        at = Configuration(self, words)
+        scores = []
+        for action in actions:
+            scores.append(at.scores())
+            at.take(action)
+        return mx.nd.concat(*scores, dim=0)
+
+    def greedy(self, samples: Sequence[ParsedSample]) -> List[mx.nd.NDArray]:
+        """Score the actions on the parser's own way through each sentence."""
+        places = [Configuration(self, sample.words) for sample in samples]
+        scores: List[List[Any]] = [[] for _ in samples]
+        running = list(range(len(samples)))
+        while running:
+            for i in running:
+                scores[i].append(places[i].scores())
+            for i in running:  # the first value that is read runs the step of all
+                values, allowed = scores[i][-1].asnumpy()[0], places[i].allowed()
+                places[i].take(allowed[int(np.argmax(values[allowed]))])
+            running = [i for i in running if places[i].allowed()]
+        return [mx.nd.concat(*each, dim=0) for each in scores]
+
+
+def parsing(data: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+    """Put the parser on the trees of SICK, or on those of the built-in corpus."""
+    found = [(words, tree, oracle(tree.heads)) for words, tree in sentences(data, limit)]
+    vocab = count_words(words for words, _, _ in found)
+    samples = [
+        ParsedSample(mx.nd.array(vocab[list(words)], dtype="int32"), tuple(a), mx.nd.array(a))
+        for words, _, a in found
+        if a is not None
+    ]
+    model = Parser(len(vocab), **sizes)
+    title = f"transition parser, {'built-in corpus' if data is None else 'SICK'}"
+    frozen = [model.embedding.weight]
+    made = labelling("parser", title, "sentences", samples, model, frozen, per="words")
+    return made._replace(score_all=model.greedy)

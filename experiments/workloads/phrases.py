@@ -1,0 +1,116 @@
+"""Sentences as nested phrases with a label each.
+
+With a folder of the Stanford Sentiment Treebank (``train.txt``: a binary tree per line in brackets,
+each node with a label from 0 to 4), trees and labels are its own. Without, they are made of the
+built-in corpus: dependents join their head one by one, and the label of a phrase is the number of
+its words, counted to 5.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import mxnet as mx
+
+from relatedness.trees import Tree
+
+from .base import count_words, read_samples
+from .pairs import sentences
+
+CLASSES = 5
+#: A word's number, or the phrases that a phrase is made of.
+Shape = Union[int, Tuple["Shape", "Shape"]]
+
+
+class Phrases(NamedTuple):
+    """A sentence as nested phrases; labels are of all of them, those within first."""
+
+    words: Tuple[str, ...]
+    shape: Shape
+    labels: Tuple[int, ...]
+
+
+class TreeSample(NamedTuple):
+    """A sentence as models take it: words, shape (T,); their tree; labels, shape (2T - 1,)."""
+
+    words: mx.nd.NDArray
+    shape: Shape
+    labels: mx.nd.NDArray
+
+
+def read_treebank(directory: Path, limit: Optional[int] = None) -> List[Phrases]:
+    """Read the first `limit` trees of ``train.txt``; see `read_samples` for what is raised."""
+    return read_samples(directory, "trees", _parse, limit)
+
+
+def _parse(line: str) -> Phrases:
+    """Read one tree, such as ``(3 (2 so) (4 good))``; a word may hold anything but " ", "(", ")".
+
+    Raises
+    ------
+    ValueError
+        With the reason.
+    """
+    words: List[str] = []
+    labels: List[int] = []
+    stack: List[List[Any]] = [[]]  # the line, and each phrase that is open: its label and parts
+    for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", line):
+        if token.startswith("("):
+            if token[1:] not in map(str, range(CLASSES)):
+                raise ValueError(f"label {token[1:]!r} is none of 0 to {CLASSES - 1}")
+            stack.append([int(token[1:])])
+        elif token != ")":
+            stack[-1].append(len(words))
+            words.append(token)
+        elif len(stack) == 1:
+            raise ValueError('a ")" too many')
+        else:
+            label, *parts = stack.pop()
+            if len(parts) not in (1, 2):
+                raise ValueError(f"a phrase of {len(parts)} parts; there must be a word or two")
+            stack[-1].append(parts[0] if len(parts) == 1 else tuple(parts))
+            labels.append(label)
+    if len(stack) > 1:
+        raise ValueError('a ")" is missing')
+    if len(stack[0]) != 1 or len(labels) != 2 * len(words) - 1:
+        raise ValueError("is not one binary tree with a label for every word and phrase")
+    return Phrases(tuple(words), stack[0][0], tuple(labels))
+
+
+def made_phrases(limit: Optional[int] = None) -> List[Phrases]:
+    """Make binary trees of the sentences of the built-in corpus."""
+    return [_of_dependencies(words, tree) for words, tree in sentences(limit=limit)]
+
+
+def _of_dependencies(words: Tuple[str, ...], tree: Tree) -> Phrases:
+    """Join each head with its dependents, first those after it and then those before it."""
+    shapes: List[Shape] = list(range(len(words)))
+    for head in tree.order:
+        before = [k for k in tree.children[head] if k < head]
+        for child in (k for k in tree.children[head] if k > head):
+            shapes[head] = (shapes[head], shapes[child])
+        for child in reversed(before):
+            shapes[head] = (shapes[child], shapes[head])
+    labels: List[int] = []
+
+    def count(shape: Shape) -> int:
+        found = 1 if isinstance(shape, int) else sum([count(part) for part in shape])
+        labels.append(min(found, CLASSES) - 1)
+        return found
+
+    count(shapes[tree.root])
+    return Phrases(words, shapes[tree.root], tuple(labels))
+
+
+def tree_samples(sst: Optional[Path], limit: Optional[int]) -> Tuple[List[TreeSample], int, str]:
+    """Return samples of the treebank or the built-in corpus, how many words, and where from."""
+    source = "built-in corpus" if sst is None else "SST"
+    found: Sequence[Phrases] = made_phrases(limit) if sst is None else read_treebank(sst, limit)
+    vocab = count_words(s.words for s in found)
+    samples = [
+        TreeSample(mx.nd.array(vocab[list(s.words)], dtype="int32"), s.shape, mx.nd.array(s.labels))
+        for s in found
+    ]
+    return samples, len(vocab), source

@@ -1,0 +1,240 @@
+"""Models that score every phrase of a sentence, from the words up; trees are those of `phrases`.
+
+- Binary Tree-LSTM: Tai, Socher, Manning 2015 (arXiv:1503.00075), section 3.2 with N = 2.
+- Child-sum Tree-GRU, whose phrases are scored one by one.
+- TreeFC: one layer joins two phrases (Looks et al. 2017, arXiv:1702.02181).
+- MV-RNN: a phrase is a vector and a matrix, and each part's matrix changes the other part's vector
+  (Socher et al. 2012, "Semantic Compositionality through Recursive Matrix-Vector Spaces").
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, Optional, Tuple
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+
+from .base import Workload, labelling
+from .phrases import CLASSES, Shape, TreeSample, tree_samples
+from .sequences import rows_of
+
+NDArray = mx.nd.NDArray
+
+
+class PhraseModel(gluon.Block):
+    """Scores of all labels for every phrase of one sentence.
+
+    A subclass has `leaf` and `join`: the state of a word, and of a phrase from those of its parts.
+    """
+
+    def __init__(self, vocab_size: int, embedding_size: int, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.embedding = nn.Embedding(vocab_size, embedding_size)
+            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+
+    def forward(self, words: NDArray, shape: Shape) -> NDArray:
+        """Map word indices, shape (T,), and their tree to scores, shape (2T - 1, CLASSES)."""
+        return self.score(mx.nd.concat(*self.states(words, shape), dim=0))
+
+    def states(self, words: NDArray, shape: Shape) -> List[NDArray]:
+        """Vectors of all phrases, those within first, shape (1, hidden_size) each."""
+        vectors = self.word_states(words)
+        found: List[NDArray] = []
+
+        def read(shape: Shape) -> Any:
+            state = (
+                self.leaf(*vectors[shape])
+                if isinstance(shape, int)
+                else self.join(*(array for part in shape for array in read(part)))
+            )
+            state = state if isinstance(state, (list, tuple)) else [state]
+            found.append(state[0])
+            return state
+
+        read(shape)
+        return found
+
+    def word_states(self, words: NDArray) -> List[Any]:
+        """Return what `leaf` takes for each word."""
+        return [[row] for row in rows_of(self.embedding(words))]
+
+
+class LSTMLeaf(gluon.HybridBlock):
+    """States of a word from its vector."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.gates = nn.Dense(3 * hidden_size, in_units=input_size)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Tuple[Any, Any]:  # noqa: D102
+        i, o, u = F.split(self.gates(x), num_outputs=3, axis=1)  # (1, H) each
+        c = F.sigmoid(i) * F.tanh(u)
+        return F.sigmoid(o) * F.tanh(c), c
+
+
+class LSTMJoin(gluon.HybridBlock):
+    """States of a phrase from those of its two parts, each with a forget gate of its own."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.gates = nn.Dense(5 * hidden_size, in_units=2 * hidden_size)
+
+    def hybrid_forward(  # noqa: D102
+        self, F: Any, left_h: Any, left_c: Any, right_h: Any, right_c: Any
+    ) -> Tuple[Any, Any]:
+        gates = self.gates(F.concat(left_h, right_h, dim=1))
+        i, left, right, o, u = F.split(gates, num_outputs=5, axis=1)  # (1, H) each
+        c = F.sigmoid(i) * F.tanh(u) + F.sigmoid(left) * left_c + F.sigmoid(right) * right_c
+        return F.sigmoid(o) * F.tanh(c), c
+
+
+class TreeLSTM(PhraseModel):
+    """The binary Tree-LSTM."""
+
+    def __init__(self, vocab_size: int, embedding_size: int = 300, hidden_size: int = 150) -> None:
+        super().__init__(vocab_size, embedding_size, hidden_size)
+        with self.name_scope():
+            self.leaf = LSTMLeaf(embedding_size, hidden_size)
+            self.join = LSTMJoin(hidden_size)
+
+
+class GRULeaf(gluon.HybridBlock):
+    """State of a word from its vector."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.gates = nn.Dense(2 * hidden_size, in_units=input_size)
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: D102
+        update, new = F.split(self.gates(x), num_outputs=2, axis=1)  # (1, H) each
+        return F.sigmoid(update) * F.tanh(new)
+
+
+class GRUJoin(gdb.DynamicHybridBlock):
+    """State of a phrase from those of its parts, any number of them, each with a reset gate."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.reset = nn.Dense(hidden_size, in_units=hidden_size)
+            self.update = nn.Dense(hidden_size, in_units=hidden_size)
+            self.new = nn.Dense(hidden_size, in_units=hidden_size)
+
+    def hybrid_forward(self, F: Any, *parts: Any) -> Any:  # noqa: D102
+        kept = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
+        update = F.sigmoid(self.update(F.add_n(*parts)))
+        return update * F.tanh(self.new(kept)) + (1 - update) * F.add_n(*parts) / len(parts)
+
+
+class TreeGRU(PhraseModel):
+    """The child-sum Tree-GRU; each phrase is scored by itself."""
+
+    def __init__(self, vocab_size: int, embedding_size: int = 100, hidden_size: int = 100) -> None:
+        super().__init__(vocab_size, embedding_size, hidden_size)
+        with self.name_scope():
+            self.leaf = GRULeaf(embedding_size, hidden_size)
+            self.join = GRUJoin(hidden_size)
+
+    def forward(self, words: NDArray, shape: Shape) -> List[NDArray]:
+        """Map word indices, shape (T,), and their tree to 2T - 1 scores, shape (1, CLASSES)."""
+        return [self.score(state) for state in self.states(words, shape)]
+
+
+class Layer(gluon.HybridBlock):
+    """One layer over the parts of a phrase."""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.dense = nn.Dense(hidden_size, in_units=input_size, activation="relu")
+
+    def hybrid_forward(self, F: Any, *parts: Any) -> Any:  # noqa: D102
+        return self.dense(F.concat(*parts, dim=1))
+
+
+class TreeFC(PhraseModel):
+    """A layer for words, and one for phrases."""
+
+    def __init__(self, vocab_size: int, embedding_size: int = 200, hidden_size: int = 200) -> None:
+        super().__init__(vocab_size, embedding_size, hidden_size)
+        with self.name_scope():
+            self.leaf = nn.Dense(hidden_size, in_units=embedding_size, activation="relu")
+            self.join = Layer(2 * hidden_size, hidden_size)
+
+
+class MatrixVectorJoin(gluon.HybridBlock):
+    """Vector and matrix of a phrase, shapes (1, H) and (1, H, H), from those of its two parts."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.vector = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
+            self.matrix = nn.Dense(hidden_size, in_units=2 * hidden_size, flatten=False,
+                                   use_bias=False)  # fmt: skip
+
+    def hybrid_forward(self, F: Any, a: Any, A: Any, b: Any, B: Any) -> Tuple[Any, Any]:  # noqa: D102, N803
+        changed = [
+            F.reshape(F.batch_dot(matrix, F.expand_dims(vector, 2)), (0, -1))
+            for matrix, vector in ((B, a), (A, b))
+        ]
+        # The rows of W (A over B) are columns of the transposed matrices side by side.
+        columns = F.concat(F.transpose(A, (0, 2, 1)), F.transpose(B, (0, 2, 1)), dim=2)
+        matrix = F.transpose(self.matrix(columns), (0, 2, 1))
+        return self.vector(F.concat(*changed, dim=1)), matrix
+
+
+class MVRNN(PhraseModel):
+    """The MV-RNN; the matrices of words are frozen as their vectors are."""
+
+    def __init__(self, vocab_size: int, embedding_size: int = 25, hidden_size: int = 25) -> None:
+        super().__init__(vocab_size, hidden_size, hidden_size)  # a word's sizes are a phrase's
+        with self.name_scope():
+            self.matrices = nn.Embedding(vocab_size, hidden_size**2)
+            self.join = MatrixVectorJoin(hidden_size)
+
+    def word_states(self, words: NDArray) -> List[Any]:  # noqa: D102
+        vectors = self.embedding(words)
+        size = vectors.shape[1]
+        matrices = mx.nd.reshape(self.matrices(words), (-1, size, size))
+        return list(zip(rows_of(vectors), rows_of(matrices)))
+
+    def leaf(self, vector: NDArray, matrix: NDArray) -> Tuple[NDArray, NDArray]:
+        """State of a word."""
+        return vector, matrix
+
+
+#: By name of the workload.
+MODELS = {"sst": TreeLSTM, "treegru": TreeGRU, "treefc": TreeFC, "mvrnn": MVRNN}
+TITLES = {"sst": "binary Tree-LSTM", "treegru": "Tree-GRU", "treefc": "TreeFC", "mvrnn": "MV-RNN"}
+
+
+def phrase_workload(
+    name: str, sst: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
+) -> Workload:
+    """Put a model on the trees of the treebank, or on those of the built-in corpus."""
+    samples, words, source = tree_samples(sst, limit)
+    model = MODELS[name](words, **sizes)
+    frozen = [
+        block.weight for block in (model.embedding, getattr(model, "matrices", None)) if block
+    ]
+    title = f"{TITLES[name]}, {source}"
+    made = labelling(name, title, "sentences", samples, model, frozen, per="words")
+    if name != "treegru":
+        return made
+
+    def score(sample: TreeSample) -> NDArray:
+        return mx.nd.concat(*model(sample.words, sample.shape), dim=0)
+
+    def loss(sample: TreeSample) -> NDArray:
+        scores = model(sample.words, sample.shape)
+        return mx.nd.add_n(*map(made.loss_block, scores, rows_of(sample.labels))) / len(scores)
+
+    return made._replace(score=score, loss=loss)
