@@ -20,6 +20,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import uvicorn
+from mxnet import gluon
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -30,19 +31,28 @@ import gluon_dynbatch as gdb
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 from relatedness.assembly import assemble  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
-from relatedness.data import build_vocab  # noqa: E402
+from relatedness.corpora import load_corpus  # noqa: E402
+from relatedness.data import build_vocab, encode  # noqa: E402
+from relatedness.model import RelatednessModel  # noqa: E402
 from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
-from workloads.pairs import embedded, embedded_pairs  # noqa: E402
-from workloads.runner import Runner  # noqa: E402
 
 
 def trained(epochs=2, size=25):
     """Train a model on the built-in corpus; return it with its vocabulary."""
-    workload = embedded()
-    runner, minibatches = Runner(workload), workload.minibatches(size, seed=1)
-    for _ in range(epochs * len(workload.samples) // size):
-        runner.step(next(minibatches))
-    return workload.model, build_vocab(embedded_pairs())
+    pairs = load_corpus(splits=("train",)).splits["train"]
+    vocab = build_vocab(pairs)
+    samples, loss = encode(pairs, vocab, mx.cpu()), gluon.loss.KLDivLoss(from_logits=True)
+    model = RelatednessModel(len(vocab), embedding_size=300, hidden_size=150)
+    model.initialize(mx.init.Xavier())
+    model.hybridize()
+    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    for low in list(range(0, len(samples), size)) * epochs:
+        batch = samples[low : low + size]
+        with mx.autograd.record(), gdb.batching():
+            losses = [loss(model(*sample[:4]), sample.target) for sample in batch]
+        mx.autograd.backward(losses)
+        trainer.step(len(batch))
+    return model, vocab
 
 
 def loaded(path):

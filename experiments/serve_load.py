@@ -23,7 +23,7 @@ import mxnet as mx
 import numpy as np
 
 from command import POSITIVE, Parser
-from relatedness.assembly import assemble, make_trainer, read_pairs
+from relatedness.assembly import assemble, read_pairs
 from relatedness.checkpoint import write_checkpoint
 from relatedness.data import encode, expected_scores
 from relatedness.trees import Pair
@@ -67,7 +67,8 @@ def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]
     for parameter in parts.model.collect_params().values():
         parameter.set_data(mx.nd.random.normal(0, 0.5, parameter.shape))
     state = {"settings": parts.settings}
-    write_checkpoint(path, parts.model, make_trainer(args, parts.model), parts.vocab, state)
+    trainer = mx.gluon.Trainer(parts.model.collect_params(), "sgd")
+    write_checkpoint(path, parts.model, trainer, parts.vocab, state)
     parts.model.hybridize()
     scores = [parts.model(*sample[:4]) for sample in encode(pairs, parts.vocab, mx.cpu())]
     return [(body_of(pair), expected_scores(score)[0]) for pair, score in zip(pairs, scores)]
