@@ -38,6 +38,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def earlier_modules_are_no_garbage():
+    """Take what earlier tests left out of what is searched as well: the heap only grows."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seed(request):
     """Seed Python, NumPy and, if it is loaded, MXNet; a failing test says how to repeat it."""
