@@ -54,7 +54,8 @@ def seed(request):
     request.node.stash[_SEED] = value
     random.seed(value)
     np.random.seed(value)
-    if "mxnet" in sys.modules:
+    # Which takes MXNet milliseconds.
+    if "mxnet" in sys.modules and getattr(request.module, "MXNET_DRAWS", True):
         mxnet = sys.modules["mxnet"]
         # On Python 3.8 and 3.9 `subprocess` never returns if another test's backward pass is
         # pending. What failed there was that test's own.

@@ -19,6 +19,9 @@ from tests.rules.interpreter import Case, attach
 
 from .scopes import outcomes, run
 
+#: Nothing that MXNet draws is compared.
+MXNET_DRAWS = False
+
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
 
