@@ -12,7 +12,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, attached, cell, equal
+from tests.cells import array, attached, cell
 from tests.common import ALL, FIXED, alive, none_left, output_of
 
 DEPTH = 5_000
@@ -191,36 +191,6 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
 
 
 # Results nobody asks for
-
-
-@ALL
-@pytest.mark.parametrize("recording", [False, True])
-def test_results_that_nobody_uses(net, granularity, recording):
-    def run(x: mx.nd.NDArray) -> Any:
-        net(x * 2)
-        y = net(x)
-        _ = y * 3
-        for _ in range(int(x.shape[0])):
-            mx.nd.exp(y)
-        return y
-
-    samples = attached([array(i, 4) for i in (1, 2, 1, 3)])
-    if recording:
-        gdb.testing.check_against_loop(
-            run, samples, net.collect_params().values(), granularity=granularity
-        )
-    equal(gdb.map(run, samples, granularity=granularity), [net(x) for x in samples])
-
-
-def test_no_result_is_used_at_all(net):
-    with gdb.batching(**FIXED) as batch:
-        for i in range(5):
-            net(array(1, 4, seed=i))
-    assert batch.report.nodes == 5
-    with autograd.record(), gdb.batching(**FIXED):
-        for i in range(5):
-            net(array(1, 4, seed=i))
-    equal(gdb.map(net, [array(1, 4)]), [net(array(1, 4))])
 
 
 @ALL
