@@ -15,26 +15,12 @@ from mxnet.gluon.data import ArrayDataset, DataLoader
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
-from tests.cells import array, attached, equal, inputs
+from tests.cells import array, equal, inputs
 from tests.common import FIXED, output_of
 
 SAMPLES = inputs(6)
 
 # Control flow on values
-
-
-def test_branches_on_values(net):
-    """Every read runs what is pending; of the samples before, nothing is lost."""
-
-    def run(x: mx.nd.NDArray) -> mx.nd.NDArray:
-        y = net(x)
-        while y.sum().asscalar() > 0:
-            y = y - 1
-        if float(y[0, 0].asscalar()) > -2 and bool(y[0, 1] < 5):
-            return y * 2
-        return mx.nd.concat(y, x, dim=1)[:, : int(3 + (y.max() < 0).asscalar())]
-
-    gdb.testing.check_against_loop(run, attached(inputs(6)), net.collect_params().values(), **FIXED)
 
 
 def test_steps_with_a_read_in_between_are_batched_across_samples(net):

@@ -98,27 +98,6 @@ def test_result_of_an_earlier_flush_by_a_view(net):
     equal([z, again], [wanted, eager(net, y)])
 
 
-def test_write_to_a_pending_result_changes_no_other(net):
-    x = array(2, 4)
-    with gdb.batching(**FIXED):
-        y = net(x)
-        double = y * 2
-        y[:] = 0
-        later = y + 1
-    wanted = eager(net, x)
-    equal([y, double, later], [wanted * 0, wanted * 2, wanted * 0 + 1])
-
-
-def test_array_that_no_call_reads_costs_no_flush(net):
-    x, other = array(2, 4), array(2, 4)
-    with gdb.batching(**FIXED) as batch:
-        y = net(x)
-        other[:] = 0
-        other += 1
-        other[0:1] = 2
-        assert batch.report.flushes == [] and y.pending
-
-
 def test_many_writes_cost_one_flush(net):
     with gdb.batching(**FIXED) as batch:
         arrays = [array(1, 4, seed=i) for i in range(5)]
@@ -228,39 +207,6 @@ def test_array_given_out_by_a_store(net, way):
         "broadcast": lambda: store.broadcast(3, ones, out=x),
     }
     check(net, x, writes[way])
-
-
-def test_training_step_within_one_scope(net):
-    """Losses, backward and step for each sample in turn: slow in a scope, but the loop's result."""
-    wanted = gdb.convert(nn.Dense(3, in_units=4))
-    wanted.initialize()
-    wanted.weight.set_data(net.weight.data())
-    wanted.bias.set_data(net.bias.data())
-
-    def train(block: gdb.DynamicHybridBlock) -> None:
-        trainer = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.1})
-        for i in range(4):
-            with autograd.record():
-                loss = (block(array(1, 4, seed=i)) ** 2).sum()
-            loss.backward()
-            trainer.step(1)
-
-    train(wanted)
-    with gdb.batching(**FIXED):
-        train(net)
-    equal([net.weight.data(), net.bias.data()], [wanted.weight.data(), wanted.bias.data()])
-
-
-def test_value_asked_for_after_the_parameters_changed(net):
-    """The value is from the time of recording, in the scope as after it."""
-    x = array(1, 4)
-    wanted = eager(net, x)
-    with gdb.batching(**FIXED):
-        inside, after = net(x), net(x)
-        fill(net.weight.data(), 0)
-        equal([inside], [wanted])
-    fill(net.weight.data(), 5)
-    equal([inside, after], [wanted] * 2)
 
 
 def test_backward_reads_the_parameters_of_its_own_time(net):

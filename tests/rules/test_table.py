@@ -108,16 +108,6 @@ def test_conditions_are_needed(family: rules.Family) -> None:
     )
 
 
-def test_spellings_exist() -> None:
-    """Every name without an underscore is a function of ``mx.nd``, under its own namespace."""
-    for op in (op for family in (*rules.MERGED, *rules.UNSUPPORTED) for op in family.rules):
-        name = rules.spelling(op)
-        found = mx.nd
-        for part in [] if name.startswith("_") else name.split("."):
-            assert hasattr(found, part), f"{op} is not mx.nd.{name}"
-            found = getattr(found, part)
-
-
 def site_of(c: Case, pattern: str, leading: int = 2) -> rules.Site:
     arrays = [a.draw(np.random.default_rng(0), leading) for a in c.inputs]
     with autograd.predict_mode():
