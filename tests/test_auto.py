@@ -247,6 +247,13 @@ def test_different_blocks_in_every_minibatch_are_one_workload(clock):
     assert len(ran) <= 12 and used(batch) == "operator"
 
 
+def test_sizes_may_wander_by_four(net, clock):
+    sizes = itertools.cycle([40, 150, 20, 80, 40, 100, 25, 64])
+    do = lambda: run(net, rows(next(sizes)))[0]  # noqa: E731
+    ran, batch = settle(clock, do, {"operator": 1.0, "block": 60.0, "graph": 60.0})
+    assert len(ran) <= 12 and used(batch) == "operator"
+
+
 def test_two_workloads_in_turns_at_one_place_both_settle(clock):
     small, large = make_net(), make_net()
     turn = itertools.cycle([(small, 5), (large, 300)])

@@ -155,3 +155,10 @@ def test_what_it_prints_is_what_it_ranks_by():
         "  operator: 1 us per call, lower quartile of 6",
         "  block: 1.05 us per call, lower quartile of 6",
     ]
+
+
+def test_measurements_that_are_none_do_not_count():
+    race = Race([OPERATOR, BLOCK])
+    for seconds, calls in ((0.0, 5), (float("nan"), 5), (1.0, 0)):
+        race.observe(OPERATOR, seconds, calls)
+    assert race.explain() == "auto: trying, 0 scopes so far"

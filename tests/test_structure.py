@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from itertools import product
 
 import numpy as np
 import pytest
@@ -104,17 +105,21 @@ def described(value):
     return (type(value), repr(value))
 
 
-#: Few values, so that two of them are often equal or nearly so.
-CLOSE = st.sampled_from(
-    [0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1)]
-)
+#: Values that look alike, of which some nests are made, too.
+CLOSE = [
+    0, 0.0, -0.0, False, 1, True, 1.0, None, "", "1", b"1", float("nan"), np.float32(1), Leaf(),
+    "*", 0.1, 0.1 + 1e-17 + 2e-17, [], (), {}, [[]], [()], (1, 2), Pair(1, 2), [[1], 2], [1, [2]],
+    {"a": 1, "b": 2}, {"b": 2, "a": 1},
+]  # fmt: skip
 
 
-@given(nests(CLOSE | LEAVES), nests(CLOSE | LEAVES))
-def test_specs_are_equal_exactly_if_the_structures_are(a, b):
-    first, second = FLATTENER.flatten(a)[1], FLATTENER.flatten(b)[1]
-    assert (first == second) == (described(a) == described(b))
-    assert (first != second) == (described(a) != described(b))
+def test_specs_are_equal_exactly_if_the_structures_are():
+    nests = [*CLOSE, *([x, {"a": (x,)}] for x in CLOSE)]
+    for a, b in product(nests, nests):
+        first, second = FLATTENER.flatten(a)[1], FLATTENER.flatten(b)[1]
+        assert (first == second) == (described(a) == described(b)), (a, b)
+        assert (first != second) == (described(a) != described(b)), (a, b)
+        assert first != second or hash(first) == hash(second), (a, b)
 
 
 def test_a_string_that_reads_like_an_array_is_none():

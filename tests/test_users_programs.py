@@ -47,6 +47,19 @@ def test_one_array_in_every_place(granularity):
 
 
 @ALL
+def test_one_array_in_some_places(granularity):
+    """What all samples share in one call, and in another do not."""
+    mix = cell(lambda F, a, b, c: F.tanh(a) * b + c * 3)
+    (*samples, other) = attached([array(1, 4, seed=i) for i in range(4)])
+
+    def run(x):
+        calls = [mix(x, x, x), mix(x, other, x), mix(other, other, x), mix(other, x, other)]
+        return [*calls, mix(*[mix(x, x, other)] * 3)]
+
+    check_against_loop(run, samples, granularity=granularity)
+
+
+@ALL
 @pytest.mark.parametrize("several", [False, True])
 def test_a_weight_behind_an_operator(granularity, several):
     """It is no batched argument: each call brings a variable of its own, or all bring one."""
