@@ -64,7 +64,7 @@ def option_refused(kind: Type[BaseException], *texts: str) -> Iterator[None]:
         assert text in str(caught.value)
 
 
-BUDGETS = [-1, -0.5, float("nan"), "fast", "-2", "nan", "", True, np.bool_(False), [1], {}, 1j]
+BUDGETS = [-1, -0.5, float("nan"), "fast", "-2", "nan", "", True, np.bool_(False), [1], b"1", 1j]
 NAMES = ["node", "", None, 3, ["block"]]
 #: By option: the error, what it says beside the value, and wrong values.
 WRONG = {
