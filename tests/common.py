@@ -103,13 +103,13 @@ def same_as_loop(
     return wanted
 
 
-def check(fn, samples, block, launches=None, **options):
+def check(fn, samples, block, launches=None, granularities=GRANULARITIES, **options):
     """Compare with the loop at every granularity; return the last scope.
 
     With `launches`, everything must have merged, into this many launches each time.
     """
     params = list(block.collect_params().values())
-    for granularity in GRANULARITIES:
+    for granularity in granularities:
         batch = check_against_loop(
             fn, samples, params, granularity=granularity, analysis_budget=None, **options
         )

@@ -38,6 +38,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def earlier_modules_are_no_garbage():
+    """Take what earlier tests left out of what is searched as well: the heap only grows."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seed(request):
     """Seed Python, NumPy and, if it is loaded, MXNet; a failing test says how to repeat it."""
@@ -47,7 +54,8 @@ def seed(request):
     request.node.stash[_SEED] = value
     random.seed(value)
     np.random.seed(value)
-    if "mxnet" in sys.modules:
+    # Which takes MXNet milliseconds.
+    if "mxnet" in sys.modules and getattr(request.module, "MXNET_DRAWS", True):
         mxnet = sys.modules["mxnet"]
         # On Python 3.8 and 3.9 `subprocess` never returns if another test's backward pass is
         # pending. What failed there was that test's own.

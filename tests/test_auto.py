@@ -9,9 +9,9 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto
-from gluon_dynbatch.accounts import Account, Figures, Searches
-from gluon_dynbatch.auto import BAND, GROWTH
-from gluon_dynbatch.race import AT_ONCE, MOST_SCOPES, Race
+from gluon_dynbatch.accounts import Account, Searches
+from gluon_dynbatch.auto import GROWTH
+from gluon_dynbatch.race import MOST_SCOPES, Race
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.report import FlushReport
 from gluon_dynbatch.schedule import Analysis
@@ -94,15 +94,6 @@ def test_the_faster_granularity_wins_in_few_scopes(net, clock, best):
     ran, batch = settle(clock, lambda: run(net, samples)[0], seconds)
     assert len(ran) <= 12 and used(batch) == best
     assert batch.report.choice.startswith(f"auto: settled on {best}")
-
-
-def test_nothing_is_waited_for_once_it_is_settled(net, clock):
-    samples = rows(40)
-    settle(clock, lambda: run(net, samples)[0], {"operator": 1.0, "block": 9.0, "graph": 9.0})
-    clock.waits = 0
-    for _ in range(5):
-        assert not run(net, samples)[0].report.flushes[0].measured
-    assert clock.waits == 0
 
 
 def test_a_trial_lasts_from_one_scope_to_the_next(net, clock, monkeypatch):
@@ -231,16 +222,6 @@ def test_a_search_goes_on_while_it_earns_what_it_costs():
     assert not account.pay
     account.note(Analysis(None, 1, 5.0, True, 1, 5.0), 1.0)
     assert account.pay
-
-
-def test_a_launch_of_a_backward_pass_costs_three_times_its_own():
-    figures = Figures()
-    assert figures.visits_per_launch(False) is None
-    figures.rate = 1000.0
-    for recorded in (False, True):
-        figures.note(recorded, 0.01, 10)
-    assert figures.visits_per_launch(False) == pytest.approx(1000.0)
-    assert figures.visits_per_launch(True) == pytest.approx(3000.0)
 
 
 # What tells workloads apart
@@ -413,8 +394,3 @@ def test_gradients_through_parts(parts, net):
         do()
         parts.now += 1.0
         np.testing.assert_allclose(net.weight.grad().asnumpy(), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_bands_are_wider_than_growth():
-    assert BAND > GROWTH, "what outgrew calls at once must find a workload of its own"
-    assert AT_ONCE.hold == 0

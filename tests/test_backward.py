@@ -16,7 +16,6 @@ from gluon_dynbatch.run.dispatch import Executable
 from gluon_dynbatch.run.leaves import Leaves
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
-    TREE_BATCH,
     WIDTH,
     array,
     attached,
@@ -103,21 +102,6 @@ def test_backward_several_times_with_retain_graph(grad_req, granularity):
     _, got = loop_and_scope(run, granularity=granularity)
     factor, half = 3 if grad_req == "add" else 1, len(got) // 2
     equal([factor * g for g in got[:half]], got[half:], 1e-4, 1e-5)
-
-
-@ALL
-def test_gradients_that_add_up_over_minibatches(granularity):
-    net = make_cells()
-    net.collect_params().setattr("grad_req", "add")
-    found = []
-    for scope in (nullcontext, lambda: gdb.batching(granularity=granularity)):
-        net.collect_params().zero_grad()
-        for trees in (TREE_BATCH, TREE_BATCH[:1], [2, [3, [4]]]):
-            with autograd.record(), scope():
-                losses = tree_losses(net, trees)
-            autograd.backward(losses)
-        found.append(list(gradients(net).values()))
-    equal(*found, 1e-4, 1e-5)
 
 
 @ALL

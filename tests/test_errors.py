@@ -38,10 +38,6 @@ def test_the_page_has_cause_way_out_and_example(cls):
         assert part in section
 
 
-def test_where_reads_as_editors_expect():
-    assert str(Where("model.py", 12, "forward")) == "model.py:12 in forward"
-
-
 def test_message_has_one_line_per_fact():
     where = Where("model.py", 12, "forward")
     assert user_message("shapes differ.", where, "cell0", "reshape").splitlines() == [

@@ -18,8 +18,7 @@ from gluon_dynbatch.lower import expand as expanding
 from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
 from gluon_dynbatch.lower.fuse_samples import _samples, sample_shapes
 from gluon_dynbatch.lower.graph import check_graph
-from gluon_dynbatch.lower.segment import ARGUMENT, SegmentTable
-from gluon_dynbatch.lower.wire import wire
+from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run.dispatch import Dispatcher
 from gluon_dynbatch.testing import check_against_loop
@@ -35,40 +34,6 @@ def tape_of(program):
         assume(len(tape.node_entry))
         yield tape
     del held
-
-
-@settings(max_examples=30)
-@given(strategies.PROGRAMS, st.sampled_from(["unbatched", "block", "operator"]))
-def test_a_graph_says_what_was_recorded(program, granularity):
-    """Units, slots and terms, counted call by call, as the cut of each entry says."""
-    for tape in tape_of(program):
-        with pytest.MonkeyPatch.context() as patch:
-            wired = []
-            patch.setattr(expanding, "wire", lambda *arguments, to=wired: to.append(arguments))
-            expand(tape, granularity, find_weights(tape), SegmentTable())
-        (_, cuts, _), graph = wired[0], wire(*wired[0])
-        check_graph(graph)
-        term_of = {value: (-1 - e) for e, value in enumerate(tape.external_values)}
-        units, terms, slots = [], [], 0
-        for node, (_, operands, results) in enumerate(tape.calls()):
-            cut = cuts[tape.node_entry[node]]
-            first = []
-            for segment, inputs_of in cut.uses:
-                units.append((node, segment, cut.rows if segment.layout in ROWS else 1))
-                for position, number in [source for sources in inputs_of for source in sources]:
-                    if position == ARGUMENT:
-                        value, offset = operands[number]
-                        terms.append((term_of[value], offset))
-                    else:
-                        terms.append((first[position] + number, 0))
-                first.append(slots)
-                slots += len(segment.outputs)
-            term_of.update((v, first[p] + k) for v, (p, k) in zip(results, cut.heads))
-        rows = graph.dependencies.rows.tolist()
-        segments = [graph.segments[s] for s in graph.segment]
-        assert list(zip(graph.node.tolist(), segments, rows)) == units
-        assert list(zip(graph.term.tolist(), graph.term_offset.tolist())) == terms
-        assert all(graph.value_term[value] == term for value, term in term_of.items())
 
 
 @settings(max_examples=30)

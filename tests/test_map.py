@@ -8,7 +8,6 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from tests.common import refused
@@ -96,12 +95,6 @@ def test_tuples_of_several_lengths():
 )
 def test_what_takes_one_argument_gets_the_tuple(fn):
     assert gdb.map(fn, PAIRS) == [fn(pair) for pair in PAIRS]
-
-
-def test_a_list_is_one_argument():
-    total = ready(gdb.convert(nn.HybridLambda(lambda F, x: F.add_n(*x))))
-    for got, pair in zip(gdb.map(total, map(list, PAIRS)), PAIRS):
-        np.testing.assert_allclose(got.asnumpy(), (pair[0] + pair[1]).asnumpy(), 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize(

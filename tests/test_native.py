@@ -12,7 +12,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import native
 from gluon_dynbatch.lower import expand
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.plan.check import check_plan
@@ -122,26 +121,6 @@ def test_members_stand_where_their_readers_do(program, granularity):
     assert found == by_readers(graph, groups)
 
 
-@pytest.mark.parametrize("width", [4, 8])
-def test_integers_behave_as_an_array(width):
-    made = Tape()
-    vector = made.sources if width == 4 else made.offsets
-    assert len(vector) == 0 and bytes(vector) == b"" and not vector
-    for i in range(100):
-        vector.append(i)
-    vector.extend(memoryview(vector)[:3].tolist())
-    vector.extend((7, -1))
-    wanted = [*range(100), 0, 1, 2, 7, -1]
-    assert list(vector) == wanted and vector[4] == 4
-    assert memoryview(vector).itemsize == width
-    assert np.array(vector).tolist() == wanted
-    assert np.frombuffer(vector, dtype=f"i{width}").tolist() == wanted
-    with pytest.raises(IndexError):
-        vector[len(wanted)]
-    with pytest.raises(TypeError):
-        vector.append("1")
-
-
 def test_integers_that_are_looked_into_do_not_move():
     vector = Tape().sources
     vector.append(1)
@@ -151,13 +130,6 @@ def test_integers_that_are_looked_into_do_not_move():
     view.release()
     vector.extend(range(1000))
     assert len(vector) >= 1001
-
-
-def test_call_checks_what_it_is_given():
-    with pytest.raises(TypeError):
-        native.recording.call(None, {}, 0, 0, ())
-    with pytest.raises(TypeError):
-        native.recording.call()
 
 
 def test_a_recording_is_freed_with_its_arrays():

@@ -15,7 +15,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Cells, array, attached, cell, check_invariants, run_tree
+from tests.cells import array, attached, cell, check_invariants
 from tests.common import ALL, by_mxnets_operators
 from tests.fuzz.harness import ExcusedError, compare
 from tests.fuzz.programs import programs
@@ -101,15 +101,6 @@ def test_cells_that_are_not_hybridized(program, plain):
         check(program)
     finally:
         program.block.hybridize()
-
-
-def test_nothing_is_recorded_of_a_block_that_is_not_hybridized():
-    net = Cells()
-    net.initialize()
-    batch = check_against_loop(
-        lambda tree: run_tree(net, tree)[0], [[1, [2]], 3], net.collect_params().values()
-    )
-    assert batch.report.nodes == 0
 
 
 @examples(12)

@@ -7,162 +7,37 @@ The golden plans in ``tests/golden`` are meant to be read.  After a change that 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Tuple
 
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_dynbatch.native.resolving import ADD, COPY, ZERO
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
-from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed, evaluate
 from gluon_dynbatch.plan.plan import (
-    Arena,
     Plan,
     Reads,
-    Region,
     Rows,
     Shared,
     Slice,
     Whole,
 )
-from gluon_dynbatch.plan.resolve import Layout, resolve
+from gluon_dynbatch.plan.resolve import resolve
 from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import (
     WIDTH,
     Attention,
-    Binary,
-    ChildSum,
-    Output,
-    TreeNet,
     Unary,
-    complete,
     heads_of,
     inputs,
     ready,
-    tree,
 )
+from tests.golden.cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
-
-#: What a case runs, for one sample each, with the options of the scope.
-Case = Tuple[Callable[[Any], Any], Any, Dict[str, Any]]
-
-
-def chains() -> Case:
-    a = ready(Unary(prefix="a_"))
-
-    def fn(sample):
-        length, x = sample
-        for _ in range(length):
-            x = a(x)
-        return x
-
-    return fn, list(zip((1, 3, 2), inputs(3))), {"granularity": "block"}
-
-
-def trees() -> Case:
-    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
-    x, y = inputs(2)
-    return lambda s: tree(a, join, s), [complete(2, x), ((x, y), y)], {"granularity": "block"}
-
-
-def sums() -> Case:
-    """Per-child work of one and two children merges; the sum of the children is an operand."""
-    net = TreeNet(ready(ChildSum(prefix="child_sum_")))
-    net.hybridize()
-    shapes = [[[[]] * n] * n for n in (1, 2)]
-    return lambda s: net(*s), list(zip(shapes, inputs(2))), {"granularity": "operator"}
-
-
-def hoisted() -> Case:
-    """The input projection of all steps of all sequences runs first."""
-    cell = ready(gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="lstm_")))
-    start = [mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))]
-
-    def fn(steps):
-        states = start
-        for x in steps:
-            out, states = cell(x, states)
-        return out
-
-    xs = inputs(3)
-    return fn, [xs[:2], xs[2:]], {"granularity": "operator"}
-
-
-def shared() -> Case:
-    """A matrix that all samples read is passed as it is; one that each has is stacked."""
-    a, lookup, own = (
-        ready(Unary(prefix="a_")),
-        ready(Attention(prefix="lookup_")),
-        ready(Attention(prefix="own_")),
-    )
-    memory = mx.nd.ones((3, WIDTH))
-
-    def fn(x):
-        rows = mx.nd.concat(x, a(x), dim=0)
-        return lookup(a(x), memory) + own(x, rows)
-
-    return fn, inputs(3), {"granularity": "block"}
-
-
-def mixed() -> Case:
-    """Rows of one operand that lie in arenas of different widths."""
-    a = ready(Unary(prefix="a_"))
-    wide = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
-
-    def fn(sample):
-        kind, x = sample
-        if kind == "half":
-            return a(wide(x).reshape((2, WIDTH))[1:2])
-        return a(a(x))
-
-    return fn, list(zip(("half", "whole", "half"), inputs(3))), {"granularity": "block"}
-
-
-def alone() -> Case:
-    a, output = ready(Unary(prefix="a_")), ready(Output(prefix="output_"))
-    return lambda x: output(a(x)), inputs(2), {"granularity": "block"}
-
-
-def limited() -> Case:
-    a = ready(Unary(prefix="a_"))
-    rows = [mx.nd.ones((n, WIDTH)) for n in (2, 1, 3, 1)]
-    return a, rows, {"granularity": "block", "max_rows": 3}
-
-
-def graphs() -> Case:
-    """Three samples of one shape are one launch; the fourth keeps its calls."""
-    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
-    xs = inputs(4)
-    samples = [complete(1, x) for x in xs[:3]] + [xs[3]]
-    return lambda s: tree(a, join, s), samples, {"granularity": "graph"}
-
-
-def by_agenda() -> Case:
-    a, b = ready(Unary(prefix="a_")), ready(Unary(prefix="b_"))
-
-    def fn(sample):
-        cells, x = sample
-        for cell in cells:
-            x = cell(x)
-        return x
-
-    return (
-        fn,
-        list(zip(([a, b, a], [b, a, b]), inputs(2))),
-        {"granularity": "block", "policy": "agenda"},
-    )
-
-
-CASES: Dict[str, Callable[[], Case]] = {
-    made.__name__: made
-    for made in (chains, trees, sums, hoisted, shared, mixed, alone, limited, graphs, by_agenda)
-}
 
 
 def plan_of(name: str) -> Plan:
@@ -174,22 +49,17 @@ def plan_of(name: str) -> Plan:
     return batch.plan
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_plans_read_as_they_did(name):
-    assert str(plan_of(name)) + "\n" == (GOLDEN / f"{name}.txt").read_text("utf-8")
-
-
 def test_every_golden_plan_has_a_case():
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_plans_are_stable_and_valid(name):
+def test_plans_read_as_they_did(name):
     plan = plan_of(name)
+    assert str(plan) + "\n" == (GOLDEN / f"{name}.txt").read_text("utf-8")
     check_plan(plan)
     heads = heads_of(plan)
     check_transposed(plan, heads, transpose(plan, heads))
-    assert str(plan) == str(plan_of(name))
     assert plan.pieces.shape[1:] == (5,) and plan.pieces.dtype == np.int64
     assert (plan.rows_gathered == 0) == (len(plan.pieces) == 0)
     sizes = [n * arena.row_size for n, arena in zip(plan.sizes, plan.arenas)]
@@ -218,125 +88,99 @@ def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():
 # Broken plans ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def plan():
-    """Chains: fill, then {a a a}, {a a}, {a}."""
-    made = plan_of("chains")
-    assert [len(launch.units) for launch in made.launches] == [3, 2, 1]
-    return made
-
-
 def with_launch(plan, number, **changes):
     launches = list(plan.launches)
     launches[number] = launches[number]._replace(**changes)
     return plan._replace(launches=tuple(launches))
 
 
-def refuses(plan, match="."):
-    """Check that the checker says why, too."""
-    with pytest.raises(AssertionError, match=match):
-        check_plan(plan)
-
-
-def test_refuses_a_launch_that_is_missing(plan):
-    refuses(plan._replace(launches=plan.launches[:-1]), "exactly once")
-
-
-def test_refuses_a_launch_that_runs_twice(plan):
-    refuses(plan._replace(launches=plan.launches + plan.launches[-1:]), "exactly once")
-
-
-def test_refuses_a_unit_that_is_missing(plan):
-    launch = plan.launches[0]
-    refuses(with_launch(plan, 0, units=launch.units[:-1], rows=launch.rows - 1), "exactly once")
-
-
-def test_refuses_a_unit_in_two_launches(plan):
-    refuses(with_launch(plan, 1, units=plan.launches[0].units[:2]), "exactly once")
-
-
-def test_refuses_launches_in_the_wrong_order(plan):
-    refuses(plan._replace(launches=plan.launches[::-1]), "later launch")
-
-
-def test_refuses_units_that_depend_on_each_other_in_one_launch(plan):
-    first, second = plan.launches[:2]
-    units = np.concatenate([first.units, second.units])
-    joined = first._replace(units=units, rows=len(units))
-    refuses(plan._replace(launches=(joined, *plan.launches[2:])), "later launch")
-
-
-def test_refuses_two_signatures_in_one_launch():
-    plan = plan_of("by_agenda")
-    swapped = list(plan.launches)
-    a, b = swapped[0].units, swapped[1].units
-    assert plan.graph.dependencies.signature[a[0]] != plan.graph.dependencies.signature[b[0]]
-    both = np.concatenate([a, b])
-    swapped[:2] = [swapped[0]._replace(units=both, rows=len(both))]
-    refuses(plan._replace(launches=tuple(swapped)), "mixes signatures")
-
-
-def test_refuses_a_wrong_number_of_rows(plan):
-    refuses(with_launch(plan, 0, rows=plan.launches[0].rows + 1))
-
-
-@pytest.mark.parametrize("shift", [-1, 1])
-def test_refuses_results_that_overlap(plan, shift):
-    (region,) = plan.launches[1].outputs
-    refuses(
-        with_launch(plan, 1, outputs=(region._replace(start=region.start + shift),)),
-        "written exactly once",
-    )
-
-
-def test_refuses_rows_that_nobody_writes(plan):
-    sizes = (plan.sizes[0] + 1, *plan.sizes[1:])
-    refuses(plan._replace(sizes=sizes), "written exactly once")
-
-
-def test_refuses_a_fill_that_is_missing(plan):
-    refuses(plan._replace(fills=()), "written exactly once")
-
-
 def with_operand(plan, number, operand):
     return with_launch(plan, number, operands=(operand, *plan.launches[number].operands[1:]))
 
 
-def test_refuses_an_operand_of_a_later_launch(plan):
-    """The rows that launch 0 reads are to be written before it runs."""
+def with_joined(plan):
+    """Run the first two launches as one."""
+    first, second, *rest = plan.launches
+    units = np.concatenate([first.units, second.units])
+    return plan._replace(launches=(first._replace(units=units, rows=len(units)), *rest))
+
+
+def shifted(plan, by):
+    (region,) = plan.launches[1].outputs
+    return with_launch(plan, 1, outputs=(region._replace(start=region.start + by),))
+
+
+def other_row(plan):
+    """Read from the right launch, but from the wrong member."""
+    rows, found = plan.launches[0].outputs[0], plan.launches[2].operands[0]
+    slices = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
+    return with_operand(plan, 2, next(s for s in slices if s != found))
+
+
+def too_early(plan):
+    """Let launch 0 read rows that are written later."""
     later = plan.launches[2].outputs[0]
-    wrong = Slice(later.arena, later.start * WIDTH, 3, WIDTH)
-    refuses(with_operand(plan, 0, wrong))
+    return with_operand(plan, 0, Slice(later.arena, later.start * WIDTH, 3, WIDTH))
 
 
-def test_refuses_an_operand_from_the_wrong_member(plan):
-    """Right launch, wrong row."""
-    rows = plan.launches[0].outputs[0]
-    found = plan.launches[2].operands[0]
-    others = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
-    for other in others:
-        if other != found:
-            refuses(with_operand(plan, 2, other))
-
-
-def test_refuses_an_operand_with_too_few_rows(plan):
-    found = plan.launches[0].operands[0]
-    assert type(found) is Slice
-    refuses(with_operand(plan, 0, found._replace(rows=2)))
-
-
-def test_refuses_rows_of_other_pieces():
-    plan = plan_of("trees")
-    rows = [
+def other_rows(plan, change):
+    """Change the first operand that is put together of pieces."""
+    number, found = next(
         (k, o) for k, launch in enumerate(plan.launches) for o in launch.operands if type(o) is Rows
-    ]
-    number, found = rows[0]
-    refuses(with_operand(plan, number, found._replace(first=len(plan.pieces))))
-    refuses(with_operand(plan, number, found._replace(pieces=found.pieces - 1)))
-    for column in range(1, 5):
-        changed = plan.pieces.copy()
-        changed[:, column] += 1
-        refuses(plan._replace(pieces=changed))
+    )
+    return with_operand(plan, number, found._replace(**change(plan, found)))
+
+
+def with_pieces(plan, column):
+    changed = plan.pieces.copy()
+    changed[:, column] += 1
+    return plan._replace(pieces=changed)
+
+
+#: Of a plan (a case), what is done to it and what the checker says.  "chains" are a fill and then
+#: {a a a}, {a a}, {a}.
+REFUSED = {
+    "a launch is missing": ("chains", lambda p: p._replace(launches=p.launches[:-1]), "exactly"),
+    "a launch runs twice": (
+        "chains", lambda p: p._replace(launches=p.launches + p.launches[-1:]), "exactly once",
+    ),
+    "a unit is missing": (
+        "chains", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1], rows=2), "exactly",
+    ),
+    "a unit in two launches": (
+        "chains", lambda p: with_launch(p, 1, units=p.launches[0].units[:2]), "exactly once",
+    ),
+    "wrong order": ("chains", lambda p: p._replace(launches=p.launches[::-1]), "later launch"),
+    "dependent units": ("chains", with_joined, "later launch"),
+    "two signatures": ("by_agenda", with_joined, "mixes signatures"),
+    "number of rows": ("chains", lambda p: with_launch(p, 0, rows=p.launches[0].rows + 1), "."),
+    "results overlap": ("chains", lambda p: shifted(p, -1), "written exactly once"),
+    "results overlap behind": ("chains", lambda p: shifted(p, 1), "written exactly once"),
+    "rows that nobody writes": (
+        "chains", lambda p: p._replace(sizes=(p.sizes[0] + 1, *p.sizes[1:])), "written exactly",
+    ),
+    "a fill is missing": ("chains", lambda p: p._replace(fills=()), "written exactly once"),
+    "operand of a later launch": ("chains", too_early, "."),
+    "operand of another member": ("chains", other_row, "."),
+    "operand with too few rows": (
+        "chains", lambda p: with_operand(p, 0, p.launches[0].operands[0]._replace(rows=2)), ".",
+    ),
+    "first piece": (
+        "trees", lambda p: other_rows(p, lambda p, o: {"first": len(p.pieces)}), ".",
+    ),
+    "number of pieces": (
+        "trees", lambda p: other_rows(p, lambda p, o: {"pieces": o.pieces - 1}), ".",
+    ),
+    **{f"pieces {c}": ("trees", lambda p, c=c: with_pieces(p, c), ".") for c in range(1, 5)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case, change, match", REFUSED.values(), ids=REFUSED)
+def test_refuses(case, change, match):
+    plan = plan_of(case)
+    check_plan(plan)
+    with pytest.raises(AssertionError, match=match):
+        check_plan(change(plan))
 
 
 # Transposed plans ------------------------------------------------------------------------------
@@ -359,83 +203,38 @@ def test_a_transposed_plan_reads_like_a_plan():
     ]
 
 
-@pytest.fixture
-def transposed():
-    """Chains, backward from their ends."""
+def other_gradient(launch):
+    operand = launch.operands[0]
+    return launch._replace(operands=(Slice(0, 0, operand.rows, WIDTH),))
+
+
+#: Of launches backward from the ends of chains, what is wrong with them and what is said.
+REFUSED_BACKWARD = {
+    "forward order": (lambda a, b, c: {"launches": (c, b, a)}, "reverse"),
+    "no gradient": (
+        lambda a, b, c: {"launches": (a, b._replace(operands=(None,)), c)}, "no gradient",
+    ),
+    "no gradient of a fill": (lambda a, b, c: {"results": (None,)}, "of fill 0 is missing"),
+    "too few gradients": (
+        lambda a, b, c: {"launches": (a, b._replace(operands=()), c)}, "gradients of results",
+    ),
+    "another row": (lambda a, b, c: {"launches": (a, other_gradient(b), c)}, "other rows"),
+    "no rows for it": (lambda a, b, c: {"launches": (a, b, c._replace(outputs=(None,)))}, "."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, match", REFUSED_BACKWARD.values(), ids=REFUSED_BACKWARD)
+def test_refuses_to_go_backward(change, match):
     plan = plan_of("chains")
     ends = [int(plan.graph.slot0[launch.units[-1]]) for launch in plan.launches]
     heads = heads_of(plan, ends)
-    return plan, heads, transpose(plan, heads)
-
-
-def refuses_transposed(transposed, match=".", **changes):
-    plan, heads, backward = transposed
+    backward = transpose(plan, heads)
     check_transposed(plan, heads, backward)
     with pytest.raises(AssertionError, match=match):
-        check_transposed(plan, heads, backward._replace(**changes))
-
-
-def test_refuses_to_go_backward_in_forward_order(transposed):
-    refuses_transposed(transposed, "reverse", launches=transposed[2].launches[::-1])
-
-
-def test_refuses_a_gradient_that_is_left_out(transposed):
-    first, second, last = transposed[2].launches
-    without = second._replace(operands=(None,))
-    refuses_transposed(transposed, "no gradient", launches=(first, without, last))
-    refuses_transposed(transposed, "gradient of fill 0 is missing", results=(None,))
-    short = second._replace(operands=())
-    refuses_transposed(transposed, "gradients of results", launches=(first, short, last))
-
-
-def test_refuses_the_gradient_of_another_row(transposed):
-    launches = transposed[2].launches
-    operand = launches[1].operands[0]
-    other = Slice(0, 0, operand.rows, WIDTH)
-    changed = launches[1]._replace(operands=(other,))
-    refuses_transposed(transposed, "other rows", launches=(launches[0], changed, launches[2]))
-
-
-def test_refuses_an_input_without_rows_for_its_gradient(transposed):
-    *launches, last = transposed[2].launches
-    refuses_transposed(transposed, launches=(*launches, last._replace(outputs=(None,))))
+        check_transposed(plan, heads, backward._replace(**change(*backward.launches)))
 
 
 # Reading rows ----------------------------------------------------------------------------------
-
-
-def resolved(elements, row_size):
-    """Resolve rows that start at some elements of one arena."""
-    count = len(elements)
-    reads = Reads(
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count, dtype=np.int64),
-        np.arange(count) * row_size,
-        np.full(count, row_size),
-        np.zeros(count, dtype=np.int64),
-        np.array(elements),
-    )
-    (found,), pieces = resolve(np.array([count]), np.array([row_size]), reads)
-    return found, pieces.tolist()
-
-
-def test_rows_side_by_side_are_a_slice_and_others_are_put_together():
-    assert resolved([4, 8, 12], 4) == (Slice(0, 4, 3, 4), [])
-    assert resolved([5, 7], 2) == (Slice(0, 5, 2, 2), [])
-    # What lies side by side is one piece.
-    assert resolved([12, 4, 8], 4) == (Rows(0, 2, 3, 4), [[COPY, 0, 0, 12, 4], [COPY, 4, 0, 4, 8]])
-    assert resolved([8, 8], 4) == (Rows(0, 2, 2, 4), [[COPY, 0, 0, 8, 4], [COPY, 4, 0, 8, 4]])
-
-
-def test_what_is_read_several_times_is_added_and_what_is_not_read_is_zero():
-    columns = ([0, 0, 0], [0, 0, 0], [2, 2, 3], [2, 2, 1], [0, 1, 0], [8, 6, 3])
-    reads = Reads(*(np.array(column) for column in columns))
-    (found,), pieces = resolve(np.array([3]), np.array([2]), reads)
-    assert found == Rows(0, 5, 3, 2)
-    assert pieces.tolist() == [
-        [ZERO, 0, 0, 0, 2], [COPY, 2, 0, 8, 2], [ZERO, 4, 0, 0, 2],
-        [ADD, 2, 1, 6, 2], [ADD, 3, 0, 3, 1],
-    ]  # fmt: skip
 
 
 def brute_force(rows, row_size, reads, arenas):
@@ -489,15 +288,6 @@ def test_reads_without_a_target_are_an_error(column):
     for number in (-1, 1):
         with pytest.raises(ValueError, match="target"):
             resolve(one, 4 * one, reads._replace(**{column: number * one}))
-
-
-def test_memory_of_an_arena_is_the_sum_of_its_rows():
-    layout = Layout()
-    arena = Arena(4, "float32", "cpu")
-    regions = [layout.reserve(arena, rows) for rows in (2, 3, 1)]
-    assert regions[0] == Region(0, 0, 2)
-    assert [r.start for r in regions] == [0, 2, 5] and layout.sizes == [6]
-    assert layout.reserve(arena._replace(dtype="float64"), 1) == Region(1, 0, 1)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,6 @@ def run(race, seconds, noise=lambda: 1.0, calls=lambda: 1, most=200):
     return ran
 
 
-def test_one_setting_needs_no_race():
-    race = Race([OPERATOR])
-    assert not race.open and race.next() == OPERATOR
-
-
 @pytest.mark.parametrize("slow, scopes", [(1.4, 8), (1.6, 6), (3.5, 4), (50.0, 4)])
 @pytest.mark.parametrize("order", [(OPERATOR, BLOCK), (BLOCK, OPERATOR)])
 def test_a_clear_winner_takes_few_scopes(slow, scopes, order):
@@ -148,14 +143,6 @@ def test_whatever_happens_there_is_a_setting_to_run_next(steps):
         assert race.next() in race.settings and race.explain()
 
 
-def test_what_is_settled_needs_no_more_runs():
-    race = Race([OPERATOR, BLOCK])
-    race.settle(AT_ONCE, "launches are hardly wider than calls")
-    assert not race.open and race.next() == AT_ONCE
-    wanted = "auto: settled on calls at once: launches are hardly wider than calls"
-    assert race.explain() == wanted
-
-
 def test_what_it_prints_is_what_it_ranks_by():
     """The medians are the other way round."""
     race = Race([OPERATOR, BLOCK])
@@ -168,13 +155,6 @@ def test_what_it_prints_is_what_it_ranks_by():
         "  operator: 1 us per call, lower quartile of 6",
         "  block: 1.05 us per call, lower quartile of 6",
     ]
-
-
-def test_a_setting_says_what_it_is():
-    assert str(OPERATOR) == "operator" and str(AT_ONCE) == "calls at once"
-    assert str(BLOCK._replace(policy="depth", hold=9)) == (
-        "block by depth (unlimited), in parts of 9 calls"
-    )
 
 
 def test_measurements_that_are_none_do_not_count():

@@ -13,7 +13,6 @@ from mxnet.base import _LIB
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.record.intercept import WAITS
-from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.report import Alone, FlushReport
 from tests.cells import dense, inputs
 from tests.common import named_lines
@@ -52,16 +51,6 @@ def test_counts_of_one_flush(net):
     assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
     assert flush.alone == () and not flush.measured
     assert flush.arena_bytes >= 6 * (4 + 3) * 4
-
-
-def test_widths(net):
-    """Two launches: five calls of one shape, two of another."""
-    with gdb.batching(granularity="block") as batch:
-        kept = [net(x) for x in samples(5)]
-        kept += [mx.nd.relu(net(x)) for x in samples(2)]
-    (flush,) = batch.report.flushes
-    assert (flush.nodes, flush.launches, flush.largest_width) == (9, 2, 7)
-    assert flush.mean_width == 4.5
 
 
 def test_times_are_milliseconds_of_zero_or_more(net):
@@ -129,14 +118,6 @@ def test_recording_is_without_what_comes_before_it_and_without_waiting(net, cloc
     assert batch.report.waiting_ms == waited + 15000
     assert "recording 7000.0 ms" in str(batch.report)
     assert str(batch.report).count("waiting for values") == 2
-
-
-@pytest.mark.parametrize("read", [str, bool, mx.nd.NDArray.asscalar])
-def test_ways_of_reading_a_value_are_waiting(net, slow, read):
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        read(net(samples(1)[0]).sum())
-        assert STATE.recorder is not None
-    assert batch.report.waiting_ms == 5000
 
 
 # Values that were asked for
@@ -270,13 +251,6 @@ def test_one_line():
     assert made_up(waiting_ms=3.0).line == made_up().line, "it is logged before that is known"
 
 
-def test_auto_says_what_it_knows(net):
-    with gdb.batching() as batch:
-        net(samples(1)[0])
-    assert batch.report.choice.startswith("auto: ") and batch.report.choice in str(batch.report)
-    assert run(net).report.choice == ""
-
-
 def test_json_round_trip(net):
     batch = run_alone(net, [3])
     with batch:
@@ -299,14 +273,3 @@ def test_json_round_trip(net):
 
 
 # Plans
-
-
-def test_plan_of_a_scope(net, capsys):
-    batch = gdb.batching()
-    assert batch.plan is None
-    batch = run(net)
-    print(batch.plan)
-    text = capsys.readouterr().out
-    assert "scorer" in text and "6" in text
-    assert str(run(net).plan) == text.rstrip("\n"), "equal programs print equal plans"
-    assert str(run(net, 7).plan) != text.rstrip("\n")

@@ -11,20 +11,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import WIDTH, Binary, Unary, chain, complete, inputs, ready, tree
 
-
-@pytest.fixture(scope="module")
-def a():
-    return ready(Unary(prefix="a_"))
-
-
-@pytest.fixture(scope="module")
-def b():
-    return ready(Unary(prefix="b_"))
-
-
-@pytest.fixture(scope="module")
-def join():
-    return ready(Binary(prefix="join_"))
+A, JOIN = ready(Unary(prefix="reuse_a_")), ready(Binary(prefix="reuse_join_"))
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
@@ -49,14 +36,14 @@ def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
     assert RUNTIME.dispatcher.built == built
 
 
-def test_plans_are_reused_for_equal_graphs(a, b, join):
+def test_plans_are_reused_for_equal_graphs():
     """By structure: other values hit, another order or another shape does not."""
     x, y = inputs(2)
 
     def cached(samples):
         with gdb.batching(granularity="block", policy="agenda") as batch:
-            outputs = [tree(a, join, s) for s in samples]
-        wanted = [tree(a, join, s) for s in samples]
+            outputs = [tree(A, JOIN, s) for s in samples]
+        wanted = [tree(A, JOIN, s) for s in samples]
         for got, want in zip(outputs, wanted):
             np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), 1e-4, 1e-6)
         return batch.report.flushes[-1].cached
@@ -74,12 +61,12 @@ def test_plans_are_reused_for_equal_graphs(a, b, join):
     assert not cached([(x, y), x])
 
 
-def test_options_are_part_of_what_a_plan_is_for(a):
+def test_options_are_part_of_what_a_plan_is_for():
     RUNTIME.plans.clear()
 
     def run(**options):
         with gdb.batching(**options) as batch:
-            outputs = [chain([a, a], x) for x in inputs(4)]
+            outputs = [chain([A, A], x) for x in inputs(4)]
         del outputs
         return batch.report.flushes[-1].cached, batch.report.launches
 
@@ -90,7 +77,7 @@ def test_options_are_part_of_what_a_plan_is_for(a):
     assert run(granularity="block", policy="depth") == (True, 2)
 
 
-def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(a):
+def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for():
     """Other rows of an equal result, and the same rows of a larger array, make other plans."""
     RUNTIME.plans.clear()
     random = np.random.RandomState(5)
@@ -98,10 +85,10 @@ def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(a):
 
     def run(make):
         with gdb.batching(granularity="block", policy="depth") as batch:
-            got = a(make())
-        np.testing.assert_allclose(got.asnumpy(), a(make()).asnumpy(), 1e-4, 1e-6)
+            got = A(make())
+        np.testing.assert_allclose(got.asnumpy(), A(make()).asnumpy(), 1e-4, 1e-6)
         return batch.report.flushes[-1].cached
 
-    assert [run(lambda k=k: a(table)[k : k + 1]) for k in (1, 2, 1)] == [False, False, True]
+    assert [run(lambda k=k: A(table)[k : k + 1]) for k in (1, 2, 1)] == [False, False, True]
     sizes = (3, 2, 3)
     assert [run(lambda n=n: mx.nd.ones((n, WIDTH))[1:2]) for n in sizes] == [False, False, True]

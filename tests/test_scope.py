@@ -54,15 +54,6 @@ def test_mode_is_that_of_the_user(net, recording, training):
         assert (autograd.is_recording(), autograd.is_training()) == (recording, training)
 
 
-def test_hooks_stay_until_the_last_scope_closes(net):
-    with gdb.batching():
-        with gdb.batching():
-            net(SAMPLES[0])
-        assert not originals_are_back()
-        assert type(net(SAMPLES[0])) is LazyNDArray
-    assert originals_are_back() and type(net(SAMPLES[0])) is mx.nd.NDArray
-
-
 # Scopes in a program
 
 
@@ -111,13 +102,6 @@ def test_exception_in_an_inner_scope_that_is_caught(net):
             raise KeyError
         third = net(SAMPLES[2])
     equal([first, second, third], [net(x) for x in SAMPLES[:3]])
-
-
-def test_empty_scope():
-    with gdb.batching() as batch:
-        pass
-    assert (batch.report.nodes, batch.report.launches, batch.report.flushes) == (0, 0, [])
-    assert batch.plan is None and str(batch.report) == "nothing was recorded"
 
 
 def test_scope_without_hybridized_calls(net):
@@ -248,15 +232,3 @@ def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
         assert waits == []
     got[0].asnumpy()
     assert "asnumpy" in waits
-
-
-def test_stock_blocks_are_recorded_too():
-    """Blocks that were not converted are seen as well, if they are hybridized."""
-    block = nn.Dense(3, in_units=4)
-    block.initialize()
-    block.hybridize()
-    wanted = [block(x) for x in SAMPLES]
-    with gdb.batching(granularity="block") as batch:
-        got = [block(x) for x in SAMPLES]
-    assert (batch.report.nodes, batch.report.launches) == (5, 1)
-    equal(got, wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, List
 
 import mxnet as mx
@@ -66,20 +65,6 @@ def test_from_closed_to_closed(flushing):
     assert len(flushing) == len(batch.report.flushes) + 1  # the last had nothing to do
 
 
-def test_work_that_fails_returns_to_the_state_before(flushing, monkeypatch):
-    traced: List[ScopeState] = []
-    with gdb.batching(**FIXED):
-        with pytest.raises((ZeroDivisionError, gdb.DynBatchError)):
-            Spy(traced, fails=True)(X)
-        assert traced == [AT_WORK] and STATE.state is RECORDING
-        y = Spy([])(X)
-        with monkeypatch.context() as patch, pytest.raises(KeyError):
-            patch.setattr(scope.Flush, "run", lambda flush: {}[STATE.state])
-            y.asnumpy()
-        assert STATE.state is RECORDING
-    assert STATE.state is CLOSED
-
-
 def test_calls_at_once_come_before_recording():
     """As many as in scopes before, opened at the same place."""
     net = dense()
@@ -96,12 +81,3 @@ def test_calls_at_once_come_before_recording():
     assert first is AT_ONCE and last is RECORDING
     assert 0 < batch.report.at_once < 100
     assert STATE.state is CLOSED
-
-
-def test_each_thread_has_its_own():
-    seen: List[ScopeState] = []
-    with gdb.batching(**FIXED):
-        thread = threading.Thread(target=lambda: seen.append(STATE.state))
-        thread.start()
-        thread.join()
-        assert seen == [CLOSED] and STATE.state is RECORDING

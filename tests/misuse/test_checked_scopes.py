@@ -14,7 +14,6 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch import rules
 from gluon_dynbatch.run.execute import Execution
-from gluon_dynbatch.testing import check_against_loop
 from tests.cells import cell, equal
 from tests.common import FIXED, SAMPLES, named_lines, refused
 from tests.fuzz.test_fuzz import wrong_rule
@@ -60,16 +59,6 @@ def test_debug_checks_each_launch_before_the_next(net, monkeypatch):
     assert ran == [0, 1]
 
 
-@GRANULARITIES
-def test_debug_accepts_what_is_right(net, granularity):
-    def run(x):
-        return mx.nd.softmax(net(x) * 2) + net(x[:, ::-1])
-
-    options = {"debug": True, "granularity": granularity}
-    batch = check_against_loop(run, SAMPLES, net.collect_params().values(), **options)
-    assert batch.report.nodes == 5 * 5
-
-
 def test_debug_accepts_random_numbers(net):
     with autograd.train_mode(), gdb.batching(debug=True):
         got = [mx.nd.Dropout(net(x), p=0.5) * 2 for x in SAMPLES]
@@ -110,12 +99,6 @@ def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
         values[:] = 7
         third = net(x)
     equal([first, second, third], wanted)
-
-
-def test_nothing_is_watched_without_debug(net):
-    with gdb.batching() as batch:
-        assert batch._recorder.watch is None
-        assert net(mx.nd.ones((1, 4))).shape == (1, 3)
 
 
 # Operators that run at once

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import threading
 from contextlib import nullcontext
 from typing import Any, List
@@ -17,26 +15,12 @@ from mxnet.gluon.data import ArrayDataset, DataLoader
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
-from tests.cells import array, attached, equal, inputs
+from tests.cells import array, equal, inputs
 from tests.common import FIXED, output_of
 
 SAMPLES = inputs(6)
 
 # Control flow on values
-
-
-def test_branches_on_values(net):
-    """Every read runs what is pending; of the samples before, nothing is lost."""
-
-    def run(x: mx.nd.NDArray) -> mx.nd.NDArray:
-        y = net(x)
-        while y.sum().asscalar() > 0:
-            y = y - 1
-        if float(y[0, 0].asscalar()) > -2 and bool(y[0, 1] < 5):
-            return y * 2
-        return mx.nd.concat(y, x, dim=1)[:, : int(3 + (y.max() < 0).asscalar())]
-
-    gdb.testing.check_against_loop(run, attached(inputs(6)), net.collect_params().values(), **FIXED)
 
 
 def test_steps_with_a_read_in_between_are_batched_across_samples(net):
@@ -110,19 +94,6 @@ def test_kept_across_scopes(net):
     equal(*found, 1e-4)
 
 
-@pytest.mark.parametrize(
-    "send", [copy.copy, copy.deepcopy, lambda y: pickle.loads(pickle.dumps(y))]
-)
-def test_copies_in_mid_scope_are_arrays_of_their_own(net, send):
-    wanted = net(SAMPLES[0])
-    with gdb.batching(**FIXED):
-        y = net(SAMPLES[0])
-        sent = send(y)
-        sent[:] = 0
-        z = y * 2
-    equal([y, z, sent], [wanted, wanted * 2, wanted * 0])
-
-
 def test_parameters_and_optimizer_states_saved_in_mid_scope(net, tmp_path):
     trainer = mx.gluon.Trainer(net.collect_params(), "adam")
     with gdb.batching(**FIXED):
@@ -189,43 +160,6 @@ def test_pending_values_in_the_scope_of_another_thread(net):
     (error,) = told
     assert isinstance(error, gdb.ScopeError) and f"{__file__}:" in str(error)
     equal([y], [net(SAMPLES[0])])
-
-
-def test_eight_threads_serve_a_thousand_minibatches(net):
-    """One model, a scope per minibatch, settings chosen by "auto" as by hand."""
-    wanted = [net(x).asnumpy() for x in SAMPLES]
-    wrong: List[Any] = []
-    served: List[int] = []
-    numbers = iter(range(1000))
-    lock = threading.Lock()
-
-    def serve(options: Any) -> None:
-        try:
-            while True:
-                with lock:
-                    number = next(numbers, None)
-                if number is None:
-                    return
-                chosen = [(number * k) % 6 for k in range(1, 2 + number % 5)]
-                with gdb.batching(**options):
-                    got = [net(SAMPLES[k]) for k in chosen]
-                    if number % 7 == 0:
-                        got[0].asnumpy()
-                served.append(number)
-                for k, y in zip(chosen, got):
-                    if not np.allclose(y.asnumpy(), wanted[k], 1e-5, 1e-6):
-                        wrong.append((number, k))
-        except BaseException as error:
-            wrong.append(error)
-
-    every = [FIXED, {}, {"granularity": "operator"}, {"granularity": "graph"}]
-    threads = [threading.Thread(target=serve, args=(o,), daemon=True) for o in every * 2]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
-    assert wrong == [] and sorted(served) == list(range(1000))
 
 
 # Other processes

@@ -206,19 +206,6 @@ def test_generators_that_take_turns_in_their_scopes(net, order):
         equal(outputs_, [net(x) for x in SAMPLES[: len(outputs_)]])
 
 
-def test_scopes_within_a_loop_over_a_generator(net):
-    def outputs():
-        with gdb.batching():
-            for x in SAMPLES:
-                yield net(x)
-
-    got = []
-    for y in outputs():
-        got += gdb.map(lambda y: y * 2, [y])
-    assert STATE.batch is None
-    equal(got, [net(x) * 2 for x in SAMPLES])
-
-
 def test_generator_that_is_left_waiting(net):
     """Scopes that come later join its scope, and keep their own promises."""
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from mxnet import autograd
 
+import gluon_dynbatch as gdb
 from tests.cells import array, cell, equal
-from tests.common import SCOPES, same_as_loop
+from tests.common import SAMPLES, SCOPES, same_as_loop
 
 
 def write(x: Any, value: float = 7) -> None:
@@ -165,3 +166,43 @@ def test_views_of_what_a_creation_operator_made(make, name):
         return lambda: [before, after, other, *found]
 
     same_as_loop(program)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: a.__setitem__(slice(None), 5),
+        lambda a: a.__setitem__((0, 1), 5),
+        lambda a: a.__setitem__(0, mx.nd.array([7, 8, 9])),
+        lambda a: a.__iadd__(2),
+        lambda a: a.__imul__(3),
+        lambda a: mx.nd.ones((1, 3)).copyto(a),
+        lambda a: mx.nd.elemwise_add(a, a, out=a),
+        lambda a: a.__setitem__(slice(0, 1), 5),
+    ],
+)
+def test_constant_that_is_written_to_after_the_scope(net, write):
+    with gdb.batching():
+        first, second, third = (mx.nd.ones((1, 3)) for _ in range(3))
+        y = net(SAMPLES[0]) * second
+    expected = mx.nd.ones((1, 3))
+    write(first)
+    write(expected)
+    equal(
+        [first, second, third, y],
+        [expected, mx.nd.ones((1, 3)), mx.nd.ones((1, 3)), net(SAMPLES[0])],
+    )
+    write(y)
+    equal([second], [mx.nd.ones((1, 3))])
+
+
+def test_constants_of_any_kind(net):
+    def run(x):
+        y = net(x)
+        return [
+            y * mx.nd.ones((1, 3)), y + mx.nd.full((1, 3), 2.5), y + mx.nd.arange(3),
+            mx.nd.dot(y, mx.nd.eye(3)), y + mx.nd.zeros_like(y), y + y.ones_like(),
+            y + mx.nd.array([[1, 2, 3]]), y + 1, y + np.float32(2), mx.nd.zeros((2, 2)),
+        ]  # fmt: skip
+
+    gdb.testing.check_against_loop(run, SAMPLES[:3])

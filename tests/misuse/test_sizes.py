@@ -12,8 +12,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, attached, cell, equal
-from tests.common import ALL, FIXED, alive, none_left, output_of
+from tests.cells import array, attached, cell
+from tests.common import ALL, FIXED, output_of
 
 DEPTH = 5_000
 
@@ -194,36 +194,6 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
 
 
 @ALL
-@pytest.mark.parametrize("recording", [False, True])
-def test_results_that_nobody_uses(net, granularity, recording):
-    def run(x: mx.nd.NDArray) -> Any:
-        net(x * 2)
-        y = net(x)
-        _ = y * 3
-        for _ in range(int(x.shape[0])):
-            mx.nd.exp(y)
-        return y
-
-    samples = attached([array(i, 4) for i in (1, 2, 1, 3)])
-    if recording:
-        gdb.testing.check_against_loop(
-            run, samples, net.collect_params().values(), granularity=granularity
-        )
-    equal(gdb.map(run, samples, granularity=granularity), [net(x) for x in samples])
-
-
-def test_no_result_is_used_at_all(net):
-    with gdb.batching(**FIXED) as batch:
-        for i in range(5):
-            net(array(1, 4, seed=i))
-    assert batch.report.nodes == 5
-    with autograd.record(), gdb.batching(**FIXED):
-        for i in range(5):
-            net(array(1, 4, seed=i))
-    equal(gdb.map(net, [array(1, 4)]), [net(array(1, 4))])
-
-
-@ALL
 @pytest.mark.parametrize("count", [0, 1])
 def test_smallest_minibatches(net, granularity, count):
     samples = attached([array(1, 4, seed=i) for i in range(count)])
@@ -289,22 +259,6 @@ def test_flushes_leave_memory_level():
     grown = [int(line.split()[1]) for line in told if line.startswith("grown")]
     # Per sample: on average 2.5 calls, each with a value, two gradients and a copy.
     assert len(grown) == 2 and max(grown) < 20 * (wide * count * 4 * 10)
-
-
-def test_flushes_leave_no_arrays(net):
-    samples = [array(1, 4, seed=i) for i in range(5)]
-
-    def turn() -> None:
-        with autograd.record(), gdb.batching(**FIXED):
-            losses = [net(x).sum() for x in samples]
-        autograd.backward(losses)
-        mx.nd.waitall()
-
-    turn()
-    before = alive()
-    for _ in range(20):
-        turn()
-    assert none_left(before)
 
 
 PEAK = """

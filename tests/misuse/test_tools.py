@@ -169,13 +169,6 @@ def test_summary_in_a_scope(dynamic, capsys):
     assert printed.count("Total params: 14") == 3
 
 
-def test_flags_of_hybridize_by_place():
-    """``optimize_for`` gives them like this."""
-    net = model()
-    net.hybridize(True, None, True, True)
-    assert ("static_alloc", True) in net._flags
-
-
 # Arrays without axes
 
 NO_AXES: List[Callable[[Any, Any], Any]] = [

@@ -16,23 +16,9 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import array, equal
 from tests.common import FIXED
 
-Write = Callable[[], Any]
-
 
 def fill(target: mx.nd.NDArray, value: float = 9) -> None:
     target[:] = value
-
-
-def check(net: gdb.DynamicHybridBlock, argument: mx.nd.NDArray, write: Write) -> None:
-    """Compare with the loop: a call, the write, and the same call again."""
-    with gdb.batching(**FIXED) as batch:
-        before, same = net(argument), net(argument)
-        wanted = eager(net, argument)
-        write()
-        after = net(argument)
-    equal([before, same, after], [wanted, wanted, eager(net, argument)])
-    assert not np.allclose(before.asnumpy(), after.asnumpy()), "the write changed nothing"
-    assert batch.report.forced, "the write was not noticed"
 
 
 def eager(net: gdb.DynamicHybridBlock, x: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -41,9 +27,57 @@ def eager(net: gdb.DynamicHybridBlock, x: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.array(x.asnumpy() @ weight.T + bias)
 
 
-# Arrays from outside
+def own_weights(net: Any, tmp_path: Any) -> Any:
+    path = str(tmp_path / "net.params")
+    net.save_parameters(path)
+    net.weight.data()[:] *= 3
+    return array(1, 4), lambda: net.load_parameters(path)
 
-#: From an array, what a call reads and how that is written to; views are made before the call.
+
+def gradient(name: str) -> Any:
+    """Read a gradient; every access to ``x.grad`` makes an array anew, of the same memory."""
+
+    def make(net: Any, _: Any) -> Any:
+        x = net.weight.data()
+        x.grad[:] = 1
+        with autograd.record():
+            loss = (x * x).sum()
+        writes = {
+            "written": lambda: fill(x.grad),
+            "backward": loss.backward,
+            "autograd.backward": lambda: autograd.backward([loss]),
+            "zero_grad": net.collect_params().zero_grad,
+        }
+        return x.grad, writes[name]
+
+    return make
+
+
+def trainer_step(optimizer: str) -> Any:
+    def make(net: Any, _: Any) -> Any:
+        trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.5})
+        with autograd.record():
+            loss = net(array(1, 4)).sum()
+        loss.backward()
+        return array(1, 4, seed=1), lambda: trainer.step(1)
+
+    return make
+
+
+def store(name: str) -> Any:
+    """Have a ``KVStore`` give out an array."""
+
+    def make(net: Any, _: Any) -> Any:
+        given, x, ones = mx.kv.create("local"), array(1, 4), mx.nd.ones((1, 4))
+        if name != "broadcast":
+            given.init(3, ones)
+        more = () if name == "pull" else (ones,)
+        return x, lambda: getattr(given, name)(3, *more, out=x)
+
+    return make
+
+
+#: From an array, what a call reads and how that is written to.
 ARRAYS: Dict[str, Callable[[mx.nd.NDArray], Any]] = {
     "itself": lambda x: (x, lambda: fill(x)),
     "+=": lambda x: (x, lambda: x.__iadd__(1)),
@@ -59,26 +93,58 @@ ARRAYS: Dict[str, Callable[[mx.nd.NDArray], Any]] = {
     "call reads a shape": lambda x: (x.reshape((4, 2)).reshape((2, 4)), lambda: fill(x)),
     "call reads what is detached": lambda x: (x.detach(), lambda: fill(x)),
     "two views": lambda x: (x[0:1], lambda: fill(x[0:2])),
+    # By what exists before the call.
+    "old rows": lambda x: (x, functools.partial(fill, x[0:1])),
+    "old row": lambda x: (x, functools.partial(fill, x[0])),
+    "old shape": lambda x: (x, functools.partial(fill, x.reshape((-1,)))),
+    "old view of a view": lambda x: (
+        x, functools.partial(fill, x.reshape((-1,))[2:6].reshape((2, 2))),
+    ),
+    "old detached": lambda x: (x, functools.partial(fill, x.detach())),
+    "old numpy array": lambda x: (x, functools.partial(fill, x.as_np_ndarray())),
 }  # fmt: skip
 
-#: The same with a view that exists before the call is recorded.
-OLD_VIEWS: Dict[str, Callable[[mx.nd.NDArray], mx.nd.NDArray]] = {
-    "rows": lambda x: x[0:1], "row": lambda x: x[0], "shape": lambda x: x.reshape((-1,)),
-    "view of a view": lambda x: x.reshape((-1,))[2:6].reshape((2, 2)),
-    "detached": lambda x: x.detach(), "as numpy array": lambda x: x.as_np_ndarray(),
-}  # fmt: skip
+#: From a model, how its parameters are written to.
+PARAMETERS: Dict[str, Callable[[Any], Any]] = {
+    "set_data": lambda net: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
+    "[:] =": lambda net: lambda: fill(net.weight.data()),
+    "+=": lambda net: lambda: net.weight.data().__iadd__(1),
+    "bias": lambda net: lambda: fill(net.bias.data()),
+    "view": lambda net: lambda: fill(net.weight.data()[1:2]),
+    "view from before the call": lambda net: functools.partial(fill, net.weight.data()[1:2]),
+    "list_data": lambda net: lambda: fill(net.weight.list_data()[0]),
+    "initialize": lambda net: lambda: net.initialize(mx.init.One(), force_reinit=True),
+}
+
+OPTIMIZERS = (
+    "adadelta adagrad adam adamax dcasgd ftml ftrl lamb lars nadam nag rmsprop sgd sgld signum"
+)
+WRITES: Dict[str, Callable[[Any, Any], Any]] = {
+    **{name: lambda net, _, make=make: make(array(2, 4)) for name, make in ARRAYS.items()},
+    **{
+        f"parameter {name}": lambda net, _, make=make: (array(1, 4), make(net))
+        for name, make in PARAMETERS.items()
+    },
+    "parameters loaded": own_weights,
+    **{f"gradient {n}": gradient(n) for n in ("written", "backward", "autograd.backward")},
+    "gradient zero_grad": gradient("zero_grad"),
+    **{optimizer: trainer_step(optimizer) for optimizer in OPTIMIZERS.split()},
+    **{f"store {name}": store(name) for name in ("pull", "pushpull", "broadcast")},
+}
 
 
-@pytest.mark.parametrize("case", ARRAYS.values(), ids=ARRAYS)
-def test_array(net, case):
-    check(net, *case(array(2, 4)))
-
-
-@pytest.mark.parametrize("view", OLD_VIEWS.values(), ids=OLD_VIEWS)
-def test_array_by_a_view_from_before_the_call(net, view):
-    x = array(2, 4)
-    seen = view(x)
-    check(net, x, lambda: fill(seen))
+@pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
+def test_write(net, tmp_path, make):
+    """Compare with the loop: a call, the write, and the same call again."""
+    argument, write = make(net, tmp_path)
+    with gdb.batching(**FIXED) as batch:
+        before, same = net(argument), net(argument)
+        wanted = eager(net, argument)
+        write()
+        after = net(argument)
+    equal([before, same, after], [wanted, wanted, eager(net, argument)])
+    assert not np.allclose(before.asnumpy(), after.asnumpy()), "the write changed nothing"
+    assert batch.report.forced, "the write was not noticed"
 
 
 def test_result_of_an_earlier_flush_by_a_view(net):
@@ -98,27 +164,6 @@ def test_result_of_an_earlier_flush_by_a_view(net):
     equal([z, again], [wanted, eager(net, y)])
 
 
-def test_write_to_a_pending_result_changes_no_other(net):
-    x = array(2, 4)
-    with gdb.batching(**FIXED):
-        y = net(x)
-        double = y * 2
-        y[:] = 0
-        later = y + 1
-    wanted = eager(net, x)
-    equal([y, double, later], [wanted * 0, wanted * 2, wanted * 0 + 1])
-
-
-def test_array_that_no_call_reads_costs_no_flush(net):
-    x, other = array(2, 4), array(2, 4)
-    with gdb.batching(**FIXED) as batch:
-        y = net(x)
-        other[:] = 0
-        other += 1
-        other[0:1] = 2
-        assert batch.report.flushes == [] and y.pending
-
-
 def test_many_writes_cost_one_flush(net):
     with gdb.batching(**FIXED) as batch:
         arrays = [array(1, 4, seed=i) for i in range(5)]
@@ -128,68 +173,6 @@ def test_many_writes_cost_one_flush(net):
             x[:] = 0
     assert len(batch.report.flushes) == 1
     equal(outputs, wanted)
-
-
-# Gradients
-
-
-@pytest.mark.parametrize("way", ["written", "backward", "autograd.backward", "zero_grad"])
-def test_gradient_that_a_call_reads(net, way):
-    """Every access to ``x.grad`` makes an array anew, of the same memory."""
-    net.weight.grad()[:] = 1
-    x = net.weight.data()
-    with autograd.record():
-        loss = (x * x).sum()
-    writes = {
-        "written": lambda: fill(x.grad),
-        "backward": lambda: loss.backward(),
-        "autograd.backward": lambda: autograd.backward([loss]),
-        "zero_grad": net.collect_params().zero_grad,
-    }
-    check(net, net.weight.grad(), writes[way])
-
-
-# Parameters
-
-
-def own_weights(net: gdb.DynamicHybridBlock, tmp_path: Any) -> Any:
-    path = str(tmp_path / "net.params")
-    net.save_parameters(path)
-    net.weight.data()[:] *= 3
-    return lambda: net.load_parameters(path)
-
-
-PARAMETERS: Dict[str, Callable[[Any, Any], Write]] = {
-    "set_data": lambda net, _: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
-    "[:] =": lambda net, _: lambda: fill(net.weight.data()),
-    "+=": lambda net, _: lambda: net.weight.data().__iadd__(1),
-    "bias": lambda net, _: lambda: fill(net.bias.data()),
-    "view": lambda net, _: lambda: fill(net.weight.data()[1:2]),
-    "view from before the call": lambda net, _: functools.partial(fill, net.weight.data()[1:2]),
-    "list_data": lambda net, _: lambda: fill(net.weight.list_data()[0]),
-    "initialize": lambda net, _: lambda: net.initialize(mx.init.One(), force_reinit=True),
-    "load_parameters": own_weights,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("make", PARAMETERS.values(), ids=PARAMETERS)
-def test_parameter(net, tmp_path, make):
-    check(net, array(1, 4), make(net, tmp_path))
-
-
-OPTIMIZERS = [
-    "adadelta", "adagrad", "adam", "adamax", "dcasgd", "ftml", "ftrl", "lamb", "lars", "nadam",
-    "nag", "rmsprop", "sgd", "sgld", "signum",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_trainer_step(net, optimizer):
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.5})
-    with autograd.record():
-        loss = net(array(1, 4)).sum()
-    loss.backward()
-    check(net, array(1, 4, seed=1), lambda: trainer.step(1))
 
 
 @pytest.mark.parametrize("update_on_kvstore", [False, True])
@@ -214,53 +197,6 @@ def test_trainer_step_on_two_devices(update_on_kvstore):
     equal(before, wanted)
     equal(after, [block(x) for x in samples])
     assert not np.allclose(before[0].asnumpy(), after[0].asnumpy())
-
-
-@pytest.mark.parametrize("way", ["pull", "pushpull", "broadcast"])
-def test_array_given_out_by_a_store(net, way):
-    store = mx.kv.create("local")
-    x, ones = array(1, 4), mx.nd.ones((1, 4))
-    if way != "broadcast":
-        store.init(3, ones)
-    writes = {
-        "pull": lambda: store.pull(3, out=x),
-        "pushpull": lambda: store.pushpull(3, ones, out=x),
-        "broadcast": lambda: store.broadcast(3, ones, out=x),
-    }
-    check(net, x, writes[way])
-
-
-def test_training_step_within_one_scope(net):
-    """Losses, backward and step for each sample in turn: slow in a scope, but the loop's result."""
-    wanted = gdb.convert(nn.Dense(3, in_units=4))
-    wanted.initialize()
-    wanted.weight.set_data(net.weight.data())
-    wanted.bias.set_data(net.bias.data())
-
-    def train(block: gdb.DynamicHybridBlock) -> None:
-        trainer = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.1})
-        for i in range(4):
-            with autograd.record():
-                loss = (block(array(1, 4, seed=i)) ** 2).sum()
-            loss.backward()
-            trainer.step(1)
-
-    train(wanted)
-    with gdb.batching(**FIXED):
-        train(net)
-    equal([net.weight.data(), net.bias.data()], [wanted.weight.data(), wanted.bias.data()])
-
-
-def test_value_asked_for_after_the_parameters_changed(net):
-    """The value is from the time of recording, in the scope as after it."""
-    x = array(1, 4)
-    wanted = eager(net, x)
-    with gdb.batching(**FIXED):
-        inside, after = net(x), net(x)
-        fill(net.weight.data(), 0)
-        equal([inside], [wanted])
-    fill(net.weight.data(), 5)
-    equal([inside, after], [wanted] * 2)
 
 
 def test_backward_reads_the_parameters_of_its_own_time(net):

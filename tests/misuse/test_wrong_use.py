@@ -64,7 +64,7 @@ def option_refused(kind: Type[BaseException], *texts: str) -> Iterator[None]:
         assert text in str(caught.value)
 
 
-BUDGETS = [-1, -0.5, float("nan"), "fast", "-2", "nan", "", True, np.bool_(False), [1], b"1"]
+BUDGETS = [-1, -0.5, float("nan"), "fast", "-2", "nan", "", True, np.bool_(False), [1], b"1", 1j]
 NAMES = ["node", "", None, 3, ["block"]]
 #: By option: the error, what it says beside the value, and wrong values.
 WRONG = {
@@ -90,8 +90,14 @@ def test_wrong_value_of_an_option(name):
                 dense().hybridize(**{name: value})  # wrong
 
 
-@pytest.mark.parametrize("field", ["milliseconds", "visits"])
-@pytest.mark.parametrize("limit", [-1, float("nan"), True, "3"], ids=repr)
+#: Of which none is a limit, neither of milliseconds nor of visits.
+NO_LIMITS = [-1, float("nan"), True, "3"]
+
+
+@pytest.mark.parametrize(
+    "field, limit",
+    [("visits", 1.5), *((f, x) for f in ("milliseconds", "visits") for x in NO_LIMITS)],
+)
 def test_wrong_limit_of_a_budget(field, limit):
     with option_refused(gdb.BudgetError, field, repr(limit)):
         gdb.Budget(**{field: limit})  # wrong

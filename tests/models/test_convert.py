@@ -164,17 +164,6 @@ def test_parameters_go_to_a_file_and_back(tmp_path):
     assert np.abs(got.asnumpy() - wanted.asnumpy()).max() > 1e-3
 
 
-def test_collect_params_selects_and_shares():
-    net = small()
-    assert list(net.collect_params(".*weight")) == ["small_dense0_weight", "small_dense1_weight"]
-    twin = nn.HybridSequential(prefix="small_", params=net.collect_params())
-    with twin.name_scope():
-        twin.add(nn.Dense(5, in_units=WIDTH, activation="tanh"), nn.Dense(2, in_units=5))
-    gdb.convert(twin).hybridize()
-    assert twin[0].weight is net[0].weight
-    check(lambda x: [net(x), twin(x)], inputs(3), net)
-
-
 @ALL
 def test_cast(granularity):
     net, xs = small(), inputs(3)

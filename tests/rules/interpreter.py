@@ -228,19 +228,6 @@ class Loop:
         with mode_of(self.case, recording=self.case.gradient):
             self.outputs = [call_operator(self.case, sample) for sample in self.samples]
 
-    def sites(self) -> List[rules.Site]:
-        return [
-            rules.Site(
-                self.case.op,
-                self.case.attrs,
-                tuple(array.shape for array in sample),
-                tuple(out.shape for out in outputs),
-                tuple(letter == "B" for letter in self.pattern),
-                self.case.training,
-            )
-            for sample, outputs in zip(self.samples, self.outputs)
-        ]
-
     def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack(arrays) if self.stacked else np.concatenate(arrays)
 
@@ -288,63 +275,65 @@ class Loop:
             )
 
 
-def check_stack(c: Case, rng: np.random.Generator, samples: int, always: bool = False) -> None:
+class Sites:
+    """What rules see of a case, with several numbers of rows; nothing is drawn for who refuses."""
+
+    def __init__(self, c: Case, rng: np.random.Generator):
+        self._case, self._rng = c, rng
+        self._shapes: Dict[int, Any] = {}
+
+    def ask(self, layout: Any, pattern: str, leading: int) -> Any:
+        """Return what a layout's rule says of a pattern."""
+        c = self._case
+        if leading not in self._shapes:
+            loop = Loop(c, "B" * len(c.inputs), False, [leading], self._rng)
+            arrays = loop.samples[0], loop.outputs[0]
+            self._shapes[leading] = [tuple(a.shape for a in some) for some in arrays]
+        batched = tuple(letter == "B" for letter in pattern)
+        return layout(rules.Site(c.op, c.attrs, *self._shapes[leading], batched, c.training))
+
+    def check(self, layout: Any, pattern: str, leading: Sequence[int]) -> bool:
+        """Compare what merges with the loop; return whether it merges."""
+        answers = [self.ask(layout, pattern, n) for n in dict.fromkeys(leading)]
+        merges = {isinstance(answer, rules.Rewrite) for answer in answers}
+        assert len(merges) == 1, (self._case, pattern, answers)
+        if True in merges:
+            assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
+            stacked = layout is rules.stack
+            Loop(self._case, pattern, stacked, list(leading), self._rng).check(answers[0])
+        return True in merges
+
+
+def check_stack(c: Case, rng: np.random.Generator, samples: int) -> None:
     """Check all patterns of the case in the stack layout."""
+    sites = Sites(c, rng)
     for pattern in c.patterns():
-        loop = Loop(c, pattern, True, [STACK_ROWS] * samples, rng)
-        answer = rules.stack(loop.sites()[0])
-        merges = always or pattern in c.stack.split()
-        assert isinstance(answer, rules.Rewrite) == merges, (c, pattern, answer)
-        if isinstance(answer, rules.Rewrite):
-            loop.check(answer)
+        merges = sites.check(rules.stack, pattern, [STACK_ROWS] * samples)
+        assert merges == (pattern in c.stack.split()), (c, pattern)
 
 
 def check_rows(c: Case, rng: np.random.Generator) -> None:
     """Check all patterns of the case in the rows layout, with ragged samples where possible."""
+    sites = Sites(c, rng)
     for pattern in c.patterns():
+        always, ones = pattern in c.rows.split(), pattern in (c.rows + " " + c.ones).split()
         if not c.has_rows(pattern):
-            check_equal_rows(c, pattern, rng)
-            continue
-        if c.shares_rows(pattern):
-            two = Loop(c, pattern, False, [2, 2], rng)
-            answer = rules.rows(two.sites()[0])
-            assert isinstance(answer, rules.Rewrite) == (pattern in c.rows.split()), (c, pattern)
-            if isinstance(answer, rules.Rewrite):
-                two.check(answer)
-            leading, merges = [1, 1, 1], pattern in c.rows.split() + c.ones.split()
+            # A batched input has a literal leading size: merging is free.
+            assert not ones
+            for leading in (1, 2, 3):
+                sites.check(rules.rows, pattern, [leading] * 2)
+        elif c.shares_rows(pattern):
+            assert sites.check(rules.rows, pattern, [2, 2]) == always, (c, pattern)
+            assert sites.check(rules.rows, pattern, [1, 1, 1]) == ones, (c, pattern)
         else:
-            leading, merges = list(rng.permutation([1, 2, 3])), pattern in c.rows.split()
-        loop = Loop(c, pattern, False, leading, rng)
-        answers = [rules.rows(site) for site in loop.sites()]
-        for answer in answers:
-            assert isinstance(answer, rules.Rewrite) == merges, (c, pattern, answer)
-        if isinstance(answers[0], rules.Rewrite):
-            assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
-            loop.check(answers[0])
-
-
-def check_equal_rows(c: Case, pattern: str, rng: np.random.Generator) -> None:
-    """Check a pattern in which a batched input has a literal leading size: merging is free."""
-    for leading in (1, 2, 3):
-        loop = Loop(c, pattern, False, [leading, leading], rng)
-        answer = rules.rows(loop.sites()[0])
-        assert pattern not in c.rows.split() + c.ones.split()
-        if isinstance(answer, rules.Rewrite):
-            loop.check(answer)
+            merges = sites.check(rules.rows, pattern, list(rng.permutation([1, 2, 3])))
+            assert merges == always, (c, pattern)
 
 
 def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
     """Check both layouts; the stack layout has to merge if `always`."""
-    rng = np.random.default_rng(0)
+    sites = Sites(c, np.random.default_rng(0))
     for letters in [pattern] if pattern else c.patterns():
-        stacked = Loop(c, letters, True, [2, 2], rng)
-        answer = rules.stack(stacked.sites()[0])
-        assert isinstance(answer, rules.Rewrite) or not always, (c, letters, answer)
-        if isinstance(answer, rules.Rewrite):
-            stacked.check(answer)
+        assert sites.check(rules.stack, letters, [2, 2]) or not always, (c, letters)
         if c.has_rows(letters) and not c.shares_rows(letters):
-            rows = Loop(c, letters, False, [2, 1, 3], rng)
-            answers = [rules.rows(site) for site in rows.sites()]
-            if any(isinstance(answer, rules.Rewrite) for answer in answers):
-                assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
-                rows.check(answers[0])
+            sites.check(rules.rows, letters, [2, 1, 3])

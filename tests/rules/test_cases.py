@@ -13,6 +13,9 @@ from gluon_dynbatch import rules
 from .all_cases import CASES, EVERY, NAMES, draw
 from .interpreter import Case, Loop, agree, check_rows, check_stack
 
+#: Nothing that MXNet draws is compared.
+MXNET_DRAWS = False
+
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
 
@@ -32,12 +35,11 @@ def test_stack_equals_the_loop(variants: Tuple[Case, ...]) -> None:
 @pytest.mark.parametrize("c", draw(1, 1, 1), ids=NAMES)
 def test_extents_of_one(c: Case) -> None:
     """Whatever merges equals the loop, unless MXNet refuses the call itself."""
-    for pattern in c.patterns():
-        try:
-            Loop(c, pattern, True, [2, 2], np.random.default_rng(0)).expected()
-        except MXNetError:
-            continue
-        agree(c, pattern, always=False)
+    try:
+        Loop(c, "B" * len(c.inputs), True, [2, 2], np.random.default_rng(0)).expected()
+    except MXNetError:
+        return
+    agree(c, always=False)
 
 
 def test_seeds_draw_the_same_calls() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Callable, Dict, Tuple
 
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon, nd
+from mxnet import autograd, nd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
@@ -24,96 +23,6 @@ def watched(*arrays: nd.NDArray) -> Tuple[nd.NDArray, ...]:
     for array in arrays:
         array.attach_grad()
     return arrays
-
-
-def classes_of(n: int) -> nd.NDArray:
-    return nd.array(np.random.randint(0, 4, n))
-
-
-def signs(*shape: int) -> nd.NDArray:
-    return nd.array(np.random.choice([-1.0, 1.0], shape))
-
-
-#: Per loss: its arguments, and the arrays of one sample with n rows.
-LOSSES: Dict[str, Tuple[Dict[str, Any], Callable[[int], Tuple[nd.NDArray, ...]]]] = {
-    "L1Loss": ({}, lambda n: (*watched(normal(n, 3)), normal(n, 3))),
-    "L2Loss": ({}, lambda n: (*watched(normal(n, 3)), normal(n, 3))),
-    "HuberLoss": ({}, lambda n: (*watched(normal(n, 3)), normal(n, 3))),
-    "HingeLoss": ({}, lambda n: (*watched(normal(n, 3)), signs(n, 3))),
-    "SquaredHingeLoss": ({}, lambda n: (*watched(normal(n, 3)), signs(n, 3))),
-    "LogisticLoss": ({}, lambda n: (*watched(normal(n, 3)), signs(n, 3))),
-    "SigmoidBinaryCrossEntropyLoss": (
-        {},
-        lambda n: (*watched(normal(n, 3)), (normal(n, 3) > 0)),
-    ),
-    "SoftmaxCrossEntropyLoss": ({}, lambda n: (*watched(normal(n, 4)), classes_of(n))),
-    "KLDivLoss": ({"from_logits": False}, lambda n: (*watched(normal(n, 3)), normal(n, 3).abs())),
-    "PoissonNLLLoss": ({}, lambda n: (*watched(normal(n, 3)), normal(n, 3).abs())),
-    "TripletLoss": ({}, lambda n: watched(normal(n, 3), normal(n, 3), normal(n, 3))),
-    "CosineEmbeddingLoss": ({}, lambda n: (*watched(normal(n, 3), normal(n, 3)), signs(n))),
-    "CTCLoss": ({}, lambda n: (*watched(normal(n, 6, 5)), classes_of(2 * n).reshape((n, 2)))),
-    "SDMLLoss": ({}, lambda n: watched(normal(n, 3), normal(n, 3))),
-}
-#: It reads the shape of its argument, so Gluon cannot hybridize it either.
-UNTRACED = {"SDMLLoss"}
-ALIASES = {"SigmoidBCELoss", "SoftmaxCELoss", "Loss"}
-
-
-def test_every_loss_of_gluon_is_tried() -> None:
-    found = {name for name, _ in inspect.getmembers(gluon.loss, inspect.isclass)}
-    assert {name for name in found if name.endswith("Loss")} - ALIASES == set(LOSSES)
-
-
-@LEVELS
-@pytest.mark.parametrize("name", sorted(LOSSES))
-def test_loss(name: str, granularity: str) -> None:
-    """Equal shapes share one launch; different numbers of rows equal the loop as well."""
-    options, draw = LOSSES[name]
-    loss = gdb.convert(getattr(gluon.loss, name)(**options))
-    if name not in UNTRACED:
-        loss.hybridize()
-
-    def run(sample: Tuple[nd.NDArray, ...]) -> nd.NDArray:
-        # A product is the sample's own; a variable would count as a weight.
-        return loss(*(array if array.grad is None else array * 1 for array in sample))
-
-    batch = check_against_loop(run, [draw(2) for _ in range(4)], granularity=granularity)
-    assert not batch.report.alone
-    if granularity == "block" and name not in UNTRACED:
-        assert len(batch.plan.launches) == 1
-    check_against_loop(run, [draw(n) for n in (1, 3, 2, 1)], granularity=granularity)
-
-
-@LEVELS
-@pytest.mark.parametrize("layout", ["TNC", "NTC"])
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_fused_layers(kind: str, layout: str, granularity: str) -> None:
-    """Sequences of one length share a launch."""
-    net = gdb.convert(
-        getattr(gluon.rnn, kind)(4, num_layers=2, bidirectional=True, layout=layout, input_size=3)
-    )
-    net.initialize(mx.init.Normal(0.5))
-    net.hybridize()
-    shapes = [(n, 1, 3) if layout == "TNC" else (1, n, 3) for n in (4, 2, 4, 2, 4)]
-    samples = [watched(normal(*shape))[0] for shape in shapes]
-    parameters = list(net.collect_params().values())
-    batch = check_against_loop(net, samples, parameters, granularity=granularity)
-    assert not batch.report.alone
-    if granularity == "block":
-        assert len(batch.plan.launches) == 2
-
-
-def test_a_fused_layer_uses_the_parameters_of_the_day() -> None:
-    net = gdb.convert(gluon.rnn.LSTM(4, input_size=3))
-    net.initialize()
-    net.hybridize()
-    samples = [normal(3, 1, 3) for _ in range(3)]
-    for _ in range(2):
-        results = gdb.map(net, samples)
-        for x, result in zip(samples, results):
-            np.testing.assert_allclose(result.asnumpy(), net(x).asnumpy(), 1e-5, 1e-6)
-        for parameter in net.collect_params().values():
-            parameter.set_data(parameter.data() * 3)
 
 
 class Noise(gdb.DynamicHybridBlock):

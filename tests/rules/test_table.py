@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, FrozenSet, List, Tuple
+from typing import FrozenSet, List
 
 import mxnet as mx
 import numpy as np
@@ -109,46 +108,6 @@ def test_conditions_are_needed(family: rules.Family) -> None:
     )
 
 
-def test_spellings_exist() -> None:
-    """Every name without an underscore is a function of ``mx.nd``, under its own namespace."""
-    for op in (op for family in (*rules.MERGED, *rules.UNSUPPORTED) for op in family.rules):
-        name = rules.spelling(op)
-        found = mx.nd
-        for part in [] if name.startswith("_") else name.split("."):
-            assert hasattr(found, part), f"{op} is not mx.nd.{name}"
-            found = getattr(found, part)
-
-
-F = mx.sym
-USES: Tuple[Callable[[Any, Any], Any], ...] = (
-    lambda x, y: (x + y) - (x * y) / (x**y) + x % y,
-    lambda x, y: (x > y) + (x == y) + (2 - x) / 3 + 1 / (x**2) - (2**x) % 3,
-    lambda x, y: (x > 1) + (x <= 2) + (x != 3) - -x,
-    lambda x, y: F.maximum(x, y) + F.minimum(x, 1) + F.hypot(x, y),
-    lambda x, y: F.broadcast_plus(x, y) + F.broadcast_minus(x, y) + F.ElementWiseSum(x, y, x),
-    lambda x, y: F.split(x, num_outputs=2)[0] + F.split_v2(x, 2, axis=1)[1],
-    lambda x, y: F.concat(x, y, dim=1) + F.stack(x, y, axis=1),
-    lambda x, y: F.flatten(x.reshape((0, -1)).expand_dims(1)),
-    lambda x, y: F.swapaxes(x, 1, 2).transpose((0, 2, 1)).squeeze(axis=1) + F.flip(x, axis=1),
-    lambda x, y: x.slice_axis(1, 0, 1) + x.slice((None, 0), (None, 1)),
-    lambda x, y: x.mean(axis=0, exclude=True) + F.max_axis(x, axis=1) + x.norm(axis=1),
-    lambda x, y: F.mean(F.square(x - y), axis=0, exclude=True),
-    lambda x, y: F.stop_gradient(F.identity(x)) + F.BlockGrad(y),
-    lambda x, y: x.astype("float64") + F.cast(y, "float64"),
-    lambda x, y: F.linalg.gemm2(x, y) + F.linalg_gemm2(x, y) + F.cumsum(x, axis=1),
-    lambda x, y: F.pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 1, 1, 1)),
-    lambda x, y: F.contrib.arange_like(x, axis=1) + F.choose_element_0index(x, y),
-    lambda x, y: F.FullyConnected(x, num_hidden=3).relu().log_softmax(),
-)
-
-
-@pytest.mark.parametrize("use", USES)
-def test_what_users_write_is_in_the_table(use: Callable[[Any, Any], Any]) -> None:
-    nodes = json.loads(use(F.var("x"), F.var("y")).tojson())["nodes"]
-    ops = {node["op"] for node in nodes} - {"null"}
-    assert ops and ops <= set(rules.TABLE)
-
-
 def site_of(c: Case, pattern: str, leading: int = 2) -> rules.Site:
     arrays = [a.draw(np.random.default_rng(0), leading) for a in c.inputs]
     with autograd.predict_mode():
@@ -203,12 +162,6 @@ def test_refusals_are_sentences() -> None:
     assert len(reasons) > 50
     for reason in reasons:
         assert reason.endswith(".") and len(reason.split()) > 4, reason
-
-
-def test_attributes_of_scopes_are_dropped() -> None:
-    answer = rules.rows(plain("exp", __ctx_group__="first"))
-    assert isinstance(answer, rules.Rewrite)
-    assert answer.steps[0].attrs == {}
 
 
 def test_operators_that_need_no_help_stay_single_steps() -> None:

@@ -19,44 +19,6 @@ def toward_bound(graph, limit=None):
     return group_by_agenda(graph, depth, path_counts(graph, depth)[0], limit)
 
 
-ARM = """
-    a0 -> b1 -> b2 -> b3 -> c4
-    a5 -> c6
-    a7 -> b8 -> b9 -> b10 -> c11
-    """
-
-
-def test_long_arm(draw):
-    """The short sample can wait with its c for the others; depth does not let it.
-
-    a0 -> b1 -> b2 -> b3  -> c4
-    a5 -> c6
-    a7 -> b8 -> b9 -> b10 -> c11
-
-    Mean depth: a 0, b 2, c 3.  After each b it grows to 2.5 and 3; at 3, b and c are equally
-    urgent, and b has the smaller id.
-    """
-    drawing = draw(ARM)
-    by_depth = ["a0 a5 a7", "b1 b8", "c6", "b2 b9", "b10 b3", "c11 c4"]
-    assert drawing.launches(group_by_depth(drawing.graph)) == by_depth
-    by_agenda = ["a0 a5 a7", "b1 b8", "b2 b9", "b10 b3", "c11 c4 c6"]
-    assert drawing.launches(by_average(drawing.graph)) == by_agenda
-
-
-def test_two_cell_types_interleaved(draw):
-    """Two sequences alternate between two cells, one of them a step ahead: agenda lets it wait.
-
-    a0 -> b1 -> a2
-    b3 -> a4 -> b5
-
-    Depth never finds two units alike.  Of the agenda's two equally deep signatures, a goes first;
-    from then on the samples are in step.
-    """
-    drawing = draw("a0 -> b1 -> a2\nb3 -> a4 -> b5")
-    assert len(drawing.launches(group_by_depth(drawing.graph))) == 6
-    assert drawing.launches(by_average(drawing.graph)) == ["a0", "b1 b3", "a2 a4", "b5"]
-
-
 def test_average_depth_can_be_worse_than_depth_and_the_bound_helps(draw):
     """The mean depth of a is small because of a2 and a3, so they run before a1 is ready.
 
@@ -71,13 +33,6 @@ def test_average_depth_can_be_worse_than_depth_and_the_bound_helps(draw):
     assert drawing.launches(group_by_depth(drawing.graph)) == wanted
     assert drawing.launches(by_average(drawing.graph)) == ["a2", "a3", "b0", "a1", "b4"]
     assert drawing.launches(toward_bound(drawing.graph)) == wanted
-
-
-def test_gives_up_at_the_limit(draw):
-    """Five launches are needed (see the long arm): five are not undercut, and six are."""
-    drawing = draw(ARM)
-    assert by_average(drawing.graph, limit=5) is None
-    assert by_average(drawing.graph, limit=6) is not None
 
 
 @pytest.mark.parametrize("agenda", [by_average, toward_bound])

@@ -15,15 +15,6 @@ from tests.schedule.dags import (
 )
 
 
-def test_signatures_that_alternate(draw):
-    """Two of a and one each of b and c on one path: four launches; the other sample needs no more.
-
-    a0 -> b1 -> a2 -> c3
-    a4 -> c5
-    """
-    assert lower_bound(draw("a0 -> b1 -> a2 -> c3\na4 -> c5").graph) == 4
-
-
 def test_bound_that_cannot_be_reached(draw):
     """One of each on every path, but whichever goes first, the other order needs it again.
 
@@ -71,8 +62,3 @@ def test_signatures_at_one_depth_are_not_followed():
     """Of a0 -> b1 and a2 -> b3 -> a4 only signature a lies at two depths."""
     graph = build([0, 1, 0, 1, 0], [[], [0], [], [2], [3]])
     assert repeated_signatures(graph, unit_depth(graph)).tolist() == [0]
-
-
-def test_empty_graph():
-    graph = build([], [])
-    assert lower_bound(graph) == 0 == quick_bound(graph, unit_depth(graph))

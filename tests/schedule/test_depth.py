@@ -9,39 +9,6 @@ from gluon_dynbatch.schedule.depth import group_by_level, unit_depth
 from tests.schedule.dags import build, graphs, pred_lists, random_graph, slow_depth
 
 
-def test_chains_of_different_lengths(draw):
-    """Short chains drop out; the longest chain decides how many launches there are.
-
-    a0 -> a1 -> a2
-    a3 -> a4
-    a5
-    """
-    drawing = draw("a0 -> a1 -> a2\na3 -> a4\na5")
-    assert drawing.launches(group_by_depth(drawing.graph)) == ["a0 a3 a5", "a1 a4", "a2"]
-
-
-def test_diamond(draw):
-    """The sides of a diamond are at one depth, but only those that look alike share a launch.
-
-         b1                   b5
-    a0 <    > d3         a4 <    > d7
-         c2                   b6
-    """
-    drawing = draw("a0 -> b1 -> d3\na0 -> c2 -> d3\na4 -> b5 -> d7\na4 -> b6 -> d7")
-    assert drawing.launches(group_by_depth(drawing.graph)) == ["a0 a4", "b1 b5 b6", "c2", "d3 d7"]
-
-
-def test_long_way_round(draw):
-    """The longest path counts: c3 is at depth 2 although an edge leads there from depth 0.
-
-    a0 -> b1 -> c3
-    a0 -------> c3
-    a2 -------> c4       c4 is at depth 1 and runs by itself
-    """
-    drawing = draw("a0 -> b1 -> c3\na0 -> c3\na2 -> c4")
-    assert drawing.launches(group_by_depth(drawing.graph)) == ["a0 a2", "b1", "c4", "c3"]
-
-
 def test_prefix_keeps_its_groups_and_the_rest_follows():
     """Of two interleaved chains the first four units are analysed.
 
@@ -60,29 +27,11 @@ def test_prefix_keeps_its_groups_and_the_rest_follows():
 
 
 @settings(deadline=None)
-@given(graphs())
-def test_every_prefix_is_valid_and_a_longer_one_never_worse(graph):
-    counts = []
-    for prefix in range(graph.size + 1):
-        groups = analyze(graph, "depth", Budget(visits=prefix)).groups
-        check_groups(graph, groups)
-        counts.append(int(groups.max(initial=-1)) + 1)
-    assert counts[0] == graph.size
-    assert counts == sorted(counts, reverse=True)
-
-
-@settings(deadline=None)
 @given(st.one_of(graphs(), st.builds(random_graph, st.integers(0, 99), st.just(300), st.just(5),
                                      st.sampled_from([2, 40, 300]))))  # fmt: skip
 def test_depth_is_the_longest_path(graph):
     assert unit_depth(graph).tolist() == slow_depth(graph)
     check_groups(graph, group_by_depth(graph))
-
-
-def test_deep_chain():
-    units = 20_000
-    graph = build([0] * units, [[]] + [[unit] for unit in range(units - 1)])
-    assert (group_by_depth(graph) == np.arange(units)).all()
 
 
 @settings(deadline=None)

@@ -7,18 +7,6 @@ from gluon_dynbatch.schedule.merge import merge_groups
 from tests.schedule.dags import build, graphs, slow_merge
 
 
-def test_a_unit_waits(draw):
-    """Depth runs c4 before c2, although nothing needs it then.
-
-    a0 -> b1 -> c2
-    a3 -> c4
-    """
-    drawing = draw("a0 -> b1 -> c2\na3 -> c4")
-    groups = group_by_depth(drawing.graph)
-    assert drawing.launches(groups) == ["a0 a3", "b1", "c4", "c2"]
-    assert drawing.launches(merge_groups(drawing.graph, groups)) == ["a0 a3", "b1", "c2 c4"]
-
-
 def test_paths_through_other_groups_are_respected(draw):
     """Either the a's or the b's can be merged; after that, the others depend on each other.
 
@@ -28,20 +16,6 @@ def test_paths_through_other_groups_are_respected(draw):
     drawing = draw("a0 -> b1\nb2 -> a3")
     merged = merge_groups(drawing.graph, np.arange(4, dtype=np.int32))
     assert drawing.launches(merged) == ["b2", "a0 a3", "b1"]
-
-
-def test_what_is_launched_closest_together_is_merged(draw):
-    """Any of the c's could be merged with c5; the nearest delays it the least.
-
-    c0 -> c1 -> c2
-    a3 -> a4 -> c5
-    """
-    drawing = draw("c0 -> c1 -> c2\na3 -> a4 -> c5")
-    groups = np.empty(6, np.int32)
-    for place, name in enumerate(["c0", "a3", "a4", "c1", "c2", "c5"]):
-        groups[drawing.names.index(name)] = place
-    merged = drawing.launches(merge_groups(drawing.graph, groups))
-    assert sorted(merged[:2]) == ["a3", "c0"] and merged[2:] == ["a4", "c1", "c2 c5"]
 
 
 @settings(deadline=None)

@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from gluon_dynbatch.schedule import (
     Budget,
     Search,
     analyze,
-    check_groups,
     group_by_depth,
     lower_bound,
 )
@@ -53,29 +51,6 @@ def test_promises(graph, visits, worth):
 )
 def test_promises_on_larger_graphs(graph, worth):
     check_promises(graph, [1, 100, *range(graph.size - 1, 80_000, 2300)], worth)
-
-
-@settings(deadline=None)
-@given(graphs(), policies, st.floats(0, 3))
-def test_milliseconds_give_a_valid_grouping(graph, policy, milliseconds):
-    analysis = analyze(graph, policy, Budget(milliseconds=milliseconds))
-    check_groups(graph, analysis.groups)
-    assert lower_bound(graph) <= analysis.launches == len(set(analysis.groups.tolist()))
-
-
-@pytest.mark.parametrize("budget", [Budget(visits=0), Budget(milliseconds=0)])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_budget_means_one_by_one(policy, budget):
-    graph = random_graph(seed=1, units=30, signatures=2, window=9)
-    analysis = analyze(graph, policy, budget)
-    assert analysis.groups.tolist() == list(range(30))
-    assert analysis.visits == 0 and not analysis.complete
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_empty_graph(policy):
-    analysis = analyze(build([], []), policy, Budget())
-    assert analysis.groups.dtype == np.int32 and analysis.launches == 0 and analysis.complete
 
 
 @pytest.mark.parametrize("policy", POLICIES)
