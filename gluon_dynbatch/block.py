@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
@@ -10,6 +11,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
 from .record import structure
+from .record.pieces import Pieces
 from .record.recorder import FLATTENER, bad_argument, context_error
 from .record.state import STATE
 from .record.types import TYPES
@@ -133,8 +135,12 @@ class DynamicHybridBlock(HybridBlock):
     """
 
     _scope_defaults: Optional[Dict[str, Any]] = None
+    #: What is known of calls of `forward`, with ``trace_once=True``.
+    _pieces: Optional[Pieces] = None
 
-    def hybridize(self, active: bool = True, *flags: Any, **options: Any) -> None:
+    def hybridize(
+        self, active: bool = True, *flags: Any, trace_once: bool = False, **options: Any
+    ) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
 
         Parameters
@@ -143,6 +149,10 @@ class DynamicHybridBlock(HybridBlock):
             On or off.
         analysis_budget, granularity, policy : optional
             Defaults for scopes that are opened without them; see :func:`batching`.
+        trace_once : bool, optional
+            Whether, in a scope, ``forward`` of dynamic blocks runs once per structure of its
+            arguments, as ``hybrid_forward`` does; from then on its calls are recorded without it.
+            It has to depend on its arguments and on attributes of blocks alone.
         *flags, **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
         """
@@ -154,6 +164,7 @@ class DynamicHybridBlock(HybridBlock):
         self._scope_defaults = scope_defaults(own) or None
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
+        self.apply(functools.partial(_trace_once, bool(trace_once and active)))
 
     def __call__(self, *args: Any) -> Any:
         """Run or record the block for one sample."""
@@ -166,6 +177,8 @@ class DynamicHybridBlock(HybridBlock):
             return super().__call__(*args)
         if type(self).forward in CELL_FORWARDS:
             return recorder.call_block(self, args)
+        if self._pieces is not None:
+            return self._pieces.call(recorder, self, args)
         return self.forward(*args)
 
     def forward(self, *args: Any) -> Any:
@@ -236,6 +249,11 @@ class DynamicHybridBlock(HybridBlock):
             raise ValueError(
                 f"Deferred initialization failed because shape cannot be inferred. {error}"
             ) from error
+
+
+def _trace_once(wanted: bool, block: Block) -> None:
+    if isinstance(block, DynamicHybridBlock) and (wanted or block._pieces is not None):
+        block._pieces = Pieces() if wanted else None
 
 
 #: Blocks with one of these methods are cells.

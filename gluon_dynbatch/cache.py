@@ -60,6 +60,11 @@ class PlanCache:
                 self.bytes -= self._held.popitem(last=False)[1][1]
         return made, False
 
+    def drop(self, fingerprint: Hashable) -> None:
+        """Forget what belongs to `fingerprint`."""
+        with self._lock:
+            self.bytes -= self._held.pop(fingerprint, (None, 0))[1]
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

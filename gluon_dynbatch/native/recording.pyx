@@ -375,3 +375,6 @@ cdef object results(Tape tape, Py_ssize_t first, tuple types, object rebuild):
         return make_lazy(tape, first, 0, types[0])
     arrays = [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))]
     return tuple(arrays) if rebuild is tuple else rebuild(arrays)
+
+
+include "pieces.pxi"

@@ -100,14 +100,17 @@ def _invoke_hook(original: Any) -> Any:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         info = _info(handle)
         if info.mutates:
+            recorder.refuse("it writes to an array")
             hazards.before_write(recorder, arrays)
         if out is not None:
+            recorder.refuse("it writes to an array")
             hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
         if arrays:
             wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
         else:
             wanted = info.creates
         if not wanted or out is not None or is_np_op:
+            recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         callee = Operator(info, tuple(keys), tuple(map(str, values)))
         if not arrays:
@@ -155,6 +158,7 @@ def _cached_op_hook(original: Any) -> Any:
 def _change_hook(before: Any, original: Any) -> Any:
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
+            STATE.recorder.refuse("it writes to an array, or makes one of given values")
             before(STATE.recorder, *args)
         return original(*args)
 
@@ -164,6 +168,7 @@ def _change_hook(before: Any, original: Any) -> Any:
 def _attribute_hook(original: Any) -> Any:
     def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
         if STATE.recorder is not None:
+            STATE.recorder.refuse("it changes a parameter")
             hazards.before_change(STATE.recorder, parameter)
         original(parameter, name, value)
 
@@ -172,7 +177,11 @@ def _attribute_hook(original: Any) -> Any:
 
 def _index_hook(original: Any) -> Any:
     def read(array: NDArray, key: Any) -> NDArray:
-        return original(array, key.real() if type(key) is LazyNDArray else key)
+        key = key.real() if type(key) is LazyNDArray else key
+        view, recorder = original(array, key), STATE.recorder
+        if recorder is not None and recorder.tracing is not None:
+            recorder.tracing.note_view(view, array, key)
+        return view
 
     return read
 
@@ -189,6 +198,7 @@ def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
+        STATE.recorder.refuse("it asks for a value")
         batch: Any = STATE.batch
         started = time.perf_counter()
         try:

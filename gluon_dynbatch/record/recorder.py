@@ -85,6 +85,11 @@ class Recorder:
         self.watch: Any = None
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
+        #: The run of a block's `forward` that is being traced, and what came of such runs.
+        self.tracing: Any = None
+        self.pieces: Any = None
+        #: The block whose call began the tape, by id.
+        self._first = 0
 
     def close(self, reason: str) -> None:
         """Let go of scope and tape, so that none of the three waits for the collector.
@@ -103,6 +108,7 @@ class Recorder:
     def realise(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
         tape = lazy._tape
+        self.refuse("it asks for a value")
         if lazy.constant and tape.externals:
             # A copy: whoever asks may write into it.
             lazy.become(tape.externals[list(tape.external_values).index(lazy._value)].copy())
@@ -142,6 +148,7 @@ class Recorder:
             self._scope.flush()
 
     def _count_forced(self) -> None:
+        self.refuse("what is pending has to run")
         where = user_line()
         self.forced[where] = self.forced.get(where, 0) + 1
 
@@ -167,6 +174,8 @@ class Recorder:
         value = tape.constants.get(token)
         if value is None:
             value = tape.constants[token] = tape.external(create())
+        if self.tracing is not None:
+            self.tracing.note_constant(token, create)
         return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -220,6 +229,20 @@ class Recorder:
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
 
+    def begin(self, block: Any) -> None:
+        """Run what is recorded if a sample begins, of which `block` is called as of the first."""
+        tape = self.tape
+        if not tape.node_entry:
+            self._first = id(block)
+            tape.started = tape.started or time.perf_counter()
+        elif self.hold and len(tape.node_entry) >= self.hold and self._first == id(block):
+            self._scope.flush()
+
+    def refuse(self, reason: str) -> None:
+        """Take note of what stands against a piece of the tape that is being traced."""
+        if self.tracing is not None:
+            self.tracing.refuse(reason)
+
     def _run_part(self, callee: Any) -> None:
         """Run what is recorded if this call is like the very first: a sample seems to begin."""
         tape = self.tape
@@ -250,6 +273,7 @@ class Recorder:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
         what = "operator" if callee.token[0] == "op" else "block"
         reason = f"Calls of {what} {callee.name} run at once: {why}."
+        self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()
         if self.strict:
             raise NotMergedError(
