@@ -48,7 +48,8 @@ class Traced:
                 f"traced once {self.known} calls known, {self.new} run in {self.new_ms:.1f} ms"
             )
         for one in self.refused.values():
-            lines.append(f"not kept    {one.calls} x {one.name}: {one.reason}\n            {one.where}")
+            lines.append(f"not kept    {one.calls} x {one.name}: {one.reason}")
+            lines.append(f"            {one.where}")
         return lines
 
 

@@ -298,7 +298,7 @@ cdef class Piece:
     cdef readonly tuple wheres, entries
     #: Numbers of arguments, or what gives an array: a function with its arguments.
     cdef readonly tuple inputs
-    #: Types of inputs.
+    #: Types of inputs; -1 for what no call reads.
     cdef readonly tuple input_types
     #: Source, offset, type and kind of offset of each result; type None means the input itself.
     cdef readonly tuple results
@@ -349,7 +349,7 @@ cdef class Piece:
                 at[2 * i + 1] = <object>slot(value, offset_at)[0]
             elif value is None:
                 return False
-            else:
+            elif self.input_types[i] >= 0:
                 at[2 * i], at[2 * i + 1] = external_value(tape, value), 0
                 if tape.value_type.data.as_ints[at[2 * i]] != self.input_types[i]:
                     return False

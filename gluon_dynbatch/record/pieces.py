@@ -1,6 +1,6 @@
 """Pieces: what `forward` of a dynamic block recorded for one structure of arguments.
 
-A block that was hybridized with ``trace_once=True`` has `Pieces`.  They run its ``forward`` once per
+A block that was hybridized with ``trace_once=True`` has `Pieces`.  They run its ``forward`` once for each
 structure, watched by a `Trace`, which knows why the calls that it made may not stand for those of
 another time; from then on its piece of the tape is appended natively.
 """
@@ -17,7 +17,7 @@ import time
 import types
 import weakref
 from array import array
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -40,6 +40,7 @@ PATIENCE = 16
 #: Attributes that say nothing of what `forward` does: names, and what is made from the others.
 IGNORED = frozenset(
     ["_scope", "_params", "_cached_graph", "_cached_op", "_in_format", "_out_format"]
+    + ["_cached_op_args"]  # but see `Pieces._look`
     + ["_dynbatch_callee", "_pieces", "_counter", "_init_counter"]
 )
 #: Draw when they are asked; nobody can tell whether they were.
@@ -61,20 +62,16 @@ def _number_of(value: Any) -> int:
     known = _IDENTITIES.get(id(value))
     if known is not None and known[0]() is value:
         return known[1]
-    number = next(_NUMBERS)
+    number, key = next(_NUMBERS), id(value)
     try:
-        held = weakref.ref(value, lambda _, key=id(value): _IDENTITIES.pop(key, None))
+        held: Any = weakref.ref(value, lambda _: _IDENTITIES.pop(key, None))
     except TypeError:
-        held = functools.partial(_itself, value)
-    _IDENTITIES[id(value)] = held, number
+        held = itertools.repeat(value).__next__  # for good
+    _IDENTITIES[key] = held, number
     return number
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _array_values(value: np.ndarray) -> Tuple[Any, ...]:
+def _array_values(value: Any) -> Tuple[Any, ...]:
     if value.dtype.hasobject:
         raise TypeError(value)
     return value.dtype.str, value.shape, value.tobytes()
@@ -218,8 +215,9 @@ class Trace:
         )
 
     def _own_values(self) -> Dict[int, int]:
-        """Number the values that calls made; others come from outside."""
-        tape, made = self.tape, {}
+        """Give the values that calls made their numbers; others come from outside."""
+        tape = self.tape
+        made: Dict[int, int] = {}
         for number, first in zip(tape.node_entry[self._nodes :], tape.node_value0[self._nodes :]):
             for value in range(first, first + len(tape.entries[number].out_types)):
                 made[value] = len(made)
@@ -269,9 +267,9 @@ class Trace:
     ) -> Tuple[Tuple[Any, ...], Any]:
         arrays, spec = recorded
         distinct = list({id(one): one for one in arrays}.values())
-        results = []
+        results: List[Tuple[int, int, Any, Any]] = []
         for one in distinct:
-            if type(one) is not LazyNDArray or one._tape is not self.tape:
+            if inputs.is_argument(one) or type(one) is not LazyNDArray or not one.pending:
                 results.append((inputs.argument(one), 0, None, None))
                 continue
             if one._value in self.tape.detached:
@@ -295,8 +293,8 @@ _PLACES: Dict[Any, Any] = {}
 
 
 def _states_of_generators() -> Tuple[Any, ...]:
-    kind, keys, *rest = np.random.get_state()
-    return random.getstate(), kind, keys.tobytes(), rest
+    state: Any = np.random.get_state()
+    return random.getstate(), state[1].tobytes(), state[2:]
 
 
 # What gives an input that is no argument: functions of the recorder and the inputs before it.
@@ -318,10 +316,13 @@ def _constant(recorder: Any, found: List[Any], token: Any, context: Any, create:
     return recorder.constant(token, create.value) if mx.current_context() == context else None
 
 
-class _Same(NamedTuple):
+class _Same:
     """What is not to be compared."""
 
-    value: Any
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same)
@@ -359,6 +360,10 @@ class _Inputs:
             known = self._known[value] = self._new(value)
         return known[0], offset - known[1]
 
+    def is_argument(self, one: NDArray) -> bool:
+        """Whether an array is one of the arguments."""
+        return id(one) in self._numbers
+
     def argument(self, one: NDArray) -> int:
         """Return the source of an array that is returned as it is.
 
@@ -366,9 +371,9 @@ class _Inputs:
         ------
         Refused
         """
-        if id(one) not in self._numbers:
+        if not self.is_argument(one):
             raise Refused("it returns an array that no call recorded")
-        return self._add(self._numbers[id(one)], 0)
+        return self._add(self._numbers[id(one)], -1)
 
     def _add(self, given: Any, kind: int) -> int:
         self.given.append(given)
@@ -417,7 +422,7 @@ class Pieces:
         self._seen: Any = None
         self._number = 0
         self._against: Optional[Refused] = None
-        self._numbers: Dict[bytes, int] = {}
+        self._numbers: Dict[Any, Tuple[int, Any]] = {}
         self._count = itertools.count()
         self._refused = 0
         #: The last of them.
@@ -427,8 +432,8 @@ class Pieces:
         return Pieces, ()
 
     @property
-    def bytes(self) -> int:
-        """About what the pieces take in memory."""
+    def size(self) -> int:
+        """About how many bytes the pieces take."""
         return self._held.bytes
 
     def __len__(self) -> int:
@@ -485,9 +490,12 @@ class Pieces:
             self._against = Refused(f"{hooked[0].name} has hooks, which are to run each time")
         if len(self._numbers) > 1000:
             self._numbers.clear()
-        if text not in self._numbers:
-            self._numbers[text] = next(self._count)
-        self._number = self._numbers[text]
+        # Gluon puts a new list here when a cached graph becomes invalid.
+        graphs = [getattr(b, "_cached_op_args", None) for b in seen.leaves if isinstance(b, Block)]
+        known = text, tuple(map(id, graphs))
+        if known not in self._numbers:
+            self._numbers[known] = next(self._count), graphs
+        self._number = self._numbers[known][0]
 
     def _trace(
         self,
@@ -498,7 +506,7 @@ class Pieces:
         key: bytes,
         traced: List[Any],
     ) -> Any:
-        """Run ``forward``, put what it returns into `traced`, and return a piece, if there is one."""
+        """Run ``forward``, put what it returns into `traced`; return a piece, if there is one."""
         started = time.perf_counter()
         trace = Trace(recorder)
         try:
@@ -574,7 +582,8 @@ def _content(piece: Any) -> Tuple[Any, ...]:
 def _weight(piece: Any) -> int:
     """Return about what a piece takes in memory."""
     numbers = (piece.node_entry, piece.node_value0, piece.sources, piece.value_type)
-    return 1000 + sum(4 * len(one) for one in numbers) + 8 * (len(piece.offsets) + len(piece.wheres))
+    wide = len(piece.offsets) + len(piece.wheres) + 20 * len(piece.inputs)
+    return 1000 + sum(4 * len(one) for one in numbers) + 8 * wide
 
 
 def _raised_at(error: BaseException) -> Optional[Where]:

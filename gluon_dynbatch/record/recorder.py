@@ -194,8 +194,7 @@ class Recorder:
             tape.started = time.perf_counter()
         results = recording.call(tape, self._entries, callee.token, self.mode, args)
         if results is not NotImplemented:
-            if self.watch is not None:
-                self.watch.note(tape)
+            self._note(tape)
             return results
         if any(isinstance(arg, mx.sym.Symbol) for arg in args):
             # Gluon infers something of a block around this one.
@@ -228,6 +227,15 @@ class Recorder:
                 leaf.real()
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
+
+    def _note(self, tape: Tape) -> None:
+        """Let the watch look at the last call, if there is one; what it reads nobody asks for."""
+        if self.watch is not None:
+            tracing, self.tracing = self.tracing, None
+            try:
+                self.watch.note(tape)
+            finally:
+                self.tracing = tracing
 
     def begin(self, block: Any) -> None:
         """Run what is recorded if a sample begins, of which `block` is called as of the first."""
@@ -310,8 +318,7 @@ class Recorder:
                 # Tracing has read a value, which computed everything so far.
                 return self._record(callee, args)
         results = tape.append(entry, sources, offsets, where)
-        if self.watch is not None:
-            self.watch.note(tape)
+        self._note(tape)
         return results, entry
 
     def _scan(
