@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.parameter import DeferredInitializationError
+from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
 from .record import structure
@@ -257,7 +258,7 @@ def _trace_once(wanted: bool, block: Block) -> None:
 
 
 #: Blocks with one of these methods are cells.
-CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward)
+CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
 #: What passes the arguments of a call on to methods that a block defines.
 PASSING = (Block.__call__, DynamicHybridBlock.__call__, *CELL_FORWARDS)
 

@@ -399,7 +399,7 @@ cdef class Piece:
                 offset += at[-1 - 2 * source]
             moved = offset if kind is None else kind(offset)
             made.append(make_lazy(tape, value, moved, type_id))
-        return made[0] if self.rebuild is None else self.rebuild(made)
+        return put_together(self.rebuild, made)
 
 
 cdef void copy_numbers(array numbers, array more) noexcept:

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
-from mxnet.gluon import HybridBlock, Parameter
+from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
 
 from .. import rules
 from ..modes import RECORDING, TRAINING
 from . import hazards
-from .hooks import Hooks, Lifetime, Replaced, replaced_pair
+from .hooks import REPLACES, Hooks, Lifetime, Replaced, replaced_pair
 from .lazy import LazyNDArray
 from .state import STATE
 
@@ -131,6 +131,57 @@ def _info(handle: int) -> OperatorInfo:
     if info is None:
         info = _OPERATORS[handle] = OperatorInfo(handle)
     return info
+
+
+#: By class of a block: whether its ``forward`` passes arguments on to ``hybrid_forward`` and no more,
+#: and whether that is MXNet's own, and nothing but operators.
+_CLASSES: Dict[type, Tuple[bool, bool]] = {}
+_FORWARDS = (HybridBlock.forward, rnn.RecurrentCell.forward)
+#: Their ``hybrid_forward`` is the user's, or keeps something from call to call.
+_NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
+
+
+def _class_of(kind: type) -> Tuple[bool, bool]:
+    forward = getattr(kind, "forward", None)
+    passes = issubclass(kind, HybridBlock) and getattr(forward, REPLACES, forward) in _FORWARDS
+    calls = [base for base in kind.__mro__ if "__call__" in vars(base)]
+    stock = kind.__module__.startswith("mxnet.gluon.") and calls == [Block]
+    _CLASSES[kind] = passes, passes and stock and not issubclass(kind, _NOT_PLAIN)
+    return _CLASSES[kind]
+
+
+def is_stock(block: Block) -> bool:
+    """Whether a block and all in it are MXNet's own, and nobody has to see their calls."""
+    inner = block._children.values()
+    hooked = block._forward_hooks or block._forward_pre_hooks
+    kind = type(block)
+    return not hooked and (_CLASSES.get(kind) or _class_of(kind))[1] and all(map(is_stock, inner))
+
+
+def _any_lazy(args: Any) -> bool:
+    for arg in args:
+        kind = type(arg)
+        if kind is LazyNDArray or kind in (list, tuple) and _any_lazy(arg):
+            return True
+    return False
+
+
+def _call_hook(original: Any) -> Any:
+    def call(block: Block, *args: Any) -> Any:
+        recorder = STATE.recorder
+        if recorder is not None:
+            kind = type(block)
+            passes, stock = _CLASSES.get(kind) or _class_of(kind)
+            if passes and block._active:
+                if not (block._forward_hooks or block._forward_pre_hooks):
+                    return recorder.call_block(block, args)
+            elif stock and _any_lazy(args) and is_stock(block):
+                results = recorder.call_plain(block, args)
+                if results is not NotImplemented:
+                    return results
+        return original(block, *args)
+
+    return call
 
 
 def _forward_hook(original: Any) -> Any:
@@ -258,6 +309,14 @@ TABLE: Tuple[Replaced, ...] = (
         "calls of operators are recorded if an array is lazy; all of mx.nd's functions, most "
         "methods of arrays, and what is in blocks that are not hybridized, come by here",
         _invoke_hook,
+    ),
+    Replaced(
+        Block,
+        "__call__",
+        Lifetime.RECORDING,
+        "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
+        "or not, if an array is lazy",
+        _call_hook,
     ),
     Replaced(
         HybridBlock,

@@ -1,8 +1,8 @@
 """Pieces: what `forward` of a dynamic block recorded for one structure of arguments.
 
-A block that was hybridized with ``trace_once=True`` has `Pieces`.  They run its ``forward`` once for each
-structure, watched by a `Trace`, which knows why the calls that it made may not stand for those of
-another time; from then on its piece of the tape is appended natively.
+A block that was hybridized with ``trace_once=True`` has `Pieces`.  They run its ``forward`` once
+for each structure, watched by a `Trace`, which knows why what it recorded may not stand for another
+call; from then on its piece of the tape is appended natively.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class Trace:
 
 
 def _repeat(rebuild: Any, order: List[int], arrays: List[NDArray]) -> Any:
-    return rebuild([arrays[i] for i in order])
+    return recording.rebuild(rebuild, [arrays[i] for i in order])
 
 
 #: Lines of the user's, once each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -16,6 +16,7 @@ from .. import rules
 from ..errors import (
     ArgumentError,
     ContextError,
+    DynBatchError,
     NotMergedError,
     RunAsPythonError,
     ScopeError,
@@ -88,6 +89,8 @@ class Recorder:
         #: The run of a block's `forward` that is being traced, and what came of such runs.
         self.tracing: Any = None
         self.pieces: Any = None
+        #: Blocks that are not hybridized, and could not be.
+        self._untraced: Set[Any] = set()
         #: The block whose call began the tape, by id.
         self._first = 0
 
@@ -205,6 +208,17 @@ class Recorder:
             callee.enters[self.mode] = True
             return self._enter(block, args)
 
+    def call_plain(self, block: Any, args: Tuple[Any, ...]) -> Any:
+        """Record a call of a block that is not hybridized; NotImplemented if it is to run."""
+        if block in self._untraced:
+            return NotImplemented
+        try:
+            return self.call_block(block, args)
+        except DynBatchError:
+            # What cannot be traced may run all the same; what is wrong says so then.
+            self._untraced.add(block)
+            return NotImplemented
+
     def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
         context = FLATTENER.flatten(args)[0][0].context
@@ -260,7 +274,7 @@ class Recorder:
     def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a callee with any structure of arguments."""
         results, entry = self._record(callee, args)
-        return results[0] if entry.rebuild is None else entry.rebuild(results)
+        return recording.rebuild(entry.rebuild, results)
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
