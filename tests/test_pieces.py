@@ -146,6 +146,16 @@ class Slotted:
         self.__hidden = times
 
 
+class Extended(NamedTuple("Extended", [("names", tuple)])):
+    """A tuple with attributes."""
+
+
+def extended(times):
+    made = Extended(())
+    made.times = times
+    return made
+
+
 class Kind(enum.Enum):
     ONE, TWO = 1, 2
 
@@ -162,7 +172,8 @@ class Kind(enum.Enum):
         Node,
         Slotted,
         lambda n: Node(np.int32(n)),
-        lambda n: Kind(n),
+        extended,
+        Kind,
         lambda n: Node(range(n)[-1] + 1, np.arange(3)),
     ],
 )

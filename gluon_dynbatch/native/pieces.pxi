@@ -12,8 +12,6 @@ cdef extern from "Python.h":
     ctypedef struct PyDictObject:
         uint64_t ma_version_tag
     object PyObject_GenericGetDict(object value, void *context)
-    int Py_EnterRecursiveCall(const char *where) except -1
-    void Py_LeaveRecursiveCall()
 
 
 #: Says how the objects of a class are told apart: a tag, a number of the class, and what the tag
@@ -37,6 +35,8 @@ def connect_structures(describe_, number_of_, frozenset ignored_ not None):
 cdef enum:
     #: What an array is on this tape: real, recorded, or lazy once.
     REAL, RECORDED, COMPUTED
+    #: Values within each other at most, as C has one stack.
+    DEEPEST = 5000
 
 
 @cython.final
@@ -56,7 +56,7 @@ cdef class Structure:
     #: By id of containers and objects, their numbers; by array on the tape, its leaf and offset.
     cdef dict seen, places
     cdef uint8_t *data
-    cdef Py_ssize_t size, room
+    cdef Py_ssize_t size, room, depth
 
     def __init__(self, Tape tape, bint watches=False):
         self.tape, self.watches = tape, watches
@@ -103,7 +103,7 @@ cdef class Structure:
             self.watched.append(thing)
         return 0
 
-    cdef int reserve(self, Py_ssize_t more) except -1:
+    cdef inline int reserve(self, Py_ssize_t more) except -1:
         cdef Py_ssize_t room = 2 * (self.room + more)
         if self.size + more > self.room:
             data = PyMem_Realloc(self.data, room)
@@ -112,7 +112,7 @@ cdef class Structure:
             self.data, self.room = <uint8_t *>data, room
         return 0
 
-    cdef int tag(self, uint8_t tag, uint64_t number) except -1:
+    cdef inline int tag(self, uint8_t tag, uint64_t number) except -1:
         """Write a tag and a number, the latter in as few bytes as it needs."""
         self.reserve(11)
         self.data[self.size] = tag
@@ -132,7 +132,7 @@ cdef class Structure:
         self.size += size
         return 0
 
-    cdef int whole(self, int64_t number) except -1:
+    cdef inline int whole(self, int64_t number) except -1:
         return self.tag(b"i", (<uint64_t>number << 1) ^ <uint64_t>(number >> 63))
 
     cdef int walk(self, object value) except -1:
@@ -160,11 +160,12 @@ cdef class Structure:
             return self.raw(b"f", &real, sizeof(double))
         if kind is bytes:
             return self.raw(b"y", <char *><bytes>value, len(<bytes>value))
-        Py_EnterRecursiveCall(b" in a structure")
-        try:
-            return self.container(kind, value)
-        finally:
-            Py_LeaveRecursiveCall()
+        if self.depth == DEEPEST:
+            raise RecursionError
+        self.depth += 1
+        self.container(kind, value)
+        self.depth -= 1
+        return 0
 
     cdef int container(self, object kind, object value) except -1:
         if kind is tuple:

@@ -133,8 +133,8 @@ def _info(handle: int) -> OperatorInfo:
     return info
 
 
-#: By class of a block: whether its ``forward`` passes arguments on to ``hybrid_forward`` and no more,
-#: and whether that is MXNet's own, and nothing but operators.
+#: By class of a block: whether its ``forward`` only passes arguments on to ``hybrid_forward``, and
+#: whether that is MXNet's own, and nothing but operators.
 _CLASSES: Dict[type, Tuple[bool, bool]] = {}
 _FORWARDS = (HybridBlock.forward, rnn.RecurrentCell.forward)
 #: Their ``hybrid_forward`` is the user's, or keeps something from call to call.

@@ -82,8 +82,10 @@ def _describe(kind: type) -> Tuple[str, int, Any]:
     number = next(_NUMBERS)
     if kind is collections.OrderedDict:
         return "mapping", number, None
-    if issubclass(kind, tuple):
-        return ("items" if hasattr(kind, "_fields") else "attribute"), number, None
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        if kind.__dictoffset__:
+            return "values", number, lambda value: (tuple(value), vars(value))
+        return "items", number, None
     if kind in (complex, range, slice, bytearray) or issubclass(kind, np.generic):
         return "values", number, repr
     if kind in (set, frozenset):
@@ -425,8 +427,9 @@ class Pieces:
         self._numbers: Dict[Any, Tuple[int, Any]] = {}
         self._count = itertools.count()
         self._refused = 0
-        #: The last of them.
+        #: The last of them, and whether there were so many that it is not tried again.
         self._refusal: Optional[Refused] = None
+        self._hopeless = False
 
     def __reduce__(self) -> Any:
         return Pieces, ()
@@ -441,7 +444,7 @@ class Pieces:
 
     def call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
         """Return what ``block.forward(*args)`` returns, and have the same recorded."""
-        if self._refused > PATIENCE + len(self._held):
+        if self._hopeless:
             return self._plain(recorder, block, args, self._refusal)
         if recorder.tracing is None:
             recorder.begin(block)
@@ -454,20 +457,14 @@ class Pieces:
             key = given.write(4 * self._number + recorder.mode, args)
         except (TypeError, ValueError, RecursionError) as error:
             return self._plain(recorder, block, args, _not_told_apart(error, "an argument"))
-        traced: List[Any] = []
-        piece, known = self._held.get(
-            key,
-            lambda: self._trace(recorder, block, args, given.leaves, key, traced),
-            lambda piece: 0 if piece is None else _weight(piece) + len(key),
-        )
-        if not known:
-            return traced[0]
+        piece = self._held.find(key)
+        if piece is None:
+            return self._run(recorder, block, args, given.leaves, key)[0]
         if recorder.watch is not None:
-            return self._compare(recorder, block, args, given.leaves, piece)
+            return self._compare(recorder, block, args, given.leaves, key, piece)
         result = piece.append(recorder.tape, given.leaves, recorder)
         if result is NotImplemented:
-            self._held.drop(key)
-            return block.forward(*args)
+            return self._run(recorder, block, args, given.leaves, key)[0]
         recorder.pieces.known += 1
         return result
 
@@ -497,41 +494,42 @@ class Pieces:
             self._numbers[known] = next(self._count), graphs
         self._number = self._numbers[known][0]
 
-    def _trace(
+    def _run(
         self,
         recorder: Any,
         block: Any,
         args: Tuple[Any, ...],
         leaves: List[NDArray],
         key: bytes,
-        traced: List[Any],
-    ) -> Any:
-        """Run ``forward``, put what it returns into `traced`; return a piece, if there is one."""
+    ) -> Tuple[Any, Any]:
+        """Run ``forward``; return its result, and the piece that is kept of it, if one is."""
         started = time.perf_counter()
-        trace = Trace(recorder)
+        trace, piece = Trace(recorder), None
         try:
-            traced.append(block.forward(*args))
+            result = block.forward(*args)
         except BaseException as error:
             trace.refuse(f"it ends with {type(error).__name__}", _raised_at(error))
             self._note(recorder, block, trace.refusal)
             raise
         finally:
             trace.end()
-        piece = None
         try:
             self._check_same(recorder, trace, block, args, key)
-            piece = trace.piece(leaves, self._seen.leaves, traced[0])
+            piece = trace.piece(leaves, self._seen.leaves, result)
+            self._held.keep(key, piece, _weight(piece) + len(key))
         except Refused as refusal:
             self._note(recorder, block, refusal)
         recorder.pieces.note_traced(1e3 * (time.perf_counter() - started))
-        return piece
+        return result, piece
 
     def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
             refusal.where = user_line() if code is None else where_of((code, 0))
         self._refused += 1
-        self._refusal = refusal
+        # Not what was raised, whose frames hold arrays.
+        self._refusal = Refused(refusal.reason, refusal.where)
+        self._hopeless = self._refused > PATIENCE + len(self._held)
         recorder.pieces.refuse(block.name, refusal.reason, refusal.where)
 
     def _check_same(
@@ -549,15 +547,18 @@ class Pieces:
             raise Refused("it changes its arguments, or the mode")
 
     def _compare(
-        self, recorder: Any, block: Any, args: Tuple[Any, ...], leaves: List[NDArray], piece: Any
+        self,
+        recorder: Any,
+        block: Any,
+        args: Tuple[Any, ...],
+        leaves: List[NDArray],
+        key: bytes,
+        piece: Any,
     ) -> Any:
         """Run ``forward`` although its piece is known, and compare."""
-        traced: List[Any] = []
-        given = recording.Structure(recorder.tape)
-        key = given.write(4 * self._number + recorder.mode, args)
-        other = self._trace(recorder, block, args, leaves, key, traced)
+        result, other = self._run(recorder, block, args, leaves, key)
         if other is not None and _content(other) == _content(piece):
-            return traced[0]
+            return result
         where = user_line()
         for place, another in itertools.zip_longest(piece.wheres, other.wheres if other else ()):
             if place != another:

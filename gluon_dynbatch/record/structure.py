@@ -150,7 +150,7 @@ def _rebuild(spec: Spec, rest: Any) -> Any:
 
 
 def rebuilder(spec: Spec) -> Any:
-    """Return what native code needs to do, with a list of arrays, what ``unflatten(spec, ...)`` does.
+    """Return what `recording.rebuild` needs to put arrays together as ``unflatten`` does.
 
     None stands for the only array; lists and tuples of numbers for those of arrays; all else is a
     function of the list.
@@ -179,7 +179,7 @@ def _plain(spec: Spec, leaves: Iterator[int], deepest: int) -> Any:
     tuples = isinstance(spec, _Tuple) and spec.make is tuple
     if not deepest or not (tuples or isinstance(spec, _List)):
         return None
-    items = [_plain(item, leaves, deepest - 1) for item in spec.items]  # type: ignore[attr-defined]
+    items = [_plain(item, leaves, deepest - 1) for item in spec.items]
     return None if None in items else tuple(items) if tuples else items
 
 
