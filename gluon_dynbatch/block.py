@@ -41,8 +41,8 @@ def batching(
     Inside, two kinds of calls are recorded: of hybridized blocks, each as one call; and of
     ``mx.nd`` operators, each by itself, if one of their arrays is a result of a recorded call or
     was made by ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  A block that is not hybridized
-    is no call of its own but the operators in it.  Everything else runs at once, as without a
-    scope.
+    is no call of its own but the operators in it, unless it is Gluon's own and called with such an
+    array.  Everything else runs at once, as without a scope.
 
     Results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
     value is asked for, everything recorded is grouped and run.  Values and gradients are those of

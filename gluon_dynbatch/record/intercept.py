@@ -184,16 +184,6 @@ def _call_hook(original: Any) -> Any:
     return call
 
 
-def _forward_hook(original: Any) -> Any:
-    def forward(block: HybridBlock, x: Any, *args: Any) -> Any:
-        recorder = STATE.recorder
-        if recorder is None or not block._active or not isinstance(x, NDArray):
-            return original(block, x, *args)
-        return recorder.call_block(block, (x, *args))
-
-    return forward
-
-
 def _cached_op_hook(original: Any) -> Any:
     def call_cached_op(block: HybridBlock, *args: Any) -> Any:
         recorder = STATE.recorder
@@ -317,13 +307,6 @@ TABLE: Tuple[Replaced, ...] = (
         "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
         "or not, if an array is lazy",
         _call_hook,
-    ),
-    Replaced(
-        HybridBlock,
-        "forward",
-        Lifetime.RECORDING,
-        "it looks at all arguments through the C library, which takes longer than recording",
-        _forward_hook,
     ),
     Replaced(
         NDArray,

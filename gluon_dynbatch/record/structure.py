@@ -165,7 +165,7 @@ def rebuilder(spec: Spec) -> Any:
     # Python's parser takes some hundred brackets within one another, at most.
     if max(itertools.accumulate(map(_step, text))) > DEEPEST:
         return lambda leaves: unflatten(spec, leaves)
-    return eval(f"lambda a: {text}", names)  # type: ignore[no-any-return]
+    return eval(f"lambda a: {text}", names)
 
 
 #: Structures within each other, beyond which `unflatten` does it.
@@ -176,11 +176,11 @@ def _plain(spec: Spec, leaves: Iterator[int], deepest: int) -> Any:
     """Return lists and tuples of the numbers of arrays; None if there is anything else."""
     if spec == LEAF:
         return next(leaves)
-    tuples = isinstance(spec, _Tuple) and spec.make is tuple
-    if not deepest or not (tuples or isinstance(spec, _List)):
+    if not deepest or not isinstance(spec, (_List, _Tuple)):
         return None
+    make: Any = list if isinstance(spec, _List) else spec.make
     items = [_plain(item, leaves, deepest - 1) for item in spec.items]
-    return None if None in items else tuple(items) if tuples else items
+    return None if None in items or make not in (list, tuple) else make(items)
 
 
 def _step(character: str) -> int:
