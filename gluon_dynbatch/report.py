@@ -39,6 +39,11 @@ class Traced:
         known = self.refused.get((name, reason), Alone(name, reason, 0, where))
         self.refused[name, reason] = known._replace(calls=known.calls + 1)
 
+    def as_json(self) -> Dict[str, Any]:
+        """Return all of it for JSON."""
+        refused = [{**one._asdict(), "where": str(one.where)} for one in self.refused.values()]
+        return {**vars(self), "refused": refused}
+
     @property
     def lines(self) -> List[str]:
         """What to print."""
@@ -173,15 +178,7 @@ class Report:
         content = {
             "flushes": flushes,
             "immediate": immediate,
-            "traced": {
-                "known": self.traced.known,
-                "new": self.traced.new,
-                "new_ms": self.traced.new_ms,
-                "refused": [
-                    {**one._asdict(), "where": str(one.where)}
-                    for one in self.traced.refused.values()
-                ],
-            },
+            "traced": self.traced.as_json(),
             "forced": forced,
             "waiting_ms": self.waiting_ms,
             "at_once": self.at_once,
