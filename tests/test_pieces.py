@@ -313,6 +313,17 @@ def test_each_mode_is_traced():
     assert (batch.report.traced.new, batch.report.traced.known) == (0, 3)
 
 
+def test_random_numbers_drawn_between_samples():
+    block = traced(chain)
+    for _ in range(2):
+        with gdb.batching(**FIXED) as batch:
+            for times in (1, 2, 3):
+                random.random()
+                np.random.uniform()
+                block(x(), times)
+    assert batch.report.traced.known >= 2
+
+
 def test_the_mode_that_forward_itself_switches():
     def part(block, x):
         with autograd.pause():
@@ -484,8 +495,8 @@ FOREIGN = x(8)
         (write_argument, "writes to an array"),
         (write_out, "writes to an array"),
         (make_array, "makes one of given values"),
-        (draw_python, "random numbers in Python"),
-        (draw_numpy, "random numbers in Python"),
+        (draw_python, "drawn in Python"),
+        (draw_numpy, "drawn in Python"),
         (draw_mxnet, "runs at once"),
         (keep_elsewhere, "held elsewhere"),
         (keep_in_block, "changes an attribute"),

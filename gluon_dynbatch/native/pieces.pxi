@@ -408,3 +408,52 @@ cdef void copy_numbers(array numbers, array more) noexcept:
         numbers.data.as_ints + numbers.ob_size, more.data.as_ints, more.ob_size * sizeof(int32_t)
     )
     numbers.ob_size += more.ob_size
+
+
+def cut_out(Tape tape not None, Py_ssize_t node0, Py_ssize_t operand0, Py_ssize_t value0, find):
+    """Return what a `Piece` has of the calls from `node0` on, and the numbers of values there.
+
+    The numbers are those of the values from `value0` on, -1 for what no call made.  Of other
+    operands, `find(value, node)` tells the number of the input and where that begins.
+    """
+    cdef Py_ssize_t nodes = tape.node_entry.ob_size, i, k, count = 0, operand = operand0
+    cdef array firsts = array("i"), sources = array("i"), offsets = array("q"), types = array("i")
+    cdef array numbers = array("i", [-1]) * (tape.value_type.ob_size - value0)
+    cdef int32_t value
+    cdef dict inputs = {}
+    reserve(types, tape.value_type.ob_size - value0)
+    reserve(firsts, nodes - node0)
+    reserve(sources, tape.sources.ob_size - operand0)
+    reserve(offsets, tape.sources.ob_size - operand0)
+    for i in range(node0, nodes):
+        entry = tape.entries[tape.node_entry.data.as_ints[i]]
+        for k in range(len(entry.in_types)):
+            value = tape.sources.data.as_ints[operand]
+            if value >= value0 and numbers.data.as_ints[value - value0] >= 0:
+                put(sources, numbers.data.as_ints[value - value0])
+                put_wide(offsets, tape.offsets.data.as_longlongs[operand])
+            else:
+                known = inputs.get(value)
+                if known is None:
+                    known = inputs[value] = find(value, i)
+                put(sources, (<tuple>known)[0])
+                begin = tape.offsets.data.as_longlongs[operand] - <int64_t>(<tuple>known)[1]
+                put_wide(offsets, begin)
+            operand += 1
+        put(firsts, <int32_t>count)
+        for k in range(len(entry.out_types)):
+            value = tape.node_value0.data.as_ints[i] + <int32_t>k
+            numbers.data.as_ints[value - value0] = <int32_t>count
+            put(types, tape.value_type.data.as_ints[value])
+            count += 1
+    return firsts, sources, offsets, types, numbers
+
+
+def alive(Tape tape not None, Py_ssize_t first, set known not None):
+    """Whether there is a lazy array, of those from `first` on, whose id is not `known`."""
+    cdef Py_ssize_t i
+    for i in range(first, len(tape.lazies)):
+        lazy = <object>PyWeakref_GetObject(tape.lazies[i])
+        if lazy is not None and <size_t><PyObject *>lazy not in known:
+            return True
+    return False

@@ -143,9 +143,10 @@ class Trace:
         self.tape: Tape = recorder.tape
         tape = self.tape
         self._nodes, self._operands = len(tape.node_entry), len(tape.sources)
-        self._lazies = len(tape.lazies)
+        self._values, self._lazies = len(tape.value_type), len(tape.lazies)
         self._hold, recorder.hold = recorder.hold, 0
-        self._random = _states_of_generators()
+        # To ask for them takes longer than all else: mostly they are as after the last run.
+        self._random = recorder.random or _states_of_generators()
         recorder.tracing = self
 
     def end(self) -> None:
@@ -193,21 +194,22 @@ class Trace:
             self.refuse("it computes what is pending")
         if self.refusal is not None:
             raise self.refusal
-        if _states_of_generators() != self._random:
-            raise Refused("it draws random numbers in Python")
-        made, recorded = self._own_values(), self._results(result, leaves)
+        self._check_random()
+        recorded = self._results(result, leaves)
         inputs = _Inputs(self, leaves, attributes)
         tape, first = self.tape, self._nodes
-        sources, offsets = self._operands_of(made, inputs)
+        places = first, self._operands, self._values
+        firsts, sources, offsets, kinds, numbers = recording.cut_out(tape, *places, inputs.find)
+        made = {self._values + i: number for i, number in enumerate(numbers) if number >= 0}
         results, rebuild = self._handed_out(recorded, made, inputs)
         entries = dict.fromkeys(tape.node_entry[first:])
         self._check_blocks(entries, attributes)
         return recording.Piece(
             tape.node_entry[first:],
-            array("i", [made[value] for value in tape.node_value0[first:]]),
+            firsts,
             sources,
             offsets,
-            array("i", [tape.value_type[value] for value in made]),
+            kinds,
             tuple(map(_PLACES.setdefault, tape.wheres[first:], tape.wheres[first:])),
             tuple((number, tape.entries[number]) for number in entries),
             tuple(inputs.given),
@@ -216,30 +218,14 @@ class Trace:
             rebuild,
         )
 
-    def _own_values(self) -> Dict[int, int]:
-        """Give the values that calls made their numbers; others come from outside."""
-        tape = self.tape
-        made: Dict[int, int] = {}
-        for number, first in zip(tape.node_entry[self._nodes :], tape.node_value0[self._nodes :]):
-            for value in range(first, first + len(tape.entries[number].out_types)):
-                made[value] = len(made)
-        return made
-
-    def _operands_of(self, made: Dict[int, int], inputs: _Inputs) -> Tuple[Any, Any]:
-        tape, at = self.tape, self._operands
-        sources, offsets = array("i"), array("q")
-        for node in range(self._nodes, len(tape.node_entry)):
-            for _ in tape.entries[tape.node_entry[node]].in_types:
-                value, offset = tape.sources[at], tape.offsets[at]
-                try:
-                    own = value in made
-                    source, offset = (made[value], offset) if own else inputs.of(value, offset)
-                except Refused as refusal:
-                    raise Refused(refusal.reason, where_of(tape.wheres[node])) from None
-                sources.append(source)
-                offsets.append(offset)
-                at += 1
-        return sources, offsets
+    def _check_random(self) -> None:
+        states, presumed = _states_of_generators(), self._recorder.random
+        if states == self._random:
+            self._recorder.random = states if presumed is not False else False
+            return
+        # If that was only presumed, it may have been somebody else, who may do so again.
+        self._recorder.random = False
+        raise Refused("random numbers are drawn in Python")
 
     def _check_blocks(self, entries: Any, attributes: List[Any]) -> None:
         known = {id(block) for block in attributes}
@@ -254,15 +240,11 @@ class Trace:
         except TypeError as error:
             raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
         known = {id(one) for one in (*arrays, *leaves)}
-        if self._escaped(known):
+        if recording.alive(self.tape, self._lazies, known):
             gc.collect(1)  # closures that call themselves hold what is theirs
-            if self._escaped(known):
+            if recording.alive(self.tape, self._lazies, known):
                 raise Refused("an array that it does not return is held elsewhere")
         return arrays, spec
-
-    def _escaped(self, known: Any) -> bool:
-        held = (reference() for reference in self.tape.lazies[self._lazies :])
-        return any(one is not None and id(one) not in known for one in held)
 
     def _handed_out(
         self, recorded: Tuple[List[NDArray], Any], made: Dict[int, int], inputs: _Inputs
@@ -354,6 +336,14 @@ class _Inputs:
         for number, leaf in enumerate(leaves):
             if type(leaf) is LazyNDArray and leaf._tape is self._tape:
                 self._recorded.setdefault(leaf._value, number)
+
+    def find(self, value: int, node: int) -> Tuple[int, int]:
+        """Return the source of an operand of a call, and where it begins."""
+        try:
+            source, before = self.of(value, 0)
+        except Refused as refusal:
+            raise Refused(refusal.reason, where_of(self._tape.wheres[node])) from None
+        return source, -before
 
     def of(self, value: int, offset: int) -> Tuple[int, int]:
         """Return source and offset of an operand."""

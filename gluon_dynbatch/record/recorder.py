@@ -91,6 +91,9 @@ class Recorder:
         self.pieces: Any = None
         #: Blocks that are not hybridized, and could not be.
         self._untraced: Set[Any] = set()
+        #: States of Python's generators of random numbers when they were last asked for; False if
+        #: they are used between runs that are traced.
+        self.random: Any = None
         #: The block whose call began the tape, by id.
         self._first = 0
 
