@@ -16,7 +16,6 @@ import random
 import time
 import types
 import weakref
-from array import array
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
