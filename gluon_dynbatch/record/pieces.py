@@ -133,7 +133,10 @@ class Trace:
 
     def __init__(self, recorder: Any):
         self._recorder = recorder
-        self.outer: Optional[Trace] = recorder.tracing
+        outer: Optional[Trace] = recorder.tracing
+        while outer is not None and outer.tape is not recorder.tape:
+            outer = outer.outer  # it waits, in a greenlet, for a value
+        self.outer: Optional[Trace] = outer
         self.refusal: Optional[Refused] = None
         #: Views of arrays that are not lazy, by id: the view, its array and the index.
         self.views: Dict[int, Tuple[NDArray, NDArray, Any]] = {}
@@ -144,13 +147,34 @@ class Trace:
         self._nodes, self._operands = len(tape.node_entry), len(tape.sources)
         self._values, self._lazies = len(tape.value_type), len(tape.lazies)
         self._hold, recorder.hold = recorder.hold, 0
+        #: Pieces of runs within the outermost one, until that is over: see `settle`.
+        self._pending: List[Tuple[Any, ...]] = outer._pending if outer is not None else []
         # To ask for them takes longer than all else: mostly they are as after the last run.
-        self._random = recorder.random or _states_of_generators()
+        if outer is None:
+            self._random = recorder.random or _states_of_generators()
         recorder.tracing = self
 
     def end(self) -> None:
         """Watch no more."""
-        self._recorder.tracing, self._recorder.hold = self.outer, self._hold
+        self._recorder.tracing = self.outer
+        if self.outer is None:
+            self._recorder.hold = self._hold
+
+    def keep(self, *what: Any) -> None:
+        """Have something kept: by which cache, and what that is given."""
+        self._pending.append(what)
+
+    def settle(self) -> bool:
+        """Keep, after the outermost run, what is to be kept; False if random numbers were drawn."""
+        if self.outer is not None:
+            return True
+        recorder, states = self._recorder, _states_of_generators()
+        same = bool(states == self._random)
+        for cache, *what in self._pending if same else ():
+            cache.keep(*what)
+        # Where nothing but presumed states differ, somebody else may draw, and do so again.
+        recorder.random = states if same and recorder.random is not False else False
+        return same
 
     def refuse(self, reason: str, where: Optional[Where] = None) -> None:
         """Take note of what stands against a piece, for this run and those around it."""
@@ -193,7 +217,6 @@ class Trace:
             self.refuse("it computes what is pending")
         if self.refusal is not None:
             raise self.refusal
-        self._check_random()
         recorded = self._results(result, leaves)
         inputs = _Inputs(self, leaves, attributes)
         tape, first = self.tape, self._nodes
@@ -216,15 +239,6 @@ class Trace:
             results,
             rebuild,
         )
-
-    def _check_random(self) -> None:
-        states, presumed = _states_of_generators(), self._recorder.random
-        if states == self._random:
-            self._recorder.random = states if presumed is not False else False
-            return
-        # If that was only presumed, it may have been somebody else, who may do so again.
-        self._recorder.random = False
-        raise Refused("random numbers are drawn in Python")
 
     def _check_blocks(self, entries: Any, attributes: List[Any]) -> None:
         known = {id(block) for block in attributes}
@@ -505,9 +519,11 @@ class Pieces:
         try:
             self._check_same(recorder, trace, block, args, key)
             piece = trace.piece(leaves, self._seen.leaves, result)
-            self._held.keep(key, piece, _weight(piece) + len(key))
+            trace.keep(self._held, key, piece, _weight(piece) + len(key))
         except Refused as refusal:
             self._note(recorder, block, refusal)
+        if not trace.settle():
+            self._note(recorder, block, Refused("random numbers are drawn in Python"))
         recorder.pieces.note_traced(1e3 * (time.perf_counter() - started))
         return result, piece
 
