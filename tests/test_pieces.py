@@ -17,10 +17,12 @@ from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native import recording
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, make_cells, ready
 from tests.common import FIXED, SCOPES, nothing_is_left_behind
 from tests.strategies import MODELS, PROGRAMS, examples
+from tests.test_structure import CLOSE, described, nests
 
 __all__ = ["nothing_is_left_behind"]
 
@@ -69,6 +71,14 @@ def x(seed=0, rows=1):
 
 
 # What is kept
+
+
+@given(one=nests(CLOSE), other=nests(CLOSE))
+@examples(200)
+def test_keys_are_equal_for_equal_structures_only(one: Any, other: Any) -> None:
+    keys = [recording.Structure(None).write(0, value) for value in (one, copy.deepcopy(one), other)]
+    assert keys[0] == keys[1]
+    assert (keys[0] == keys[2]) == (described(one) == described(other))
 
 
 @pytest.mark.parametrize("options", SCOPES[:3])
@@ -547,6 +557,19 @@ def test_arguments_whose_changes_cannot_be_noticed(thing):
     not_kept(block, (x(), thing), because="whose changes cannot be noticed")
 
 
+def test_arguments_that_are_nested_too_deep():
+    def linked(count):
+        node = None
+        for _ in range(count):
+            made = Node(1)
+            made.next, node = node, made
+        return node
+
+    block = traced(lambda block, x, node: block.net(x))
+    assert scope(block, [(x(), linked(1000))] * 2).known == 1
+    not_kept(block, (x(), linked(5000)), because="nested too deep")
+
+
 def test_a_generator_of_random_numbers_in_the_block():
     block = traced(lambda block, x: block.net(x) * (block.rng.rand() > -1))
     block.rng = np.random.RandomState(0)
@@ -723,6 +746,45 @@ def test_debug_tells_what_depends_on_something_else():
 
 
 # Beside other parts
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_forward_that_waits_while_others_run(first):
+    """Some samples wait, in the middle, until all others have been recorded and computed."""
+    greenlet = pytest.importorskip("greenlet")
+
+    def wait(block, x, waits):
+        h = block.net(x)
+        if waits:
+            if not first:
+                greenlet.getcurrent().parent.switch()
+            if float(block.inner(h, 1).asnumpy().sum()) > 100:
+                return h
+        return block.inner(h, 2)
+
+    block = traced(wait, inner=traced(chain))
+    samples = [(x(i), i % 3 == 0) for i in range(6)]
+    wanted = [wait_at_once(block, *sample) for sample in samples]
+    for _ in range(3):
+        results = {}
+        with gdb.batching(**FIXED) as batch:
+            runs = [
+                greenlet.greenlet(lambda i=i, s=s: results.update({i: block(*s)}))
+                for i, s in enumerate(samples)
+            ]
+            for run in runs:
+                run.switch()
+            batch.flush()
+            for run in runs:
+                if not run.dead:
+                    run.switch()
+        for i, sample in enumerate(wanted):
+            np.testing.assert_allclose(results[i].asnumpy(), sample.asnumpy(), 1e-5)
+    assert batch.report.traced.known >= 4
+
+
+def wait_at_once(block, x, waits):
+    return chain(block.inner, block.net(x), 2)
 
 
 def test_parts_of_a_minibatch_begin_with_a_sample():

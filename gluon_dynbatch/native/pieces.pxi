@@ -36,7 +36,7 @@ cdef enum:
     #: What an array is on this tape: real, recorded, or lazy once.
     REAL, RECORDED, COMPUTED
     #: Values within each other at most, as C has one stack.
-    DEEPEST = 5000
+    DEEPEST = 1500
 
 
 @cython.final
