@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.parameter import DeferredInitializationError
+from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
 from .record import structure
+from .record.pieces import Pieces
 from .record.recorder import FLATTENER, bad_argument, context_error
 from .record.state import STATE
 from .record.types import TYPES
@@ -38,8 +41,8 @@ def batching(
     Inside, two kinds of calls are recorded: of hybridized blocks, each as one call; and of
     ``mx.nd`` operators, each by itself, if one of their arrays is a result of a recorded call or
     was made by ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  A block that is not hybridized
-    is no call of its own but the operators in it.  Everything else runs at once, as without a
-    scope.
+    is no call of its own but the operators in it, unless it is Gluon's own and called with such an
+    array.  Everything else runs at once, as without a scope.
 
     Results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
     value is asked for, everything recorded is grouped and run.  Values and gradients are those of
@@ -147,8 +150,12 @@ class DynamicHybridBlock(HybridBlock):
     """
 
     _scope_defaults: Optional[Dict[str, Any]] = None
+    #: What is known of calls of `forward`, with ``trace_once=True``.
+    _pieces: Optional[Pieces] = None
 
-    def hybridize(self, active: bool = True, *flags: Any, **options: Any) -> None:
+    def hybridize(
+        self, active: bool = True, *flags: Any, trace_once: bool = False, **options: Any
+    ) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
 
         Parameters
@@ -157,6 +164,10 @@ class DynamicHybridBlock(HybridBlock):
             On or off.
         analysis_budget, granularity, policy : optional
             Defaults for scopes that are opened without them; see :func:`batching`.
+        trace_once : bool, optional
+            Whether, in a scope, ``forward`` of dynamic blocks runs once per structure of its
+            arguments, as ``hybrid_forward`` does; from then on its calls are recorded without it.
+            It has to depend on its arguments and on attributes of blocks alone.
         *flags, **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
         """
@@ -168,6 +179,7 @@ class DynamicHybridBlock(HybridBlock):
         self._scope_defaults = scope_defaults(own) or None
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
+        self.apply(functools.partial(_trace_once, bool(trace_once and active)))
 
     def __call__(self, *args: Any) -> Any:
         """Run or record the block for one sample."""
@@ -180,6 +192,8 @@ class DynamicHybridBlock(HybridBlock):
             return super().__call__(*args)
         if type(self).forward in CELL_FORWARDS:
             return recorder.call_block(self, args)
+        if self._pieces is not None:
+            return self._pieces.call(recorder, self, args)
         return self.forward(*args)
 
     def forward(self, *args: Any) -> Any:
@@ -252,9 +266,14 @@ class DynamicHybridBlock(HybridBlock):
             ) from error
 
 
+def _trace_once(wanted: bool, block: Block) -> None:
+    if isinstance(block, DynamicHybridBlock) and (wanted or block._pieces is not None):
+        block._pieces = Pieces() if wanted else None
+
+
 #: Blocks with one of these methods are cells.
-CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward)
-PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward]
+CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
+PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward, RecurrentCell.forward]
 
 
 class CachedGraph:

@@ -44,21 +44,32 @@ class PlanCache:
             Bytes of what was made; 0 if it is not to be kept.  What is larger than the capacity is
             not kept either.
         """
-        with self._lock:
-            if fingerprint in self._held:
-                self._held.move_to_end(fingerprint)
-                return self._held[fingerprint][0], True
+        known = self.find(fingerprint)
+        if known is not None:
+            return known, True
         made = make()
-        size = weigh(made)
-        if not 0 < size <= self._capacity:
-            return made, False
+        self.keep(fingerprint, made, weigh(made))
+        return made, False
+
+    def find(self, fingerprint: Hashable) -> Any:
+        """Return what belongs to `fingerprint`; None if nothing does."""
         with self._lock:
-            if fingerprint not in self._held:  # another thread may have been faster
-                self._held[fingerprint] = made, size
-                self.bytes += size
+            known = self._held.get(fingerprint)
+            if known is None:
+                return None
+            self._held.move_to_end(fingerprint)
+            return known[0]
+
+    def keep(self, fingerprint: Hashable, made: Any, size: int) -> None:
+        """Keep what was made for `fingerprint`, unless it has no size, or a larger one than all."""
+        if not 0 < size <= self._capacity:
+            return
+        with self._lock:
+            # Another thread may have been faster; or what is kept is out of date.
+            self.bytes += size - self._held.pop(fingerprint, (None, 0))[1]
+            self._held[fingerprint] = made, size
             while self.bytes > self._capacity:
                 self.bytes -= self._held.popitem(last=False)[1][1]
-        return made, False
 
     def clear(self) -> None:
         """Forget everything."""

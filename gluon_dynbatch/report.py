@@ -19,6 +19,46 @@ class Alone(NamedTuple):
     where: Where
 
 
+class Traced:
+    """What came of blocks that are traced once per structure."""
+
+    def __init__(self) -> None:
+        #: Calls whose piece of the tape was known, and those that ran ``forward``.
+        self.known = self.new = 0
+        #: Milliseconds of the latter, those within each other counted each.
+        self.new_ms = 0.0
+        #: Calls of which no piece was kept, by block and reason.
+        self.refused: Dict[Tuple[str, str], Alone] = {}
+
+    def note_traced(self, milliseconds: float) -> None:
+        """Count a call that ran."""
+        self.new += 1
+        self.new_ms += milliseconds
+
+    def refuse(self, name: str, reason: str, where: Where) -> None:
+        """Count a call of which no piece is kept."""
+        known = self.refused.get((name, reason), Alone(name, reason, 0, where))
+        self.refused[name, reason] = known._replace(calls=known.calls + 1)
+
+    def as_json(self) -> Dict[str, Any]:
+        """Return all of it for JSON."""
+        refused = [{**one._asdict(), "where": str(one.where)} for one in self.refused.values()]
+        return {**vars(self), "refused": refused}
+
+    @property
+    def lines(self) -> List[str]:
+        """What to print."""
+        lines = []
+        if self.known or self.new:
+            lines.append(
+                f"traced once {self.known} calls known, {self.new} run in {self.new_ms:.1f} ms"
+            )
+        for one in self.refused.values():
+            lines.append(f"not kept    {one.calls} x {one.name}: {one.reason}")
+            lines.append(f"            {one.where}")
+        return lines
+
+
 class FlushReport(NamedTuple):
     """What happened in one flush.  Times are in milliseconds."""
 
@@ -105,6 +145,8 @@ class Report:
         self.waiting_ms = 0.0
         #: Calls of operators that can only run at once, by name.
         self.immediate: Dict[str, Alone] = {}
+        #: Calls of blocks that are hybridized with ``trace_once=True``.
+        self.traced = Traced()
         #: Calls of blocks that were not recorded but run at once, as "auto" had found that better.
         self.at_once = 0
         #: What "auto" knows of minibatches like this one.
@@ -165,6 +207,7 @@ class Report:
         content = {
             "flushes": flushes,
             "immediate": immediate,
+            "traced": self.traced.as_json(),
             "forced": forced,
             "waiting_ms": self.waiting_ms,
             "at_once": self.at_once,
@@ -186,6 +229,7 @@ class Report:
                 f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; "
                 "the last 8:",
             )
+        lines += self.traced.lines
         for one in self.alone:
             lines.append(
                 f"ran alone   {one.calls} x {one.name}: {one.reason}\n            {one.where}"

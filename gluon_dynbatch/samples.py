@@ -9,6 +9,7 @@ from typing import Any, Callable, Collection, List, Optional, Tuple
 from mxnet.gluon import Block, HybridBlock
 
 from .errors import ArgumentError, user_message
+from .record.hooks import REPLACES
 from .record.where import user_line
 
 #: What returns something that is yet to be run, and what it is called.
@@ -73,7 +74,8 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
 def _called(fn: Any) -> Tuple[Any, Collection[str]]:
     """Return what takes the arguments of a call, and names of those that MXNet gives to it."""
     if isinstance(fn, Block):
-        if type(fn).__call__ not in PASSING:
+        call = type(fn).__call__
+        if getattr(call, REPLACES, call) not in PASSING:
             return fn.__call__, ()
         if type(fn).forward not in PASSING:
             return fn.forward, ()

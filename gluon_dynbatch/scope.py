@@ -184,6 +184,7 @@ class Batch:
         recorder = Recorder(RUNTIME.library, self)
         recorder.forced = self.report.forced
         recorder.immediate = self.report.immediate
+        recorder.pieces = self.report.traced
         recorder.strict = self._options.strict
         recorder.watch = Watch() if self._options.debug else None
         self._site = self._call_site(frame)

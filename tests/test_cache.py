@@ -50,7 +50,7 @@ def test_two_threads_that_make_the_same_count_once(cache):
         return "again"
 
     assert cache.get("a", make, lambda made: 30) == ("again", False)
-    assert cache.bytes == 30 and put(cache, "a") == ("made for a", True)
+    assert cache.bytes == 30 and put(cache, "a") == ("again", True)
 
 
 def test_clear(cache):

@@ -5,7 +5,7 @@
 cimport cython
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
@@ -30,32 +30,28 @@ cdef struct Keyed:
     int64_t unit
 
 
-cdef void merge_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
+cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
     """Sort by key, equal keys as they come; `spare` has the same length."""
-    cdef int64_t i, k = 0, half = count // 2, right = half
-    cdef Keyed item
-    if count < 12:
-        for i in range(1, count):
-            item, k = items[i], i
-            while k > 0 and items[k - 1].key > item.key:
-                items[k] = items[k - 1]
-                k -= 1
-            items[k] = item
-        return
-    merge_sort(items, spare, half)
-    merge_sort(items + half, spare, count - half)
-    if items[half - 1].key <= items[half].key:
-        return
-    memcpy(spare, items, half * sizeof(Keyed))
-    for i in range(count):
-        if k == half:
-            return
-        if right == count or spare[k].key <= items[right].key:
-            items[i] = spare[k]
-            k += 1
-        else:
-            items[i] = items[right]
-            right += 1
+    cdef int64_t ends[256]
+    cdef int64_t i, varying = 0, end
+    cdef int shift, digit
+    for i in range(1, count):
+        varying |= items[i].key ^ items[0].key
+    for shift in range(0, 64, 8):
+        if not varying >> shift & 255:
+            continue
+        memset(ends, 0, sizeof(ends))
+        for i in range(count):
+            ends[items[i].key >> shift & 255] += 1
+        end = 0
+        for digit in range(256):
+            end += ends[digit]
+            ends[digit] = end - ends[digit]
+        for i in range(count):
+            digit = items[i].key >> shift & 255
+            spare[ends[digit]] = items[i]
+            ends[digit] += 1
+        memcpy(items, spare, count * sizeof(Keyed))
 
 
 @cython.final
@@ -122,8 +118,8 @@ cdef class Ordering:
         for i in range(count):
             unit = members[i]
             rank = (self.most_extra - self.extra(unit)) * (self.unread + 1) + self.place[unit]
-            items[i].key, items[i].unit = rank * self.units + self.position[self.leader[unit]], unit
-        merge_sort(items, items + count, count)
+            items[i].key, items[i].unit = rank << 32 | self.position[self.leader[unit]], unit
+        radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
             self.position[members[i]] = i

@@ -412,11 +412,26 @@ def call(Tape tape not None, dict entries not None, token, mode, tuple args not 
 
 
 cdef object results(Tape tape, Py_ssize_t first, tuple types, object rebuild):
-    """Hand out lazy arrays: one alone if `rebuild` is None, else what it makes of them."""
+    """Hand out lazy arrays in their structure."""
     if rebuild is None:
         return make_lazy(tape, first, 0, types[0])
-    arrays = [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))]
-    return tuple(arrays) if rebuild is tuple else rebuild(arrays)
+    return put_together(rebuild, [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))])
+
+
+def rebuild(how, list arrays not None):
+    """Put results into their structure: see `structure.rebuilder`."""
+    return put_together(how, arrays)
+
+
+cdef object put_together(object how, list arrays):
+    kind = type(how)
+    if kind is int:
+        return arrays[how]
+    if kind is tuple:
+        return tuple([put_together(part, arrays) for part in <tuple>how])
+    if kind is list:
+        return [put_together(part, arrays) for part in <list>how]
+    return arrays[0] if how is None else how(arrays)
 
 
 # ------------------------------------------------------------------------- kept in arenas
@@ -485,3 +500,6 @@ def places(arrays, tuple numbers not None, size_t get_data):
             addresses.data.as_ulonglongs[i] = <size_t>data
             handles.data.as_ulonglongs[i] = <size_t>handle
     return addresses, handles
+
+
+include "pieces.pxi"

@@ -1,10 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 # cython: cdivision=True, binding=False, auto_pickle=False
-"""How operands are read: in place, or by copying and adding up pieces of arenas."""
+"""Who reads what, and how operands are read: in place, or by copying and adding up pieces of arenas.
+
+Launches have their members from `first` on, and their ports from `port0` on; other arrays are as in
+`Graph`.
+"""
 
 cimport cython
 from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 
 cdef array LONG = array("q")
 
@@ -16,6 +20,59 @@ cdef enum:
     #: Numbers per piece: what it does, first element in the operand, arena, first element there,
     #: and how many elements.
     FIELDS = 5
+
+
+def reads(
+    const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
+    const int64_t[::1] row_size, const int64_t[::1] units, const int64_t[::1] row,
+    const int64_t[::1] rows, const int64_t[::1] input0, const int64_t[::1] term0,
+    int64_t[::1] operand, int64_t[::1] at, int64_t[::1] target, int64_t[::1] length,
+):
+    """Fill in, for each term that launches read, who reads it, where to and how much; count them.
+
+    What all members share is listed for the first only.
+    """
+    cdef int64_t launch, port, member, unit, item, term, count = 0
+    for launch in range(first.shape[0] - 1):
+        for port in range(port0[launch], port0[launch + 1]):
+            for member in range(first[launch], first[launch + 1]):
+                unit = units[member]
+                item = input0[unit] + port - port0[launch]
+                for term in range(term0[item], term0[item + 1]):
+                    operand[count], at[count] = port, term
+                    target[count] = row[member] * row_size[port]
+                    length[count] = (1 if shared[port] else rows[unit]) * row_size[port]
+                    count += 1
+                if shared[port]:
+                    break
+    return count
+
+
+def places(
+    const int64_t[::1] at, const int64_t[::1] term, const int64_t[::1] term_offset,
+    const int64_t[::1] arena_of, const int64_t[::1] element_of,
+    int64_t[::1] arena, int64_t[::1] element,
+):
+    """Fill in where the terms that are read lie."""
+    cdef int64_t i, place
+    for i in range(at.shape[0]):
+        place = term[at[i]]
+        place += arena_of.shape[0] if place < 0 else 0
+        arena[i], element[i] = arena_of[place], element_of[place] + term_offset[at[i]]
+
+
+def slots(
+    const int64_t[::1] first, const int64_t[::1] units, const int64_t[::1] row,
+    const int64_t[::1] slot0, const int64_t[:, ::1] outputs,
+    int64_t[::1] arena, int64_t[::1] element,
+):
+    """Fill in where results lie; `outputs` are launches, numbers, arenas, elements, row sizes."""
+    cdef int64_t i, member, slot
+    for i in range(outputs.shape[0]):
+        for member in range(first[outputs[i, 0]], first[outputs[i, 0] + 1]):
+            slot = slot0[units[member]] + outputs[i, 1]
+            arena[slot] = outputs[i, 2]
+            element[slot] = outputs[i, 3] + row[member] * outputs[i, 4]
 
 
 cdef int64_t gcd(int64_t a, int64_t b) noexcept:
@@ -93,6 +150,39 @@ cdef object in_place(Reads reads, const int64_t *numbers, int64_t count, int64_t
     return (arena, start) if done == size else None
 
 
+cdef bint list_in_order(
+    Pieces pieces, Reads reads, const int64_t *numbers, int64_t count, int64_t size
+) except -1:
+    """List the pieces of a target whose elements are read from first to last; False if not."""
+    cdef int64_t i, read, end, done = 0, first = pieces.count()
+    for i in range(count):
+        end = reads.target[numbers[i]] + reads.length[numbers[i]]
+        if reads.target[numbers[i]] == done:
+            done = end
+        elif end > done:
+            return False
+    if done != size:
+        return False
+    done = 0
+    for i in range(count):
+        read = numbers[i]
+        if reads.target[read] == done:
+            done += reads.length[read]
+            pieces.add(
+                first, DO_COPY, reads.target[read], reads.arena[read], reads.element[read],
+                reads.length[read])
+    done = 0
+    for i in range(count):
+        read = numbers[i]
+        if reads.target[read] == done:
+            done += reads.length[read]
+        else:
+            pieces.add(
+                first, DO_ADD, reads.target[read], reads.arena[read], reads.element[read],
+                reads.length[read])
+    return True
+
+
 cdef int list_pieces(
     Pieces pieces, Reads reads, const int64_t *numbers, int64_t count, int64_t size
 ) except -1:
@@ -132,7 +222,7 @@ def resolve(
     object slice, object rows_type, const int64_t[::1] rows, const int64_t[::1] row_sizes,
     operand, target, length, arena, element,
 ):
-    """Name how operands of so many rows of some size are read, None for those without reads.
+    """Name how operands of so many rows of some size are read, None for those without reads or rows.
 
     Each read has its `operand`, its first element there (`target`), its `length` in elements, and
     the `arena` and the `element` where that lies.  Returns operands of the two types, and the
@@ -146,6 +236,10 @@ def resolve(
     operands = []
     for k in range(rows.shape[0]):
         size = rows[k] * row_sizes[k]
+        if rows[k] < 0:
+            operands.append(None)
+            low = ends[k]
+            continue
         for i in range(low, ends[k]):
             if reads.target[numbers[i]] < 0:
                 raise ValueError("a read leaves its target")
@@ -159,7 +253,8 @@ def resolve(
             operands.append(slice(*place, rows[k], row_sizes[k]))
         else:
             first = pieces.count()
-            list_pieces(pieces, reads, &numbers[low], ends[k] - low, size)
+            if not list_in_order(pieces, reads, &numbers[low], ends[k] - low, size):
+                list_pieces(pieces, reads, &numbers[low], ends[k] - low, size)
             operands.append(rows_type(first, pieces.count() - first, rows[k], row_sizes[k]))
         low = ends[k]
     return operands, pieces.found

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
-from ..schedule.dependencies import Array, ragged_range
+from ..native import resolving
+from ..schedule.dependencies import Array
 from .order import Members, order_members
 from .plan import (
     Arena,
@@ -95,10 +96,11 @@ class _Planner:
         outputs, slot_arena, slot_element = self._place_slots()
         arena_of = np.concatenate([slot_arena, external_arena[::-1]])
         element_of = np.concatenate([slot_element, external_element[::-1]])
+        arena, element = np.empty_like(at), np.empty_like(at)
+        graph = self._graph
         # Externals are numbered from -1 downwards: from the end of the tables.
-        term = self._graph.term[at]
-        element = element_of[term] + self._graph.term_offset[at]
-        reads = Reads(operand, at, target, length, arena_of[term], element)
+        resolving.places(at, graph.term, graph.term_offset, arena_of, element_of, arena, element)
+        reads = Reads(operand, at, target, length, arena, element)
         operands, pieces = self._operands(reads)
         return Plan(
             self._graph,
@@ -115,20 +117,13 @@ class _Planner:
     def _pieces(self) -> Tuple[Array, Array, Array, Array]:
         """Return per read of a term: the operand, the term, where it belongs and its length."""
         graph, members, ports = self._graph, self._members, self._ports
-        # All members share what a shared operand reads, so it is listed for the first only.
-        counts = np.where(ports.shared, 1, members.widths[ports.launch])
-        operand = np.repeat(np.arange(len(counts)), counts)
-        member = np.repeat(members.first[ports.launch], counts) + ragged_range(counts)
-        port = np.arange(len(counts)) - ports.first[ports.launch]
-        unit = members.units[member]
-        inputs = graph.input0[unit] + port[operand]
-        at, terms = graph.term0[inputs], graph.term0[inputs + 1] - graph.term0[inputs]
-        if (terms != 1).any():
-            at = np.repeat(at, terms) + ragged_range(terms)
-            operand, member, unit = (np.repeat(x, terms) for x in (operand, member, unit))
-        size = ports.row_size[operand]
-        rows = np.where(ports.shared[operand], 1, graph.dependencies.rows[unit])
-        target, length = members.row[member] * size, rows * size
+        found = np.empty((4, len(graph.term)), dtype=np.int64)
+        count = resolving.reads(
+            *(members.first, ports.first, ports.shared.view(np.uint8), ports.row_size),
+            *(members.units, members.row, graph.dependencies.rows, graph.input0, graph.term0),
+            *found,
+        )
+        operand, at, target, length = found[:, :count]
         for number in [n for n, port in enumerate(ports.ports) if port.concat]:
             low, high = np.searchsorted(operand, [number, number + 1])
             k = ports.launch[number]
@@ -189,25 +184,25 @@ class _Planner:
         """Return the regions of every launch's results, and per slot its arena and element."""
         members, slots = self._members, len(self._graph.slot_unit)
         arena, element = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-        placed = []
-        for k, segment in enumerate(members.segments):
-            low, high = members.first[k], members.first[k + 1]
-            slot0 = self._graph.slot0[members.units[low:high]]
-            rows = int(members.rows[k])
+        placed, outputs = [], []
+        for k, (segment, rows) in enumerate(zip(members.segments, members.rows.tolist())):
             regions = []
             for out, port in enumerate(segment.outputs):
                 kind = Arena(port.row_size, port.dtype, segment.context)
                 region = self._layout.reserve(kind, rows)
-                arena[slot0 + out] = region.arena
-                element[slot0 + out] = (region.start + members.row[low:high]) * port.row_size
+                place = region.arena, region.start * port.row_size, port.row_size
+                outputs.append((k, out, *place))
                 regions.append(region)
             placed.append(tuple(regions))
+        numbers = np.array(outputs, dtype=np.int64).reshape((-1, 5))
+        slot0 = self._graph.slot0
+        resolving.slots(members.first, members.units, members.row, slot0, numbers, arena, element)
         return placed, arena, element
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
-        ports, own = self._ports, ~self._ports.shared[reads.operand]
-        rows = self._members.rows[ports.launch]
-        found, pieces = resolve(rows, ports.row_size, Reads(*(column[own] for column in reads)))
+        ports = self._ports
+        rows = np.where(ports.shared, -1, self._members.rows[ports.launch])
+        found, pieces = resolve(rows, ports.row_size, reads)
         at = np.searchsorted(reads.operand, np.flatnonzero(ports.shared))
         for read in at.tolist():
             number, term = int(reads.operand[read]), int(self._graph.term[reads.term[read]])

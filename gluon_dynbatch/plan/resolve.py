@@ -37,14 +37,14 @@ def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[
     Parameters
     ----------
     rows, row_sizes : numpy.ndarray of int64, shape (operands,)
-        Rows of each operand and elements of each row.
+        Rows of each operand, -1 if it is none of these, and elements of each row.
     reads : Reads
         What to read.  Several reads of one element are added up, in their order.
 
     Returns
     -------
     list of Operand
-        None for operands without reads.
+        None for operands without reads or rows.
     numpy.ndarray of int64, shape (pieces, 5)
         All pieces.
     """

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB, check_call, mx_uint, py_str
-from mxnet.gluon import HybridBlock, Parameter
+from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
 
 from .. import rules
 from ..modes import RECORDING, TRAINING
 from . import hazards
-from .hooks import Hooks, Lifetime, Replaced, replaced_pair
+from .hooks import REPLACES, Hooks, Lifetime, Replaced, replaced_pair
 from .lazy import LazyNDArray
 from .state import STATE
 
@@ -100,14 +100,17 @@ def _invoke_hook(original: Any) -> Any:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         info = _info(handle)
         if info.mutates:
+            recorder.refuse("it writes to an array")
             hazards.before_write(recorder, arrays)
         if out is not None:
+            recorder.refuse("it writes to an array")
             hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
         if arrays:
             wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
         else:
             wanted = info.creates
         if not wanted or out is not None or is_np_op:
+            recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         callee = Operator(info, tuple(keys), tuple(map(str, values)))
         if not arrays:
@@ -130,14 +133,55 @@ def _info(handle: int) -> OperatorInfo:
     return info
 
 
-def _forward_hook(original: Any) -> Any:
-    def forward(block: HybridBlock, x: Any, *args: Any) -> Any:
-        recorder = STATE.recorder
-        if recorder is None or not block._active or not isinstance(x, NDArray):
-            return original(block, x, *args)
-        return recorder.call_block(block, (x, *args))
+#: By class of a block: whether its ``forward`` only passes arguments on to ``hybrid_forward``, and
+#: whether that is MXNet's own, and nothing but operators.
+_CLASSES: Dict[type, Tuple[bool, bool]] = {}
+_FORWARDS = (HybridBlock.forward, rnn.RecurrentCell.forward)
+#: Their ``hybrid_forward`` is the user's, or keeps something from call to call.
+_NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 
-    return forward
+
+def _class_of(kind: type) -> Tuple[bool, bool]:
+    forward = getattr(kind, "forward", None)
+    passes = issubclass(kind, HybridBlock) and getattr(forward, REPLACES, forward) in _FORWARDS
+    calls = [base for base in kind.__mro__ if "__call__" in vars(base)]
+    stock = kind.__module__.startswith("mxnet.gluon.") and calls == [Block]
+    _CLASSES[kind] = passes, passes and stock and not issubclass(kind, _NOT_PLAIN)
+    return _CLASSES[kind]
+
+
+def is_stock(block: Block) -> bool:
+    """Whether a block and all in it are MXNet's own, and nobody has to see their calls."""
+    inner = block._children.values()
+    hooked = block._forward_hooks or block._forward_pre_hooks
+    kind = type(block)
+    return not hooked and (_CLASSES.get(kind) or _class_of(kind))[1] and all(map(is_stock, inner))
+
+
+def _any_lazy(args: Any) -> bool:
+    for arg in args:
+        kind = type(arg)
+        if kind is LazyNDArray or kind in (list, tuple) and _any_lazy(arg):
+            return True
+    return False
+
+
+def _call_hook(original: Any) -> Any:
+    def call(block: Block, *args: Any) -> Any:
+        recorder = STATE.recorder
+        if recorder is not None:
+            kind = type(block)
+            passes, stock = _CLASSES.get(kind) or _class_of(kind)
+            if passes and block._active:
+                if not (block._forward_hooks or block._forward_pre_hooks):
+                    return recorder.call_block(block, args)
+            elif stock and _any_lazy(args) and is_stock(block):
+                results = recorder.call_plain(block, args)
+                if results is not NotImplemented:
+                    return results
+        return original(block, *args)
+
+    return call
 
 
 def _cached_op_hook(original: Any) -> Any:
@@ -155,6 +199,7 @@ def _cached_op_hook(original: Any) -> Any:
 def _change_hook(before: Any, original: Any) -> Any:
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
+            STATE.recorder.refuse("it writes to an array, or makes one of given values")
             before(STATE.recorder, *args)
         return original(*args)
 
@@ -164,6 +209,7 @@ def _change_hook(before: Any, original: Any) -> Any:
 def _attribute_hook(original: Any) -> Any:
     def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
         if STATE.recorder is not None:
+            STATE.recorder.refuse("it changes a parameter")
             hazards.before_change(STATE.recorder, parameter)
         original(parameter, name, value)
 
@@ -172,7 +218,11 @@ def _attribute_hook(original: Any) -> Any:
 
 def _index_hook(original: Any) -> Any:
     def read(array: NDArray, key: Any) -> NDArray:
-        return original(array, key.real() if type(key) is LazyNDArray else key)
+        key = key.real() if type(key) is LazyNDArray else key
+        view, recorder = original(array, key), STATE.recorder
+        if recorder is not None and recorder.tracing is not None:
+            recorder.tracing.note_view(view, array, key)
+        return view
 
     return read
 
@@ -189,6 +239,7 @@ def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
+        STATE.recorder.refuse("it asks for a value")
         batch: Any = STATE.batch
         started = time.perf_counter()
         try:
@@ -250,11 +301,12 @@ TABLE: Tuple[Replaced, ...] = (
         _invoke_hook,
     ),
     Replaced(
-        HybridBlock,
-        "forward",
+        Block,
+        "__call__",
         Lifetime.RECORDING,
-        "it looks at all arguments through the C library, which takes longer than recording",
-        _forward_hook,
+        "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
+        "or not, if an array is lazy",
+        _call_hook,
     ),
     Replaced(
         NDArray,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -16,6 +16,7 @@ from .. import rules
 from ..errors import (
     ArgumentError,
     ContextError,
+    DynBatchError,
     NotMergedError,
     RunAsPythonError,
     ScopeError,
@@ -86,6 +87,16 @@ class Recorder:
         self.watch: Any = None
         #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
         self.hold = 0
+        #: The run of a block's `forward` that is being traced, and what came of such runs.
+        self.tracing: Any = None
+        self.pieces: Any = None
+        #: Blocks that are not hybridized, and could not be.
+        self._untraced: Set[Any] = set()
+        #: States of Python's generators of random numbers when they were last asked for; False if
+        #: they are used between runs that are traced.
+        self.random: Any = None
+        #: The block whose call began the tape, by id.
+        self._first = 0
 
     def close(self, reason: str) -> None:
         """Let go of scope and tape, so that none of the three waits for the collector.
@@ -110,6 +121,7 @@ class Recorder:
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
         tape = lazy._tape
+        self.refuse("it asks for a value")
         if lazy.constant and tape.externals:
             # A copy: whoever asks may write into it.
             lazy.become(tape.externals[list(tape.external_values).index(lazy._value)].copy())
@@ -149,6 +161,7 @@ class Recorder:
             self._scope.flush()
 
     def _count_forced(self) -> None:
+        self.refuse("what is pending has to run")
         where = user_line()
         self.forced[where] = self.forced.get(where, 0) + 1
 
@@ -174,6 +187,8 @@ class Recorder:
         value = tape.constants.get(token)
         if value is None:
             value = tape.constants[token] = tape.external(create())
+        if self.tracing is not None:
+            self.tracing.note_constant(token, create)
         return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -192,8 +207,7 @@ class Recorder:
             tape.started = time.perf_counter()
         results = recording.call(tape, self._entries, callee.token, self.mode, args)
         if results is not NotImplemented:
-            if self.watch is not None:
-                self.watch.note(tape)
+            self._note(tape)
             return results
         if any(isinstance(arg, mx.sym.Symbol) for arg in args):
             # Gluon infers something of a block around this one.
@@ -203,6 +217,17 @@ class Recorder:
         except RunAsPythonError:
             callee.enters[self.mode] = True
             return self._enter(block, args)
+
+    def call_plain(self, block: Any, args: Tuple[Any, ...]) -> Any:
+        """Record a call of a block that is not hybridized; NotImplemented if it is to run."""
+        if block in self._untraced:
+            return NotImplemented
+        try:
+            return self.call_block(block, args)
+        except DynBatchError:
+            # What cannot be traced may run all the same; what is wrong says so then.
+            self._untraced.add(block)
+            return NotImplemented
 
     def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
@@ -227,6 +252,29 @@ class Recorder:
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
 
+    def _note(self, tape: Tape) -> None:
+        """Let the watch look at the last call, if there is one; what it reads nobody asks for."""
+        if self.watch is not None:
+            tracing, self.tracing = self.tracing, None
+            try:
+                self.watch.note(tape)
+            finally:
+                self.tracing = tracing
+
+    def begin(self, block: Any) -> None:
+        """Run what is recorded if a sample begins, of which `block` is called as of the first."""
+        tape = self.tape
+        if not tape.node_entry:
+            self._first = id(block)
+            tape.started = tape.started or time.perf_counter()
+        elif self.hold and len(tape.node_entry) >= self.hold and self._first == id(block):
+            self._scope.flush()
+
+    def refuse(self, reason: str) -> None:
+        """Take note of what stands against a piece of the tape that is being traced."""
+        if self.tracing is not None:
+            self.tracing.refuse(reason)
+
     def _run_part(self, callee: Any) -> None:
         """Run what is recorded if this call is like the very first: a sample seems to begin."""
         tape = self.tape
@@ -236,7 +284,7 @@ class Recorder:
     def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a callee with any structure of arguments."""
         results, entry = self._record(callee, args)
-        return results[0] if entry.rebuild is None else entry.rebuild(results)
+        return recording.rebuild(entry.rebuild, results)
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
@@ -257,6 +305,7 @@ class Recorder:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
         what = "operator" if callee.token[0] == "op" else "block"
         reason = f"Calls of {what} {callee.name} run at once: {why}."
+        self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()
         if self.strict:
             raise NotMergedError(
@@ -293,8 +342,7 @@ class Recorder:
                 # Tracing has read a value, which computed everything so far.
                 return self._record(callee, args)
         results = tape.append(entry, sources, offsets, where)
-        if self.watch is not None:
-            self.watch.note(tape)
+        self._note(tape)
         return results, entry
 
     def _scan(

@@ -16,7 +16,6 @@ from typing import (
     Iterator,
     List,
     NamedTuple,
-    Optional,
     Sequence,
     Tuple,
 )
@@ -150,23 +149,38 @@ def _rebuild(spec: Spec, rest: Any) -> Any:
     return next(rest)
 
 
-def rebuilder(spec: Spec) -> Optional[Callable[[List[Any]], Any]]:
-    """Return a function of a list of arrays that does what ``unflatten(spec, ...)`` does.
+def rebuilder(spec: Spec) -> Any:
+    """Return what `recording.rebuild` needs to put arrays together as ``unflatten`` does.
 
-    None stands for the function that returns the only array.
+    None stands for the only array; lists and tuples of numbers for those of arrays; all else is a
+    function of the list.
     """
     if spec == LEAF:
         return None
-    if isinstance(spec, _List) and all(item == LEAF for item in spec.items):
-        return lambda leaves: leaves
-    if isinstance(spec, _Tuple) and all(item == LEAF for item in spec.items):
-        return spec.make
+    plain = _plain(spec, itertools.count(), DEEPEST)
+    if plain is not None:
+        return plain
     names: Dict[str, Any] = {}
     text = _display(spec, names, itertools.count())
     # Python's parser takes some hundred brackets within one another, at most.
-    if max(itertools.accumulate(map(_step, text))) > 50:
+    if max(itertools.accumulate(map(_step, text))) > DEEPEST:
         return lambda leaves: unflatten(spec, leaves)
-    return eval(f"lambda a: {text}", names)  # type: ignore[no-any-return]
+    return eval(f"lambda a: {text}", names)
+
+
+#: Structures within each other, beyond which `unflatten` does it.
+DEEPEST = 50
+
+
+def _plain(spec: Spec, leaves: Iterator[int], deepest: int) -> Any:
+    """Return lists and tuples of the numbers of arrays; None if there is anything else."""
+    if spec == LEAF:
+        return next(leaves)
+    if not deepest or not isinstance(spec, (_List, _Tuple)):
+        return None
+    make: Any = list if isinstance(spec, _List) else spec.make
+    items = [_plain(item, leaves, deepest - 1) for item in spec.items]
+    return None if None in items or make not in (list, tuple) else make(items)
 
 
 def _step(character: str) -> int:
