@@ -399,6 +399,11 @@ class Batch:
         elif self._state is not ScopeState.CLOSED:
             self.at_work(lambda: self._compute(waiting=waiting))
 
+    def connect(self) -> None:
+        """Make what has been computed a part of MXNet's tape."""
+        if self._chain.open:
+            self.at_work(self._chain.connect)
+
     def flush(self) -> None:
         """Compute everything recorded so far.
 

@@ -118,7 +118,7 @@ def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
 def test_profiler_changes_when_no_backward_pass_runs(change, tmp_path, monkeypatch):
     """Python tells of each: the backward pass is held until the main thread waits for it."""
     done: List[str] = []
-    backward, entered = GradientTape.backward, threading.Event()
+    backward, entered = GradientTape.pull, threading.Event()
 
     def slow(*args: Any) -> Any:
         entered.set()
@@ -127,7 +127,7 @@ def test_profiler_changes_when_no_backward_pass_runs(change, tmp_path, monkeypat
         done.append("backward")
         return made
 
-    monkeypatch.setattr(GradientTape, "backward", slow)
+    monkeypatch.setattr(GradientTape, "pull", slow)
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
         loss = block("slow_")(INPUTS[0])
     loss.backward()

@@ -100,6 +100,7 @@ def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
 
 def before_change(recorder: Any, parameter: Parameter) -> None:
     """Compute what is pending if it reads `parameter`, of which anything is about to change."""
+    recorder.connect()
     if any(parameter is read for read in _parameters(recorder.tape)):
         recorder.run_pending()
 
@@ -107,6 +108,7 @@ def before_change(recorder: Any, parameter: Parameter) -> None:
 def before_anything(recorder: Any, *_: Any) -> None:
     """Compute what is pending: the next thing may change any array that it reads."""
     recorder.run_pending()
+    recorder.connect()
 
 
 def before_copy(recorder: Any, handle: Any, *_: Any) -> None:
@@ -119,6 +121,7 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
 
     A view of such an array stays the variable that it was.
     """
+    recorder.connect()
     if recorder.tape.node_entry:
         # One handle comes as a pointer, several as an array.
         marked = [handles[i] for i in range(count)]

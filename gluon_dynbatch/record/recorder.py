@@ -64,7 +64,8 @@ class Recorder:
     library : object
         Gives the entry of a call, from ``library.entries`` or ``library.entry(...)``.
     scope : Batch
-        Computes what is pending, by ``flush()``, and has work done that is not to be recorded, by
+        Computes what is pending, by ``flush()``, makes it a part of MXNet's tape, by ``connect()``,
+        and has work done that is not to be recorded, by
         ``at_work(work)``.
     """
 
@@ -159,6 +160,11 @@ class Recorder:
         if self.tape.node_entry:
             self._count_forced()
             self._scope.flush()
+            self.connect()
+
+    def connect(self) -> None:
+        """Make all that has been computed a part of MXNet's tape, before arrays change there."""
+        self._scope.connect()
 
     def _count_forced(self) -> None:
         self.refuse("what is pending has to run")

@@ -115,4 +115,5 @@ def test_leaving_in_mid_recording_keeps_gradients(net, ask):
         return net(mx.nd.concat(y, x[:, :1], dim=1))
 
     batch = check_against_loop(run, attached(inputs(5)), net.collect_params().values())
-    assert len(batch.report.flushes) == 6
+    # Samples wait for values together.
+    assert len(batch.report.flushes) == (6 if ask == "flush" else 2)
