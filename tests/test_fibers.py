@@ -164,6 +164,25 @@ def test_backward_within_the_scope_and_after_it(step, retain):
         np.testing.assert_allclose(a, b, 1e-4, 1e-5)
 
 
+def test_parts_of_an_array_that_nobody_holds_have_its_gradient(step):
+    x = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (4, WIDTH)))
+    x.attach_grad()
+
+    def run(scope):
+        with mx.autograd.record(), scope as batch:
+            h = mx.nd.tanh(x)
+            first, last = h[:1], h[2:]
+            del h
+            if batch is not None:
+                batch.flush()
+            loss = (first * 2).sum() + (last[1:] * 3).sum()
+        mx.autograd.backward([loss, first])
+        return [x.grad.asnumpy(), loss.asnumpy(), first.asnumpy(), last.asnumpy()]
+
+    for a, b in zip(run(gdb.batching(**FIXED)), run(contextlib.nullcontext())):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+
+
 def test_a_state_that_all_samples_share_has_a_gradient(step):
     """It is passed as it is, not copied row by row."""
     x = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (3, WIDTH)))

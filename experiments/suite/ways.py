@@ -6,6 +6,8 @@
     Batched by hand, for workloads that have it; see `baselines`.
 `gdb`
     ``gdb.batching()``, all options on auto.
+`gdb-once`
+    The same, and each structure of a dynamic block's arguments is traced once.
 `gdb:block:depth`, `gdb:block:search:10ms`, `gdb:block:search:500`, `gdb:block:search:cached`
     With this granularity and this policy; without a limit on the analysis, with one in time or in
     visits, or with plans that are known from earlier minibatches.
@@ -37,7 +39,9 @@ from .runner import Runner
 GRANULARITIES = ("operator", "block", "graph")
 #: The loops over samples, which take the same time per sample whatever the size of a minibatch.
 LOOPS = ("imperative", "hybridized")
-LOCAL = (*LOOPS, "hand", "gdb")
+#: Our own way with ``trace_once=True``.
+ONCE = "gdb-once"
+LOCAL = (*LOOPS, "hand", "gdb", ONCE)
 #: Modes of `Runner` for workloads that are batched by hand.
 BY_HAND = {"sick": "manual", "tagger": "padded"}
 #: Call by call, without any analysis.
@@ -152,6 +156,8 @@ class Cast:
         """
         if name in PEERS:
             return self._remote(name)
+        if name == ONCE:
+            return self._traced_once()
         if name.startswith("gdb"):
             runner = Runner(self.workload, options=options_of(name))
             most = self.args.loop_samples if name == ONE_BY_ONE else None
@@ -165,6 +171,13 @@ class Cast:
             made = make(workload.name, self.args, **self.args.sizes)
             workload = made._replace(samples=workload.samples)
         return Local(Runner(workload, mode), name, most=most, by_length=mode == "padded")
+
+    def _traced_once(self) -> Optional[Local]:
+        made = make(self.workload.name, self.args, **self.args.sizes)
+        if not isinstance(made.model, gdb.DynamicHybridBlock):
+            return None
+        made.model.hybridize(trace_once=True)
+        return Local(Runner(made._replace(samples=self.workload.samples)), ONCE)
 
     def _remote(self, name: str) -> Optional[Remote]:
         if self.workload.name not in PEERS[name]:

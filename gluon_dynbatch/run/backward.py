@@ -248,10 +248,9 @@ class GradientTape:
         def backward(
             gradients: List[NDArray], wanted: List[bool], targets: List[Optional[NDArray]]
         ) -> List[Optional[NDArray]]:
-            pieces = [Piece(i, 0, array, 0, array.size) for i, array in enumerate(gradients)]
             asked = [array is not None and wanted.pop(0) for array in inputs]
             places = [None if array is None else targets.pop(0) for array in inputs]
-            found = zip(inputs, self.pull(pieces, asked, places))
+            found = zip(inputs, self.pull(dict(enumerate(gradients)), [], asked, places))
             return [None if p is None else p.of_shape(a.shape) for a, p in found if a is not None]
 
         if given:
@@ -273,18 +272,32 @@ class GradientTape:
         return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
     def pull(
-        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
+        self,
+        whole: Dict[int, NDArray],
+        pieces: List[Piece],
+        wanted: List[bool],
+        targets: List[Optional[NDArray]],
     ) -> List[Optional[Place]]:
         """Run backward: return where the gradients of the inputs are, None where not wanted.
 
-        They may be in their `targets` already.
+        They may be in their `targets` already.  The gradient of a head is the sum of what is given
+        for all of it and of its pieces.
         """
         self._prepare_memory(targets)
         by_head: Dict[int, List[Piece]] = {}
         for piece in pieces:
             by_head.setdefault(piece.head, []).append(piece)
         for fill in self.plan.fills:
-            self._buffers.add_up(fill, [by_head.get(head, []) for head in fill.externals])
+            if all(head in whole and head not in by_head for head in fill.externals):
+                self._buffers.fill(fill, whole)
+                continue
+            parts = [
+                [Piece(head, 0, whole[head], 0, int(count))] if head in whole else []
+                for head, count in zip(fill.externals, fill.counts)
+            ]
+            for own, head in zip(parts, fill.externals):
+                own += by_head.get(head, [])
+            self._buffers.add_up(fill, parts)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         used = self._used_heads() if self._launches else []
         self._run()

@@ -132,8 +132,9 @@ class Chain:
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs; None where `wanted` is false."""
         pieces: List[List[Piece]] = [[] for _ in self._links]
+        whole: List[Dict[int, NDArray]] = [{} for _ in self._links]
         for (number, head), gradient in zip(self._outputs, head_gradients):
-            pieces[number].append(Piece(head, 0, gradient, 0, gradient.size))
+            whole[number][head] = gradient
         asked = [
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
             for routes in (link.routes for link in self._links)
@@ -145,7 +146,7 @@ class Chain:
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._links))):
             link, own = self._links[number], []
-            found = link.tape.pull(pieces[number], asked[number], where[number])
+            found = link.tape.pull(whole[number], pieces[number], asked[number], where[number])
             for route, place in zip(link.routes, found):
                 if isinstance(route, Inner) and place is not None:
                     array, first, count = place
@@ -184,23 +185,25 @@ def _size(head: Head) -> int:
 
 def _taken_out(link: Link) -> List[Tuple[int, int, NDArray, List[LazyNDArray]]]:
     """Take everything out of the arenas; return heads, their first elements, arrays, and views."""
-    found: Dict[Any, List[Tuple[int, int, List[LazyNDArray]]]] = {}
-    plain = []
+    found: Dict[Any, Dict[int, Tuple[int, List[LazyNDArray]]]] = {}
     for sharing in link.kept.sharing():
         first = sharing[0]
         at = _head_at(link, first._value, first._offset, first.size)
         if at is None:
-            plain.append(sharing)
+            link.kept.take_out(first._value, [sharing])
         else:
             head, offset = at
             key = first._value, link.heads[head].shape
-            found.setdefault(key, []).append((head, first._offset - offset, sharing))
-    for sharing in plain:
-        link.kept.take_out(sharing[0]._value, [sharing])
+            start = first._offset - offset
+            # Of a head of which only parts are held, there may be several.
+            found.setdefault(key, {}).setdefault(head, (start, []))[1].extend(sharing)
     made = []
     for (arena, shape), members in found.items():
-        arrays = link.kept.copies(arena, shape, [first for _, first, _ in members])
-        made += [(head, first, array, s) for (head, first, s), array in zip(members, arrays)]
+        arrays = link.kept.copies(arena, shape, [start for start, _ in members.values()])
+        made += [
+            (head, start, array, sharing)
+            for (head, (start, sharing)), array in zip(members.items(), arrays)
+        ]
     return made
 
 

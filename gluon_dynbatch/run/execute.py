@@ -70,7 +70,7 @@ class Buffers:
         """Return the rows of `region`, in place."""
         return part(self.arrays[region.arena], region.start, region.start + region.rows)
 
-    def fill(self, fill: Fill, arrays: Sequence[NDArray]) -> None:
+    def fill(self, fill: Fill, arrays: Union[Sequence[NDArray], Dict[int, NDArray]]) -> None:
         """Copy those of some arrays that a fill names side by side."""
         target, region = self.arrays[fill.region.arena], self.region(fill.region)
         if target.context.device_type == "cpu":
@@ -86,12 +86,6 @@ class Buffers:
     def add_up(self, fill: Fill, pieces: List[List[Any]]) -> None:
         """Let what a fill names be sums of parts of arrays: those of each `Piece`."""
         starts = np.cumsum(fill.counts) - fill.counts
-        if all(len(own) == 1 and own[0].count == n for own, n in zip(pieces, fill.counts)) and all(
-            own[0].array.size == own[0].count for own in pieces
-        ):
-            arrays = {number: own[0].array for number, own in zip(fill.externals, pieces)}
-            self.fill(fill, arrays)
-            return
         target = self.arrays[fill.region.arena]
         flat = self.region(fill.region).reshape((-1,))
         kind = np.dtype(target.dtype).name
