@@ -27,6 +27,7 @@ from .report import BatcherStats, Report
 from .schedule import Budget
 from .scope import Batch
 from .serving import RequestBatcher
+from .stream import imap
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
     "UninitializedError",
     "batching",
     "convert",
+    "imap",
     "map",
     "testing",
 ]

@@ -228,8 +228,9 @@ class Batch:
         """Return what "auto" knows of the place that opens this scope; None without "auto"."""
         if "auto" not in (self._options.granularity, self._options.policy):
             return None
-        if frame.f_globals.get("__name__") == f"{__package__}.block" and frame.f_back:
-            frame = frame.f_back  # the scope is that of `map`; the place is its caller's
+        # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
+        while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
+            frame = frame.f_back
         sites = STATE.sites
         key = (id(frame.f_code), frame.f_lasti, current_mode(), self._options_now())
         site = sites.get(key)

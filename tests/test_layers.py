@@ -36,6 +36,7 @@ ORDER = (
     "fibers",
     "scope",
     "block",
+    "stream",
     "serving",
     "testing",
 )

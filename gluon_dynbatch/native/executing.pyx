@@ -43,6 +43,43 @@ cdef enum:
 cdef int64_t *SIZES = [4, 8, 4, 8]
 
 
+#: MXNet's ``MXNDArrayDetach`` and ``MXNDArrayFree``.
+ctypedef int (*Detach)(void *, void **) noexcept nogil
+ctypedef int (*Free)(void *) noexcept nogil
+cdef Detach detach_array
+cdef Free free_array
+
+
+def connect(uintptr_t detach, uintptr_t release):
+    """Take the addresses of two functions of MXNet's."""
+    global detach_array, free_array
+    detach_array, free_array = <Detach>detach, <Free>release
+
+
+cdef struct Held:
+    # Arrays of our own for what is read.  The engine knows of its own memory when it may go, but
+    # not of memory that is lent, by NumPy or others: that may go with the last array.
+    int64_t count
+    void **arrays
+
+
+cdef int hold(Held *held, void **handles, int64_t count) except -1:
+    cdef int64_t i
+    held.arrays = <void **>room(count, 8)
+    for i in range(count):
+        if detach_array(handles[i], &held.arrays[i]):
+            raise MemoryError("an array is gone")
+        held.count += 1
+    return 0
+
+
+cdef void let_go(Held *held) noexcept nogil:
+    cdef int64_t i
+    for i in range(held.count):
+        free_array(held.arrays[i])
+    free(held.arrays)
+
+
 cdef struct Program_:
     int64_t references
     int64_t length
@@ -57,6 +94,7 @@ cdef struct Push:
     Program_ *program
     int64_t low, high
     char **bases
+    Held held
 
 
 cdef void release_program(Program_ *program) noexcept nogil:
@@ -72,6 +110,7 @@ cdef void release_program(Program_ *program) noexcept nogil:
 
 cdef void release_push(void *given) noexcept nogil:
     cdef Push *push = <Push *>given
+    let_go(&push.held)
     release_program(push.program)
     free(push.bases)
     free(push)
@@ -294,6 +333,7 @@ cdef class Program:
         memcpy(push.bases, &bases[0], 8 * bases.shape[0])
         RETAIN(&self.program.references)
         push.program = self.program
+        hold(&push.held, <void **>&read[0] if read.shape[0] else NULL, read.shape[0])
         return (<PushFunction>function)(
             run_program, push, release_push, CPU,
             <void **>&read[0] if read.shape[0] else NULL, read.shape[0],
@@ -307,6 +347,7 @@ cdef struct Gather:
     #: Where each piece is, and its bytes.
     char **sources
     int64_t *sizes
+    Held held
 
 
 cdef void run_gather(void *context, void *given) noexcept nogil:
@@ -320,6 +361,7 @@ cdef void run_gather(void *context, void *given) noexcept nogil:
 
 cdef void release_gather(void *given) noexcept nogil:
     cdef Gather *gather = <Gather *>given
+    let_go(&gather.held)
     free(gather.sources)
     free(gather.sizes)
     free(gather)
@@ -364,6 +406,7 @@ def gather(
             if distinct == 0 or known[i][0] != known[distinct - 1][0]:
                 known[distinct] = known[i]
                 distinct += 1
+    hold(&made.held, <void **>known, distinct)
     return (<PushFunction>function)(
         run_gather, made, release_gather, CPU, <void **>known, distinct,
         <void **>&target_handle, 1, NULL, 0, b"gluon_dynbatch fill")

@@ -18,6 +18,10 @@ from .assemble import Assembled, Base, Item, Stretch
 PUSH = ctypes.cast(_LIB.MXEnginePushSyncND, ctypes.c_void_p).value
 GET_DATA = ctypes.cast(_LIB.MXNDArrayGetData, ctypes.c_void_p).value
 
+executing.connect(
+    *(ctypes.cast(f, ctypes.c_void_p).value for f in (_LIB.MXNDArrayDetach, _LIB.MXNDArrayFree))
+)
+
 #: Kinds of arrays that programs never write to.
 READ_ONLY = frozenset(["parameter", "external"])
 

@@ -206,3 +206,20 @@ def test_constants_of_any_kind(net):
         ]  # fmt: skip
 
     gdb.testing.check_against_loop(run, SAMPLES[:3])
+
+
+def test_memory_that_numpy_lends_may_go_when_the_scope_ends():
+    """The engine is busy by then, and reads it later."""
+    net = cell(lambda F, x, z: x * 2 + z)
+    slow = mx.nd.ones((2000, 2000))
+    for _ in range(3):
+        slow = mx.nd.dot(slow, slow) / 2000
+    late = slow[:1, :1000]
+    with gdb.batching(granularity="block", policy="depth"):
+        lent = [mx.nd.from_numpy(np.full((1, 1000), i, np.float32)) for i in range(8)]
+        results = [net(x, late) for x in lent]
+    del lent
+    others = [np.full((1, 1000), -1, np.float32) for _ in range(64)]
+    for i, result in enumerate(results):
+        np.testing.assert_allclose(result.asnumpy(), np.full((1, 1000), 2 * i + 1), 1e-4)
+    assert len(others) == 64

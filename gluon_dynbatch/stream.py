@@ -1,0 +1,143 @@
+"""Streams of samples: one minibatch is recorded while the engine runs the one before."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
+
+from .block import batching
+from .errors import OptionError, SampleError, user_message
+from .record.where import user_line
+from .samples import applier
+from .scope import check_count
+
+
+def imap(
+    fn: Callable[..., Any],
+    samples: Iterable[Any],
+    batch_size: int = 64,
+    prefetch: int = 1,
+    **scope_options: Any,
+) -> Stream:
+    """Apply a function to the samples of a stream, minibatch by minibatch.
+
+    Parameters
+    ----------
+    fn : callable
+        What to compute for one sample, as for :func:`map`.
+    samples : iterable
+        A list, a file, a ``DataLoader`` of single samples, a stream without end.
+    batch_size : int, optional
+        Samples of one minibatch.
+    prefetch : int, optional
+        Minibatches that are recorded, and handed to the engine, before the first of their results
+        is asked for; 0 or more.  So many minibatches and one are in memory.
+    **scope_options
+        Options of :func:`batching`.
+
+    Returns
+    -------
+    iterator
+        Results in order, of arrays that are computed, or being computed: whoever reads one waits.
+        It has ``len`` where `samples` has.  An exception is raised in the place of its result,
+        with the number of the sample in its ``__cause__``; the next results come after it.
+
+    Raises
+    ------
+    ArgumentError, OptionError
+        `fn` or an option cannot be used.
+
+    Examples
+    --------
+    >>> numbers = (mx.nd.array([i]) for i in range(5))
+    >>> [int(y.asscalar()) for y in gdb.imap(lambda x: x * x, numbers, batch_size=2)]
+    [0, 1, 4, 9, 16]
+    """
+    check_count("batch_size", batch_size)
+    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
+        raise OptionError(f"prefetch must be a whole number of at least 0, not {prefetch!r}")
+    batching(**scope_options)  # wrong options are told here
+    return Stream(applier(fn), samples, batch_size, prefetch, scope_options)
+
+
+class _Failed:
+    """What stands among results for an exception."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+
+class Stream:
+    """The iterator that :func:`imap` returns."""
+
+    def __init__(
+        self,
+        apply: Callable[[Any], Any],
+        samples: Iterable[Any],
+        batch_size: int,
+        prefetch: int,
+        options: Any,
+    ):
+        self._apply, self._options = apply, options
+        self._samples: Iterator[Any] = iter(samples)
+        self._size, self._ahead = batch_size, prefetch
+        self._length = len(samples) if hasattr(samples, "__len__") else None
+        self._place = user_line()
+        #: Results of minibatches that are handed out, or wait for that; the oldest first.
+        self._batches: Deque[List[Any]] = deque()
+        self._given = 0
+        #: What the samples ended with.
+        self._ended: Optional[Exception] = None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the samples of this stream have no length")
+        return self._length
+
+    def __next__(self) -> Any:
+        while len(self._batches) <= self._ahead and self._ended is None:
+            self._run()
+        if not self._batches:
+            assert self._ended is not None
+            raise self._ended
+        results = self._batches[0]
+        result = results.pop()
+        number, self._given = self._given, self._given + 1
+        if not results:
+            self._batches.popleft()
+        if isinstance(result, _Failed):
+            raise self._named(result.error, number)
+        return result
+
+    def _run(self) -> None:
+        """Record the next minibatch, and hand it to the engine."""
+        taken, self._ended = self._take()
+        if taken:
+            with batching(**self._options) as batch:
+                outcomes = batch.map(self._outcome, taken)
+            self._batches.append(outcomes[::-1])
+
+    def _take(self) -> Tuple[List[Any], Optional[Exception]]:
+        taken: List[Any] = []
+        try:
+            for sample in islice(self._samples, self._size):
+                taken.append(sample)
+        except Exception as error:
+            return taken, error
+        return taken, None if len(taken) == self._size else StopIteration()
+
+    def _outcome(self, sample: Any) -> Any:
+        try:
+            return self._apply(sample)
+        except Exception as error:
+            return _Failed(error)
+
+    def _named(self, error: Exception, number: int) -> Exception:
+        if error.__cause__ is None:
+            message = f"the exception is of sample {number} of imap"
+            error.__cause__ = SampleError(user_message(message, self._place))
+        return error
