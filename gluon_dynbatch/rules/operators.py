@@ -291,7 +291,6 @@ UNKNOWN = Rule()
 _UNMERGED["null"] = UNKNOWN
 
 
-@lru_cache(maxsize=None)
 def of(op: str) -> Rule:
     """Return what is known of an operator, which may be nothing.
 
@@ -304,9 +303,11 @@ def of(op: str) -> Rule:
     -------
     Rule
     """
-    found = TABLE.get(op) or _UNMERGED.get(op)
-    if found is not None:
-        return found
+    return TABLE.get(op) or _UNMERGED.get(op) or _by_pattern(op)
+
+
+@lru_cache(maxsize=None)
+def _by_pattern(op: str) -> Rule:
     patterns = (item for known in INTERNAL for item in known.rules.items())
     return next((rule for pattern, rule in patterns if fnmatchcase(op, pattern)), UNKNOWN)
 
