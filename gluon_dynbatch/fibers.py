@@ -55,13 +55,20 @@ class Surroundings(NamedTuple):
 
 
 class Fiber(greenlet.greenlet):  # type: ignore[misc]
-    """One sample under way; its parent is the greenlet that maps."""
+    """One sample under way, then the next; its parent is the greenlet that maps.
 
-    def __init__(self, crew: Fibers, number: int, sample: Any):
-        super().__init__(lambda: crew.apply(sample))
+    A sample that never waits costs no switch: the fiber that ran it goes on with another.
+    """
+
+    def __init__(self, crew: Fibers):
+        super().__init__(crew.work)
         self.gr_context = contextvars.copy_context()
-        self.number = number
         self._crew = crew
+
+    @property
+    def may_park(self) -> bool:
+        """Whether the others can come as far; not while a sample is being asked for."""
+        return not self._crew.drawing
 
     def park(self) -> None:
         """Wait until what is pending has been computed; raises what that failed with."""
@@ -93,27 +100,30 @@ class Fibers:
         keeps_errors: bool,
         place: Where,
     ):
-        self.apply = apply
+        self._apply = apply
         self._scope = scope
         self._most = concurrency
         self._keeps_errors = keeps_errors
         self._place = place
         self._results: List[Any] = []
+        self._coming: Iterator[Any] = iter(())
+        #: Whether the next sample is being asked for.
+        self.drawing = False
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Fiber] = deque()
         self._ending = False
 
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
-        coming = enumerate(samples)
+        self._coming = iter(samples)
         around = Surroundings.now(self._scope.mode)
         try:
-            self._start(coming)
+            self._start()
             while self._parked:
                 error = self._compute()
                 for _ in range(len(self._parked)):
                     self._go_on(self._parked.popleft(), error)
-                self._start(coming)
+                self._start()
         finally:
             self._end()
             around.restore(self._scope.mode)
@@ -121,14 +131,38 @@ class Fibers:
             results, self._results = self._results, []
         return results
 
-    def _start(self, coming: Iterator[Any]) -> None:
+    def _start(self) -> None:
         """Begin with samples until as many are under way as may be."""
         while self._most is None or len(self._parked) < self._most:
-            number, sample = next(coming, (None, None))
-            if number is None:
+            if not self._go_on(Fiber(self)):
                 break
+
+    def work(self) -> None:
+        """Run samples, one after another; what a fiber does."""
+        while not self._ending:
+            self.drawing = True
+            try:
+                sample = next(self._coming, self)
+            finally:
+                self.drawing = False
+            if sample is self:
+                break
+            number = len(self._results)
             self._results.append(None)
-            self._go_on(Fiber(self, number, sample))
+            self._results[number] = self._outcome(number, sample)
+            # The traceback of an exception refers to this.
+            del sample
+
+    def _outcome(self, number: int, sample: Any) -> Any:
+        try:
+            return self._apply(sample)
+        except Exception as error:
+            if not self._keeps_errors:
+                self._name_sample(number, error)
+                raise
+            # From the sample's own frames on: those of the caller hold what it holds.
+            trace = error.__traceback__
+            return error.with_traceback(trace and trace.tb_next)
 
     def _compute(self) -> Optional[Exception]:
         """Compute what the parked samples wait for; an exception is theirs."""
@@ -138,24 +172,19 @@ class Fibers:
             return error
         return None
 
-    def _go_on(self, fiber: Fiber, error: Optional[Exception] = None) -> None:
-        """Run a sample until it parks or ends."""
+    def _go_on(self, fiber: Fiber, error: Optional[Exception] = None) -> bool:
+        """Run samples until one parks; False if none does."""
         around = Surroundings.now(self._scope.mode)
         try:
-            result = fiber.switch() if error is None else fiber.throw(error)
-        except Exception as raised:
-            if not self._keeps_errors:
-                self._name_sample(fiber, raised)
-                raise
-            # From the sample's own frames on: those of the caller hold what it holds.
-            trace = raised.__traceback__
-            result = raised.with_traceback(trace and trace.tb_next)
+            if error is None:
+                fiber.switch()
+            else:
+                fiber.throw(error)
         finally:
             around.restore(self._scope.mode)
-        if fiber.dead:
-            self._results[fiber.number] = result
-        else:
+        if not fiber.dead:
             self._parked.append(fiber)
+        return not fiber.dead
 
     def pause(self) -> None:
         """Let the other samples come as far, from within a fiber."""
@@ -167,10 +196,10 @@ class Fibers:
         finally:
             around.restore(self._scope.mode)
 
-    def _name_sample(self, fiber: Fiber, error: Exception) -> None:
+    def _name_sample(self, number: int, error: Exception) -> None:
         """Say of which sample an exception is."""
         if error.__cause__ is None:
-            message = f"the exception is of sample {fiber.number} of map"
+            message = f"the exception is of sample {number} of map"
             advice = 'give on_error="return" to get exceptions among the results'
             error.__cause__ = SampleError(user_message(message, self._place, None, advice))
 

@@ -393,7 +393,7 @@ class Batch:
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
         fiber = current()
-        if fiber is not None and self._state is ScopeState.RECORDING:
+        if fiber is not None and fiber.may_park and self._state is ScopeState.RECORDING:
             assert self._recorder is not None
             self._recorder.hold = 0
             fiber.park()

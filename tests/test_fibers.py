@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.fibers import current
+from gluon_dynbatch.fibers import Fiber, current
 from gluon_dynbatch.testing import check_against_loop
 from tests.common import refused
 
@@ -241,6 +241,31 @@ def test_samples_may_come_without_end(step):
     with pytest.raises(StopAsyncIteration):
         gdb.map(walker(step), coming(), concurrency=3)
     assert current() is None
+
+
+def test_samples_that_read_values_when_they_are_made(step):
+    """They are asked for by whoever comes first; nobody else can go on meanwhile."""
+    walk = walker(step)
+
+    def coming():
+        x = vectors(1)[0]
+        for _ in range(5):
+            yield x
+            x = x * float(step(x, x, x)[0].sum().asscalar())
+
+    wanted = [walk(x)[1].asnumpy() for x in coming()]
+    got = [h.asnumpy() for _, h in gdb.map(walk, coming(), concurrency=2, **FIXED)]
+    np.testing.assert_allclose(got, wanted, 1e-4, 1e-5)
+
+
+def test_samples_that_never_wait_are_one_fiber(step, monkeypatch):
+    made = []
+    begin = Fiber.__init__
+    monkeypatch.setattr(
+        Fiber, "__init__", lambda self, crew: made.append(self) or begin(self, crew)
+    )
+    gdb.map(lambda x: step(x, x, x)[0], vectors(20))
+    assert len(made) == 1
 
 
 # What belongs to a sample
