@@ -99,7 +99,7 @@ def map(
 
     Every sample runs as a fiber: one that asks for a value (``asscalar``, ``asnumpy``, ``float``,
     ``if``) waits until all others have come as far or ended, and then everything that is pending
-    is computed together (J. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
+    is computed together (P. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
 
     Parameters
     ----------

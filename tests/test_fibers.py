@@ -357,15 +357,20 @@ def test_exceptions_may_stand_among_the_results(step):
     np.testing.assert_allclose(got[0].asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
 
 
-def test_what_computing_fails_with_reaches_all_that_wait(step):
+def test_what_computing_fails_with_reaches_all_that_wait():
+    """One launch computes all samples, and one of them has no Cholesky factor."""
+
     def fn(number):
-        h = vectors(1)[0] * number
-        if number == 2:
-            h = mx.nd.Custom(h, op_type="no such operator")
-        return h.sum().asscalar()
+        matrix = mx.nd.ones((1, 2, 2)) * -1 if number == 2 else mx.nd.eye(2).reshape((1, 2, 2))
+        lazy = mx.nd.zeros((1, 2, 2)) + matrix
+        return mx.nd.linalg.potrf(lazy).sum().asscalar()
 
     got = gdb.map(fn, range(4), on_error="return", **FIXED)
-    assert isinstance(got[2], Exception) and [type(one) for one in got[:2]] != []
+    assert [type(one) for one in got] == [gdb.LaunchError] * 4
+    with pytest.raises(gdb.LaunchError) as caught:
+        gdb.map(fn, range(4), **FIXED)
+    assert isinstance(caught.value.__cause__, (gdb.SampleError, mx.MXNetError))
+    assert gdb.map(fn, range(2), **FIXED) == [2, 2]
 
 
 def test_the_others_end_and_clean_up(step):
