@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-import gc
 import sys
-import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 import greenlet
 import mxnet as mx
@@ -20,10 +18,9 @@ from mxnet.gluon import nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.fibers import Fiber, current
 from gluon_dynbatch.testing import check_against_loop
-from tests.common import refused
-
-WIDTH = 4
-FIXED = {"granularity": "block", "policy": "depth"}
+from tests.cells import WIDTH
+from tests.common import FIXED, refused
+from tests.test_threads import in_threads
 
 
 class Step(gdb.DynamicHybridBlock):
@@ -52,6 +49,12 @@ def step():
 def vectors(count, seed=0):
     draw = np.random.RandomState(seed)
     return [mx.nd.array(draw.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]
+
+
+def same_as_loop(fn, samples):
+    """Compare numbers that programs return."""
+    wanted = [fn(x) for x in samples]
+    np.testing.assert_allclose(gdb.map(fn, samples, **FIXED), wanted, 1e-4)
 
 
 def walker(step, most=6):
@@ -101,105 +104,6 @@ def test_values_and_gradients(step, options):
     for x in samples:
         x.attach_grad()
     check_against_loop(fn, samples, step.collect_params().values(), **options)
-
-
-@given(count=st.integers(1, 6), seed=st.integers(0, 99), concurrency=st.none() | st.integers(1, 3))
-def test_gradients_pass_through_many_flushes(step, count, seed, concurrency):
-    """Arrays of earlier flushes are read whole and in part, by several calls, or not at all."""
-    samples = vectors(count, seed)
-    for x in samples:
-        x.attach_grad()
-    variables = [*samples, *(p.data() for p in step.collect_params().values())]
-
-    def fn(x):
-        h = c = x
-        total = mx.nd.zeros((1, WIDTH))
-        for _ in range(5):
-            scores, h, c = step(x, h, c)
-            action = int(scores.argmax(axis=1).asscalar())
-            if action == 0:
-                total = total + h * scores[:, :1]
-            elif action == 1:
-                x = h + c.reshape((-1,)).reshape((1, WIDTH))
-            elif scores.asnumpy()[0, 0] > 0:
-                h = h.detach() * 2 + h
-        return (total * scores.sum() + h).sum()
-
-    def gradients(losses):
-        mx.autograd.backward(losses)
-        return [v.grad.asnumpy() for v in variables]
-
-    with mx.autograd.record():
-        wanted = [fn(x) for x in samples]
-    wanted = [loss.asscalar() for loss in wanted], gradients(wanted)
-    with mx.autograd.record():
-        got = gdb.map(fn, samples, concurrency=concurrency, **FIXED)
-    got = [loss.asscalar() for loss in got], gradients(got)
-    np.testing.assert_allclose(got[0], wanted[0], 1e-4, 1e-5)
-    for a, b in zip(got[1], wanted[1]):
-        np.testing.assert_allclose(a, b, 1e-3, 1e-4)
-
-
-@pytest.mark.parametrize("retain", [False, True])
-def test_backward_within_the_scope_and_after_it(step, retain):
-    x = vectors(1)[0]
-    x.attach_grad()
-
-    def run(scope):
-        with mx.autograd.record(), scope as batch:
-            h = step(x, x, x)[1]
-            if batch is not None:
-                batch.flush()
-            first = (h * h).sum()
-            float(first.asscalar())
-            second = (h[:, 1:3] * first).sum()
-            second.backward(retain_graph=True)
-            found = [x.grad.asnumpy()]
-            if retain:
-                second.backward()
-                found.append(x.grad.asnumpy())
-        return found + [h.asnumpy(), second.asnumpy()]
-
-    for a, b in zip(run(gdb.batching(**FIXED)), run(contextlib.nullcontext())):
-        np.testing.assert_allclose(a, b, 1e-4, 1e-5)
-
-
-def test_parts_of_an_array_that_nobody_holds_have_its_gradient(step):
-    x = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (4, WIDTH)))
-    x.attach_grad()
-
-    def run(scope):
-        with mx.autograd.record(), scope as batch:
-            h = mx.nd.tanh(x)
-            first, last = h[:1], h[2:]
-            del h
-            if batch is not None:
-                batch.flush()
-            loss = (first * 2).sum() + (last[1:] * 3).sum()
-        mx.autograd.backward([loss, first])
-        return [x.grad.asnumpy(), loss.asnumpy(), first.asnumpy(), last.asnumpy()]
-
-    for a, b in zip(run(gdb.batching(**FIXED)), run(contextlib.nullcontext())):
-        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
-
-
-def test_a_state_that_all_samples_share_has_a_gradient(step):
-    """It is passed as it is, not copied row by row."""
-    x = mx.nd.array(np.random.RandomState(1).uniform(-1, 1, (3, WIDTH)))
-    x.attach_grad()
-    samples = vectors(4)
-
-    def run(scope):
-        with mx.autograd.record(), scope as batch:
-            memory = mx.nd.tanh(x)
-            if batch is not None:
-                batch.flush()
-            losses = [(mx.nd.dot(one, memory, transpose_b=True) ** 2).sum() for one in samples]
-        mx.autograd.backward(losses)
-        return x.grad.asnumpy()
-
-    wanted = run(contextlib.nullcontext())
-    np.testing.assert_allclose(run(gdb.batching(**FIXED)), wanted, 1e-4, 1e-5)
 
 
 def test_one_flush_serves_all_that_wait(step):
@@ -429,8 +333,7 @@ def test_maps_within_maps(step):
 
     def outer(number):
         parts = gdb.map(inner, vectors(3, number))
-        total = parts[0] + parts[1] + parts[2]
-        return float(total.sum().asscalar())
+        return float(mx.nd.add_n(*parts).sum().asscalar())
 
     wanted = [
         sum(float(inner(x).sum().asscalar()) for x in vectors(3, number)) for number in range(4)
@@ -448,38 +351,28 @@ def test_generators_within_a_sample(step):
             scores, h, c = step(x, h, c)
             yield float(scores.sum().asscalar())
 
-    samples = vectors(4)
-    wanted = [list(states(x)) for x in samples]
-    got = gdb.map(lambda x: list(states(x)), samples)
-    np.testing.assert_allclose(got, wanted, 1e-4)
+    same_as_loop(lambda x: list(states(x)), vectors(4))
 
 
 def test_threads_within_a_sample(step):
     def fn(x):
-        found = []
-        thread = threading.Thread(target=lambda: found.append(step(x, x, x)[0].asnumpy()))
-        thread.start()
-        thread.join()
-        return found[0], step(x, x, x)[0].asnumpy()
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(lambda: step(x, x, x)[0].asnumpy()).result()
+        return other, step(x, x, x)[0].asnumpy()
 
     for other, own in gdb.map(fn, vectors(3)):
         np.testing.assert_allclose(other, own, 1e-5, 1e-6)
 
 
 def test_maps_in_many_threads(step):
-    walk, samples, found = walker(step), vectors(6), {}
+    walk, samples = walker(step), vectors(6)
     wanted = [walk(x)[1].asnumpy() for x in samples]
 
     def work(number):
-        found[number] = [h.asnumpy() for _, h in gdb.map(walk, samples)]
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for got in found.values():
+        got = [h.asnumpy() for _, h in gdb.map(walk, samples)]
         np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
+
+    in_threads(work, 3)
 
 
 def test_deep_recursion(step):
@@ -491,74 +384,6 @@ def test_deep_recursion(step):
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)
     try:
-        samples = vectors(3)
-        got = gdb.map(lambda x: down(x, 5000), samples)
+        same_as_loop(lambda x: down(x, 5000), vectors(3))
     finally:
         sys.setrecursionlimit(limit)
-    np.testing.assert_allclose(got, [down(x, 0) for x in samples], 1e-4)
-
-
-# Arrays that live on after a flush
-
-
-def test_a_kept_array_is_written_to(step):
-    """Calls recorded before the write use the old values, later ones the new."""
-    x = vectors(1)[0]
-    with gdb.batching(**FIXED) as batch:
-        h = x * 2
-        batch.flush()
-        before = h + 1
-        h[:] = 5
-        after = h + 1
-    np.testing.assert_allclose(before.asnumpy(), x.asnumpy() * 2 + 1, 1e-6)
-    assert (after.asnumpy() == 6).all() and (h.asnumpy() == 5).all()
-
-
-def test_views_of_a_kept_array_share_its_memory():
-    with gdb.batching(**FIXED) as batch:
-        h = mx.nd.ones((3, 2)) * 2
-        batch.flush()
-        row = h[1]
-        row[:] = 7
-        total = h.sum()
-    assert h.asnumpy().tolist() == [[2, 2], [7, 7], [2, 2]] and total.asscalar() == 22
-
-
-def test_kept_arrays_outlive_their_scope():
-    with pytest.raises(Wrong), gdb.batching(**FIXED) as batch:
-        h = mx.nd.ones((1, 2)) * 3
-        batch.flush()
-        raise Wrong
-    del batch
-    gc.collect()
-    assert h.asnumpy().tolist() == [[3, 3]] and (h + 1).asnumpy().tolist() == [[4, 4]]
-
-
-def test_memory_of_a_long_stream_is_bounded(monkeypatch):
-    monkeypatch.setattr("gluon_dynbatch.scope.MOST_KEPT", 20_000)
-    held = []
-    with gdb.batching(**FIXED) as batch:
-        for number in range(50):
-            many = [mx.nd.ones((1, 100)) * (number + i) for i in range(8)]
-            held.append(many[0])
-            batch.flush()
-            del many
-        alive = [reference() for reference in batch._kept]
-        assert sum(one.bytes for one in alive if one is not None) <= 20_000
-    assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
-
-
-def test_nothing_is_taken_out_before_somebody_asks(step, monkeypatch):
-    monkeypatch.setattr("gluon_dynbatch.run.keep.take_out", None)
-    samples = vectors(5)
-
-    def fn(x):
-        h = c = x
-        for _ in range(3):
-            scores, h, c = step(x, h, c)
-            scores.sum().asscalar()
-        return float(h.sum().asscalar())
-
-    del samples[3:]
-    wanted = [fn(x) for x in samples]
-    np.testing.assert_allclose(gdb.map(fn, samples, **FIXED), wanted, 1e-4)

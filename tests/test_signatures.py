@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, Attention, Unary, inputs, launches, ready, widths
+from tests.cells import WIDTH, Attention, Binary, Unary, attached, inputs, launches, ready, widths
 
 A, B = ready(Unary(prefix="signatures_a_")), ready(Unary(prefix="signatures_b_"))
 
@@ -79,6 +79,19 @@ def test_two_memories():
     for memory in memories:
         memory.attach_grad()
     assert launches(lambda s: net(*s), samples, "block") == 2
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_a_row_that_all_samples_read_is_a_row_of_each(granularity):
+    """A common begin state, also a variable, does not make a call another one."""
+    join, common = ready(Binary()), attached(inputs(1))[0]
+    found = set()
+    for states in (inputs(3), [common] * 3, [common.detach()] * 3, attached(inputs(3))):
+        with gdb.batching(granularity=granularity, policy="depth") as batch:
+            kept = [join(x, state) for x, state in zip(inputs(3), states)]
+        assert widths(batch) == [len(kept)]
+        found.add(batch.plan.launches[0].segment)
+    assert len(found) == 1
 
 
 def test_views_are_free():

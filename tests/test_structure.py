@@ -1,18 +1,24 @@
-"""``flatten`` and ``unflatten`` are exact inverses."""
+"""``flatten`` and ``unflatten`` are exact inverses; equal structures have equal keys."""
 
 from __future__ import annotations
 
+import copy
+import enum
 import math
 from collections import namedtuple
+from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple, Tuple
 
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import rebuild
+from gluon_dynbatch.native.recording import Structure, rebuild
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gluon_dynbatch.record.structure import LEAF, Flattener, rebuilder, unflatten
+from tests.strategies import examples
+from tests.test_pieces import Node, chain, scope, traced, x
 
 
 class Leaf:
@@ -155,3 +161,92 @@ def test_a_subclass_of_list_or_dict_is_not_silently_made_a_plain_one():
     for value in (Stack([Leaf()]), Table(a=Leaf())):
         with pytest.raises(TypeError):
             FLATTENER.flatten(value)
+
+
+# Keys of pieces
+
+
+@given(one=nests(st.sampled_from(CLOSE)), other=nests(st.sampled_from(CLOSE)))
+@examples(200)
+def test_keys_are_equal_for_equal_structures_only(one, other):
+    keys = [Structure(None).write(0, value) for value in (one, copy.deepcopy(one), other)]
+    assert keys[0] == keys[1]
+    assert (keys[0] == keys[2]) == (described(one) == described(other))
+
+
+class Shape(NamedTuple):
+    times: int
+    names: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    times: int
+
+
+class Slotted:
+    __slots__ = ("times", "__hidden")
+
+    def __init__(self, times):
+        self.times = times
+        self.__hidden = times
+
+
+class Extended(NamedTuple("Extended", [("names", tuple)])):
+    """A tuple with attributes."""
+
+
+def extended(times):
+    made = Extended(())
+    made.times = times
+    return made
+
+
+class Kind(enum.Enum):
+    ONE, TWO = 1, 2
+
+    @property
+    def times(self):
+        return self.value
+
+
+def ring(times):
+    one, other = Node(times), Node(times)
+    one.next, other.next = other, one
+    return one
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Shape(n, ("a",)),
+        Frozen,
+        Node,
+        Slotted,
+        lambda n: Node(np.int32(n)),
+        extended,
+        Kind,
+        lambda n: Node(range(n)[-1] + 1, np.arange(3)),
+        lambda n: ring(n).next,
+        lambda n: Node(n, x(n)),  # which is an argument
+    ],
+)
+def test_objects_are_told_apart_by_value(make):
+    block = traced(lambda block, x, shape: chain(block, x, shape.times))
+    account = scope(block, [(x(1), make(1)), (x(2), make(1)), (x(3), make(2)), (x(4), make(2))])
+    assert (account.new, account.known, account.refused) == (2, 2, {})
+
+
+def test_an_object_that_was_changed_is_another():
+    block = traced(lambda block, x, shape: chain(block, x, shape.times))
+    shape = Node(1)
+    scope(block, [(x(), shape)])
+    shape.times = 2
+    assert scope(block, [(x(), shape)]).new == 1
+
+
+def test_the_same_array_twice_is_another_structure_than_two():
+    block = traced(lambda block, a, b: block.net(a) + 2 * block.net(b))
+    same = x(1)
+    account = scope(block, [(same, same), (x(1), x(2)), (x(3), x(4)), (same, same)])
+    assert (account.new, account.known) == (2, 2)

@@ -1,0 +1,273 @@
+"""Blocks that are traced once per structure: what is not kept, or no longer, and what is said."""
+
+from __future__ import annotations
+
+import random
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import gluon_dynbatch as gdb
+from tests.cells import WIDTH
+from tests.common import FIXED, nothing_is_left_behind
+from tests.test_pieces import RUNS, Node, chain, layer, line_of, scope, traced, x
+
+__all__ = ["nothing_is_left_behind"]
+
+NET, FOREIGN, ELSEWHERE = layer(), x(8), []
+
+
+def not_kept(block, *samples, because):
+    """Run twice, compare with the loop, and check what the report says."""
+    for _ in range(2):
+        account = scope(block, list(samples))
+        assert account.known == 0
+        reasons = [one.reason for one in account.refused.values()]
+        assert any(because in reason for reason in reasons), reasons
+        assert all(one.where.filename.endswith(".py") for one in account.refused.values())
+
+
+def said_of(block, *sample):
+    """Run a sample once, and return what the report says."""
+    with gdb.batching(**FIXED) as batch:
+        block(*sample)
+    return next(iter(batch.report.traced.refused.values())).reason
+
+
+def reading(block, x):
+    h = block.net(x)
+    return chain(block, h, 1 + int(h.asnumpy()[0, 0] > 0))
+
+
+def into(block, x):
+    mx.nd.ones((1, WIDTH), out=block.mask)
+    return block.net(x)
+
+
+def keeping(block, x):
+    block.last = block.net(x)
+    return block.last
+
+
+#: What a block does with an array, and what is said of it.
+NOT_KEPT = [
+    (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "asks for a value"),
+    (reading, "asks for a value"),
+    (lambda b, x: b.net(x) * x[0, 0].asscalar(), "asks for a value"),
+    (lambda b, x: b.net(x * 2), "runs at once"),
+    (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
+    (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),
+    (into, "writes to an array"),
+    (lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]), "makes one of given values"),
+    (lambda b, x: chain(b, x, random.randint(1, 1) or 1), "drawn in Python"),
+    (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
+    (lambda b, x: [ELSEWHERE.append(b.net(x)), b.net(x)][1], "held elsewhere"),
+    (keeping, "changes an attribute"),
+    (
+        lambda b, x: [setattr(b, "calls", getattr(b, "calls", 0) + 1), b.net(x)][1],
+        "changes an attribute",
+    ),
+    (lambda b, x: NET(x), "no attribute of the block"),
+    (lambda b, x: b.net(x) * FOREIGN, "neither an argument"),
+    (lambda b, x: (b.net(x), FOREIGN), "no call recorded"),
+    (lambda b, x: b.net(x).detach(), "cut from the gradient graph"),
+]
+
+
+@pytest.mark.parametrize("fn, because", NOT_KEPT)
+def test_what_is_not_kept(fn, because):
+    block = traced(fn, mask=x(7))
+    not_kept(block, (x(1),), (x(2),), because=because)
+    ELSEWHERE.clear()
+
+
+def test_what_writes_to_its_results_is_not_kept():
+    def write(block, x):
+        h = block.net(x)
+        h[:] = 1
+        return block.net(h)
+
+    assert "writes to an array" in said_of(traced(write), x())
+
+
+def test_what_changes_its_arguments_is_not_kept():
+    def mark(block, x, node):
+        node.array = block.net(x)
+        return node.array
+
+    def grow(block, x, items):
+        items.append(1)
+        return chain(block, x, len(items))
+
+    not_kept(traced(mark), (x(1), Node(1)), (x(2), Node(1)), because="changes its arguments")
+    assert "changes its arguments" in said_of(traced(grow), x(), [1])
+
+
+@pytest.mark.parametrize("thing", [random.Random(), iter([1, 2])])
+def test_arguments_whose_changes_cannot_be_noticed(thing):
+    block = traced(lambda block, x, thing: block.net(x))
+    not_kept(block, (x(), thing), because="whose changes cannot be noticed")
+
+
+def test_arguments_that_are_nested_too_deep():
+    def linked(count):
+        node = None
+        for _ in range(count):
+            made = Node(1)
+            made.next, node = node, made
+        return node
+
+    block = traced(lambda block, x, node: block.net(x))
+    assert scope(block, [(x(), linked(1000))] * 2).known == 1
+    not_kept(block, (x(), linked(5000)), because="nested too deep")
+
+
+def test_a_generator_of_random_numbers_in_the_block():
+    block = traced(lambda block, x: block.net(x) * (block.rng.rand() > -1))
+    block.rng = np.random.RandomState(0)
+    not_kept(block, (x(),), because="an attribute is of type RandomState")
+
+
+def test_an_exception_is_told_with_its_line_and_nothing_is_kept():
+    def fail(block, x, fails):
+        h = block.net(x)
+        if fails:
+            raise KeyError("no")  # wrong
+        return h
+
+    block = traced(fail)
+    for _ in range(2):
+        with gdb.batching(**FIXED) as batch:
+            with pytest.raises(KeyError):
+                block(x(), True)
+            block(x(), False)
+        [one] = batch.report.traced.refused.values()
+        assert "KeyError" in one.reason and "# wrong" in line_of(one.where)
+    assert batch.report.traced.known == 1
+
+
+def test_the_line_that_reads_a_value_is_told():
+    def read(block, x):
+        h = block.net(x)
+        if h.asnumpy().sum() > 100:  # wrong
+            return h
+        return block.net(h)
+
+    block = traced(read)
+    with gdb.batching(**FIXED) as batch:
+        block(x())
+    [one] = batch.report.traced.refused.values()
+    assert "# wrong" in line_of(one.where) and str(one.where) in str(batch.report)
+
+
+def test_an_inner_block_that_reads_keeps_the_outer_from_being_kept():
+    outer = traced(lambda block, x: block.inner(block.net(x)), inner=traced(reading))
+    not_kept(outer, (x(),), because="asks for a value")
+
+
+def test_after_many_refusals_it_is_run_without_ado():
+    block = traced(lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]))
+    account = scope(block, [(x(),)] * 40)
+    assert account.new < 40 and sum(one.calls for one in account.refused.values()) == 40
+
+
+# What makes pieces invalid
+
+
+def scaled(block, x, times):
+    for scale in block.scales:
+        x = block.net(x) * scale * block.scale * block.more["a"]
+    return chain(block, x, times)
+
+
+def frozen(block):
+    block.net.collect_params().setattr("grad_req", "null")
+
+
+#: A change of the block, and how many of two calls are traced anew after it.
+CHANGES = [
+    (lambda block: setattr(block, "scale", 3.0), 1),
+    (lambda block: block.scales.append(2.0), 1),
+    (lambda block: block.scales.__setitem__(0, 2.0), 1),
+    (lambda block: block.more.update(a=2.0), 1),
+    (lambda block: vars(block).update(scale=5.0), 1),
+    (lambda block: setattr(block, "net", layer(0.3)), 1),
+    (lambda block: block.net.hybridize(), 1),
+    (lambda block: block.net.hybridize(False), 2),
+    (lambda block: block.hybridize(trace_once=True), 1),
+    (lambda block: block.net.weight.set_data(block.net.weight.data() * 2), 0),
+    (frozen, 0),
+]
+
+
+@pytest.mark.parametrize("change, new", CHANGES)
+def test_a_block_that_has_changed(change, new):
+    block = traced(scaled, scale=1.0, scales=[1.0], more={"a": 1.0})
+    samples = [(x(i), 2) for i in range(2)]
+    scope(block, samples)
+    assert scope(block, samples).known == 2
+    change(block)
+    account = scope(block, samples)
+    assert (account.new, account.known) == (new, 2 - new)
+
+
+def test_an_attribute_that_comes_back_finds_its_pieces():
+    block = traced(scaled, scale=1.0, scales=[1.0], more={"a": 1.0})
+    samples = [(x(), 1)]
+    for scale in (1.0, 2.0):
+        block.scale = scale
+        scope(block, samples)
+    block.scale = 1.0
+    assert scope(block, samples).known == 1
+
+
+def test_a_cast_block():
+    block = traced(lambda block, x: mx.nd.dot(block.net(x), block.net.weight.data()))
+    scope(block, [(x(),)] * 2)
+    block.cast("float64")
+    account = scope(block, [(x().astype("float64"),)] * 2)
+    assert (account.new, account.known) == (1, 1)
+    block.net.bias.cast("float64")
+
+
+def test_hooks_run_each_time():
+    block = traced(chain)
+    seen = []
+    scope(block, [(x(), 1)])
+    handle = block.net.register_forward_hook(lambda *_: seen.append(1))
+    account = scope(block, [(x(), 1)] * 2)
+    assert account.known == 0 and "hooks" in next(iter(account.refused))[1]
+    seen.clear()
+    with gdb.batching(**FIXED):
+        block(x(), 3)
+    assert len(seen) == 3
+    handle.detach()
+    assert scope(block, [(x(), 1)]).known == 1
+    block.register_forward_hook(lambda *_: seen.append(2))
+    seen.clear()
+    with gdb.batching(**FIXED):
+        block(x(), 1)
+    assert seen == [2]
+
+
+# debug=True
+
+
+def test_debug_runs_forward_each_time():
+    block = traced(chain)
+    RUNS.clear()
+    for _ in range(2):
+        with gdb.batching(**FIXED, debug=True):
+            block(x(), 2)
+    assert len(RUNS) == 2
+
+
+def test_debug_tells_what_depends_on_something_else():
+    times = [1]
+    block = traced(lambda block, x: chain(block, x, times[0]))
+    with gdb.batching(**FIXED):
+        block(x())
+    times[0] = 2
+    with pytest.raises(gdb.MismatchError, match="other calls"), gdb.batching(**FIXED, debug=True):
+        block(x())
