@@ -20,10 +20,14 @@ LIBRARY = [
     "numpy>=1.19,<1.24",  # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed
 ]
 
-EXAMPLES = [
+DRAW = [
+    "graphviz>=0.8.1,<0.9",  # as MXNet 1.9.1 asks for
+    "matplotlib>=3.5",
+]
+
+EXAMPLES = DRAW + [
     "Cython>=0.29",  # gluonnlp compiles one module and does not declare it in time
     "gluonnlp==0.10.0",
-    "matplotlib>=3.5",
     "scipy>=1.6",
     "tqdm>=4.60",
 ]
@@ -88,6 +92,7 @@ setup(
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),
     extras_require={
+        "draw": where_supported(DRAW),
         "examples": where_supported(EXAMPLES),
         "serve": where_supported(EXAMPLES + SERVE),
         "dev": where_supported(EXAMPLES + SERVE + DEV),

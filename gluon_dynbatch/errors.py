@@ -219,5 +219,13 @@ class RequestError(DynBatchError, RuntimeError):
     """
 
 
+class MissingError(DynBatchError, ImportError):
+    """A picture needs a program or a package that is not installed.
+
+    Cause: the extra ``draw``, or the program ``dot`` of Graphviz, is missing.
+    Way out: install what the message names; ``print`` shows plans and reports without it.
+    """
+
+
 class RunAsPythonError(Exception):
     """A block cannot be one recorded call.  Users never see it: the block is run as Python."""

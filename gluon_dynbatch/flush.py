@@ -83,8 +83,8 @@ class Planned(NamedTuple):
     term: np.ndarray
     #: Whether any of it is recorded for a backward pass.
     recorded: bool
-    launches: int
-    widths: Tuple[float, int]
+    #: Units of each launch.
+    widths: Tuple[int, ...]
     #: Calls that do not merge: (name, reason, number, one of the calls).
     alone: Tuple[Tuple[str, str, int, int], ...]
     #: Per node of the plan a recorded call; None if they are the same.
@@ -126,6 +126,8 @@ class Flush:
         #: None if the plan was known.
         self._analysis: Optional[Analysis] = None
         self.plan: Optional[Plan] = None
+        #: Its backward pass, if gradients may be asked for.
+        self.backward_plan: Optional[Plan] = None
         self.report: Optional[FlushReport] = None
 
     def run(self) -> None:
@@ -150,6 +152,7 @@ class Flush:
         heads, held = self._heads(planned, owners)
         standing = find_standing(recording) if held else {}
         execution, tape = self._execute(planned, held)
+        self.backward_plan = None if tape is None else tape.plan
         if kept:
             self.kept = Kept(execution.buffers, recording.lazies, planned.recorded)
             native.keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
@@ -186,8 +189,7 @@ class Flush:
         return FlushReport(
             len(self._recording.node_entry),
             plan.graph.dependencies.size,
-            planned.launches,
-            *planned.widths,
+            planned.widths,
             choice.setting.granularity,
             choice.policy,
             choice.budget,
@@ -286,14 +288,10 @@ class Flush:
         if (mode_of != mode_of[0]).any():
             made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
             modes = np.where(places >= 0, mode_of[made], 0)
-        sizes = [len(launch.units) for launch in plan.launches]
-        widths = (float(np.mean(sizes)), max(sizes))
+        widths = tuple(len(launch.units) for launch in plan.launches)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
-        launches, alone = len(sizes), _alone(plan)
-        recorded = bool((modes & RECORDING).any())
-        return Planned(
-            plan, {}, [], modes, places, recorded, launches, widths, alone, origin, analysed
-        )
+        alone, recorded = _alone(plan), bool((modes & RECORDING).any())
+        return Planned(plan, {}, [], modes, places, recorded, widths, alone, origin, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:

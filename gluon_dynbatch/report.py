@@ -7,6 +7,8 @@ import math
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from .errors import Where
+from .show.html import report_html
+from .show.plot import plot
 
 
 class Alone(NamedTuple):
@@ -64,10 +66,8 @@ class FlushReport(NamedTuple):
 
     nodes: int
     units: int
-    launches: int
-    #: Calls per launch.
-    mean_width: float
-    largest_width: int
+    #: Calls of each launch, in their order.
+    widths: Tuple[int, ...]
     granularity: str
     policy: str
     budget: str
@@ -86,6 +86,21 @@ class FlushReport(NamedTuple):
     waiting_ms: float = 0.0
     #: Samples of ``map`` that waited for it.
     waiting: int = 0
+
+    @property
+    def launches(self) -> int:
+        """How many there were."""
+        return len(self.widths)
+
+    @property
+    def mean_width(self) -> float:
+        """Calls per launch."""
+        return sum(self.widths) / len(self.widths)
+
+    @property
+    def largest_width(self) -> int:
+        """Calls of the widest launch."""
+        return max(self.widths)
 
     @property
     def line(self) -> str:
@@ -195,11 +210,33 @@ class Report:
         total = sum(f.recording_ms + f.analysis_ms + f.dispatch_ms for f in self.flushes)
         return float(self._total("analysis_ms") / total) if total else 0.0
 
+    def plot(self) -> Any:
+        """Plot where the time went, and the width of launches in the order in which they ran.
+
+        If samples of ``map`` waited for values, the latter is by flush.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``savefig("report.svg")`` writes a file.
+
+        Raises
+        ------
+        MissingError
+            matplotlib is not installed.
+        """
+        return plot(self)
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
+
     def to_json(self) -> str:
         """Return the whole report as JSON text."""
         flushes = []
         for flush in self.flushes:
             fields = flush._asdict()
+            for name in ("launches", "mean_width", "largest_width"):
+                fields[name] = getattr(flush, name)
             fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
             flushes.append(fields)
         forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]

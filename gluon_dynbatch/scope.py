@@ -105,6 +105,8 @@ class Batch:
         What happened since the scope was entered.
     plan : Plan or None
         The launches of the last flush.
+    backward_plan : Plan or None
+        Those of its backward pass; None if no gradient can be asked for.
     """
 
     def __init__(self, options: Options):
@@ -133,6 +135,7 @@ class Batch:
         self._most_at_once = 0
         self.report = Report()
         self.plan: Optional[Plan] = None
+        self.backward_plan: Optional[Plan] = None
 
     def __enter__(self) -> Batch:
         hold, self._entering = self._entering, None
@@ -173,7 +176,7 @@ class Batch:
                 )
             )
         self.report = Report()
-        self.plan = None
+        self.plan = self.backward_plan = None
         self._defaults = {}
         self._kept = []
         self._chain = Chain()
@@ -437,7 +440,7 @@ class Batch:
             mx.autograd.set_training(bool(mode & TRAINING))
             raise
         if flush.report is not None:
-            self.plan = flush.plan
+            self.plan, self.backward_plan = flush.plan, flush.backward_plan
             if flush.kept is not None:
                 self._note_kept(flush.kept)
             self.report.flushes.append(flush.report._replace(waiting=waiting))

@@ -33,7 +33,7 @@ def test_dependencies_are_those_of_a_supported_python(metadata, version):
     """Elsewhere none: pip may build them before it looks at which Python is required."""
     supported = version in SUPPORTED
     assert SpecifierSet(metadata.metadata["Requires-Python"]).contains(version) == supported
-    for extra in ("", "examples", "serve", "dev"):
+    for extra in ("", "draw", "examples", "serve", "dev"):
         environment = {"python_version": version, "extra": extra}
         names = {
             requirement.name

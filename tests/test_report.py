@@ -188,7 +188,7 @@ def test_a_single_call_is_not_said_to_run_alone(net):
 
 def made_up(*alone: Alone, **fields: Any) -> FlushReport:
     known = {
-        "nodes": 4, "units": 4, "launches": 2, "mean_width": 2.0, "largest_width": 3,
+        "nodes": 4, "units": 4, "widths": (3, 1),
         "granularity": "block", "policy": "agenda", "budget": "2 ms", "cached": True,
         "measured": False, "alone": alone, "rows_gathered": 5, "arena_bytes": 2_500_000,
         "recording_ms": 1.0, "analysis_ms": 2.0, "dispatch_ms": 5.0,
@@ -266,6 +266,9 @@ def test_json_round_trip(net):
     assert len(told["flushes"]) == len(batch.report.flushes) == 2
     for fields, flush in zip(told["flushes"], batch.report.flushes):
         alone = fields.pop("alone")
+        for name in ("launches", "mean_width", "largest_width"):
+            assert fields.pop(name) == getattr(flush, name)
+        fields["widths"] = tuple(fields["widths"])
         assert FlushReport(alone=(), **fields) == flush._replace(alone=())
         assert [tuple(one.values()) for one in alone] == [
             (*one[:3], str(one.where)) for one in flush.alone

@@ -10,11 +10,14 @@ and writes those of operands, and what it fills arenas with are the gradients of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
+from ..native import resolving
 from ..schedule.dependencies import Array
+from ..show.draw import MOST_NODES, draw
+from ..show.html import plan_html
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -169,6 +172,17 @@ class Plan(NamedTuple):
             found[launch.units] = position
         return found
 
+    def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
+        """Yield what an operand reads of arenas: arena, first element, and how many elements."""
+        if isinstance(operand, Rows):
+            for what, _, *stretch in self.pieces[operand.first :][: operand.pieces].tolist():
+                if what != resolving.ZERO:
+                    yield tuple(stretch)
+        elif isinstance(operand, Slice):
+            yield operand.arena, operand.element, operand.rows * operand.row_size
+        elif isinstance(operand, Shared):
+            yield operand.arena, operand.element, int(np.prod(operand.shape))
+
     @property
     def arena_bytes(self) -> int:
         """Bytes that the arenas take."""
@@ -182,6 +196,30 @@ class Plan(NamedTuple):
         """Rows that are copied to stand side by side."""
         operands = [o for launch in self.launches for o in launch.operands]
         return sum(o.rows for o in (*operands, *self.results) if isinstance(o, Rows))
+
+    def draw(self, limit: int = MOST_NODES) -> Any:
+        """Draw the launches, and how many rows flow from one to another, by Graphviz.
+
+        Parameters
+        ----------
+        limit : int
+            Most launches that are drawn one by one. Of more, those that run the same are one node,
+            with a row of bars for their widths.
+
+        Returns
+        -------
+        graphviz.Digraph
+            Notebooks show it; ``format="svg"`` and ``render("plan")`` write a file.
+
+        Raises
+        ------
+        MissingError
+            Graphviz is not installed.
+        """
+        return draw(self, limit)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
 
     def __str__(self) -> str:
         lines = [

@@ -1,0 +1,82 @@
+"""A report as a figure: where the time went, and how wide launches were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict
+
+from .need import package
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+#: Of text and axes, on light and on dark pages.
+TEXT = "#808080"
+COLORS = {
+    "recording": "#4c8eda",
+    "analysis": "#e08a3c",
+    "dispatch": "#4fa36b",
+    "waiting": "#9a7fc0",
+}
+
+
+def times(report: Report) -> Dict[str, float]:
+    """Return milliseconds by what they were spent on."""
+    found = {
+        kind: sum(getattr(flush, f"{kind}_ms") for flush in report.flushes)
+        for kind in ("recording", "analysis", "dispatch")
+    }
+    return {**found, "waiting": report.waiting_ms}
+
+
+def plot(report: Report) -> Any:
+    """Plot a report; see :meth:`gluon_dynbatch.Report.plot`."""
+    plt = package("matplotlib.pyplot")
+    # Else, notebooks show it twice, and whoever plots many has to close each.
+    with plt.ioff():
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), constrained_layout=True)
+    plt.close(figure)
+    figure.patch.set_alpha(0)
+    spent = times(report)
+    drawn = left.barh(list(spent), list(spent.values()), color=[COLORS[kind] for kind in spent])
+    left.bar_label(drawn, [f"{ms:.1f}" for ms in spent.values()], padding=3, color=TEXT, size=8)
+    left.invert_yaxis()
+    left.margins(x=0.18)
+    left.set(title="Where the time went", xlabel="milliseconds")
+    if any(flush.waiting for flush in report.flushes):
+        _plot_flushes(right, report)
+    else:
+        _plot_launches(right, report)
+    for axes in (left, right):
+        axes.patch.set_alpha(0)
+        axes.title.set(color=TEXT, size=10)
+        axes.tick_params(colors=TEXT, labelsize=8)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set(color=TEXT, size=8)
+        for side, spine in axes.spines.items():
+            spine.set(color=TEXT, visible=side in ("left", "bottom"))
+    return figure
+
+
+def _plot_launches(axes: Any, report: Report) -> None:
+    """Plot the width of each launch, in their order, with a line where a flush ends."""
+    widths = [width for flush in report.flushes for width in flush.widths]
+    axes.stairs(widths, fill=True, color=COLORS["dispatch"])
+    end = 0
+    for flush in report.flushes[:-1]:
+        end += flush.launches
+        axes.axvline(end, color=TEXT, linewidth=0.8, linestyle="dotted")
+    axes.set(title="Width of launches, in their order", xlabel="launch", ylabel="calls")
+    axes.locator_params(integer=True)
+
+
+def _plot_flushes(axes: Any, report: Report) -> None:
+    """Plot how many samples waited for each flush, and how wide its launches were."""
+    numbers = range(1, len(report.flushes) + 1)
+    waiting = [flush.waiting for flush in report.flushes]
+    look = {"width": 1.0, "alpha": 0.5, "color": COLORS["waiting"]}
+    axes.bar(numbers, waiting, label="samples that wait for it", **look)
+    wide = [flush.mean_width for flush in report.flushes]
+    axes.plot(numbers, wide, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
+    axes.set(title="Width of flushes, in their order", xlabel="flush")
+    axes.locator_params(integer=True)
+    axes.legend(fontsize=8, frameon=False, labelcolor=TEXT)

@@ -1,0 +1,174 @@
+"""Pictures of plans and reports show what these say, and say what they need."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections import Counter
+from typing import Any
+from xml.etree import ElementTree
+
+import mxnet as mx
+import pytest
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.plan.plan import Plan, Whole
+from gluon_dynbatch.plan.transpose import transpose
+from gluon_dynbatch.show.flow import bars, flow, groups
+from tests.cells import dense, heads_of, inputs, ready
+from tests.golden.cases import CASES
+from tests.test_plan import plan_of
+
+
+@pytest.fixture(autouse=True)
+def dot(monkeypatch: Any) -> None:
+    """Nothing here but rendering runs it."""
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+
+
+def cell() -> Any:
+    """Make a layer that can be called on what it returns."""
+    return ready(gdb.convert(nn.Dense(4, in_units=4, prefix="cell_")))
+
+
+def chain(lengths: Any) -> gdb.Batch:
+    """Run a cell as often as each sample says, and at last an operator that never merges."""
+    net = cell()
+
+    def sample(x: Any, length: int) -> Any:
+        for _ in range(length):
+            x = net(x)
+        return mx.nd.SoftmaxOutput(x, mx.nd.zeros(1))
+
+    with autograd.record(), gdb.batching(None, "block", "depth") as batch:
+        results = [*map(sample, inputs(len(lengths)), lengths)]
+    del results
+    return batch
+
+
+def flow_by_terms(plan: Plan) -> Counter:
+    """Count elements from maker to reader as the graph has them; fills are one maker."""
+    launch_of = plan.launch_of()
+    operands = [(one.number, operand) for one in plan.launches for operand in one.operands]
+    found: Counter = Counter()
+    for at, operand, length in zip(plan.reads.term, plan.reads.operand, plan.reads.length):
+        term = plan.graph.term[at]
+        maker = "fill" if term < 0 else int(launch_of[plan.graph.slot_unit[term]])
+        reader, whole = operands[operand][0], isinstance(operands[operand][1], Whole)
+        found[maker, reader] += 0 if whole else int(length)
+    return +found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_flows_is_what_the_graph_says(name):
+    plan = plan_of(name)
+    found: Counter = Counter()
+    for (maker, reader), rows in flow(plan, groups(plan, 10_000)).items():
+        if maker != ("whole", 0):
+            maker = maker[0] if isinstance(maker, tuple) else maker
+            found[maker, reader] += sum(size * count for size, count in rows.items())
+    wanted = flow_by_terms(plan)
+    assert set(found) == set(wanted)
+    # Part of a row counts as a row.
+    assert all(found[edge] >= wanted[edge] for edge in wanted)
+    backward = transpose(plan, heads_of(plan))
+    turned = {
+        (reader, maker)
+        for maker, reader in flow(backward, groups(backward, 10_000))
+        if isinstance(maker, int) and isinstance(reader, int)
+    }
+    assert turned <= set(found)
+
+
+def test_whole_rows_are_counted():
+    """Two of three samples take a second step."""
+    plan = chain([1, 2, 2]).plan
+    assert [launch.units.size for launch in plan.launches] == [3, 2, 1, 1, 1]
+    edges = flow(plan, groups(plan, 24))
+    assert edges[0, 1] == {4: 2} and edges[1, 3] == edges[1, 4] == edges[0, 2] == {4: 1}
+
+
+def test_a_plan_is_drawn_launch_by_launch():
+    plan = chain([1, 2, 2]).plan
+    source = plan.draw().source
+    assert source.count("cell × ") == 2 and "cell × 3\nlaunch 0" in source
+    assert " 2 rows of 4 " in source
+    assert source.count("not merged") == 3 and "its gradient ignores the head" in source
+
+
+def test_many_launches_that_run_the_same_are_one_node():
+    plan = chain([*range(1, 40)]).plan
+    source = plan.draw().source
+    assert source.count("cell × ") == 1 and "39 launches" in source and "█" in source
+    found = groups(plan, 1)
+    assert [group.name for group in found.values()] == ["cell", "other calls"]
+    assert sum(sum(group.widths) for group in found.values()) == plan.graph.dependencies.size
+
+
+def test_the_backward_pass_can_be_looked_at():
+    batch = chain([1, 2, 2])
+    assert [launch.number for launch in batch.backward_plan.launches[-2:]] == [1, 0]
+    source = batch.backward_plan.draw().source
+    assert "gradients of 3 results" in source
+    with gdb.batching(None, "block", "depth") as batch:
+        y = dense()(inputs(1)[0])
+    assert batch.plan is not None and batch.backward_plan is None and y.shape
+
+
+def test_bars():
+    assert bars([1]) == "█" and bars([8, 1, 0]) == "█▁▁"
+    assert len(bars([*range(1, 1000)])) == 16
+
+
+def test_graphviz_renders_it(monkeypatch):
+    monkeypatch.undo()
+    if shutil.which("dot") is None:
+        pytest.skip("no Graphviz on this machine")
+    drawn = chain([1, 2, 2]).plan.draw().pipe("svg").decode()
+    assert len(re.findall('class="node"', drawn)) == 7  # two fills
+
+
+def test_a_figure_has_the_times_and_widths_of_the_report():
+    report = chain([1, 2, 2]).report
+    left, right = report.plot().axes
+    (flush,) = report.flushes
+    wanted = [flush.recording_ms, flush.analysis_ms, flush.dispatch_ms, report.waiting_ms]
+    assert [bar.get_width() for bar in left.patches] == wanted
+    assert [*right.patches[0].get_data().values] == [3, 2, 1, 1, 1]
+
+
+def test_a_figure_of_fibers_is_by_flush():
+    net = cell()
+
+    def sample(x: Any) -> Any:
+        return net(x) if net(x).sum().asscalar() > 0 else x
+
+    with gdb.batching() as batch:
+        batch.map(sample, inputs(6))
+    waiting = [flush.waiting for flush in batch.report.flushes]
+    right = batch.report.plot().axes[1]
+    assert waiting[0] == 6 and [bar.get_height() for bar in right.patches] == waiting
+
+
+def test_notebooks_show_plan_and_report():
+    batch = chain([1, 2, 2])
+    batch.report.forced[gdb.errors.Where("<stdin>", 1, "<listcomp>")] = 2
+    for shown in (batch.plan, batch.report):
+        page = ElementTree.fromstring(shown._repr_html_())
+        told = "".join(page.itertext())
+        assert str(shown) in told and "SoftmaxOutput" in told and "in 5 launches" in told
+    assert page.findall("table")[1].findtext("tr[2]/td[2]") == "<stdin>:1 in <listcomp>"
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    batch = chain([1, 2])
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(gdb.MissingError, match=r"program 'dot'(.|\n)*install Graphviz"):
+        batch.plan.draw()
+    for package, show in (("graphviz", batch.plan.draw), ("matplotlib.pyplot", batch.report.plot)):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(gdb.MissingError, match=r"pip install 'gluon-dynbatch\[draw\]'"):
+            show()
