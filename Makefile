@@ -28,10 +28,12 @@ FUZZ_SEED ?=
 PEERS := .venv-peers
 PEERS_STAMP := $(PEERS)/.installed-$(PYTHON_VERSION)
 PEERS_OPTIONS ?=
+# What builds the site is installed into .venv when it is first asked for.
+DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
 BENCH_OPTIONS ?=
 
-.PHONY: help demo test lint bench peers fuzz clean
+.PHONY: help demo test lint bench peers fuzz docs clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
@@ -40,6 +42,7 @@ help:
 	@echo "make bench  every workload in every way, against the bars (a quarter of an hour)"
 	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
+	@echo "make docs   the site, in build/html"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -64,6 +67,10 @@ peers: $(NATIVE) $(PEERS_STAMP)
 fuzz: $(NATIVE)
 	$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED))
 
+# Warnings are errors. Its Python runs in `make test`.
+docs: $(NATIVE) $(DOCS_STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/html
+
 define STOP
 { echo "error: $(1)" >&2; exit 1; }
 endef
@@ -87,6 +94,11 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
 	$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
+	$(BIN)/python -m pip check
+	@touch $@
+
+$(DOCS_STAMP): docs/requirements.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet -c requirements.txt -r docs/requirements.txt
 	$(BIN)/python -m pip check
 	@touch $@
 

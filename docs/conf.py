@@ -1,0 +1,87 @@
+"""How Sphinx builds the site; run it with ``make docs``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+
+import gluon_dynbatch  # noqa: E402
+
+project = "gluon_dynbatch"
+author = "gluon_dynbatch authors"
+copyright = author
+version = release = gluon_dynbatch.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build", "requirements.txt"]
+nitpicky = True
+# Their documentation is not at hand while this one is built.
+nitpick_ignore_regex = [
+    ("py:.*", r"(mxnet|mx|gluon|numpy|np|concurrent|collections|typing)\..*"),
+]
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # numpydoc sections say more
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = "gluon_dynbatch"
+html_static_path = ["_static"]
+html_css_files = ["pictures.css"]
+html_theme_options = {"source_directory": "docs/"}
+
+#: Pages of the site whose text is a file outside of this folder.
+OUTSIDE = {
+    "changelog": ROOT / "CHANGELOG.md",
+    "contributing": ROOT / "CONTRIBUTING.md",
+    "experiments": ROOT / "experiments" / "README.md",
+}
+PAGES = {path: f"{name}.md" for name, path in OUTSIDE.items()}
+PAGES[ROOT / "README.md"] = "index.md"
+LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
+
+
+def read_source(app, name, source):
+    """Take the text of a page from outside, and lead links to such files to their pages."""
+    page = Path(app.env.doc2path(name))
+    place = OUTSIDE.get(name, page)
+    if place != page:
+        source[0] = place.read_text(encoding="utf-8")
+        app.env.note_dependency(str(place))
+
+    def lead(match):
+        target = (place.parent / match[2]).resolve()
+        if target in PAGES:
+            anchor = "" if PAGES[target] == "index.md" else match[3] or ""
+            target, folder = (DOCS / PAGES[target]), page.parent
+            return f"{match[1]}{os.path.relpath(target, folder)}{anchor}{match[4]}"
+        if target.is_dir():  # no page, and nothing to download
+            return f"{match[1]}{os.path.relpath(DOCS / 'index.md', page.parent)}{match[4]}"
+        return f"{match[1]}{os.path.relpath(target, page.parent)}{match[3] or ''}{match[4]}"
+
+    if page.suffix == ".md":
+        source[0] = LINK.sub(lead, source[0])
+
+
+def setup(app):
+    """Connect to Sphinx."""
+    app.connect("source-read", read_source)
