@@ -1,20 +1,24 @@
 """Run the Python of README and of the site's pages, and write what it prints below it.
 
 ``python docs/snippets.py`` does so for all pages, ``python docs/snippets.py docs/errors.md`` for
-one; a test compares the two.  The ``python`` blocks of a page run one after another, as one
-program; a block that an HTML comment ``<!-- run ... -->`` holds runs too, unseen.  A ``text`` block
-right below holds what the block above it prints, or the error that it ends with.
+one; a test compares the two.  With ``--draw`` it also draws the pictures.
+
+The ``python`` blocks of a page run one after another, as one program; a block that an HTML comment
+``<!-- run ... -->`` holds runs too, unseen.  Right below a block stands a ``text`` block with what
+it prints or the error that it ends with, or a picture of the value of its last expression.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
 import io
 import re
-import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
+import matplotlib
 import mxnet as mx
 
 DOCS = Path(__file__).resolve().parent
@@ -31,7 +35,8 @@ PAGES = {
 APART = ("docs/errors.md",)
 
 BLOCK = re.compile(
-    r"(?:^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<shown>.*?)^```\n)?)"
+    r"^```python\n(?P<code>.*?)^```\n"
+    r"(?:\n```text\n(?P<shown>.*?)^```\n|\n!\[[^\]]*\]\((?P<picture>[^)]*)\)\n)?"
     r"|^<!-- run\n(?P<hidden>.*?)^-->\n",
     re.DOTALL | re.MULTILINE,
 )
@@ -43,29 +48,33 @@ class Snippet(NamedTuple):
     code: str
     shown: Optional[str]
     printed: str
-    span: Any
+    match: Any
 
 
 def run(code: str, names: Dict[str, Any], line: int = 0) -> str:
-    """Return what `code` prints; an error is printed as well if it ends with one."""
+    """Return what `code` prints; an error is printed as well if it ends with one.
+
+    The value of its last expression is left in ``names["_"]``.
+    """
     out = io.StringIO()
+    tree = ast.parse("\n" * line + code)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(out):
         try:
-            exec(compile("\n" * line + code, "example.py", "exec"), names)
+            exec(compile(tree, "example.py", "exec"), names)
+            if last is not None:
+                names["_"] = eval(compile(ast.Expression(last.value), "example.py", "eval"), names)
         except Exception as error:
             print(f"{type(error).__name__}: {error}")
     # MXNet's own messages hold the time of day.
     return re.sub(r"\[\d\d:\d\d:\d\d\]", "[hh:mm:ss]", out.getvalue())
 
 
-def snippets(name: str) -> Iterator[Snippet]:
-    """Run a page and yield its blocks, in their order."""
+def snippets(name: str, draw: bool = False) -> Iterator[Snippet]:
+    """Run a page and yield its blocks, in their order; write its pictures if asked for."""
     text = PAGES[name].read_text(encoding="utf-8")
-    first, names = "", {}
-    line = 0
-    with contextlib.ExitStack() as stack:
-        # Blocks are numbered from zero on every page.
-        stack.enter_context(mx.name.NameManager())
+    first, names, line = "", {}, 0
+    with mx.name.NameManager():  # blocks are numbered from zero on every page
         for match in BLOCK.finditer(text):
             code = match["code"] or match["hidden"]
             if name in APART:
@@ -77,7 +86,21 @@ def snippets(name: str) -> Iterator[Snippet]:
             else:
                 printed = run(code, names, line)
                 line += code.count("\n") + 1
+            if match["picture"]:
+                printed = re.sub(r"^MissingError.*", "", printed, flags=re.DOTALL)
+                if draw:
+                    write(names["_"], PAGES[name].parent / match["picture"])
             yield Snippet(code, match["shown"], printed, match)
+
+
+def write(picture: Any, path: Path) -> None:
+    """Write a drawing of Graphviz or matplotlib as SVG, with nothing that differs in each run."""
+    path.parent.mkdir(exist_ok=True)
+    if hasattr(picture, "pipe"):
+        path.write_bytes(picture.pipe("svg"))
+    else:
+        with matplotlib.rc_context({"svg.hashsalt": path.name}):
+            picture.savefig(path, bbox_inches="tight", metadata={"Date": None})
 
 
 NUMBER = re.compile(r"\d+\.\d+")
@@ -93,15 +116,19 @@ def alike(shown: str, printed: str) -> bool:
     return all(abs(float(a) - float(b)) <= 0.06 + 0.05 * abs(float(b)) for a, b in pairs)
 
 
-def main(argv: Any = None) -> None:
+def main() -> None:
     """Bring pages up to date."""
-    given = [Path(path).resolve() for path in (sys.argv[1:] if argv is None else argv)]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("page", nargs="*", type=Path, help="all, if none is given")
+    parser.add_argument("--draw", action="store_true", help="draw the pictures, too")
+    args = parser.parse_args()
+    given = [path.resolve() for path in args.page]
     for name, page in PAGES.items():
         if given and page not in given:
             continue
         text, done, at = page.read_text(encoding="utf-8"), "", 0
-        for snippet in snippets(name):
-            match, shown = snippet.span, snippet.shown
+        for snippet in snippets(name, args.draw):
+            match, shown = snippet.match, snippet.shown
             if snippet.printed and match["code"] and not alike(shown or "", snippet.printed):
                 end = match.end("code") + len("```\n")
                 done += text[at:end] + f"\n```text\n{snippet.printed}```\n"
