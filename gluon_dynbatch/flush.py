@@ -265,7 +265,10 @@ class Flush:
             calls, origin, moved = fuse_samples(recording, wanted)
             granularity = "block"
             weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
-        graph = expand(calls, granularity, weights, runtime.segments, unused)
+        graph = expand(
+            *(calls, granularity, weights, runtime.segments, unused),
+            lambda segment: runtime.dispatcher.kernels(segment) is not None,
+        )
         if self._options.debug:
             check_graph(graph)
         figures, budget = runtime.figures, choice.setting.budget
@@ -346,8 +349,7 @@ class Flush:
         elif planned.assembled:
             assembled = planned.assembled[0]
         else:
-            dispatcher = self._runtime.dispatcher
-            natives = [dispatcher.kernels(launch.segment) for launch in plan.launches]
+            natives = self._runtime.dispatcher.natives(plan)
             assembled = Forward(plan, natives, {}).assemble()
             planned.assembled.append(assembled)
         runtime = self._runtime

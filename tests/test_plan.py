@@ -102,7 +102,8 @@ def with_joined(plan):
     """Run the first two launches as one."""
     first, second, *rest = plan.launches
     units = np.concatenate([first.units, second.units])
-    return plan._replace(launches=(first._replace(units=units, rows=len(units)), *rest))
+    parts = (first.parts[0]._replace(rows=len(units)),)
+    return plan._replace(launches=(first._replace(units=units, parts=parts), *rest))
 
 
 def shifted(plan, by):
@@ -145,7 +146,7 @@ REFUSED = {
         "chains", lambda p: p._replace(launches=p.launches + p.launches[-1:]), "exactly once",
     ),
     "a unit is missing": (
-        "chains", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1], rows=2), "exactly",
+        "chains", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1]), "exactly",
     ),
     "a unit in two launches": (
         "chains", lambda p: with_launch(p, 1, units=p.launches[0].units[:2]), "exactly once",
@@ -153,7 +154,9 @@ REFUSED = {
     "wrong order": ("chains", lambda p: p._replace(launches=p.launches[::-1]), "later launch"),
     "dependent units": ("chains", with_joined, "later launch"),
     "two signatures": ("by_agenda", with_joined, "mixes signatures"),
-    "number of rows": ("chains", lambda p: with_launch(p, 0, rows=p.launches[0].rows + 1), "."),
+    "number of rows": (
+        "chains", lambda p: with_launch(p, 0, parts=p.launches[0].parts[:1] * 2), "a part",
+    ),
     "results overlap": ("chains", lambda p: shifted(p, -1), "written exactly once"),
     "results overlap behind": ("chains", lambda p: shifted(p, 1), "written exactly once"),
     "rows that nobody writes": (

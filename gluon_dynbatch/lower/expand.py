@@ -17,7 +17,7 @@ from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
 from .graph import Graph
-from .segment import SegmentTable
+from .segment import Segment, SegmentTable
 from .wire import wire
 
 #: The largest table of who delivers which argument; with more callees, none counts as recurrent.
@@ -71,6 +71,7 @@ def expand(
     weights: Array,
     table: SegmentTable,
     unused: Optional[Array] = None,
+    ragged: Callable[[Segment], bool] = lambda segment: False,
 ) -> Graph:
     """Cut every call and wire the segments together.
 
@@ -87,6 +88,8 @@ def expand(
     unused : numpy.ndarray of bool, shape (nodes,), optional
         What `find_unused` returns.  Such calls share no launch with others: gradients do not come
         to them, and zero times what is not finite is no gradient of zero.
+    ragged : callable, optional
+        Whether a segment can share launches with those that have arrays of other sizes.
     """
     survey = _Survey(tape, weights)
     recurrent = survey.recurrent() if granularity == "operator" else {}
@@ -95,7 +98,7 @@ def expand(
         places = recurrent.get(survey.callee[number], frozenset())
         arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
         cuts[number] = cut_call(_variant(entry, survey), granularity, arguments, table)
-    return wire(tape, cuts, unused)
+    return wire(tape, cuts, unused, ragged)
 
 
 def _variant(entry: Entry, survey: _Survey) -> Variant:

@@ -56,7 +56,7 @@ def check_graph(graph: Graph) -> None:
 
     Slots, inputs and terms are counted as the segments say; every term is an external or a slot of
     an earlier unit; predecessors are the units behind the terms; every unit has rows; units of one
-    signature have one segment and equal shared arrays, and are batched.
+    signature have segments of one family and equal shared arrays, and are batched.
     """
     _check_counts(graph)
     units, signature = graph.dependencies.size, graph.dependencies.signature
@@ -67,7 +67,7 @@ def check_graph(graph: Graph) -> None:
     assert np.array_equal(graph.dependencies.preds, made_by), "predecessors are not those read"
     before = np.append(0, np.cumsum(np.bincount(reader[inner], minlength=units)))
     assert np.array_equal(graph.dependencies.offsets, before), "offsets of predecessors"
-    seen: Dict[int, Tuple[int, bytes]] = {}
+    seen: Dict[int, Tuple[str, bytes]] = {}
     for unit in range(units):
         segment = graph.segments[graph.segment[unit]]
         shared = [p for p, port in enumerate(segment.inputs) if port.shared]
@@ -75,8 +75,8 @@ def check_graph(graph: Graph) -> None:
         arrays = graph.term[at].tobytes() + graph.term_offset[at].tobytes()
         number = int(signature[unit])
         assert segment.layout != "unbatched" or number not in seen, f"unit {unit} is unbatched"
-        known = seen.setdefault(number, (int(graph.segment[unit]), arrays))
-        assert known == (graph.segment[unit], arrays), f"unit {unit}: signature of another"
+        known = seen.setdefault(number, (segment.family, arrays))
+        assert known == (segment.family, arrays), f"unit {unit}: signature of another"
 
 
 def _ports(graph: Graph) -> Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
 
 from mxnet.gluon import Parameter
@@ -18,6 +20,10 @@ ARGUMENT = -1
 #: Where an input of a segment comes from: an earlier segment of the call and its output, or
 #: `ARGUMENT` and the number of the argument.
 Source = Tuple[int, int]
+
+
+#: Attributes of operators that say how large arrays are.
+SIZES = frozenset(["shape", "begin", "end", "reps", "repeats", "size", "depth", "num_outputs"])
 
 
 class Port(NamedTuple):
@@ -90,6 +96,14 @@ class Segment:
         )
         ports = self.inputs, self.outputs
         return ops, self.heads, ports, parameters, self.layout, self.mode, self.context
+
+    @cached_property
+    def family(self) -> str:
+        """What segments have in common that are equal but for the sizes of their arrays."""
+        ops, heads, ports, *rest = self.key
+        like = [(*op[:2], [a for a in op[2] if a[0] not in SIZES], *op[3:]) for op in ops]
+        shapeless = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
+        return sys.intern(repr((like, heads, shapeless, *rest)))
 
 
 class SegmentUse(NamedTuple):

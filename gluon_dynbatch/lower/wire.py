@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -12,8 +12,16 @@ from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
 from .segment import ARGUMENT, Cut, Segment
 
+#: Layouts in which segments of several sizes share launches.
+MERGED = "rows", "stack"
 
-def wire(tape: Tape, cuts: Dict[int, Cut], unused: Optional[Array] = None) -> Graph:
+
+def wire(
+    tape: Tape,
+    cuts: Dict[int, Cut],
+    unused: Optional[Array],
+    ragged: Callable[[Segment], bool],
+) -> Graph:
     """Wire the segments of all calls together.
 
     Parameters
@@ -24,6 +32,8 @@ def wire(tape: Tape, cuts: Dict[int, Cut], unused: Optional[Array] = None) -> Gr
         How the calls of each entry are cut, by its id.
     unused : numpy.ndarray of bool, shape (nodes,), optional
         Calls that share no launch with others.
+    ragged : callable
+        Whether a segment can share launches with those that have arrays of other sizes.
     """
     segments = dict.fromkeys(use.segment for cut in cuts.values() for use in cut.uses)
     numbers = {segment: number for number, segment in enumerate(segments)}
@@ -59,22 +69,27 @@ def wire(tape: Tape, cuts: Dict[int, Cut], unused: Optional[Array] = None) -> Gr
         {number: tape.entries[number].name for number in cuts},
         {number: cut.concat_rows for number, cut in cuts.items() if cut.concat_rows},
     )
-    signature = signatures(graph, unused)
+    signature = signatures(graph, unused, ragged)
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
 
 
-def signatures(graph: Graph, unused: Optional[Array]) -> Array:
-    """Return numbers of what may share a launch: equal segments and shared arrays, used alike.
+def signatures(graph: Graph, unused: Optional[Array], ragged: Callable[[Segment], bool]) -> Array:
+    """Return numbers of what may share a launch: segments, shared arrays, and being used.
 
-    Units of an unbatched segment have a signature each.
+    Segments are equal, or equal but for sizes and `ragged`.  Units of an unbatched segment have a
+    signature each.
     """
     within = np.zeros(len(graph.segment), dtype=np.int64)
+    family = _families(graph.segments, ragged)
+    of = family[graph.segment]
     distinct = np.ones(len(graph.segments), dtype=np.int64)
     for number, segment in enumerate(graph.segments):
+        if family[number] != number:
+            continue
         shared = [p for p, port in enumerate(segment.inputs) if port.shared]
         if not shared and segment.layout != "unbatched":
             continue
-        members = np.flatnonzero(graph.segment == number)
+        members = np.flatnonzero(of == number)
         if segment.layout == "unbatched":
             distinct[number], within[members] = len(members), np.arange(len(members))
             continue
@@ -83,10 +98,23 @@ def signatures(graph: Graph, unused: Optional[Array]) -> Array:
         found, inverse = np.unique(arrays, axis=0, return_inverse=True)
         distinct[number], within[members] = len(found), inverse.reshape(-1)
     first = np.cumsum(distinct) - distinct
-    signature: Array = first[graph.segment] + within
+    signature: Array = first[of] + within
     if unused is not None:
         signature = signature + distinct.sum() * unused[graph.node]
     return signature.astype(np.int32)
+
+
+def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> Array:
+    """Return per segment the first one that it may share launches with."""
+    found: Dict[str, List[int]] = {}
+    for number, segment in enumerate(segments):
+        found.setdefault(segment.family, []).append(number)
+    family = np.arange(len(segments))
+    for numbers in found.values():
+        if len(numbers) > 1:
+            alike = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
+            family[alike] = alike[:1]
+    return family
 
 
 def _sizes(cut: Cut) -> List[int]:

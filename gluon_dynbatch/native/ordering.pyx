@@ -59,7 +59,7 @@ cdef class Ordering:
     """Whom each unit follows into an order: the reader that it should stand beside."""
 
     cdef const int32_t[::1] groups
-    cdef const int64_t[::1] input0, term0, term, slot_unit
+    cdef const int64_t[::1] kind, extra, input0, term0, term, slot_unit
     cdef int64_t units, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
     cdef int64_t[::1] leader, place, position
@@ -67,9 +67,11 @@ cdef class Ordering:
     cdef int32_t[::1] reads
 
     def __init__(
-        self, const int32_t[::1] groups, const int64_t[::1] input0, const int64_t[::1] term0,
-        const int64_t[::1] term, const int64_t[::1] slot_unit,
+        self, const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
+        const int64_t[::1] input0, const int64_t[::1] term0, const int64_t[::1] term,
+        const int64_t[::1] slot_unit,
     ):
+        self.kind, self.extra = kind, extra
         self.groups, self.input0, self.term0 = groups, input0, term0
         self.term, self.slot_unit = term, slot_unit
         self.units, self.ports, self.levels = groups.shape[0], 1, 1
@@ -77,7 +79,7 @@ cdef class Ordering:
         for unit in range(self.units):
             self.launches = max(self.launches, groups[unit] + 1)
             self.ports = max(self.ports, self.inputs_end(unit) - input0[unit])
-            self.most_extra = max(self.most_extra, self.extra(unit))
+            self.most_extra = max(self.most_extra, extra[unit])
         for i in range(term0.shape[0] - 1):
             self.levels = max(self.levels, term0[i + 1] - term0[i])
         self.unread = self.launches * self.ports * self.levels
@@ -92,11 +94,6 @@ cdef class Ordering:
 
     cdef inline int64_t inputs_end(self, int64_t unit) noexcept:
         return self.input0[unit + 1] if unit + 1 < self.units else self.term0.shape[0] - 1
-
-    cdef inline int64_t extra(self, int64_t unit) noexcept:
-        """Return how many terms a unit has beyond one per input."""
-        cdef int64_t first = self.input0[unit], end = self.inputs_end(unit)
-        return self.term0[end] - self.term0[first] - (end - first)
 
     cdef void lead(self, int64_t unit, bint once) noexcept:
         """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
@@ -115,22 +112,29 @@ cdef class Ordering:
     cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
         """Sort the members of a launch, whose readers are sorted; `items` has room for two each."""
         cdef int64_t i, unit, rank
+        cdef bint mixed = False
         for i in range(count):
             unit = members[i]
-            rank = (self.most_extra - self.extra(unit)) * (self.unread + 1) + self.place[unit]
+            rank = (self.most_extra - self.extra[unit]) * (self.unread + 1) + self.place[unit]
             items[i].key, items[i].unit = rank << 32 | self.position[self.leader[unit]], unit
+            mixed |= self.kind[unit] != self.kind[members[0]]
         radix_sort(items, items + count, count)
+        if mixed:
+            for i in range(count):
+                items[i].key = self.kind[items[i].unit]
+            radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
             self.position[members[i]] = i
 
 
 def order(
-    const int32_t[::1] groups, const int64_t[::1] input0, const int64_t[::1] term0,
-    const int64_t[::1] term, const int64_t[::1] slot_unit, int64_t[::1] units,
+    const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
+    const int64_t[::1] input0, const int64_t[::1] term0, const int64_t[::1] term,
+    const int64_t[::1] slot_unit, int64_t[::1] units,
 ):
-    """Fill in the units by launch, and within a launch by who reads them."""
-    cdef Ordering ordering = Ordering(groups, input0, term0, term, slot_unit)
+    """Fill in the units by launch, within that by kind, summands and who reads them."""
+    cdef Ordering ordering = Ordering(groups, kind, extra, input0, term0, term, slot_unit)
     cdef int64_t unit, launch, i, low, widest = 0
     cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)
     for unit in range(ordering.units):

@@ -8,7 +8,7 @@ Launches have their members from `first` on, and their ports from `port0` on; ot
 
 cimport cython
 from cpython.array cimport array, clone, resize_smart
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef array LONG = array("q")
 
@@ -24,25 +24,29 @@ cdef enum:
 
 def reads(
     const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
-    const int64_t[::1] row_size, const int64_t[::1] units, const int64_t[::1] row,
-    const int64_t[::1] rows, const int64_t[::1] input0, const int64_t[::1] term0,
-    int64_t[::1] operand, int64_t[::1] at, int64_t[::1] target, int64_t[::1] length,
+    const int32_t[::1] segment, const int64_t[::1] size0, const int64_t[::1] size,
+    const int64_t[::1] units, const int64_t[::1] rows, const int64_t[::1] input0,
+    const int64_t[::1] term0, int64_t[::1] operand, int64_t[::1] at, int64_t[::1] target, int64_t[::1] length,
 ):
     """Fill in, for each term that launches read, who reads it, where to and how much; count them.
 
-    What all members share is listed for the first only.
+    What all members share is listed for the first only.  A unit's port has rows of `size`, at
+    `size0` of its segment and the port.
     """
-    cdef int64_t launch, port, member, unit, item, term, count = 0
+    cdef int64_t launch, port, member, unit, item, term, done, elements, count = 0
     for launch in range(first.shape[0] - 1):
         for port in range(port0[launch], port0[launch + 1]):
+            done = 0
             for member in range(first[launch], first[launch + 1]):
                 unit = units[member]
+                elements = size[size0[segment[unit]] + port - port0[launch]]
+                elements *= 1 if shared[port] else rows[unit]
                 item = input0[unit] + port - port0[launch]
                 for term in range(term0[item], term0[item + 1]):
                     operand[count], at[count] = port, term
-                    target[count] = row[member] * row_size[port]
-                    length[count] = (1 if shared[port] else rows[unit]) * row_size[port]
+                    target[count], length[count] = done, elements
                     count += 1
+                done += elements
                 if shared[port]:
                     break
     return count
@@ -62,17 +66,20 @@ def places(
 
 
 def slots(
-    const int64_t[::1] first, const int64_t[::1] units, const int64_t[::1] row,
+    const int64_t[::1] first, const int64_t[::1] units, const int64_t[::1] rows,
+    const int32_t[::1] segment, const int64_t[::1] size0, const int64_t[::1] size,
     const int64_t[::1] slot0, const int64_t[:, ::1] outputs,
     int64_t[::1] arena, int64_t[::1] element,
 ):
-    """Fill in where results lie; `outputs` are launches, numbers, arenas, elements, row sizes."""
-    cdef int64_t i, member, slot
+    """Fill in where results lie; `outputs` are launches, numbers, arenas, elements."""
+    cdef int64_t i, member, unit, done
     for i in range(outputs.shape[0]):
+        done = outputs[i, 3]
         for member in range(first[outputs[i, 0]], first[outputs[i, 0] + 1]):
-            slot = slot0[units[member]] + outputs[i, 1]
-            arena[slot] = outputs[i, 2]
-            element[slot] = outputs[i, 3] + row[member] * outputs[i, 4]
+            unit = units[member]
+            arena[slot0[unit] + outputs[i, 1]] = outputs[i, 2]
+            element[slot0[unit] + outputs[i, 1]] = done
+            done += rows[unit] * size[size0[segment[unit]] + outputs[i, 1]]
 
 
 cdef int64_t gcd(int64_t a, int64_t b) noexcept:

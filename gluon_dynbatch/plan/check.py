@@ -42,13 +42,13 @@ def check_plan(plan: Plan) -> None:
         name = f"launch {launch.number}"
         assert len(launch.operands) == len(launch.segment.inputs), f"{name}: operands"
         for p, operand in enumerate(launch.operands):
-            where, port = f"operand {p} of {name}", launch.segment.inputs[p]
+            where, pieces = f"operand {p} of {name}", _pieces(plan, launch, p)
             if isinstance(operand, Whole):
                 at = plan.graph.term0[plan.graph.input0[launch.units[0]] + p]
                 assert plan.graph.term[at] == -1 - operand.external, f"{where} is another array"
             else:
-                size = port.row_size * (1 if port.shared else launch.rows)
-                machine.check(operand, size, _pieces(plan, launch, p), where)
+                size = max(piece.target + piece.size for piece in pieces)
+                machine.check(operand, size, pieces, where)
         machine.run(launch)
 
 
@@ -88,8 +88,16 @@ def _check_launches(plan: Plan) -> None:
     for launch in plan.launches:
         signatures = graph.signature[launch.units]
         assert (signatures == signatures[0]).all(), f"launch {launch.number} mixes signatures"
-        rows = int(graph.rows[launch.units].sum())
-        assert launch.rows == rows, f"launch {launch.number}: wrong rows"
+        units = 0
+        for segment, rows in launch.parts:
+            own = np.flatnonzero(
+                plan.graph.segment[launch.units] == plan.graph.segments.index(segment)
+            )
+            right = np.array_equal(own, np.arange(units, units + len(own)))
+            assert right, f"launch {launch.number}: units of a part"
+            assert graph.rows[launch.units[own]].sum() == rows, f"launch {launch.number}: rows"
+            units += len(own)
+        assert units == len(launch.units), f"launch {launch.number}: parts"
     owners = np.repeat(np.arange(graph.size), np.diff(graph.offsets))
     launch_of = plan.launch_of()
     assert (launch_of[graph.preds] < launch_of[owners]).all(), (
@@ -112,8 +120,11 @@ def _check_places(plan: Plan) -> None:
         rows = plan.graph.dependencies.rows[launch.units]
         for out, region in enumerate(launch.regions):
             slot = plan.graph.slot0[launch.units] + out
-            first = region.start + np.cumsum(rows) - rows
-            element = first * plan.arenas[region.arena].row_size
+            ports = [plan.graph.segments[n].outputs[out] for n in plan.graph.segment[launch.units]]
+            counts = rows * [port.row_size for port in ports]
+            row_size = plan.arenas[region.arena].row_size
+            assert counts.sum() == region.rows * row_size, f"launch {launch.number}: a region"
+            element = region.start * row_size + np.cumsum(counts) - counts
             right = (plan.arena_of[slot] == region.arena) & (plan.element_of[slot] == element)
             assert right.all(), f"a result of launch {launch.number} has another place"
     for number, fill in enumerate(plan.fills):
@@ -138,27 +149,28 @@ def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int]) -> None:
 
 
 def _terms(plan: Plan, launch: Launch, p: int) -> Iterator[Tuple[int, int, int]]:
-    """Yield per term of an operand: which it is, its first row within the operand, and its rows."""
-    graph, port, first = plan.graph, launch.segment.inputs[p], 0
-    for unit in launch.units[:1] if port.shared else launch.units:
-        rows = 1 if port.shared else int(graph.dependencies.rows[unit])
+    """Yield per term of an operand: which it is, its first element there, and its elements."""
+    graph, first = plan.graph, 0
+    for unit in launch.units[:1] if launch.segment.inputs[p].shared else launch.units:
+        port = graph.segments[graph.segment[unit]].inputs[p]
+        size = port.row_size * (1 if port.shared else int(graph.dependencies.rows[unit]))
         terms = range(*graph.term0[graph.input0[unit] + p :][:2].tolist())
         if port.concat:
             for at, count in zip(terms, graph.concat_rows(np.array([unit])).tolist()):
-                yield at, first, count
-                first += count
+                yield at, first, count * port.row_size
+                first += count * port.row_size
         else:
-            yield from ((at, first, rows) for at in terms)
-            first += rows
+            yield from ((at, first, size) for at in terms)
+            first += size
 
 
 def _pieces(plan: Plan, launch: Launch, p: int) -> List[_Piece]:
     """Return what operand `p` of a launch reads."""
-    size, found = launch.segment.inputs[p].row_size, []
-    for at, row, rows in _terms(plan, launch, p):
+    found = []
+    for at, first, size in _terms(plan, launch, p):
         arena, element = plan.place(int(plan.graph.term[at]))
         element += int(plan.graph.term_offset[at])
-        found.append(_Piece(row * size, rows * size, arena, element))
+        found.append(_Piece(first, size, arena, element))
     return found
 
 

@@ -5,7 +5,8 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Tuple
+import math
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .plan import (
     Fill,
     Launch,
     Operand,
+    Part,
     Plan,
     Reads,
     Region,
@@ -51,11 +53,12 @@ def make_plan(
 
 
 class _Ports(NamedTuple):
-    """The inputs of all launches, numbered in their order."""
+    """The inputs of all launches, numbered in their order; of each the port of the first part."""
 
     ports: List[Port]
     #: Per port.
     launch: Array
+    rows: Array
     row_size: Array
     shared: Array
     #: Per launch, one more at the end: its first port.
@@ -63,15 +66,40 @@ class _Ports(NamedTuple):
 
     @classmethod
     def of(cls, members: Members) -> _Ports:
-        ports = [port for segment in members.segments for port in segment.inputs]
-        counts = [len(segment.inputs) for segment in members.segments]
+        sides = [[part.segment.inputs for part in parts] for parts in members.parts]
+        ports = [port for side in sides for port in side[0]]
+        counts = [len(side[0]) for side in sides]
+        found = [one for own in zip(members.parts, sides) for one in _rows(*own)]
         return cls(
             ports,
             np.repeat(np.arange(len(counts)), counts),
-            np.array([port.row_size for port in ports], dtype=np.int64),
+            np.array([rows for rows, _ in found], dtype=np.int64),
+            np.array([row_size for _, row_size in found], dtype=np.int64),
             np.array([port.shared for port in ports], dtype=bool),
             np.cumsum([0, *counts]),
         )
+
+
+def _rows(parts: Sequence[Part], sides: Sequence[Sequence[Port]]) -> Iterator[Tuple[int, int]]:
+    """Yield rows and their size for each port; rows of several sizes are seen as shorter ones."""
+    for ports in zip(*sides):
+        size = math.gcd(*(port.row_size for port in ports))
+        yield sum(part.rows * port.row_size for part, port in zip(parts, ports)) // size, size
+
+
+class _Sizes(NamedTuple):
+    """Row sizes of the ports of units, by segment."""
+
+    segment: Array
+    #: Per segment: where its ports begin.
+    first: Array
+    size: Array
+
+    @classmethod
+    def of(cls, graph: Graph, sides: Sequence[Sequence[Port]]) -> _Sizes:
+        counts = np.cumsum([0, *map(len, sides)])[:-1]
+        size = [port.row_size for side in sides for port in side]
+        return cls(graph.segment, counts, np.array(size, dtype=np.int64))
 
 
 class _Planner:
@@ -119,8 +147,9 @@ class _Planner:
         graph, members, ports = self._graph, self._members, self._ports
         found = np.empty((4, len(graph.term)), dtype=np.int64)
         count = resolving.reads(
-            *(members.first, ports.first, ports.shared.view(np.uint8), ports.row_size),
-            *(members.units, members.row, graph.dependencies.rows, graph.input0, graph.term0),
+            *(members.first, ports.first, ports.shared.view(np.uint8)),
+            *_Sizes.of(graph, [segment.inputs for segment in graph.segments]),
+            *(members.units, graph.dependencies.rows, graph.input0, graph.term0),
             *found,
         )
         operand, at, target, length = found[:, :count]
@@ -185,23 +214,26 @@ class _Planner:
         members, slots = self._members, len(self._graph.slot_unit)
         arena, element = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
         placed, outputs = [], []
-        for k, (segment, rows) in enumerate(zip(members.segments, members.rows.tolist())):
-            regions = []
-            for out, port in enumerate(segment.outputs):
-                kind = Arena(port.row_size, port.dtype, segment.context)
+        for k, parts in enumerate(members.parts):
+            regions, segment = [], parts[0].segment
+            found = _rows(parts, [part.segment.outputs for part in parts])
+            for out, (port, (rows, row_size)) in enumerate(zip(segment.outputs, found)):
+                kind = Arena(row_size, port.dtype, segment.context)
                 region = self._layout.reserve(kind, rows)
-                place = region.arena, region.start * port.row_size, port.row_size
-                outputs.append((k, out, *place))
+                outputs.append((k, out, region.arena, region.start * row_size))
                 regions.append(region)
             placed.append(tuple(regions))
-        numbers = np.array(outputs, dtype=np.int64).reshape((-1, 5))
-        slot0 = self._graph.slot0
-        resolving.slots(members.first, members.units, members.row, slot0, numbers, arena, element)
+        graph = self._graph
+        resolving.slots(
+            *(members.first, members.units, graph.dependencies.rows),
+            *_Sizes.of(graph, [segment.outputs for segment in graph.segments]),
+            *(graph.slot0, np.array(outputs, dtype=np.int64).reshape((-1, 4)), arena, element),
+        )
         return placed, arena, element
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
         ports = self._ports
-        rows = np.where(ports.shared, -1, self._members.rows[ports.launch])
+        rows = np.where(ports.shared, -1, ports.rows)
         found, pieces = resolve(rows, ports.row_size, reads)
         at = np.searchsorted(reads.operand, np.flatnonzero(ports.shared))
         for read in at.tolist():
@@ -212,8 +244,7 @@ class _Planner:
         return [operand for operand in found if operand is not None], pieces
 
     def _launch(self, k: int, operands: List[Operand], regions: Tuple[Region, ...]) -> Launch:
-        members, segment = self._members, self._members.segments[k]
+        members = self._members
         units = members.units[members.first[k] : members.first[k + 1]]
         own = operands[self._ports.first[k] : self._ports.first[k + 1]]
-        rows = int(members.rows[k])
-        return Launch(k, segment, units, rows, tuple(own), regions)
+        return Launch(k, members.parts[k], units, tuple(own), regions)

@@ -13,16 +13,20 @@ one of them:
 
 Members with more summands come before all others, so that each further summand is added to a
 prefix.
+
+Members whose arrays have equal sizes stand together, the smallest first: who attends to something
+short mostly ends early, and what ends is read first.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple
+from typing import TYPE_CHECKING, List, NamedTuple, Tuple
 
 import numpy as np
 
 from ..native import ordering
 from ..schedule.dependencies import Array
+from .plan import Part
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
@@ -33,13 +37,10 @@ class Members(NamedTuple):
     """Launches and their units, in order."""
 
     units: Array
-    #: Per unit, in this order: its first row within the launch.
-    row: Array
     #: Per launch, one more at the end: where its units begin.
     first: Array
     #: Per launch.
-    rows: Array
-    segments: List[Segment]
+    parts: List[Tuple[Part, ...]]
 
     @property
     def widths(self) -> Array:
@@ -58,10 +59,28 @@ def order_members(graph: Graph, groups: Array) -> Members:
         Launch of each unit; predecessors have smaller numbers.
     """
     units = np.empty(len(groups), dtype=np.int64)
-    ordering.order(groups, graph.input0, graph.term0, graph.term, graph.slot_unit, units)
+    sizes = np.array([_size(segment) for segment in graph.segments])
+    kind = np.argsort(np.argsort(sizes, kind="stable"))[graph.segment]
+    ends = np.append(graph.input0[1:], len(graph.term0) - 1)
+    extra = graph.term0[ends] - graph.term0[graph.input0] - (ends - graph.input0)
+    joins = np.array([any(port.concat for port in s.inputs) for s in graph.segments])
+    extra[joins[graph.segment]] = 0
+    ordering.order(
+        *(groups, kind, extra, graph.input0, graph.term0, graph.term, graph.slot_unit, units)
+    )
     widths = np.bincount(groups)
     first = np.concatenate([[0], np.cumsum(widths)])
-    ends = np.concatenate([[0], np.cumsum(graph.dependencies.rows[units])])
-    segments = [graph.segments[number] for number in graph.segment[units[first[:-1]]].tolist()]
-    row = ends[:-1] - np.repeat(ends[first[:-1]], widths)
-    return Members(units, row, first, np.diff(ends[first]), segments)
+    segment = graph.segment[units]
+    changes = np.diff(segment, prepend=-1) != 0
+    changes[first[:-1]] = True
+    starts = np.flatnonzero(changes)
+    rows = np.add.reduceat(graph.dependencies.rows[units], starts)
+    parts: List[List[Part]] = [[] for _ in widths]
+    of = groups[units[starts]]
+    for launch, number, count in zip(of.tolist(), segment[starts].tolist(), rows.tolist()):
+        parts[launch].append(Part(graph.segments[number], count))
+    return Members(units, first, [tuple(own) for own in parts])
+
+
+def _size(segment: Segment) -> int:
+    return sum(port.row_size for port in (*segment.inputs, *segment.outputs))

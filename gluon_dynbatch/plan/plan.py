@@ -93,19 +93,36 @@ class Shared(NamedTuple):
 Operand = Union[Whole, Slice, Rows, Shared]
 
 
+class Part(NamedTuple):
+    """Members of a launch whose arrays have equal sizes."""
+
+    segment: Segment
+    rows: int
+
+
 class Launch(NamedTuple):
     """One run of a segment for all its members, forward or backward."""
 
     #: Of a backward run, the number of the forward run.
     number: int
-    segment: Segment
+    #: What is run, once for each size that arrays have; the segments are equal but for that.
+    parts: Tuple[Part, ...]
     #: Member units, in the order of their rows.
     units: Array
-    rows: int
     #: Per input of the segment; backward, per result its gradient, None if there is none.
     operands: Tuple[Optional[Operand], ...]
     #: Per result of the segment; backward, per input its gradient, None if there is none.
     outputs: Tuple[Optional[Region], ...]
+
+    @property
+    def segment(self) -> Segment:
+        """The first of the segments, which tells of all what does not depend on sizes."""
+        return self.parts[0].segment
+
+    @property
+    def rows(self) -> int:
+        """Rows of all parts."""
+        return sum(part.rows for part in self.parts)
 
     @property
     def regions(self) -> Iterator[Region]:
@@ -231,7 +248,8 @@ class Plan(NamedTuple):
         for launch in self.launches:
             made, read = (", ".join(map(_text, x)) for x in (launch.outputs, launch.operands))
             kind = f" ({launch.segment.layout})" if launch.segment.layout != "rows" else ""
-            name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}"
+            sizes = f" of {len(launch.parts)} sizes" if len(launch.parts) > 1 else ""
+            name = f"{self.graph.name(int(launch.units[0]))}{kind} x{len(launch.units)}{sizes}"
             lines.append(f"{launch.number:<7d} {made} <- {name}({read})")
         lines += [f"fill {i}  <- {_text(found)}" for i, found in enumerate(self.results)]
         if not self.results:
@@ -242,7 +260,8 @@ class Plan(NamedTuple):
         """Say what launches do: the steps of each segment, or why it has none."""
         numbers: Dict[Segment, List[int]] = {}
         for launch in self.launches:
-            numbers.setdefault(launch.segment, []).append(launch.number)
+            for part in launch.parts:
+                numbers.setdefault(part.segment, []).append(launch.number)
         for segment, own in numbers.items():
             kernels = segment.kernels
             if kernels is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..modes import RECORDING
 from ..schedule.dependencies import Array, ragged_range
-from .plan import Arena, Fill, Plan, Reads, Region, Slice, Whole
+from .plan import Arena, Fill, Plan, Reads, Region, Rows, Slice, Whole
 from .resolve import Layout, resolve
 
 if TYPE_CHECKING:
@@ -174,9 +174,12 @@ class _Transposition:
         inputs = sorted((number, p) for number in live for p in live[number])
         for number, p in sorted(inputs, key=self._rank):
             launch = self._forward.launches[number]
-            port = launch.segment.inputs[p]
-            arena = Arena(port.row_size, port.dtype, launch.segment.context)
-            placed[number, p] = self._layout.reserve(arena, 1 if port.shared else launch.rows)
+            port, operand = launch.segment.inputs[p], launch.operands[p]
+            rows, size = 1, port.row_size
+            if isinstance(operand, (Slice, Rows)):
+                rows, size = operand.rows, operand.row_size
+            arena = Arena(size, port.dtype, launch.segment.context)
+            placed[number, p] = self._layout.reserve(arena, rows)
         return placed
 
     def _rank(self, numbered: Tuple[int, int]) -> Tuple[int, int, int]:

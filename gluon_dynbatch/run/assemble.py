@@ -13,6 +13,7 @@ import numpy as np
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import Wanted
+from ..lower.segment import Port
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Shared, Slice, Whole
 from .kernels import DTYPES, Loaded, Native, itemsize
@@ -60,7 +61,8 @@ class Trained(NamedTuple):
     """What the backward pass needs of a launch forward."""
 
     wanted: Wanted
-    loaded: Loaded
+    #: Per part.
+    loaded: Tuple[Loaded, ...]
 
 
 class Area:
@@ -185,6 +187,14 @@ class Assembler:
         target = self.reserve(use, executing.packed_bytes(kind, inputs, units))
         self.add(executing.PACK, kind, *source, *strides, inputs, units, *target)
         return target
+
+    def advance(self, spots: Dict[Slot, Spot], kind: str, ports: Sequence[Port], rows: int) -> None:
+        """Go to the next part of a launch, behind so many rows of some operands or results."""
+        for number, port in enumerate(ports):
+            spot = spots.get(Slot(kind, number))
+            if spot is not None and not port.shared:
+                size = rows * port.row_size * itemsize(port.dtype)
+                spots[Slot(kind, number)] = spot[0], spot[1] + size
 
     def launch(self, loaded: Loaded, rows: int, spots: Dict[Any, Spot]) -> None:
         """Run a kernel; what has no spot stands in scratch."""

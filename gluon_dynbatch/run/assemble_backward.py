@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 
 from ..kernel.expression import Slot
+from ..lower.segment import Segment
 from ..native import executing
-from ..plan.plan import Launch, Plan, Rows, Whole
+from ..plan.plan import Launch, Part, Plan, Rows, Whole
 from .assemble import KEPT, TEMPORARY, Assembled, Assembler, Spot, Trained
 from .assemble_forward import Forward
 from .kernels import Loaded, Native, itemsize
@@ -29,7 +30,7 @@ class Backward:
         self,
         plan: Plan,
         forward_plan: Plan,
-        natives: Sequence[Optional[Native]],
+        natives: Dict[Segment, Optional[Native]],
         trained: Dict[int, Trained],
         forward: Forward,
     ):
@@ -67,33 +68,44 @@ class Backward:
         self._make.other(position, launch)
 
     def _launch(self, launch: Launch) -> None:
-        make, loaded = self._make, self._trained[launch.number].loaded
-        spots = self._forward.spots[launch.number]
+        make, trained = self._make, self._trained[launch.number]
+        summed: FrozenSet[Slot] = frozenset().union(*(loaded.summed for loaded in trained.loaded))
+        spots: Dict[Slot, Spot] = {}
         for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
             slot = Slot("head", k)
             if operand is not None:
-                use = KEPT if slot in loaded.summed else TEMPORARY
+                use = KEPT if slot in summed else TEMPORARY
                 spots[slot] = make.operand(operand, port.dtype, use)
         for p, region in enumerate(launch.outputs):
             if region is not None:
                 spots[Slot("grad", p)] = make.region(region)
+        targets = self._targets(launch)
+        known = self._forward.spots[launch.number]
+        for part, loaded, own in zip(launch.parts, trained.loaded, known):
+            self._part(part, loaded, {**own, **spots}, targets)
+            make.advance(spots, "head", part.segment.outputs, part.rows)
+            make.advance(spots, "grad", part.segment.inputs, part.rows)
+        self._add_up_shared(launch)
+
+    def _part(
+        self, part: Part, loaded: Loaded, spots: Dict[Any, Spot], targets: Dict[Slot, Spot]
+    ) -> None:
+        make = self._make
         for slot, count in loaded.works:
             if slot in loaded.summed and slot not in spots:
-                spots[slot] = make.reserve(KEPT, launch.rows * count)
-        make.launch(loaded, launch.rows, spots)
-        targets = self._targets(launch, loaded)
+                spots[slot] = make.reserve(KEPT, part.rows * count)
+        make.launch(loaded, part.rows, spots)
         for found in loaded.sums:
-            chunk = [launch.rows * found.parts]
+            chunk = [part.rows * found.parts]
             for slot, column, pitch in found.read:
                 base, offset = spots[slot]
                 chunk += (base, offset + column, pitch)
             key = (found.head, targets[found.slot], found.tail)
             self._sums.setdefault(key, []).extend(chunk)
-        self._add_up_shared(launch, loaded)
 
-    def _targets(self, launch: Launch, loaded: Loaded) -> Dict[Slot, Spot]:
+    def _targets(self, launch: Launch) -> Dict[Slot, Spot]:
         """Return where gradients add up; all that is trained gets one, also if none flows there."""
-        make, native = self._make, self._natives[launch.number]
+        make, native = self._make, self._natives[launch.segment]
         wanted, found = self._trained[launch.number].wanted, {}
         assert native is not None
         if wanted.parameters:
@@ -107,8 +119,8 @@ class Backward:
                 found[Slot("in", p)] = make.region(region)
             elif isinstance(operand, Whole):
                 base = make.base("external gradient", operand.external)
-                own = loaded.arrays[Slot("in", p)]
-                self._zeros[base] = own.width * itemsize(own.dtype)
+                port = launch.segment.inputs[p]
+                self._zeros[base] = port.row_size * itemsize(port.dtype)
                 found[Slot("in", p)] = base, 0
         return found
 
@@ -121,11 +133,11 @@ class Backward:
             make.code.extend(chunks)
             make.scratch = max(make.scratch, executing.sum_scratch(*head[1:], count))
 
-    def _add_up_shared(self, launch: Launch, loaded: Loaded) -> None:
+    def _add_up_shared(self, launch: Launch) -> None:
         """Add up the gradients of operands that all rows share: launches to come read them."""
         make = self._make
         for p, region in enumerate(launch.outputs):
-            if region is not None and loaded.arrays[Slot("in", p)].every:
+            if region is not None and launch.segment.inputs[p].shared:
                 spot, arena = make.region(region), self._plan.arenas[region.arena]
                 make.add(
                     executing.ZERO, *spot, region.rows * arena.row_size * itemsize(arena.dtype)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Optional, Sequence
+from itertools import zip_longest
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence
 
 from ..kernel.expression import Slot
-from ..plan.plan import Launch, Plan, Rows, Whole
+from ..lower.segment import Segment
+from ..plan.plan import Launch, Part, Plan, Rows, Whole
 from .assemble import KEPT, SAVED, TEMPORARY, Assembled, Assembler, Base, Spot, Trained
 from .kernels import Loaded, Native, itemsize
 
@@ -20,34 +22,38 @@ class Forward:
     ----------
     plan : Plan
         What is run.
-    natives : list of Native or None
-        Per launch its kernels, None for launches of MXNet's operators.
+    natives : dict of Segment to Native or None
+        The kernels of each segment, None for what MXNet's operators run.
     trained : dict of int to Trained
         Per launch that is native backward, what that takes.
     """
 
     def __init__(
-        self, plan: Plan, natives: Sequence[Optional[Native]], trained: Dict[int, Trained]
+        self,
+        plan: Plan,
+        natives: Dict[Segment, Optional[Native]],
+        trained: Dict[int, Trained],
     ):
         self._plan, self._natives, self._trained = plan, natives, trained
         self.bases: Dict[Base, int] = {}
         self._make = Assembler(plan, "arena", self.bases)
-        #: Per launch where its arrays are, as far as they stay.
-        self.spots: Dict[int, Dict[Any, Spot]] = {}
-        self._rows: Dict[int, int] = {}
+        #: Per part of each launch where its arrays are, as far as they stay.
+        self.spots: Dict[int, List[Dict[Any, Spot]]] = {}
+        self._rows: Dict[str, int] = {}
         for launch in plan.launches:
-            self._rows[id(launch.segment)] = self._rows.get(id(launch.segment), 0) + launch.rows
+            family = launch.segment.family
+            self._rows[family] = self._rows.get(family, 0) + launch.rows
         self._packed: Dict[Any, Spot] = {}
         self._vectors: Dict[Any, Spot] = {}
 
     def assemble(self) -> Assembled:
         """Go through all launches."""
         make = self._make
-        for position, (launch, native) in enumerate(zip(self._plan.launches, self._natives)):
-            if native is None:
+        for position, launch in enumerate(self._plan.launches):
+            if self._natives[launch.segment] is None:
                 self._other(position, launch)
             else:
-                self._launch(launch, native, self._trained.get(launch.number))
+                self._launch(launch, self._trained.get(launch.number))
                 make.end(launch.number)
         make.end()
         return make.assembled()
@@ -59,26 +65,40 @@ class Forward:
         self._make.end()
         self._make.other(position, launch)
 
-    def _launch(self, launch: Launch, native: Native, trained: Optional[Trained]) -> None:
+    def _launch(self, launch: Launch, trained: Optional[Trained]) -> None:
         make, segment = self._make, launch.segment
-        kept: FrozenSet[Slot] = trained.loaded.read if trained else frozenset()
-        spots: Dict[Any, Spot] = dict(make.parameters("parameter", native))
+        backward: Sequence[Loaded] = trained.loaded if trained else ()
+        kept: FrozenSet[Slot] = frozenset().union(*(loaded.read for loaded in backward))
+        spots: Dict[Slot, Spot] = {}
         for p, (operand, port) in enumerate(zip(launch.operands, segment.inputs)):
             slot = Slot("in", p)
             spots[slot] = make.operand(operand, port.dtype, SAVED if slot in kept else TEMPORARY)
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = make.region(region)
-        few = self._rows[id(segment)] <= FEW
+        self.spots[launch.number] = []
+        for part, after in zip_longest(launch.parts, backward):
+            self._part(launch, part, dict(spots), after)
+            make.advance(spots, "in", part.segment.inputs, part.rows)
+            make.advance(spots, "out", part.segment.outputs, part.rows)
+
+    def _part(
+        self, launch: Launch, part: Part, spots: Dict[Any, Spot], after: Optional[Loaded]
+    ) -> None:
+        """Run a part; `after` is what runs it backward."""
+        make, native = self._make, self._natives[part.segment]
+        assert native is not None
+        spots.update(make.parameters("parameter", native))
+        few = self._rows[part.segment.family] <= FEW
         loaded = native.loaded(native.kernels.forward, few) if few else native.forward
         for slot, count in loaded.works:
-            if slot in kept:
-                spots[slot] = make.reserve(SAVED, launch.rows * count)
-        self._pack(loaded, spots, SAVED if trained else KEPT)
-        make.launch(loaded, launch.rows, spots)
-        if trained:
-            self._keep(launch, trained.loaded, spots)
-        self.spots[launch.number] = spots
+            if after and slot in after.read:
+                spots[slot] = make.reserve(SAVED, part.rows * count)
+        self._pack(loaded, spots, SAVED if after else KEPT)
+        make.launch(loaded, part.rows, spots)
+        if after:
+            self._keep(launch, after, spots)
+        self.spots[launch.number].append(spots)
 
     def _pack(self, loaded: Loaded, spots: Dict[Any, Spot], use: str) -> None:
         for packed in loaded.packs:

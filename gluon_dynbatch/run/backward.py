@@ -28,7 +28,6 @@ from .assemble_forward import Forward
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
 from .execute import Buffers, part, zero
 from .gradient import record_function
-from .kernels import Native
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
 from .memory import Memory
@@ -67,7 +66,6 @@ class Prepared(NamedTuple):
     reach: Reach
     forward: Assembled
     backward: Assembled
-    natives: Tuple[Optional[Native], ...]
     #: Per launch that goes backward natively, how.
     trained: Dict[int, Trained]
 
@@ -75,18 +73,19 @@ class Prepared(NamedTuple):
 def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
     """Transpose a plan, and assemble the code of both."""
     transposed = transpose(plan, heads)
-    natives = tuple(dispatcher.kernels(launch.segment) for launch in plan.launches)
+    natives = dispatcher.natives(plan)
     trained = {}
     for launch in transposed.launches:
-        native = natives[launch.number]
-        if native is not None:
-            wanted = _wanted(plan, launch)
-            trained[launch.number] = Trained(wanted, native.backward(wanted))
+        own = [natives[part.segment] for part in launch.parts]
+        wanted = _wanted(plan, launch)
+        loaded = tuple(native.backward(wanted) for native in own if native is not None)
+        if loaded:
+            trained[launch.number] = Trained(wanted, loaded)
     forward = Forward(plan, natives, trained)
     assembled = forward.assemble()
     backward = Backward(transposed, plan, natives, trained, forward).assemble()
     reach = find_reach(plan, transposed, heads)
-    return Prepared(transposed, reach, assembled, backward, natives, trained)
+    return Prepared(transposed, reach, assembled, backward, trained)
 
 
 def _wanted(plan: Plan, launch: Launch) -> Wanted:

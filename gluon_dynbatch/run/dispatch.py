@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, FrozenSet, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Set, Tuple
 
 from .. import rules
 from ..lower.segment import Segment
+from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
 from .kernels import Native, native
 
@@ -59,6 +60,11 @@ class Dispatcher:
             found = self._kernels[segment] = native(segment)
             self.built += found is not None
         return self._kernels[segment]
+
+    def natives(self, plan: Plan) -> Dict[Segment, Optional[Native]]:
+        """Return the kernels of all segments of a plan."""
+        segments = (part.segment for launch in plan.launches for part in launch.parts)
+        return {segment: self.kernels(segment) for segment in segments}
 
     def executable(self, segment: Segment) -> Executable:
         """Return the executable of `segment`."""

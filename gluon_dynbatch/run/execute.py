@@ -279,8 +279,7 @@ class Execution:
         self._checks = checks
         self._parameters: Dict[Any, NDArray] = {}
         if assembled is None:
-            natives = [dispatcher.kernels(launch.segment) for launch in plan.launches]
-            assembled = Forward(plan, natives, {}).assemble()
+            assembled = Forward(plan, dispatcher.natives(plan), {}).assemble()
         self._memory = Memory(assembled, self._array)
         if tape is not None:
             tape.begin(self.buffers, self._memory)

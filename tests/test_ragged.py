@@ -1,0 +1,196 @@
+"""Memories of different lengths: calls that differ in sizes only share launches.
+
+A program takes some steps; at each, a state looks at a memory of its sample.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet.gluon import nn, rnn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.schedule import POLICIES
+from gluon_dynbatch.scope import GRANULARITIES
+from gluon_dynbatch.testing import check_against_loop
+from tests.strategies import examples
+
+WIDTH, HEADS = 4, 2
+
+
+class Dot(gdb.DynamicHybridBlock):
+    """Luong, Pham, Manning 2015; the memory is (length, width)."""
+
+    def hybrid_forward(self, F, h, memory):
+        return F.dot(F.softmax(F.dot(h, memory, transpose_b=True)), memory)
+
+
+class Additive(gdb.DynamicHybridBlock):
+    """Bahdanau, Cho, Bengio 2015; the memory is (1, length, width)."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.query = nn.Dense(WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
+            self.key = nn.Dense(WIDTH, in_units=WIDTH, flatten=False)
+            self.score = nn.Dense(1, in_units=WIDTH, flatten=False, use_bias=False)
+
+    def hybrid_forward(self, F, h, memory):
+        memory = F.expand_dims(memory, 0)  # (1, length, width)
+        query = F.expand_dims(self.query(h), 1)  # (1, 1, width)
+        scores = self.score(F.tanh(F.broadcast_add(self.key(memory), query)))
+        weights = F.softmax(scores, axis=1)  # (1, length, 1)
+        return F.sum(F.broadcast_mul(weights, memory), axis=1)
+
+
+class MultiHead(gdb.DynamicHybridBlock):
+    """Vaswani et al. 2017: heads are cut out of rows, and turned before lengths."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.query, self.key, self.value = (
+                nn.Dense(HEADS * WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
+                for _ in range(3)
+            )
+            self.out = nn.Dense(WIDTH, in_units=HEADS * WIDTH, flatten=False)
+
+    def _heads(self, F, x):
+        """Turn (length, heads * width) into (heads, length, width)."""
+        return F.transpose(F.reshape(x, (-1, HEADS, WIDTH)), axes=(1, 0, 2))
+
+    def hybrid_forward(self, F, h, memory):
+        query, key, value = (
+            self._heads(F, layer(x))
+            for layer, x in ((self.query, h), (self.key, memory), (self.value, memory))
+        )
+        weights = F.softmax(F.batch_dot(query, key, transpose_b=True) / WIDTH**0.5)
+        found = F.transpose(F.batch_dot(weights, value), axes=(1, 0, 2))
+        return self.out(F.reshape(found, (-1, HEADS * WIDTH)))
+
+
+class Reader(gdb.DynamicHybridBlock):
+    """Reads a memory some times: its rows come from an encoder, step by step, or as they are."""
+
+    def __init__(self, attention, encoded, **kwargs):
+        super().__init__(**kwargs)
+        self._encoded = encoded
+        with self.name_scope():
+            self.encoder = rnn.GRUCell(WIDTH, input_size=WIDTH)
+            self.attention = attention()
+            self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
+
+    def encode(self, rows):
+        state, found = [mx.nd.zeros((1, WIDTH))], []
+        for i in range(len(rows)):
+            out, state = self.encoder(rows[i : i + 1], state)
+            found.append(out)
+        return mx.nd.concat(*found, dim=0), found[-1]
+
+    def forward(self, rows, steps):
+        memory, h = self.encode(rows) if self._encoded else (rows, rows[:1])
+        for _ in range(steps):
+            h, _ = self.cell(self.attention(h, memory), [h])
+        return h, memory.mean(axis=0)
+
+
+KINDS = Dot, Additive, MultiHead
+
+
+@lru_cache(maxsize=None)
+def reader(kind, encoded, **flags):
+    net = Reader(kind, encoded, prefix=f"{kind.__name__.lower()}_{encoded:d}{len(flags)}_")
+    mx.random.seed(3)
+    net.initialize(mx.init.Uniform(0.8))
+    net.hybridize(**flags)
+    return net
+
+
+def samples_of(sizes):
+    draw = np.random.RandomState(7)
+    found = [(mx.nd.array(draw.uniform(-1, 1, (n, WIDTH))), steps) for n, steps in sizes]
+    for rows, _ in found:
+        rows.attach_grad()
+    return found
+
+
+def compare(net, sizes, **options):
+    params = list(net.collect_params().values())
+    return check_against_loop(lambda s: net(*s), samples_of(sizes), params, **options)
+
+
+#: Lengths of memories, and steps.
+SIZES = st.lists(st.tuples(st.integers(1, 7), st.integers(0, 3)), min_size=1, max_size=6)
+
+
+@examples(40)
+@given(
+    st.sampled_from(KINDS), st.booleans(), SIZES, st.sampled_from(GRANULARITIES),
+    st.sampled_from(list(POLICIES)), st.sampled_from([None, 3]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_values_and_gradients_are_the_loops(
+    kind, encoded, sizes, granularity, policy, max_rows, debug, trace_once
+):
+    net = reader(kind, encoded, **({"trace_once": True} if trace_once else {}))
+    options = {"policy": policy, "max_rows": max_rows, "debug": debug}
+    compare(net, sizes, granularity=granularity, analysis_budget=None, **options)
+
+
+LENGTHS = (5, 1, 3, 7, 3, 2, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
+    """By depth, those that are encoded in fewer steps would not wait for the others."""
+    net, options = reader(kind, encoded), {"granularity": granularity, "analysis_budget": None}
+    for policy in set(POLICIES) - ({"depth"} if encoded else set()):
+        ragged, padded = (
+            compare(net, [(n, 4) for n in lengths], policy=policy, **options)
+            for lengths in (LENGTHS, [max(LENGTHS)] * len(LENGTHS))
+        )
+        assert ragged.report.alone == []
+        assert ragged.report.launches <= 1.1 * padded.report.launches, policy
+        assert "x7 of 6 sizes(" in str(ragged.plan)
+
+
+def test_samples_that_read_values():
+    """Fibers: who looks at its state goes on for as long as that says."""
+    net = reader(Dot, False)
+
+    def walk(sample):
+        rows, steps = sample
+        h = rows[:1]
+        while steps and float(h.sum().asscalar()) < 2:
+            h, _ = net.cell(net.attention(h, rows), [h])
+            steps -= 1
+        return h
+
+    samples = samples_of([(n, 4) for n in LENGTHS])
+    wanted = [walk(s).asnumpy() for s in samples]
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        found = batch.map(walk, samples)
+    for got, right in zip(found, wanted):
+        np.testing.assert_allclose(got.asnumpy(), right, rtol=1e-4, atol=1e-5)
+    # A gate of a state, its sum and the look at the memory: three launches a step at most.
+    assert batch.report.launches <= 3 * 5
+
+
+class Sorted(gdb.DynamicHybridBlock):
+    def hybrid_forward(self, F, memory):
+        return F.sort(memory, axis=0)
+
+
+def test_what_mxnet_runs_has_a_launch_for_each_length():
+    net = Sorted()
+    net.hybridize()
+    samples = [rows for rows, _ in samples_of([(3, 0), (2, 0), (3, 0)])]
+    batch = check_against_loop(net, samples, granularity="block", policy="depth")
+    assert batch.report.launches == 2
+    assert "by MXNet" in str(batch.plan)
