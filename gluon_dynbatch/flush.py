@@ -50,6 +50,8 @@ class Runtime:
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
         self.figures = Figures()
+        #: Is told what scopes do, and of each launch as it runs; see `explain.py`.
+        self.observer: Any = None
         #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
         self.hybridized = 0
 
@@ -353,7 +355,7 @@ class Flush:
             assembled = Forward(plan, natives, {}).assemble()
             planned.assembled.append(assembled)
         runtime = self._runtime
-        checks = None
+        checks = runtime.observer and runtime.observer.checks(self._recording, planned)
         if self._options.debug:
             check_plan(plan)
             if tape is not None:

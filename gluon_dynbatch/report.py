@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from .errors import Where
 from .show.html import report_html
@@ -166,6 +166,23 @@ class Report:
         self.at_once = 0
         #: What "auto" knows of minibatches like this one.
         self.choice = ""
+
+    @classmethod
+    def together(cls, reports: Iterable[Report]) -> Report:
+        """Make one report of those of several scopes."""
+        total = cls()
+        for report in reports:
+            total.flushes += report.flushes
+            total.waiting_ms += report.waiting_ms
+            total.at_once += report.at_once
+            total.traced.known += report.traced.known
+            total.traced.refused.update(report.traced.refused)
+            for where, times in report.forced.items():
+                total.forced[where] = total.forced.get(where, 0) + times
+            for name, one in report.immediate.items():
+                known = total.immediate.get(name, one._replace(calls=0))
+                total.immediate[name] = known._replace(calls=known.calls + one.calls)
+        return total
 
     @property
     def trying(self) -> bool:

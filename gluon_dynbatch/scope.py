@@ -198,6 +198,8 @@ class Batch:
         hold.scope = self
         self._holds[hold] = None
         CALLS.acquire(self)
+        if RUNTIME.observer is not None:
+            RUNTIME.observer.opened(self._place, self.report)
         if self._most_at_once:
             self._become(ScopeState.AT_ONCE)
         else:

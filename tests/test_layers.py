@@ -40,6 +40,8 @@ ORDER = (
     "stream",
     "serving",
     "testing",
+    "explain",
+    "__main__",
 )
 #: What never imports MXNet.
 PURE = (

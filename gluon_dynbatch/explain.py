@@ -1,0 +1,241 @@
+"""Run a script and say what its scopes merged, what not and why, what that cost, what to change.
+
+An `Observer` is told of every scope and flush, and waits for each launch, so that its time is
+known; backward passes are not looked at.  Each place that opened scopes gets a page.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import runpy
+import sys
+import textwrap
+import time
+import traceback
+from collections import Counter
+from typing import Any, Dict, Iterator, List, Tuple
+
+import numpy as np
+
+from .errors import Where
+from .record.state import STATE
+from .record.where import where_of
+from .report import Report
+from .scope import RUNTIME
+from .show.plot import times
+
+#: Most lines of code, and kinds of calls that did not merge, on a page.
+MOST_LINES, MOST_ALONE = 8, 3
+COLUMNS = 100
+
+
+class Line:
+    """What calls of one line of the user's came to."""
+
+    def __init__(self) -> None:
+        self.calls = self.launches = 0
+        #: How many of the calls are of an operator and no block, by its name.
+        self.operators: Counter[str] = Counter()
+        self.running_ms = 0.0
+        #: Of the flush in which most units of the line may merge: units, and kinds of them.
+        self.units, self.kinds = 0, 0
+
+
+class Site:
+    """What is known of one place that opens scopes: of the second on, as the first compiles."""
+
+    def __init__(self) -> None:
+        self.reports: List[Report] = []
+        self.lines: Dict[Where, Line] = {}
+        #: Whether samples ran whole, so that nobody can tell the launches of a line.
+        self.whole = False
+
+
+class Stopwatch:
+    """Waits for each launch of a flush and gives its time to the lines whose calls it runs."""
+
+    def __init__(self, site: Site, tape: Any, planned: Any):
+        known = {place: where_of(place) for place in set(tape.wheres)}
+        lines = [site.lines.setdefault(known[place], Line()) for place in tape.wheres]
+        for line, number in zip(lines, tape.node_entry):
+            line.calls += 1
+            if tape.entries[number].block_id is None:
+                line.operators[tape.entries[number].name] += 1
+        site.whole = site.whole or planned.origin is not None
+        graph, first = planned.plan.graph, planned.origin or range(len(lines))
+        #: Per unit, the line that recorded it.
+        self._line_of = [lines[first[node]] for node in graph.node.tolist()]
+        mergeable = [graph.segments[n].layout != "unbatched" for n in graph.segment.tolist()]
+        signatures: Dict[Line, List[int]] = {}
+        for unit in np.flatnonzero(mergeable).tolist():
+            signature = int(graph.dependencies.signature[unit])
+            signatures.setdefault(self._line_of[unit], []).append(signature)
+        for line, own in signatures.items():
+            line.units, line.kinds = max((line.units, line.kinds), (len(own), len(set(own))))
+        self._last = time.perf_counter()
+
+    def check(self, execution: Any, number: int) -> None:
+        """Take note of a launch that was just handed to the engine."""
+        launch = execution.plan.launches[number]
+        for region in launch.regions:
+            execution.buffers.region(region).wait_to_read()
+        now = time.perf_counter()
+        spent, self._last = 1e3 * (now - self._last), now
+        for line, units in Counter(self._line_of[unit] for unit in launch.units).items():
+            line.launches += 1
+            line.running_ms += spent * units / len(launch.units)
+
+
+class Observer:
+    """Is told what scopes do, as ``RUNTIME.observer``."""
+
+    def __init__(self) -> None:
+        self.sites: Dict[Where, Site] = {}
+        self._site_of: Dict[int, Site] = {}
+
+    def opened(self, place: Any, report: Report) -> None:
+        """Take note of a scope."""
+        site = self._site_of[id(report)] = self.sites.setdefault(where_of(place), Site())
+        if len(site.reports) == 1:
+            site.lines.clear()
+        site.reports.append(report)
+
+    def checks(self, tape: Any, planned: Any) -> Stopwatch:
+        """Return what is told of each launch of a flush."""
+        return Stopwatch(self._site_of[id(STATE.batch.report)], tape, planned)
+
+    def pages(self) -> str:
+        """Return a page for each place that opened scopes."""
+        if not self.sites:
+            return "no scope was opened: put ``with gluon_dynbatch.batching():`` around a minibatch"
+        return "\n\n".join("\n".join(_page(*item)) for item in self.sites.items())
+
+
+def _page(where: Where, site: Site) -> Iterator[str]:
+    several = len(site.reports) > 1
+    report = Report.together(site.reports[several:])
+    first = " (figures are without the first)" if several else ""
+    yield f"=== scope at {_short(where)}"
+    yield f"scopes: {len(site.reports)}{first}, flushes: {len(report.flushes)}"
+    if report.at_once:
+        yield f"{report.at_once} calls ran at once: recording them would not pay"
+    if not site.lines:
+        yield "nothing was recorded"
+        return
+    units = sum(sum(flush.widths) for flush in report.flushes)
+    wide = f"{units / report.launches:.1f} wide on average"
+    yield f"{report.nodes} calls in {report.launches} launches, {wide}"
+    own, analysis, running, waiting = times(report).values()
+    yield (
+        f"milliseconds: recording, with the script's own work, {own:.1f}, analysis {analysis:.1f}, "
+        f"running {running:.1f}, waiting {waiting:.1f}"
+    )
+    yield from _lines(site, own / report.nodes)
+    if report.alone:
+        yield "\nnot merged"
+    for one in report.alone[:MOST_ALONE]:
+        yield f"  {one.calls} x {one.name} at {_short(one.where)}"
+        yield _wrapped("    ", one.reason)
+    if len(report.alone) > MOST_ALONE:
+        yield f"  and {len(report.alone) - MOST_ALONE} more"
+    advice = [*_advice(site, report)]
+    yield "\nwhat to change" if advice else "\nnothing to change"
+    yield from (_wrapped("  - ", text) for text in advice)
+
+
+def _lines(site: Site, recording_ms: float) -> Iterator[str]:
+    """Yield a table of the lines that recorded calls, the most expensive first."""
+
+    def cost(item: Tuple[Where, Line]) -> float:
+        return item[1].running_ms + recording_ms * item[1].calls
+
+    yield f"\n{'calls':>9}{'launches':>10}{'ms':>9}  line"
+    for where, line in sorted(site.lines.items(), key=cost, reverse=True)[:MOST_LINES]:
+        text = linecache.getline(where.filename, where.line).strip()
+        figures = f"{line.calls:9}{line.launches:10}{cost((where, line)):9.1f}"
+        yield f"{figures}  {_short(where)}: {text}"[:COLUMNS]
+    if len(site.lines) > MOST_LINES:
+        yield f"  and {len(site.lines) - MOST_LINES} more"
+    if site.whole:
+        yield "  Samples ran whole: their launches stand at the line that began them."
+
+
+def _advice(site: Site, report: Report) -> Iterator[str]:
+    """Yield what to change, what matters most first."""
+    spent = times(report)
+    total = sum(spent.values())
+    if report.alone:
+        yield (
+            "What is not merged runs sample by sample. Call it once, after the scope, on "
+            "mx.nd.concat of what all samples give it, or take an operator that docs/operators.md "
+            "lists as merged."
+        )
+    if report.forced and all(flush.waiting < 2 for flush in report.flushes):
+        where, count = max(report.forced.items(), key=lambda item: item[1])
+        yield (
+            f"A value is read while work is pending, {count} x at {_short(where)}: each time, what "
+            "was recorded so far runs by itself. Read it after the scope, or give the samples to "
+            "gdb.map, where they wait together."
+        )
+    where, line = max(site.lines.items(), key=lambda item: item[1].kinds)
+    if line.units >= 8 and 2 * line.kinds > line.units:
+        yield (
+            f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge if "
+            "shapes behind axis 0, dtypes, attributes and the arrays that they share are equal; "
+            "let samples agree in these."
+        )
+    if spent["recording"] > total / 2:
+        yield from _cheaper_recording(site, report)
+    if spent["analysis"] > total / 3:
+        yield 'Much of the time is analysis: set analysis_budget, or policy="depth".'
+
+
+def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
+    """Yield how fewer calls, or calls known already, can be recorded."""
+    where, line = max(site.lines.items(), key=lambda item: sum(item[1].operators.values()))
+    if sum(line.operators.values()) > report.nodes / 4:
+        yield (
+            f"Recording takes most of the time, and {_short(where)} calls operators "
+            f"({', '.join(sorted(line.operators)[:3])}) one by one: put what always runs together "
+            "into one HybridBlock, which is one call."
+        )
+    for one in report.traced.refused.values():
+        yield f"{one.name} is not traced once: {one.reason} ({_short(one.where)})."
+    if not (report.traced.known or report.traced.refused):
+        yield (
+            "Recording takes most of the time: if structures of samples come again, "
+            "net.hybridize(trace_once=True) runs forward once for each."
+        )
+
+
+def _short(where: Where) -> str:
+    path = min(where.filename, os.path.relpath(where.filename), key=len)
+    return f"{path}:{where.line} in {where.function}"
+
+
+def _wrapped(start: str, text: str) -> str:
+    return textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start))
+
+
+def main(script: str, arguments: List[str]) -> int:
+    """Run a script as Python would, then print what its scopes did; return its exit code."""
+    observer = RUNTIME.observer = Observer()
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    code: Any = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        code, trace = 1, error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != script:
+            trace = trace.tb_next
+        traceback.print_exception(type(error), error, trace)
+    finally:
+        RUNTIME.observer = None
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    print(f"\n{observer.pages()}")
+    return code if isinstance(code, int) else int(code is not None)

@@ -1,0 +1,136 @@
+"""``python -m gluon_dynbatch explain`` says what merged, what not and why."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from gluon_dynbatch import explain
+from gluon_dynbatch.scope import RUNTIME
+from tests.common import ROOT
+
+MODEL = """
+import sys
+import mxnet as mx
+import gluon_dynbatch as gdb
+from mxnet.gluon import nn
+
+cell = gdb.convert(nn.Dense(4, in_units=4, flatten=False))
+cell.initialize()
+cell.hybridize()
+xs = [mx.nd.ones((1, 4)) * i for i in range(8)]
+
+def apply(x, steps):
+    for _ in range(steps):
+        x = cell(x)  # step
+    return x
+"""
+
+
+@pytest.fixture
+def told(tmp_path: Any, monkeypatch: Any, capsys: Any) -> Any:
+    """Return a function that explains a program after the model: exit code, page, and errors."""
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+
+    def run(program: str, *arguments: str) -> Any:
+        script = tmp_path / "script.py"
+        script.write_text(MODEL + textwrap.dedent(program))
+        code = explain.main("script.py", [*arguments])
+        assert RUNTIME.observer is None
+        out, err = capsys.readouterr()
+        for page in out.split("=== ")[1:]:
+            assert len(page.splitlines()) < 40, "a page fits a screen"
+            assert max(map(len, page.splitlines())) <= 120
+        return code, out, err
+
+    return run
+
+
+def table(page: str) -> Any:
+    """Return calls and launches by the text of the line."""
+    rows = re.findall(r"^ +(\d+) +(\d+) +[\d.]+  .*?: (.*)$", page, re.MULTILINE)
+    return {text: (int(calls), int(launches)) for calls, launches, text in rows}
+
+
+def test_an_operator_that_does_not_merge(told):
+    code, out, err = told("""
+        for _ in range(3):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [mx.nd.SoftmaxOutput(apply(x, 3), mx.nd.zeros(1)) for x in xs]
+    """)
+    assert code == 0 and not err
+    # Of three scopes, the first only compiles.
+    assert "scopes: 3 (figures are without the first), flushes: 2" in out
+    assert "64 calls in 22 launches, 2.9 wide on average" in out
+    (step, steps), (_, softmax) = sorted(table(out).items(), key=lambda item: -item[1][0])
+    assert step.startswith("x = cell(x)") and steps == (48, 6) and softmax == (16, 16)
+    assert "16 x SoftmaxOutput at " in out and "its gradient ignores the head gradient" in out
+    assert "  - What is not merged runs sample by sample." in out and "kinds" not in out
+
+
+def test_values_that_are_read(told):
+    _, out, _ = told("""
+        with gdb.batching(granularity="block", policy="depth"):
+            for x in xs:
+                apply(x, 1).sum().asscalar()
+    """)
+    assert "16 calls in 16 launches" in out and "flushes: 8" in out
+    assert re.search(r"A value is read while work is pending, 8 x at script.py:\d+ in", out)
+    _, out, _ = told("""
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            batch.map(lambda x: apply(x, 1).sum().asscalar(), xs)
+    """)
+    assert "16 calls in 2 launches" in out and "A value is read" not in out
+
+
+def test_samples_of_unequal_shapes(told):
+    _, out, _ = told("""
+        with gdb.batching(granularity="block", policy="depth"):
+            ys = [mx.nd.softmax(mx.nd.ones((1, n))) for n in range(1, 10)]
+    """)
+    assert re.search(r"9 calls at .*script.py:\d+ in .* are of 9 kinds", " ".join(out.split()))
+
+
+def test_samples_that_ran_whole(told):
+    _, out, _ = told("""
+        with gdb.batching(granularity="graph", policy="depth"):
+            ys = [apply(x, 3) for x in xs]
+    """)
+    assert "24 calls in 1 launches" in out and "Samples ran whole" in out
+
+
+def test_errors_of_the_script_are_its_own(told):
+    code, out, err = told("""
+        with gdb.batching(granularity="block", policy="depth"):
+            ys = [apply(x, 2) for x in xs]
+        ys[0].no_such_method()
+    """)
+    assert code == 1 and "16 calls in 2 launches" in out
+    first, *_, last = [line for line in err.splitlines() if not set(line) <= {" ", "^", "~"}]
+    assert first == "Traceback (most recent call last):" and last.startswith("AttributeError: ")
+    files = re.findall(r'File "(.*?)"', err)
+    assert files[0].endswith("script.py") and not any("runpy" in name for name in files)
+
+
+@pytest.mark.parametrize("how, code", [("", 0), ("None", 0), ("3", 3), ("'no'", 1)])
+def test_scripts_that_exit(told, how, code):
+    found, out, err = told(f"print(sys.argv[1:])\nsys.exit({how})", "--a", "b")
+    assert found == code and (err == "no\n") == (how == "'no'")
+    assert out.startswith("['--a', 'b']\n") and "no scope was opened" in out
+
+
+def test_the_command_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(__name__, sys.argv[1:], sys.path[0])")
+    command = [sys.executable, "-W", "ignore", "-m", "gluon_dynbatch", "explain"]
+    ran = subprocess.run([*command, script, "-x"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.startswith(f"__main__ ['-x'] {tmp_path}\n")
+    ran = subprocess.run([*command, "no.py"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 2 and ran.stderr.endswith("error: there is no file 'no.py'\n")
