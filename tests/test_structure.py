@@ -12,11 +12,11 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Structure, rebuild
+from gluon_dynbatch.native.recording import Structure
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluon_dynbatch.record.structure import LEAF, Flattener, rebuilder, unflatten
+from gluon_dynbatch.record.structure import LEAF, Flattener, unflatten
 from tests.strategies import examples
 from tests.test_pieces import Node, chain, scope, traced, x
 
@@ -97,7 +97,6 @@ def test_unflatten_undoes_flatten(value):
     leaves, spec = FLATTENER.flatten(value)
     assert [id(leaf) for leaf in leaves] == [id(leaf) for leaf in leaves_of(value)]
     assert_same(unflatten(spec, leaves), value)
-    assert_same(rebuild(rebuilder(spec), leaves), value)
 
 
 def described(value):
@@ -136,7 +135,7 @@ def test_a_string_that_reads_like_an_array_is_none():
 
 def test_too_few_and_too_many_arrays():
     _, spec = FLATTENER.flatten([Leaf(), (Leaf(), None)])
-    with pytest.raises((ValueError, StopIteration)):
+    with pytest.raises(ValueError, match="fewer arrays"):
         unflatten(spec, [1])
     with pytest.raises(ValueError, match="more arrays"):
         unflatten(spec, [1, 2, 3])

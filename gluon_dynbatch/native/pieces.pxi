@@ -301,19 +301,20 @@ cdef class Piece:
     cdef readonly tuple inputs
     #: Types of inputs; -1 for what no call reads.
     cdef readonly tuple input_types
-    #: Source, offset, type and kind of offset of each result; type None means the input itself.
+    #: Source, offset, type and kind of offset of each result; type None means the input itself, or
+    #: an earlier result.
     cdef readonly tuple results
-    #: Puts results into their structure; None if there is but one.
-    cdef readonly object rebuild
+    #: Structure of the results.
+    cdef readonly object spec
 
     def __init__(
         self, array node_entry, array node_value0, array sources, array offsets, array value_type,
-        tuple wheres, tuple entries, tuple inputs, tuple input_types, tuple results, rebuild,
+        tuple wheres, tuple entries, tuple inputs, tuple input_types, tuple results, spec,
     ):
         self.node_entry, self.node_value0, self.sources = node_entry, node_value0, sources
         self.offsets, self.value_type, self.wheres = offsets, value_type, wheres
         self.entries, self.inputs, self.input_types = entries, inputs, input_types
-        self.results, self.rebuild = results, rebuild
+        self.results, self.spec = results, spec
 
     def append(self, Tape tape not None, list leaves not None, recorder):
         """Append to a tape, with other arguments; return what `forward` would.
@@ -392,7 +393,7 @@ cdef class Piece:
         for source, begin, type_id, kind in self.results:
             offset = begin
             if type_id is None:
-                made.append(found[-1 - source])
+                made.append(found[-1 - source] if source < 0 else made[source])
                 continue
             value = source + first
             if source < 0:
@@ -400,7 +401,7 @@ cdef class Piece:
                 offset += at[-1 - 2 * source]
             moved = offset if kind is None else kind(offset)
             made.append(make_lazy(tape, value, moved, type_id))
-        return put_together(self.rebuild, made)
+        return unflatten(self.spec, made)
 
 
 cdef void copy_numbers(array numbers, array more) noexcept:

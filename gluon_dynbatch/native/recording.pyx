@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
 """The part of recording that runs once per call.
 
-`call` records a call whose arguments are arrays and lists of arrays, if one like it was recorded
-before; `index` makes a view that is known.  Anything else is left to Python, before there is a
-node.  `LazyNDArray` is a Python class: its slots are read and written where they lie.
+`call` records a call, `index` makes a view that is known; what is new is left to Python, before
+there is a node.  `LazyNDArray` is a Python class: its slots are read and written where they lie.
 """
 
 cimport cython
@@ -11,12 +10,12 @@ from cpython.array cimport array, resize_smart
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t
 
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
+from time import perf_counter
 from types import MemberDescriptorType
 
 
@@ -53,6 +52,8 @@ cdef object one_row
 #: further away; what the first has told, and the code object, by its id.
 cdef object is_user_code, call_line
 cdef dict known_code
+#: Takes an argument apart that is neither an array nor a list; raises for a wrong kind of array.
+cdef object take_apart, check_array
 #: Tells the type id of an array; what it has told, by what MXNet's functions tell.
 cdef object type_of
 cdef dict known_types = {}
@@ -65,14 +66,16 @@ cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
 
 def connect(
     type lazy not None, type array_ not None, dict views_ not None, row,
-    user, dict known_users not None, line, array_type_id, tuple addresses not None,
+    user, dict known_users not None, line, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, one_row, is_user_code, known_code, call_line, type_of
+    global lazy_type, array_type, views, one_row, is_user_code, known_code, call_line
+    global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at
     global get_shape, get_type, get_context
     lazy_type, array_type, views, one_row = lazy, array_, views_, row
-    is_user_code, known_code, call_line, type_of = user, known_users, line, array_type_id
+    is_user_code, known_code, call_line = user, known_users, line
+    take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at = [
         slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
     ]
@@ -96,6 +99,7 @@ cdef class Tape:
     """The flat arrays of `record.tape.Tape`, which says what they hold."""
 
     cdef public bint open
+    cdef public double started
     cdef readonly array node_entry, node_value0, sources, offsets, value_type, external_values
     cdef readonly dict entries, external_ids
     cdef readonly list wheres, handles
@@ -244,23 +248,31 @@ cdef object type_id_of(object array_):
 
 
 cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
-    """Return the value of an array from outside."""
-    if type(array_) is lazy_type and slot(array_, real_at)[0] is not <PyObject *>None:
-        array_ = <object>slot(array_, real_at)[0]
+    """Return the value of an array that no call of this tape makes."""
+    cdef bint kept = False
+    if type(array_) is lazy_type:
+        kept = isinstance(<object>slot(array_, tape_at)[0], Keeper)
+        if not kept:
+            array_ = array_.real()
     identity = <size_t><PyObject *>array_
     known = tape.external_ids.get(identity)
     if known is not None:
         return known
-    if type(array_) is lazy_type and isinstance(<object>slot(array_, tape_at)[0], Keeper):
+    if kept:
         return kept_value(tape, array_)
     if type(array_) is not array_type:
-        return tape.external(array_)
-    type_id = type_id_of(array_)
-    return add_external(tape, array_, array_.handle, identity, type_id)
+        check_array(array_)
+    return add_external(tape, array_, array_.handle, identity, type_id_of(array_))
 
 
 def external(Tape tape not None, array_):
-    """Return the value of an array from outside."""
+    """Return the value of an array that no call of this tape makes.
+
+    Raises
+    ------
+    ArgumentError
+        The array is sparse, or one of ``mx.np``.
+    """
     return external_value(tape, array_)
 
 
@@ -293,145 +305,108 @@ cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
 
 # ---------------------------------------------------------------------------------- calls
 
-cdef enum:
-    #: Parts of a key up to which a `Call` needs no memory beside its own.
-    FEW = 16
+cdef int scan(Tape tape, object callee, object value, list key, list operands) except -1:
+    """Add an argument to the key of a call, and its arrays to the operands.
+
+    An operand is an array of this tape, or the value of one from outside.
+    """
+    if type(value) is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
+        key.append(<object>slot(value, type_at)[0])
+        operands.append(value)
+    elif PyObject_TypeCheck(value, <PyTypeObject *>array_type):
+        number = external_value(tape, value)
+        key.append(tape.value_type.data.as_ints[number])
+        operands.append(number)
+    elif type(value) is list:
+        key.append("[")
+        for item in <list>value:
+            scan(tape, callee, item, key, operands)
+        key.append("]")
+    else:
+        leaves, spec = take_apart(callee, value)
+        key.append(spec)
+        for leaf in <list>leaves:
+            scan(tape, callee, leaf, key, operands)
+    return 0
 
 
-@cython.final
-@cython.freelist(4)
-@cython.no_gc
-cdef class Call:
-    """The key of a call's entry and the call's operands, while they are collected."""
-
-    cdef Tape tape
-    cdef tuple key
-    cdef Py_ssize_t parts, count
-    #: Value and offset of each operand: `few`, or `many` if these are not enough.
-    cdef int64_t *operands
-    cdef int64_t[2 * FEW] few
-    cdef int64_t *many
-
-    def __dealloc__(self):
-        PyMem_Free(self.many)
-
-    cdef int begin(self, Tape tape, tuple args) except -1:
-        """Make room for token, mode and arguments: a part per array, and two more per list."""
-        cdef Py_ssize_t size = 2 + len(args)
-        for arg in args:
-            if type(arg) is list:
-                size += 1 + len(<list>arg)
-        self.operands = &self.few[0]
-        if size > FEW:
-            self.operands = self.many = <int64_t *>PyMem_Malloc(2 * size * sizeof(int64_t))
-            if self.many is NULL:
-                raise MemoryError
-        self.tape, self.key = tape, PyTuple_New(size)
-        return 0
-
-    cdef bint add_part(self, object part) noexcept:
-        """Add a part of the key; False if there is no room, as a list has grown meanwhile."""
-        if self.parts == len(self.key):
-            return False
-        Py_INCREF(part)
-        PyTuple_SET_ITEM(self.key, self.parts, part)
-        self.parts += 1
-        return True
-
-    cdef bint add_operand(self, object type_id, int64_t value, int64_t offset) noexcept:
-        if not self.add_part(type_id):
-            return False
-        self.operands[2 * self.count] = value
-        self.operands[2 * self.count + 1] = offset
-        self.count += 1
-        return True
-
-    cdef bint add_array(self, object array_) except -1:
-        """Add an array; False if it is something else."""
-        if type(array_) is lazy_type and slot(array_, tape_at)[0] is <PyObject *>self.tape:
-            return self.add_operand(
-                <object>slot(array_, type_at)[0],
-                <object>slot(array_, value_at)[0],
-                <object>slot(array_, offset_at)[0],
-            )
-        if not PyObject_TypeCheck(array_, <PyTypeObject *>array_type):
-            return False
-        value = external_value(self.tape, array_)
-        return self.add_operand(self.tape.value_type.data.as_ints[value], value, 0)
-
-    cdef bint add_list(self, list arrays) except -1:
-        if not self.add_part("["):
-            return False
-        for array_ in arrays:
-            if not self.add_array(array_):
-                return False
-        return self.add_part("]")
-
-    cdef bint add_all(self, tuple args) except -1:
-        """Add all arguments; False if there is anything but arrays and lists of arrays."""
-        for arg in args:
-            if not (self.add_list(<list>arg) if type(arg) is list else self.add_array(arg)):
-                return False
-        return self.parts == len(self.key)
-
-    cdef Py_ssize_t record(self, object entry, object number, tuple types) except -1:
-        """Add a node to the tape, after all that can fail or run Python; return its first value."""
-        cdef Tape tape = self.tape
-        cdef Py_ssize_t i, first
-        place = user_place()
-        first = tape.value_type.ob_size
-        reserve(tape.node_entry, 1)
-        reserve(tape.node_value0, 1)
-        reserve(tape.sources, self.count)
-        reserve(tape.offsets, self.count)
-        reserve(tape.value_type, len(types))
-        tape.wheres.append(place)
-        tape.entries[number] = entry
-        put(tape.node_entry, number)
-        put(tape.node_value0, first)
-        for i in range(self.count):
-            put(tape.sources, self.operands[2 * i])
-            put_wide(tape.offsets, self.operands[2 * i + 1])
-        for type_id in types:
-            put(tape.value_type, type_id)
-        return first
-
-
-def call(Tape tape not None, dict entries not None, token, mode, tuple args not None):
-    """Record one call and return its results; NotImplemented if none like it was recorded yet."""
-    cdef Call made = Call.__new__(Call)
-    made.begin(tape, args)
-    made.add_part(token)
-    made.add_part(mode)
-    entry = entries.get(made.key) if made.add_all(args) else None
+def call(recorder, callee, args):
+    """Record a call of a callee with any structure of arguments, and return its results."""
+    cdef Tape tape = recorder.tape
+    cdef list made, operands = [], key = [callee.token, recorder.mode]
+    cdef Py_ssize_t first, used = 0
+    if not tape.started:
+        tape.started = perf_counter()
+    for arg in args:
+        scan(tape, callee, arg, key, operands)
+    known = tuple(key)
+    entry = (<dict>recorder.entries).get(known)
+    place = user_place()
     if entry is None:
-        return NotImplemented
-    number, types, rebuild = <tuple>entry.recorded
-    first = made.record(entry, number, types)
-    return results(tape, first, types, rebuild)
+        entry = recorder.new_entry(known, callee, args, place)
+        if recorder.tape is not tape:
+            # Tracing has read a value, which computed everything so far.
+            return call(recorder, callee, args)
+    number, types, spec = <tuple>entry.recorded
+    first = append(tape, entry, number, place, operands, types)
+    if type(spec) is str:
+        return make_lazy(tape, first, 0, (<tuple>types)[0])
+    made = []
+    for type_id in <tuple>types:
+        made.append(make_lazy(tape, first + len(made), 0, type_id))
+    return put_together(spec, made, &used)
 
 
-cdef object results(Tape tape, Py_ssize_t first, tuple types, object rebuild):
-    """Hand out lazy arrays in their structure."""
-    if rebuild is None:
-        return make_lazy(tape, first, 0, types[0])
-    return put_together(rebuild, [make_lazy(tape, first + i, 0, types[i]) for i in range(len(types))])
+cdef Py_ssize_t append(
+    Tape tape, object entry, object number, tuple place, list operands, tuple types
+) except -1:
+    """Add a node to the tape, after all that can fail or run Python; return its first value."""
+    cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size
+    reserve(tape.node_entry, 1)
+    reserve(tape.node_value0, 1)
+    reserve(tape.sources, count)
+    reserve(tape.offsets, count)
+    reserve(tape.value_type, len(types))
+    tape.wheres.append(place)
+    tape.entries[number] = entry
+    put(tape.node_entry, number)
+    put(tape.node_value0, first)
+    for operand in operands:
+        if type(operand) is lazy_type:
+            put(tape.sources, <object>slot(operand, value_at)[0])
+            put_wide(tape.offsets, <object>slot(operand, offset_at)[0])
+        else:
+            put(tape.sources, operand)
+            put_wide(tape.offsets, 0)
+    for type_id in types:
+        put(tape.value_type, type_id)
+    return first
 
 
-def rebuild(how, list arrays not None):
-    """Put results into their structure: see `structure.rebuilder`."""
-    return put_together(how, arrays)
+def unflatten(spec, list leaves not None):
+    """Put `leaves` back into the places that `spec` describes; see `record.structure`."""
+    cdef Py_ssize_t used = 0
+    value = put_together(spec, leaves, &used)
+    if used < len(leaves):
+        raise ValueError("more arrays than places")
+    return value
 
 
-cdef object put_together(object how, list arrays):
-    kind = type(how)
-    if kind is int:
-        return arrays[how]
-    if kind is tuple:
-        return tuple([put_together(part, arrays) for part in <tuple>how])
+cdef object put_together(object spec, list leaves, Py_ssize_t *used):
+    if type(spec) is str:
+        if used[0] == len(leaves):
+            raise ValueError("fewer arrays than places")
+        used[0] += 1
+        return leaves[used[0] - 1]
+    if type(spec) is not tuple:
+        return spec.value
+    kind, parts = (<tuple>spec)[0], (<tuple>spec)[1]
+    items = [put_together(part, leaves, used) for part in <tuple>parts]
     if kind is list:
-        return [put_together(part, arrays) for part in <list>how]
-    return arrays[0] if how is None else how(arrays)
+        return items
+    if kind is tuple:
+        return tuple(items)
+    return dict(zip((<tuple>spec)[2], items)) if kind is dict else kind._make(items)
 
 
 # ------------------------------------------------------------------------- kept in arenas

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import functools
 import gc
 import itertools
 import random
@@ -26,7 +25,6 @@ from mxnet.ndarray import NDArray
 from ..cache import PlanCache
 from ..errors import MismatchError, Where, user_message
 from ..native import recording
-from . import structure
 from .lazy import LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
@@ -223,7 +221,7 @@ class Trace:
         places = first, self._operands, self._values
         firsts, sources, offsets, kinds, numbers = recording.cut_out(tape, *places, inputs.find)
         made = {self._values + i: number for i, number in enumerate(numbers) if number >= 0}
-        results, rebuild = self._handed_out(recorded, made, inputs)
+        results, spec = self._handed_out(recorded, made, inputs)
         entries = dict.fromkeys(tape.node_entry[first:])
         self._check_blocks(entries, attributes)
         return recording.Piece(
@@ -237,7 +235,7 @@ class Trace:
             tuple(inputs.given),
             tuple(inputs.types),
             results,
-            rebuild,
+            spec,
         )
 
     def _check_blocks(self, entries: Any, attributes: List[Any]) -> None:
@@ -263,9 +261,13 @@ class Trace:
         self, recorded: Tuple[List[NDArray], Any], made: Dict[int, int], inputs: _Inputs
     ) -> Tuple[Tuple[Any, ...], Any]:
         arrays, spec = recorded
-        distinct = list({id(one): one for one in arrays}.values())
         results: List[Tuple[int, int, Any, Any]] = []
-        for one in distinct:
+        earlier: Dict[int, int] = {}
+        for number, one in enumerate(arrays):
+            first = earlier.setdefault(id(one), number)
+            if first < number:
+                results.append((first, 0, None, None))
+                continue
             if inputs.is_argument(one) or type(one) is not LazyNDArray or not one.pending:
                 results.append((inputs.argument(one), 0, None, None))
                 continue
@@ -274,15 +276,7 @@ class Trace:
             value, offset, kind = one._value, int(one._offset), type(one._offset)
             source, offset = (made[value], offset) if value in made else inputs.of(value, offset)
             results.append((source, offset, one._type, None if kind is int else kind))
-        rebuild = structure.rebuilder(spec)
-        if rebuild is not None and len(distinct) < len(arrays):
-            order = [next(i for i, d in enumerate(distinct) if d is one) for one in arrays]
-            rebuild = functools.partial(_repeat, rebuild, order)
-        return tuple(results), rebuild
-
-
-def _repeat(rebuild: Any, order: List[int], arrays: List[NDArray]) -> Any:
-    return recording.rebuild(rebuild, [arrays[i] for i in order])
+        return tuple(results), spec
 
 
 #: Lines of the user's, once each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -31,7 +31,7 @@ from . import structure
 from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
 from .state import STATE
-from .tape import Tape
+from .tape import Tape, check_storage
 from .types import ROW, TYPES
 from .where import IS_USER_CODE, call_line, user_line, where_of
 
@@ -39,6 +39,17 @@ FLATTENER = structure.Flattener(NDArray)
 
 #: What callers may pass, for error messages.
 ARGUMENTS = "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
+
+
+def _take_apart(callee: Any, value: Any) -> Tuple[List[NDArray], Any]:
+    """Return the arrays in an argument, and a spec of it."""
+    try:
+        return FLATTENER.flatten(value)
+    except TypeError as error:
+        if isinstance(error.args[0], mx.sym.Symbol):
+            raise RunAsPythonError from None
+        raise bad_argument(error.args[0], callee.name) from None
+
 
 recording.connect(
     LazyNDArray,
@@ -48,6 +59,8 @@ recording.connect(
     IS_USER_CODE,
     IS_USER_CODE.known,
     call_line,
+    _take_apart,
+    check_storage,
     TYPES.of,
     tuple(
         ctypes.cast(getattr(_LIB, f"MXNDArrayGet{what}"), ctypes.c_void_p).value
@@ -71,7 +84,7 @@ class Recorder:
 
     def __init__(self, library: Any, scope: Any):
         self._library = library
-        self._entries = library.entries
+        self.entries = library.entries
         self._scope = scope
         #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
         self.mode = 0
@@ -192,7 +205,7 @@ class Recorder:
         tape = self.tape
         value = tape.constants.get(token)
         if value is None:
-            value = tape.constants[token] = tape.external(create())
+            value = tape.constants[token] = recording.external(tape, create())
         if self.tracing is not None:
             self.tracing.note_constant(token, create)
         return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
@@ -208,21 +221,17 @@ class Recorder:
             return self._enter(block, args)
         if self.hold and len(self.tape.node_entry) >= self.hold:
             self._run_part(callee)
-        tape = self.tape
-        if not tape.started:
-            tape.started = time.perf_counter()
-        results = recording.call(tape, self._entries, callee.token, self.mode, args)
-        if results is not NotImplemented:
-            self._note(tape)
-            return results
-        if any(isinstance(arg, mx.sym.Symbol) for arg in args):
-            # Gluon infers something of a block around this one.
-            return block.forward(*args)
         try:
-            return self.call(callee, args)
+            results = recording.call(self, callee, args)
         except RunAsPythonError:
+            if any(isinstance(arg, mx.sym.Symbol) for arg in args):
+                # Gluon infers something of a block around this one.
+                return block.forward(*args)
             callee.enters[self.mode] = True
             return self._enter(block, args)
+        if self.watch is not None:
+            self._note()
+        return results
 
     def call_plain(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a block that is not hybridized; NotImplemented if it is to run."""
@@ -258,21 +267,20 @@ class Recorder:
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
 
-    def _note(self, tape: Tape) -> None:
-        """Let the watch look at the last call, if there is one; what it reads nobody asks for."""
-        if self.watch is not None:
-            tracing, self.tracing = self.tracing, None
-            try:
-                self.watch.note(tape)
-            finally:
-                self.tracing = tracing
+    def _note(self) -> None:
+        """Let the watch look at the last call; what it reads nobody asks for."""
+        tracing, self.tracing = self.tracing, None
+        try:
+            self.watch.note(self.tape)
+        finally:
+            self.tracing = tracing
 
     def begin(self, block: Any) -> None:
         """Run what is recorded if a sample begins, of which `block` is called as of the first."""
         tape = self.tape
         if not tape.node_entry:
             self._first = id(block)
-            tape.started = tape.started or time.perf_counter()
+            tape.started = tape.started or time.perf_counter()  # type: ignore[misc]
         elif self.hold and len(tape.node_entry) >= self.hold and self._first == id(block):
             self._scope.flush()
 
@@ -287,11 +295,6 @@ class Recorder:
         if tape.entries[tape.node_entry[0]].token == callee.token:
             self._scope.flush()
 
-    def call(self, callee: Any, args: Tuple[Any, ...]) -> Any:
-        """Record a call of a callee with any structure of arguments."""
-        results, entry = self._record(callee, args)
-        return recording.rebuild(entry.rebuild, results)
-
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
         if not self._library.compiles(callee, len(arrays)):
@@ -303,9 +306,10 @@ class Recorder:
         if self.mode & RECORDING and rules.of(callee.name).hangs_in_backward:
             self._note_at_once(callee, "MXNet may never finish its backward pass within another")
             return None
-        if not self.tape.started:
-            self.tape.started = time.perf_counter()
-        return self._record(callee, arrays)[0]
+        results: List[LazyNDArray] = recording.call(self, callee, arrays)
+        if self.watch is not None:
+            self._note()
+        return results
 
     def _note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
@@ -325,57 +329,8 @@ class Recorder:
         known = self.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
         self.immediate[callee.name] = known._replace(calls=known.calls + 1)
 
-    def _record(self, callee: Any, args: Sequence[Any]) -> Tuple[List[LazyNDArray], Any]:
-        """Append a call to the tape; return its results, and its entry."""
-        tape = self.tape
-        key: List[Any] = [callee.token, self.mode]
-        sources: List[int] = []
-        offsets: List[int] = []
-        for arg in args:
-            # Native code finds the entry by the same key.
-            if type(arg) is list:
-                key.append("[")
-                for item in arg:
-                    self._scan(callee, item, key, sources, offsets)
-                key.append("]")
-            else:
-                self._scan(callee, arg, key, sources, offsets)
-        entry = self._entries.get(tuple(key))
-        where = call_line(3)
-        if entry is None:
-            entry = self._new_entry(tuple(key), callee, args, where)
-            if self.tape is not tape:
-                # Tracing has read a value, which computed everything so far.
-                return self._record(callee, args)
-        results = tape.append(entry, sources, offsets, where)
-        self._note(tape)
-        return results, entry
-
-    def _scan(
-        self, callee: Any, value: Any, key: List[Any], sources: List[int], offsets: List[int]
-    ) -> None:
-        """Add one argument of any kind to the key of a call, and its arrays to the operands."""
-        if isinstance(value, NDArray):
-            tape = self.tape
-            if type(value) is LazyNDArray and value._tape is tape:
-                sources.append(value._value)
-                offsets.append(value._offset)
-                key.append(value._type)
-            else:
-                number = tape.external(value)
-                sources.append(number)
-                offsets.append(0)
-                key.append(tape.value_type[number])
-            return
-        try:
-            leaves, spec = FLATTENER.flatten(value)
-        except TypeError as error:
-            raise bad_argument(error.args[0], callee.name) from None
-        key.append(spec)
-        for leaf in leaves:
-            self._scan(callee, leaf, key, sources, offsets)
-
-    def _new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
+    def new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
+        """Make the entry of a call like which none was recorded before, from `where`."""
         leaves, spec = FLATTENER.flatten(tuple(args))
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
         places = tuple(i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0])

@@ -7,40 +7,22 @@ tuples (named ones too), dictionaries keep their keys and their order.  Numbers,
 
 from __future__ import annotations
 
-import itertools
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Hashable,
-    Iterator,
-    List,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, Hashable, List, NamedTuple, Tuple
 
-#: The description of an array in a spec.
-LEAF = "*"
+from ..native import recording
 
+#: `LEAF` for an array; for a list, tuple or dictionary a tuple of its type, the specs of what is in
+#: it, and the keys of a dictionary; a `Static` for all else.
 Spec = Hashable
 
+LEAF = "*"
 
-class _List(NamedTuple):
-    items: Tuple[Spec, ...]
-
-
-class _Tuple(NamedTuple):
-    make: Callable[[List[Any]], Any]
-    items: Tuple[Spec, ...]
+unflatten = recording.unflatten
 
 
-class _Dict(NamedTuple):
-    keys: Tuple[Hashable, ...]
-    items: Tuple[Spec, ...]
+class Static(NamedTuple):
+    """A number, a string or the like."""
 
-
-class _Static(NamedTuple):
     #: The type takes part in the comparison: ``1``, ``1.0`` and ``True`` are three arguments.
     kind: type
     #: ``repr`` for floats, so that ``0.0`` and ``-0.0`` differ and NaN equals itself.
@@ -48,7 +30,7 @@ class _Static(NamedTuple):
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self[:2] == other[:2]
+        return isinstance(other, Static) and self[:2] == other[:2]
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -68,11 +50,8 @@ class Flattener:
 
     def __init__(self, array_type: type):
         self._array_type = array_type
-        self._visit: Dict[type, Callable[[Any, List[Any]], Spec]] = {
-            list: self._visit_list,
-            tuple: self._visit_tuple,
-            dict: self._visit_dict,
-        }
+        #: By class of a value: itself for one that holds others, else `LEAF` or `Static`.
+        self._kinds: Dict[type, Any] = {list: list, tuple: tuple, dict: dict}
 
     def flatten(self, value: Any) -> Tuple[List[Any], Spec]:
         """Return the arrays of `value`, from left to right, and a hashable spec.
@@ -87,121 +66,25 @@ class Flattener:
         return leaves, self._spec(value, leaves)
 
     def _spec(self, value: Any, leaves: List[Any]) -> Spec:
-        visit = self._visit.get(type(value))
-        if visit is None:
-            visit = self._visit[type(value)] = self._visitor_for(type(value), value)
-        return visit(value, leaves)
+        kind = self._kinds.get(type(value))
+        if kind is None:
+            kind = self._kinds[type(value)] = self._kind_of(type(value), value)
+        if kind is LEAF:
+            leaves.append(value)
+            return LEAF
+        if kind is Static:
+            return Static(type(value), repr(value), value)
+        items = value.values() if kind is dict else value
+        parts = tuple([self._spec(item, leaves) for item in items])
+        return (kind, parts, tuple(value)) if kind is dict else (kind, parts)
 
-    def _visitor_for(self, kind: type, value: Any) -> Callable[[Any, List[Any]], Spec]:
+    def _kind_of(self, kind: type, value: Any) -> Any:
         if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-            return self._visit_tuple
+            return kind
         if issubclass(kind, self._array_type):
-            return _visit_array
+            return LEAF
         if value is None or issubclass(kind, (bool, int, float, complex, str, bytes, slice)):
-            return _visit_static
+            return Static
         if kind.__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__"):
-            return _visit_static
+            return Static
         raise TypeError(value)
-
-    def _visit_list(self, value: List[Any], leaves: List[Any]) -> Spec:
-        spec = self._spec
-        return _List(tuple([spec(item, leaves) for item in value]))
-
-    def _visit_tuple(self, value: Tuple[Any, ...], leaves: List[Any]) -> Spec:
-        kind = type(value)
-        make: Callable[[List[Any]], Any] = kind if kind is tuple else kind._make  # type: ignore[attr-defined]
-        spec = self._spec
-        return _Tuple(make, tuple([spec(item, leaves) for item in value]))
-
-    def _visit_dict(self, value: Dict[Hashable, Any], leaves: List[Any]) -> Spec:
-        spec = self._spec
-        return _Dict(tuple(value), tuple([spec(item, leaves) for item in value.values()]))
-
-
-def _visit_array(value: Any, leaves: List[Any]) -> Spec:
-    leaves.append(value)
-    return LEAF
-
-
-def _visit_static(value: Any, leaves: List[Any]) -> Spec:
-    del leaves
-    return _Static(type(value), repr(value), value)
-
-
-def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
-    """Put `leaves` back into the places that `spec` describes."""
-    rest = iter(leaves)
-    value = _rebuild(spec, rest)
-    if next(rest, rest) is not rest:
-        raise ValueError("more arrays than places")
-    return value
-
-
-def _rebuild(spec: Spec, rest: Any) -> Any:
-    if isinstance(spec, _List):
-        return [_rebuild(item, rest) for item in spec.items]
-    if isinstance(spec, _Tuple):
-        return spec.make([_rebuild(item, rest) for item in spec.items])
-    if isinstance(spec, _Dict):
-        return dict(zip(spec.keys, [_rebuild(item, rest) for item in spec.items]))
-    if isinstance(spec, _Static):
-        return spec.value
-    return next(rest)
-
-
-def rebuilder(spec: Spec) -> Any:
-    """Return what `recording.rebuild` needs to put arrays together as ``unflatten`` does.
-
-    None stands for the only array; lists and tuples of numbers for those of arrays; all else is a
-    function of the list.
-    """
-    if spec == LEAF:
-        return None
-    plain = _plain(spec, itertools.count(), DEEPEST)
-    if plain is not None:
-        return plain
-    names: Dict[str, Any] = {}
-    text = _display(spec, names, itertools.count())
-    # Python's parser takes some hundred brackets within one another, at most.
-    if max(itertools.accumulate(map(_step, text))) > DEEPEST:
-        return lambda leaves: unflatten(spec, leaves)
-    return eval(f"lambda a: {text}", names)
-
-
-#: Structures within each other, beyond which `unflatten` does it.
-DEEPEST = 50
-
-
-def _plain(spec: Spec, leaves: Iterator[int], deepest: int) -> Any:
-    """Return lists and tuples of the numbers of arrays; None if there is anything else."""
-    if spec == LEAF:
-        return next(leaves)
-    if not deepest or not isinstance(spec, (_List, _Tuple)):
-        return None
-    make: Any = list if isinstance(spec, _List) else spec.make
-    items = [_plain(item, leaves, deepest - 1) for item in spec.items]
-    return None if None in items or make not in (list, tuple) else make(items)
-
-
-def _step(character: str) -> int:
-    return (character in "([{") - (character in ")]}")
-
-
-def _display(spec: Spec, names: Dict[str, Any], leaves: Iterator[int]) -> str:
-    """Return Python's text for the value that `spec` describes; `names` gets what it refers to."""
-
-    def name(value: Any) -> str:
-        names[f"v{len(names)}"] = value
-        return f"v{len(names) - 1}"
-
-    if isinstance(spec, _Static):
-        return name(spec.value)
-    if not isinstance(spec, (_List, _Tuple, _Dict)):
-        return f"a[{next(leaves)}]"
-    items = [_display(item, names, leaves) for item in spec.items]
-    if isinstance(spec, _Dict):
-        return "{" + ", ".join(f"{name(k)}: {v}" for k, v in zip(spec.keys, items)) + "}"
-    if isinstance(spec, _Tuple) and spec.make is tuple:
-        return "(" + "".join(f"{item}, " for item in items) + ")"
-    listed = "[" + ", ".join(items) + "]"
-    return f"{name(spec.make)}({listed})" if isinstance(spec, _Tuple) else listed

@@ -48,10 +48,13 @@ class Tape(recording.Tape):  # type: ignore[misc]
     """
 
     # The native base class has the rest.
-    __slots__ = ("recorder", "error", "constants", "detached", "started", "__weakref__")
+    __slots__ = ("recorder", "error", "constants", "detached", "__weakref__")
 
     #: Whether calls may still be recorded.
     open: bool
+    #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
+    #: spent waiting for values since; 0 before.
+    started: float
     #: Per node: id of its entry, and its first value.
     node_entry: array[int]
     node_value0: array[int]
@@ -81,35 +84,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.constants: Dict[Any, int] = {}
         #: Values that are others, cut from the gradient graph: in which memory, from where on.
         self.detached: Dict[int, Tuple[Any, int]] = {}
-        #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
-        #: spent waiting for values since; 0 before.
-        self.started = 0.0
-
-    def external(self, value: NDArray) -> int:
-        """Return the value of an array that no call of this tape makes.
-
-        Raises
-        ------
-        ArgumentError
-            The array is sparse, or one of ``mx.np``.
-        """
-        known = self.external_ids.get(id(value))
-        if known is not None:
-            return known
-        if type(value) is LazyNDArray and isinstance(value._tape, recording.Keeper):
-            return recording.external(self, value)  # type: ignore[no-any-return]
-        real = value.real() if type(value) is LazyNDArray else value
-        known = self.external_ids.get(id(real))
-        if known is None:
-            if type(real) is not NDArray:
-                _check_storage(real)
-            known = len(self.value_type)
-            self.value_type.append(TYPES.of(real))
-            self.external_ids[id(real)] = known
-            self.external_values.append(known)
-            self.externals.append(real)
-            self.handles.append(real.handle)
-        return known
 
     @property
     def external_type(self) -> np.ndarray[Any, Any]:
@@ -117,20 +91,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         types = np.array(self.value_type, dtype=np.int32)
         found: np.ndarray[Any, Any] = types[np.array(self.external_values, dtype=np.int32)]
         return found
-
-    def append(
-        self, entry: Entry, sources: List[int], offsets: List[int], where: Tuple[Any, int]
-    ) -> List[LazyNDArray]:
-        """Append one call and hand out its results."""
-        first = len(self.value_type)
-        self.entries[entry.id] = entry
-        self.node_entry.append(entry.id)
-        self.node_value0.append(first)
-        self.sources.extend(sources)
-        self.offsets.extend(offsets)
-        self.wheres.append(where)
-        self.value_type.extend(entry.out_types)
-        return [LazyNDArray(self, first + i, 0, t) for i, t in enumerate(entry.out_types)]
 
     def calls(self) -> Iterator[Call]:
         """Yield the calls in the order in which they were made."""
@@ -177,7 +137,7 @@ def _type(array_type: Any) -> str:
     return f"{array_type.dtype}{array_type.shape}"
 
 
-def _check_storage(array: NDArray) -> None:
+def check_storage(array: NDArray) -> None:
     """Raise unless `array` is dense and not one of ``mx.np``."""
     if isinstance(array, mx.np.ndarray):
         kind, method = "of mx.np", "as_nd_ndarray()"

@@ -15,7 +15,6 @@ from mxnet.gluon import HybridBlock
 from .. import rules
 from ..errors import RunAsPythonError, Where
 from ..modes import RECORDING, TRAINING
-from ..record import structure
 from ..record.intercept import Operator
 from ..record.types import TYPES, ArrayType
 from .infer import infer
@@ -57,10 +56,8 @@ class Entry:
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
         #: Whether it draws random numbers.
         self.draws = any(rules.is_random(op.op) for op in program.ops)
-        #: Puts results into the structure that the callee returns; None for a single array.
-        self.rebuild = structure.rebuilder(program.out_spec)
         #: What recording a call needs, for the native code.
-        self.recorded = (self.id, tuple(self.out_types), self.rebuild)
+        self.recorded = (self.id, tuple(self.out_types), program.out_spec)
         self._variants: Dict[FrozenSet[int], Variant] = {}
 
     def variant(self, shared: FrozenSet[int]) -> Variant:

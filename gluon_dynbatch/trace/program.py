@@ -214,4 +214,5 @@ def trace_operator(operator: Operator, arguments: int) -> Program:
     visible = list(make_symbol(builder.ops, [call]).get_internals())
     outputs = visible[arguments:]
     names = [op.name for op in builder.ops[:arguments]]
-    return read_program(mx.sym.Group(outputs), names, {}, len(outputs))
+    out_spec = list, (structure.LEAF,) * len(outputs)
+    return read_program(mx.sym.Group(outputs), names, {}, out_spec)
