@@ -9,7 +9,6 @@ import pytest
 from mxnet import autograd, gluon
 
 import baselines
-from baselines.levels import divide
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
 from relatedness.corpora import load_corpus
@@ -171,30 +170,6 @@ def test_every_mode_of_a_runner_trains_and_predicts_alike(mode):
         assert (runner.report is not None) == (kind == "dynamic")
     for expected, found in zip(*results):
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-5)
-
-
-def test_levels_put_children_one_level_below_or_among_the_leaves(seed):
-    rng = np.random.RandomState(seed)
-    for _ in range(20):
-        trees = [Tree.from_heads(random_heads(rng, 15)) for _ in range(rng.randint(1, 6))]
-        plan = divide(trees)
-        inner = plan.starts[-1]
-        assert sorted(plan.words) == list(range(sum(len(tree.heads) for tree in trees)))
-        level = np.searchsorted(plan.starts, np.arange(inner), side="right") - 1
-        where = np.argsort(plan.words)
-        roots, offset = [], 0
-        for tree in trees:
-            for word, head in enumerate(tree.heads):
-                number = where[offset + word]
-                assert (number >= inner) == (head >= 0 and not tree.children[word])
-                if head >= 0:
-                    assert plan.parents[number] == where[offset + head]
-                if head >= 0 and number < inner:
-                    assert level[number] == level[plan.parents[number]] + 1
-            roots.append(where[offset + tree.root])
-            offset += len(tree.heads)
-        assert roots == list(range(len(trees)))
-        assert plan.starts[1] == len(trees)
 
 
 def test_manual_runs_more_pairs_of_one_depth_in_no_more_calls(monkeypatch):

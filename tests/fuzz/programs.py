@@ -14,11 +14,12 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.scope import GRANULARITIES
+from tests.rules.drawn import Draw
 from tests.rules.interpreter import Array, R
 
 from . import harness
 from .recipes import LAYERS, add_call
-from .writer import Body, Chooser, Shape
+from .writer import Body, Shape
 
 FUTURE = "from __future__ import annotations\n"
 #: What scripts hold the source of instead.
@@ -102,7 +103,7 @@ class Author:
 
     def __init__(self, draw: Any, wanted: Sequence[str], tame: bool):
         self._wanted, self._tame = wanted, tame
-        choose = self.choose = Chooser(draw)
+        choose = self.choose = Draw(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"][: 3 if tame else 4])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
         self.grad_req = choose.pick(["write", "add"])

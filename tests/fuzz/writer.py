@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import mxnet as mx
 import numpy as np
-from hypothesis import strategies as st
 
 from gluon_dynbatch import rules
+from tests.rules.drawn import Draw
 from tests.rules.interpreter import Case, R
 
 from .harness import FLATTENER
@@ -38,25 +38,6 @@ RANGES = {
     "fraction": "0.1 + 0.8 * F.sigmoid({})",
     "probability": "F.softmax({}, axis=-1)",
 }
-
-
-class Chooser:
-    """Draws from Hypothesis, which shrinks what is drawn."""
-
-    def __init__(self, draw: Any):
-        self._draw = draw
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        """Return one of `options`; shrinks to the first."""
-        return self._draw(st.sampled_from(options))
-
-    def count(self, low: int, high: int) -> int:
-        """Return a whole number; shrinks to the lowest."""
-        return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
-
-    def flag(self) -> bool:
-        """Return True or False; shrinks to False."""
-        return self._draw(st.booleans())  # type: ignore[no-any-return]
 
 
 class Value(NamedTuple):
@@ -84,7 +65,7 @@ class Body:
 
     Parameters
     ----------
-    choose : Chooser
+    choose : Draw
         Makes all choices.
     environments : list of dict
         Names that lines may use, once for each number of rows.
@@ -102,7 +83,7 @@ class Body:
 
     def __init__(
         self,
-        choose: Chooser,
+        choose: Draw,
         environments: List[Dict[str, Any]],
         leading: Sequence[int],
         dtype: str,

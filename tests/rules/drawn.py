@@ -1,0 +1,335 @@
+"""Calls with shapes and attributes drawn at random; by family, which yields cases."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+import mxnet as mx
+from hypothesis import strategies as st
+from mxnet.base import MXNetError
+
+from .interpreter import Array, Case, R, case
+
+#: A case, and more arguments of `agree`.
+Drawn = Iterator[Tuple[Case, Dict[str, Any]]]
+
+
+class Draw:
+    """Draws from Hypothesis, which shrinks what is drawn."""
+
+    def __init__(self, draw: Any):
+        self._draw = draw
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """Return one of `options`; shrinks to the first."""
+        return self._draw(st.sampled_from(options))
+
+    def count(self, low: int, high: int) -> int:
+        """Return a whole number; shrinks to the lowest."""
+        return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
+
+    def flag(self) -> bool:
+        """Return True or False; shrinks to False."""
+        return self._draw(st.booleans())  # type: ignore[no-any-return]
+
+    def counts(self, low: int, high: int, least: int, most: int) -> List[int]:
+        """Return some whole numbers."""
+        return [self.count(low, high) for _ in range(self.count(least, most))]
+
+    def shape(self, most: int = 3) -> List[int]:
+        """Return extents from 1 to 4."""
+        return self.counts(1, 4, 0, most)
+
+    def some(self, options: Any) -> List[Any]:
+        """Return different options, in any order."""
+        options = list(options)
+        return [
+            options.pop(self.count(0, len(options) - 1)) for _ in range(self.count(0, len(options)))
+        ]
+
+    def axis(self, ndim: int) -> int:
+        """Return an axis, counted from the front or the back."""
+        return self.count(-ndim, ndim - 1)
+
+
+def fits(shape: Tuple[int, ...], codes: List[int], reverse: bool) -> bool:
+    symbol = mx.sym.Reshape(mx.sym.var("x"), shape=tuple(codes), reverse=reverse)
+    try:
+        found = symbol.infer_shape(x=shape)[1][0]
+    except MXNetError:
+        return False
+    # MXNet lets some codes before -2 lose elements; running that reads past the array's end.
+    return prod(found) == prod(shape)
+
+
+def reshape(d: Draw) -> Drawn:
+    """Use a shape up in order, mostly without contradiction."""
+    left = shape = [d.pick([2, 3, 4, 6]) for _ in range(d.count(1, 4))]
+    codes: List[int] = []
+    while left:
+        code = d.pick([0, 0, -1, -2, -3, -4, left[0], 1])
+        if code == -3 and len(left) < 2 or code == -1 and -1 in codes:
+            code = 0
+        codes += [code] + (d.pick([[-1, 1], [1, -1], [2, -1], [-1, 2]]) if code == -4 else [])
+        left = [] if code == -2 else left[2 if code == -3 else 1 :]
+    reverse = d.flag()
+    # MXNet reads beyond the shape if codes follow -2, as they do from the right.
+    if reverse and {-4, -2} & set(codes):
+        return
+    if all(fits((r, *shape[1:]), codes, reverse) for r in (1, 2, 3)):
+        yield case("Reshape", Array((R, *shape[1:])), shape=tuple(codes), reverse=reverse), {}
+
+
+def reductions(d: Draw) -> Drawn:
+    op = d.pick(["sum", "mean", "prod", "max", "min", "nansum", "nanprod"])
+    tail = d.shape()
+    axes = tuple(a - (len(tail) + 1) * d.flag() for a in d.some(range(len(tail) + 1)))
+    given = {"axis": axes, "keepdims": d.flag(), "exclude": d.flag()}
+    yield case(op, Array((R, *tail), "positive"), **given), {}
+
+
+def broadcasting(d: Draw) -> Drawn:
+    ndims = [d.count(1, 4) for _ in range(2)]
+    full = [d.count(2, 3) for _ in range(max(ndims))]
+    shapes = [[1 if d.flag() else n for n in full[len(full) - ndim :]] for ndim in ndims]
+    if ndims[0] == len(full):
+        shapes[0][0] = R
+        if ndims[1] == len(full):
+            shapes[1][0] = d.pick([1, R])
+    op = d.pick(["broadcast_add", "broadcast_mul", "broadcast_maximum"])
+    # Alternating axes may be more than MXNet's kernels take with a batch axis.
+    yield case(op, *(Array(tuple(s), "positive") for s in shapes)), {"always": max(ndims) < 4}
+
+
+def transpose_and_swap(d: Draw) -> Drawn:
+    x = Array((R, *d.counts(1, 3, 0, 3)))
+    ndim = len(x.shape)
+    left = list(range(ndim))
+    axes = tuple(left.pop(d.count(0, len(left) - 1)) for _ in range(ndim))
+    yield case("transpose", x, axes=axes), {}
+    dims = d.axis(ndim), d.axis(ndim)
+    if dims[0] % ndim != dims[1] % ndim:
+        yield case("SwapAxis", x, dim1=dims[0], dim2=dims[1]), {}
+
+
+def slices(d: Draw) -> Drawn:
+    tail = d.counts(2, 4, 1, 3)
+    begin: List[Any] = [None]
+    end: List[Any] = [None]
+    for extent in tail[: d.count(0, len(tail))]:
+        first = d.count(0, extent - 1)
+        last = d.count(first + 1, extent)
+        begin.append(first - extent if d.flag() else first)
+        end.append(None if last == extent else last)
+    yield case("slice", Array((R, *tail)), begin=tuple(begin), end=tuple(end)), {}
+
+
+def dot(d: Draw) -> Drawn:
+    inner, outer = d.count(2, 3), [d.counts(1, 3, 0, 2) for _ in range(2)]
+    turned = [bool(o) and d.flag() for o in outer]
+    left = [inner, *outer[0]] if turned[0] else [*outer[0], inner]
+    if outer[0] and not turned[0]:
+        left[0] = R
+    right = [*outer[1], inner] if turned[1] else [inner, *outer[1]]
+    given = {"transpose_a": turned[0], "transpose_b": turned[1]}
+    yield case("dot", Array(tuple(left)), Array(tuple(right)), **given), {}
+
+
+def products(d: Draw) -> Drawn:
+    """Products of matrices, and layers."""
+    op = d.pick(["batch_dot", "_linalg_gemm2"])
+    (m, k, n), ta, tb = (d.count(1, 4) for _ in range(3)), d.flag(), d.flag()
+    left, right = Array((R, k, m) if ta else (R, m, k)), Array((R, n, k) if tb else (R, k, n))
+    yield case(op, left, right, transpose_a=ta, transpose_b=tb), {}
+    tail, hidden, flatten, bias = d.counts(1, 4, 1, 2), d.count(1, 4), d.flag(), d.flag()
+    width = prod(tail if flatten else tail[-1:])
+    inputs = [Array((R, *tail)), Array((hidden, width)), Array((hidden,))][: 3 if bias else 2]
+    yield case("FullyConnected", *inputs, num_hidden=hidden, flatten=flatten, no_bias=not bias), {}
+
+
+def one_axis(d: Draw) -> Drawn:
+    op = d.pick(["softmax", "log_softmax", "LayerNorm", "argmax", "_np_cumsum", "repeat"])
+    tail = d.counts(2, 4, 0, 3)
+    x, ndim = Array((R, *tail)), len(tail) + 1
+    axis = d.count(0 if op == "_np_cumsum" else -ndim, ndim - 1)
+    if op != "LayerNorm":
+        more = {"repeats": 2} if op == "repeat" else {}
+        yield case(op, x, axis=axis, gradient=op != "argmax", **more), {}
+    elif axis % ndim:
+        width = Array((tail[axis % ndim - 1],))
+        yield case(op, x, width, width, axis=axis), {"pattern": "BSS"}
+
+
+def convolutions(d: Draw) -> Drawn:
+    ndim, groups, back = d.count(1, 2), d.count(1, 2), d.flag()
+    channels, filters = groups * d.count(1, 2), groups * d.count(1, 2)
+    kernel = tuple(d.count(1, 3) for _ in range(ndim))
+    given: Dict[str, Any] = {
+        "kernel": kernel,
+        "stride": tuple(d.count(1, 2) for _ in kernel),
+        "pad": tuple(d.count(0, k - 1) for k in kernel),
+        "num_filter": filters,
+        "num_group": groups,
+        "no_bias": d.flag(),
+    }
+    if not back:
+        given["dilate"] = tuple(d.count(1, 2) for _ in kernel)
+    weight = (channels, filters // groups) if back else (filters, channels // groups)
+    inputs = [Array((R, channels, *(d.count(5, 7) for _ in kernel))), Array((*weight, *kernel))]
+    inputs += [] if given["no_bias"] else [Array((filters,))]
+    op = "Deconvolution" if back else "Convolution"
+    yield case(op, *inputs, **given), {"pattern": "B" + "S" * (len(inputs) - 1)}
+
+
+def pooling(d: Draw) -> Drawn:
+    kernel = tuple(d.count(1, 3) for _ in range(d.count(1, 2)))
+    given: Dict[str, Any] = {
+        "kernel": kernel,
+        "stride": tuple(d.count(1, 2) for _ in kernel),
+        "pad": tuple(d.count(0, k // 2) for k in kernel),
+        "pool_type": d.pick(["max", "avg", "sum"]),
+        "global_pool": d.flag(),
+        "pooling_convention": d.pick(["valid", "full"]),
+    }
+    if given["pool_type"] == "avg":
+        given["count_include_pad"] = d.flag()
+    image = (R, d.count(1, 4), *(d.count(4, 6) for _ in kernel))
+    yield case("Pooling", Array(image), **given), {}
+
+
+def choosing_by_number(d: Draw) -> Drawn:
+    tail, index, kind = d.shape(), d.shape(), d.pick(["index", "index32", "wild"])
+    x, ndim = Array((R, *tail)), len(tail) + 1
+    axis, mode = d.axis(ndim), d.pick(["clip", "wrap"])
+    place, count = axis % ndim, [2, *tail][axis % ndim]
+    indices = Array((R, *index), kind, count)
+    yield case("take", x, indices, axis=axis, mode=mode), {"always": False}
+    if place and kind != "index32":
+        keep = d.flag()
+        kept = tuple(n for a, n in enumerate(x.shape) if a != place)
+        shape = tuple(1 if a == place else n for a, n in enumerate(x.shape)) if keep else kept
+        picked = Array(shape, kind, count)
+        yield case("pick", x, picked, axis=axis, keepdims=keep, mode=mode), {}
+    table = Array((5, *tail[:1])) if tail else Array((5, 3))
+    given = {"input_dim": 5, "output_dim": table.shape[1]}
+    yield case("Embedding", Array((R, *index), "index", 5), table, **given), {"pattern": "BS"}
+    yield case("one_hot", Array((R, *index), "wild", 3), depth=3), {}
+    shape = tuple(d.counts(1, 4, 1, 3))
+    depth = d.count(1, len(shape))
+    wanted = (depth, *d.counts(1, 4, 1, 2))
+    yield case("gather_nd", Array(shape), Array(wanted, "index", min(shape[:depth]))), {}
+
+
+def joining_and_cutting(d: Draw) -> Drawn:
+    tail = d.shape()
+    ndim = len(tail) + 1
+    axis, count = d.axis(ndim), d.count(1, 3)
+
+    def wide(extent: int) -> Array:
+        return Array(tuple(extent if a == axis % ndim else n for a, n in enumerate((R, *tail))))
+
+    parts = [wide(d.count(1, 4)) if axis % ndim else Array((R, *tail)) for _ in range(count)]
+    yield case("Concat", *parts, num_args=count, dim=axis), {}
+    new = d.axis(ndim + 1)
+    yield case("stack", *[Array((R, *tail))] * count, num_args=count, axis=new), {}
+    yield case("expand_dims", Array((R, *tail)), axis=new), {}
+    if axis % ndim:
+        x, begin = wide(count * 2), d.count(0, count)
+        yield case("SliceChannel", x, num_outputs=count, axis=axis), {}
+        yield case("slice_axis", x, axis=axis, begin=begin, end=begin + count), {}
+        cuts = tuple(sorted({0, *d.counts(1, count * 2 - 1, 0, 2)}))
+        yield case("_split_v2", x, axis=axis, indices=cuts, sections=0), {}
+        yield case("squeeze", wide(1), axis=axis), {}
+
+
+def repeating(d: Draw) -> Drawn:
+    x = Array((R, *d.shape()))
+    ndim = len(x.shape)
+    # With three axes repeated, MXNet itself has no gradient.
+    yield case("tile", x, reps=tuple(d.counts(1, 3, 1, min(ndim, 2)))), {"always": ndim < 3}
+    axis = d.axis(ndim)
+    yield case("repeat", x, repeats=d.count(1, 3), axis=axis), {}
+    yield case("reverse", x, axis=(axis % ndim,)), {}
+    pad = (0, 0, 0, 0, *[d.count(0, 2) for _ in range(4)])
+    image = Array((R, *[d.count(1, 4) for _ in range(3)]))
+    yield case("Pad", image, mode=d.pick(["constant", "edge"]), pad_width=pad), {}
+
+
+def norms_and_sorting(d: Draw) -> Drawn:
+    shape = (R, *d.shape())
+    ndim = len(shape)
+    axis: Any = d.pick(["None", *range(-ndim, ndim)])
+    keep, order = d.flag(), d.count(1, 2)
+    free = {"always": ndim < 3 or axis == "None"}
+    yield case("norm", Array(shape), ord=order, axis=axis, keepdims=keep), free
+    x = Array(shape, "distinct")
+    yield case("sort", x, axis=axis, is_ascend=d.flag()), {}
+    yield case("argsort", x, axis=axis, gradient=False), {}
+    yield case("argmax", x, axis=axis, keepdims=keep, gradient=False), {}
+    if axis == "None" or axis % ndim:
+        yield case("topk", x, axis=axis, k=1, ret_typ="both", is_ascend=keep), {}
+
+
+def normalisation(d: Draw) -> Drawn:
+    groups = d.count(1, 2)
+    channels = groups * d.count(1, 2)
+    x = Array((R, channels, *d.counts(2, 4, 1, 2)))
+    scaled, one = {"pattern": "BSS"}, (Array((channels,), "positive"), Array((channels,)))
+    yield case("InstanceNorm", x, *one), scaled
+    per_group = Array((groups,), "positive"), Array((groups,))
+    yield case("GroupNorm", x, *per_group, num_groups=groups), scaled
+    yield case("L2Normalization", x, mode=d.pick(["instance", "channel", "spatial"])), {}
+    given = {"fix_gamma": d.flag(), "training": False}
+    yield case("BatchNorm", x, *one, *one[::-1], **given), {"pattern": "BSSSS"}
+
+
+def sequences(d: Draw) -> Drawn:
+    time, batch, axis = d.count(1, 4), d.count(1, 4), d.count(0, 1)
+    op = d.pick(["SequenceMask", "SequenceLast", "SequenceReverse"])
+    axis, tail = 0 if op == "SequenceReverse" else axis, d.shape(2)
+    x = Array((R, time, *tail) if axis else (time, batch, *tail))
+    lengths = Array((R,) if axis else (batch,), "length", time)
+    yield case(op, x, lengths, axis=axis, use_sequence_length=True), {}
+    lengths = Array((R, time), "length32", batch)
+    yield case("softmax", Array((R, time, batch)), lengths, axis=2, use_length=True), {}
+
+
+def attention(d: Draw) -> Drawn:
+    heads, size, batch, queries, keys = (d.count(1, 3) for _ in range(5))
+    for name, *shapes in [
+        ("selfatt_qk", (queries, batch, heads * size * 3)),
+        ("selfatt_valatt", (queries, batch, heads * size * 3), (batch * heads, queries, queries)),
+        ("encdec_qk", (queries, batch, heads * size), (keys, batch, heads * size * 2)),
+        ("encdec_valatt", (keys, batch, heads * size * 2), (batch * heads, queries, keys)),
+    ]:
+        op = f"_contrib_interleaved_matmul_{name}"
+        yield case(op, *map(Array, shapes), heads=heads), {}
+
+
+def fused_recurrence(d: Draw) -> Drawn:
+    mode = d.pick(["rnn_relu", "rnn_tanh", "gru", "lstm"])
+    time, batch, width = (d.count(1, 4) for _ in range(3))
+    layers, ways, hidden = (d.count(1, 2) for _ in range(3))
+    gates = {"gru": 3, "lstm": 4}.get(mode, 1)
+    widths = [width, *[ways * hidden] * (layers - 1)]
+    size = sum(ways * gates * hidden * (w + hidden + 2) for w in widths)
+    states = [Array((layers * ways, batch, hidden))] * (2 if mode == "lstm" else 1)
+    given = {"mode": mode, "state_size": hidden, "num_layers": layers,
+             "bidirectional": ways == 2, "state_outputs": d.flag()}  # fmt: skip
+    c = case("RNN", Array((time, batch, width)), Array((size,), "small"), *states, **given)
+    for letters in ("B", "BS"):
+        yield c, {"pattern": ("BS" + letters * 2)[: len(c.inputs)]}
+
+
+def where(d: Draw) -> Drawn:
+    shape = (R, *d.shape())
+    condition = Array(shape if d.flag() or len(shape) == 1 else shape[:1], "bit")
+    yield case("where", condition, Array(shape), Array(shape)), {}
+
+
+OFTEN = (reshape, reductions, broadcasting, transpose_and_swap, slices, dot, one_axis)
+SELDOM = (
+    convolutions, pooling, products, choosing_by_number, joining_and_cutting, repeating,
+    norms_and_sorting, normalisation, sequences, attention, fused_recurrence, where,
+)  # fmt: skip
