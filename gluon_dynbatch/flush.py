@@ -233,7 +233,9 @@ class Flush:
         # Only whole samples hide what is inside them; else every result has its place anyway.
         whole = choice.setting.granularity == "graph"
         shown = tuple(wanted) if whole else ()
-        unused = None if whole else find_unused(recording, wanted)
+        # In a merged launch, zero times what is not finite is no gradient of zero.
+        apart = is_recorded(recording) and not whole
+        unused = find_unused(recording, wanted) if apart else None
         fingerprint = (
             choice.setting,
             choice.policy,

@@ -254,3 +254,24 @@ def test_more_visits_never_make_more_launches():
 def test_max_rows_cuts_launches():
     for rows, wanted in {1: 10, 3: 4, 5: 2, 9: 2, 10: 1}.items():
         assert launches(A, inputs(10), "block", max_rows=rows) == wanted
+
+
+def test_values_steer_as_many_launches_as_in_lock_step_by_hand():
+    """A round is ``A``, or ``A`` after ``B`` in every other sample, and reads a value.
+
+    A sample ends with ``A(B)`` that nobody reads: these run beside the next round of the others,
+    in launches that are there anyway.
+    """
+    rounds = {2: inputs(1), 4: inputs(2), 7: inputs(2)}
+
+    def run(length, number, state):
+        for n in range(length):
+            state = A(B(state) if (n + number) % 2 else state)
+            assert np.isfinite(state.asnumpy()).all()
+        A(B(state))
+
+    samples = [(n, i, x) for n, states in rounds.items() for i, x in enumerate(states)]
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        batch.map(run, samples)
+    by_hand, unread = 2 * max(rounds), 2
+    assert batch.report.launches == by_hand + unread

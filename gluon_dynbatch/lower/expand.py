@@ -87,7 +87,7 @@ def expand(
         Where equal segments meet.
     unused : numpy.ndarray of bool, shape (nodes,), optional
         What `find_unused` returns.  Such calls share no launch with others: gradients do not come
-        to them, and zero times what is not finite is no gradient of zero.
+        to them.
     ragged : callable, optional
         Whether a segment can share launches with those that have arrays of other sizes.
     """
