@@ -38,42 +38,44 @@ def batching(
 ) -> Batch:
     """Open a scope in which the calls of many samples run together.
 
-    Inside, two kinds of calls are recorded: of hybridized blocks, each as one call; and of
-    ``mx.nd`` operators, each by itself, if one of their arrays is a result of a recorded call or
-    was made by ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  A block that is not hybridized
-    is no call of its own but the operators in it, unless it is Gluon's own and called with such an
-    array.  Everything else runs at once, as without a scope.
+    The scope records two kinds of calls: calls of hybridized blocks, and calls of ``mx.nd``
+    operators on a *lazy array*.  A lazy array is the result of a recorded call, or an array that
+    ``mx.nd.zeros``, ``ones`` or ``full`` makes in the scope.  Gluon's own blocks are one call on
+    lazy arrays even if they are not hybridized; of other blocks that are not hybridized, the
+    operators are recorded.  Everything else runs at once, as without a scope.
 
-    Results are lazy arrays that know shape, dtype and context.  At the end of the scope, or when a
-    value is asked for, everything recorded is grouped and run.  Values and gradients are those of
-    the same program without the scope.
+    Lazy arrays know their shape, dtype and context.  At the end of the scope, or when a value is
+    read, everything recorded is grouped and run: a *flush*.  Values and gradients are those of the
+    same program without the scope, up to rounding.
 
     Parameters
     ----------
     analysis_budget : "auto", None, float or Budget, optional
-        What the analyzer may spend on one flush: milliseconds, a :class:`Budget`, or None for no
-        limit.  0 means no analysis: calls run one by one in the order they were recorded.
+        Limit on the analysis of one flush: milliseconds, a :class:`Budget`, or None for no limit.
+        With 0, calls run one by one in the order in which they were recorded.
     granularity : {"auto", "graph", "block", "operator"}, optional
-        What is merged: whole samples of one shape, calls of blocks, or pieces of blocks.
+        The unit that is merged: a whole sample, a call of a block, or a piece of a call.
     policy : {"auto", "depth", "agenda", "search"}, optional
-        How groups are found, from the cheapest to the most thorough; or the name of another policy
-        in `gluon_dynbatch.schedule.POLICIES`.
+        How groups are found, from the cheapest to the most thorough, or the name of another policy
+        in ``gluon_dynbatch.schedule.POLICIES``.
     max_rows : int, optional
-        Rows of one launch at most, which bounds its working memory.
+        Largest number of rows (axis 0) in one launch.  It bounds the working memory.
     strict : bool, optional
-        Whether calls that no rule allows to merge are an error.
+        Whether it is an error if a call cannot be merged or recorded.
     debug : bool, optional
-        Whether every result is compared with that of its call alone.  Slow.
+        Whether each launch is compared with its calls one by one.  Slow.
 
     Returns
     -------
     Batch
-        A context manager with ``flush()``, ``report`` and ``plan``.
+        A context manager with ``flush()``, ``map()``, ``report`` and ``plan``.
 
     Raises
     ------
-    BudgetError, OptionError
-        An option has a value that does not exist.
+    BudgetError
+        The analysis budget is not a budget.
+    OptionError
+        Another option has a value that does not exist.
 
     Examples
     --------
@@ -97,35 +99,36 @@ def map(
 ) -> List[Result]:
     """Apply a function to every sample within one scope.
 
-    Every sample runs as a fiber: one that asks for a value (``asscalar``, ``asnumpy``, ``float``,
-    ``if``) waits until all others have come as far or ended, and then everything that is pending
-    is computed together (P. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
+    Every sample runs as a fiber.  A sample that reads a value (``asscalar``, ``asnumpy``,
+    ``float``, ``if``) waits until all others wait or have ended.  Then everything pending is
+    computed together, and all go on (P. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
 
     Parameters
     ----------
     fn : callable
-        What to compute for one sample: a block or a function.
+        A block or a function of one sample.
     samples : iterable
-        The minibatch.  A sample that is a tuple is passed as several arguments, ``fn(*sample)``,
-        if `fn` takes that many and cannot be called with one; everything else is one argument.
+        The minibatch.  A tuple is passed as several arguments, ``fn(*sample)``, if `fn` takes that
+        many and cannot be called with one.  Every other sample is one argument.
     concurrency : int, optional
-        How many samples are under way at most; another one begins as soon as one ends.  By default
-        all of them.
+        Largest number of samples under way.  Another one begins when one ends.  By default, all
+        begin.
     on_error : {"raise", "return"}, optional
-        What an exception of one sample does: end all others, or stand among the results.
+        Whether an exception of a sample ends the others and is raised, or stands among the results.
     **scope_options
         Options of :func:`batching`.
 
     Returns
     -------
     list
-        ``fn(sample)`` for every sample, computed; within another scope, still pending.
+        ``fn(sample)`` for every sample, in their order.  Arrays are computed; within another scope
+        they are still pending.
 
     Raises
     ------
     ArgumentError
-        `fn` can be called neither with a sample nor with its elements; or it is a generator
-        function or a coroutine function, which would return before anything has run.
+        `fn` can be called neither with a sample nor with its elements, or it is a generator
+        function or a coroutine function.
     OptionError
         An option has a value that does not exist.
 
@@ -143,10 +146,30 @@ def map(
 class DynamicHybridBlock(HybridBlock):
     """A Gluon block whose calls can be recorded and batched across samples.
 
-    Override ``hybrid_forward`` for a cell (static, for one node of one sample) or ``forward`` for a
-    dynamic block (any Python control flow over cells).  Outside a scope, or not hybridized, it is a
-    ``HybridBlock``, but for one thing: a cell accepts several structures of arguments, such as
-    lists of different lengths, and keeps one cached graph for each.
+    Override ``hybrid_forward`` for a *cell*: static, for one step of one sample.  Or override
+    ``forward`` for a *dynamic block*: any Python that calls cells.
+
+    Outside a scope it is a ``HybridBlock`` with one difference.  A cell accepts several structures
+    of arguments, such as lists of different lengths, and keeps one cached graph for each.
+
+    Arguments are arrays, numbers, strings, None, and lists, tuples and dictionaries of these.  A
+    dynamic block takes any object.  A sample's vector has shape (1, size): axis 0 counts rows.
+
+    Parameters
+    ----------
+    prefix, params : optional
+        As for ``gluon.HybridBlock``.
+
+    Examples
+    --------
+    >>> class Add(gdb.DynamicHybridBlock):
+    ...     def hybrid_forward(self, F, arrays):  # a list of any length
+    ...         return F.add_n(*arrays)
+    >>> add = Add()
+    >>> add.hybridize()
+    >>> ones = [mx.nd.ones((1, 2))] * 3
+    >>> [y.asnumpy().tolist() for y in gdb.map(add, [ones[:2], ones])]
+    [[[2.0, 2.0]], [[3.0, 3.0]]]
     """
 
     _scope_defaults: Optional[Dict[str, Any]] = None
@@ -165,11 +188,16 @@ class DynamicHybridBlock(HybridBlock):
         analysis_budget, granularity, policy : optional
             Defaults for scopes that are opened without them; see :func:`batching`.
         trace_once : bool, optional
-            Whether, in a scope, ``forward`` of dynamic blocks runs once per structure of its
-            arguments, as ``hybrid_forward`` does; from then on its calls are recorded without it.
-            It has to depend on its arguments and on attributes of blocks alone.
+            Whether ``forward`` of dynamic blocks runs once per structure of its arguments in
+            scopes.  Later calls are recorded without it.  ``forward`` must depend only on its
+            arguments and on attributes of blocks.
         *flags, **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
+
+        Raises
+        ------
+        BudgetError, OptionError
+            A default has a value that does not exist.
         """
         own = {
             name: options.pop(name)
@@ -199,7 +227,14 @@ class DynamicHybridBlock(HybridBlock):
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this.
 
-        Unlike the method of ``HybridBlock`` it takes arrays in any structure of arguments.
+        Unlike ``HybridBlock.forward``, it takes arrays in any structure of arguments.
+
+        Raises
+        ------
+        ArgumentError
+            An argument is of a type that cannot be recorded.
+        ContextError
+            Arguments are on different devices.
         """
         try:
             leaves, _ = FLATTENER.flatten(args)
@@ -308,26 +343,32 @@ _CONVERTED: Dict[type, type] = {}
 def convert(block: Block) -> Block:
     """Make an existing Gluon or GluonNLP block, with all its children, dynamic in place.
 
-    Hybridized Gluon blocks are recorded in a scope without this as well.  Converted, they can do
-    what those cannot: be called with structures of arguments that differ from call to call, such as
-    lists of any length; be recorded at less cost per call; give defaults for scopes to
-    ``hybridize``; and let ``"auto"`` run small minibatches at once.
+    Scopes record hybridized Gluon blocks without conversion, too.  Converted blocks take arguments
+    whose structure differs from call to call, such as lists of any length.  They cost less per
+    recorded call, ``hybridize`` takes defaults for scopes, and ``"auto"`` can run small minibatches
+    at once.
 
     Parameters
     ----------
     block : Block
-        Any tree of blocks.  Plain ``Block`` objects inside stay what they are; every
-        ``HybridBlock`` becomes a :class:`DynamicHybridBlock` as well.
+        Any tree of blocks.  Every ``HybridBlock`` in it becomes a :class:`DynamicHybridBlock` as
+        well.  Plain ``Block`` objects stay as they are.
 
     Returns
     -------
     Block
-        The same object; parameters, names and ``isinstance`` are unchanged.
+        The same object.  Parameters, names and ``isinstance`` are unchanged.
 
     Raises
     ------
     TypeError
         `block` is not a Gluon block.
+
+    Examples
+    --------
+    >>> net = gdb.convert(mx.gluon.nn.Dense(2, in_units=3))
+    >>> isinstance(net, gdb.DynamicHybridBlock), isinstance(net, mx.gluon.nn.Dense)
+    (True, True)
     """
     if not isinstance(block, Block):
         raise TypeError(f"convert takes a Gluon block, not {type(block).__name__}")

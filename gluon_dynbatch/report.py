@@ -12,12 +12,23 @@ from .show.plot import plot
 
 
 class Alone(NamedTuple):
-    """Calls that were not merged with any other, and why."""
+    """Calls that were not merged with any other, and why.
+
+    Attributes
+    ----------
+    name : str
+        Name of the block or operator.
+    reason : str
+        A sentence.
+    calls : int
+        Number of calls.
+    where : Where
+        A line that recorded such a call.
+    """
 
     name: str
     reason: str
     calls: int
-    #: A line that recorded such a call.
     where: Where
 
 
@@ -62,29 +73,54 @@ class Traced:
 
 
 class FlushReport(NamedTuple):
-    """What happened in one flush.  Times are in milliseconds."""
+    """What happened in one flush.
+
+    Attributes
+    ----------
+    nodes, units : int
+        Recorded calls, and the units that they were cut into.
+    widths : tuple of int
+        Units of each launch, in the order of launches.
+    launches, mean_width, largest_width : int, float, int
+        Number, mean and maximum of these.
+    granularity, policy, budget : str
+        The setting of the analysis.
+    cached : bool
+        Whether the plan was known from an earlier flush.
+    measured : bool
+        Whether "auto" timed this scope, which then waited for all work before it.
+    alone : tuple of Alone
+        Calls that were not merged.
+    rows_gathered : int
+        Rows that were copied to stand side by side.
+    arena_bytes : int
+        Memory for values, in bytes.
+    recording_ms : float
+        Milliseconds from the first recorded call to the flush.  The user's own Python counts,
+        waiting for values does not.
+    analysis_ms, dispatch_ms : float
+        Milliseconds for grouping and planning, and for handing launches to the engine.
+    waiting_ms : float
+        Milliseconds spent waiting for values after this flush and before the next.
+    waiting : int
+        Samples of ``map`` that waited for this flush.
+    """
 
     nodes: int
     units: int
-    #: Calls of each launch, in their order.
     widths: Tuple[int, ...]
     granularity: str
     policy: str
     budget: str
-    #: Whether the plan was known from an earlier flush.
     cached: bool
-    #: Whether "auto" timed this scope, which then waited for all work before it.
     measured: bool
     alone: Tuple[Alone, ...]
     rows_gathered: int
     arena_bytes: int
-    #: From the first recorded call to the flush, without waiting but with the user's own Python.
     recording_ms: float
     analysis_ms: float
     dispatch_ms: float
-    #: Waiting for values in the scope, after this flush and before the next.
     waiting_ms: float = 0.0
-    #: Samples of ``map`` that waited for it.
     waiting: int = 0
 
     @property
@@ -114,27 +150,45 @@ class FlushReport(NamedTuple):
 
 
 class BatcherStats(NamedTuple):
-    """What a `RequestBatcher` has before it and has done so far.  Times are in seconds."""
+    """Counts and times of a `RequestBatcher` since it was made.
 
-    #: Requests that wait, and that run.
+    Attributes
+    ----------
+    queued, running : int
+        Requests that wait, and that run.
+    completed, failed, cancelled : int
+        Requests that ended with a result, with an exception, and before they were run.
+    rejected : int
+        Requests that found the queue full.
+    run_s : float
+        Seconds in which minibatches ran, in all.
+    latency_s : float
+        Seconds from submission to result, summed over requests.
+    latencies_s : tuple of float
+        Latencies of the last 1,024 requests, in seconds.
+    batch_sizes : dict of int to int
+        Number of minibatches by their number of requests.
+    """
+
     queued: int
     running: int
-    #: Requests that have ended: with a result, with an exception, before they were run.
     completed: int
     failed: int
     cancelled: int
-    #: Requests that found the queue full.
     rejected: int
-    #: Running minibatches took so long, and requests, from submission to result; both summed up.
     run_s: float
     latency_s: float
-    #: Latencies of the last 1,024 requests.
     latencies_s: Tuple[float, ...]
-    #: How many minibatches had so many requests, by that number.
     batch_sizes: Dict[int, int]
 
     def latency_percentile(self, percent: float) -> float:
-        """Return the latency that so many per cent of the last requests do not exceed, or NaN."""
+        """Return a percentile of the last latencies, in seconds; NaN if there are none.
+
+        Parameters
+        ----------
+        percent : float
+            From 0 to 100.
+        """
         ranked = sorted(self.latencies_s)
         return ranked[max(math.ceil(percent / 100 * len(ranked)), 1) - 1] if ranked else math.nan
 
@@ -147,24 +201,27 @@ class Report:
     flushes : list of FlushReport
         One per flush.
     forced : dict of Where to int
-        User lines that asked for a value while work was pending, and how often.
+        Lines that read a value while work was pending, and how often.
     waiting_ms : float
-        Milliseconds spent waiting for values of arrays (``asnumpy``, ``wait_to_read`` and what
-        calls these) while the scope was open. What it took to compute them is part of that, as far
-        as it was not done by then.
+        Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and whatever calls
+        these) while the scope was open.
+    immediate : dict of str to Alone
+        Operators that can only run at once, by name.
+    traced : Traced
+        Calls of blocks that are hybridized with ``trace_once=True``.
+    at_once : int
+        Calls that "auto" ran at once, since recording them would not pay.
+    choice : str
+        What "auto" measured for minibatches like this one.
     """
 
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
         self.forced: Dict[Where, int] = {}
         self.waiting_ms = 0.0
-        #: Calls of operators that can only run at once, by name.
         self.immediate: Dict[str, Alone] = {}
-        #: Calls of blocks that are hybridized with ``trace_once=True``.
         self.traced = Traced()
-        #: Calls of blocks that were not recorded but run at once, as "auto" had found that better.
         self.at_once = 0
-        #: What "auto" knows of minibatches like this one.
         self.choice = ""
 
     @classmethod
@@ -186,7 +243,7 @@ class Report:
 
     @property
     def trying(self) -> bool:
-        """Whether "auto" still times its candidates, for which scopes wait."""
+        """Whether "auto" still times its candidates; scopes then wait for the work before them."""
         return self.choice.startswith("auto: trying")
 
     def count_wait(self, milliseconds: float) -> None:
@@ -206,7 +263,7 @@ class Report:
 
     @property
     def launches(self) -> int:
-        """Launches that ran them."""
+        """Launches that ran the recorded calls."""
         return int(self._total("launches"))
 
     @property

@@ -94,10 +94,10 @@ def check_options(
 class Batch:
     """A scope in which calls are recorded and run together.
 
-    Made by :func:`gluon_dynbatch.batching`; usable in a ``with`` statement, again and again.
-    Inside another scope it joins that one and cannot have other options.  A scope is open until the
-    last ``with`` statement that opened or joined it is left, in whatever order that happens; what
-    is pending is computed when the first of those still open is left.
+    :func:`gluon_dynbatch.batching` makes it.  Use it in a ``with`` statement, as often as you like.
+    Within another scope it joins that one, and cannot have other options.  A scope stays open until
+    all ``with`` statements that opened or joined it are left, in any order.  Pending calls are
+    computed when the oldest statement that is still open is left.
 
     Attributes
     ----------
@@ -373,7 +373,17 @@ class Batch:
         concurrency: Optional[int] = None,
         on_error: str = "raise",
     ) -> List[Result]:
-        """Apply a function to every sample, each as a fiber; see :func:`gluon_dynbatch.map`."""
+        """Apply a function to every sample, each as a fiber, within this scope.
+
+        Parameters and results are those of :func:`gluon_dynbatch.map`; results may be pending.
+
+        Raises
+        ------
+        ArgumentError, OptionError
+            `fn` or an option cannot be used.
+        ScopeError
+            The scope is not open.
+        """
         if self._state is ScopeState.CLOSED:
             raise ScopeError(
                 user_message(
@@ -413,8 +423,17 @@ class Batch:
     def flush(self) -> None:
         """Compute everything recorded so far.
 
-        Returns as soon as the work is handed to MXNet's engine.  Happens by itself at the end of
-        the scope, and whenever a value is asked for.
+        Returns as soon as the work is handed to MXNet's engine.  The end of the scope does this by
+        itself, and so does reading a value.  Outside of an open scope it does nothing.
+
+        Raises
+        ------
+        LaunchError
+            A launch failed.
+        MismatchError
+            With ``debug=True``, a result differs from that of its call alone.
+        NotMergedError
+            With ``strict=True``, a call could not be merged.
         """
         if self._state is not ScopeState.CLOSED:
             self.at_work(self._compute)

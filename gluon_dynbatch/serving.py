@@ -228,22 +228,22 @@ def _close_all() -> None:
 class RequestBatcher:
     """Runs the requests of many threads and asyncio tasks together, in batching scopes.
 
-    One worker thread takes what waits, first come, first served, and runs it as a minibatch.  There
-    autograd does not record, and the context is the one in which the batcher was made.  A request
-    that fails does so alone, though others of its minibatch may be run a second time for it.
+    One worker thread takes waiting requests, the oldest first, and runs them as a minibatch.  It
+    uses the context in which the batcher was made, and does not record for autograd.  A request
+    that fails fails alone; the others of its minibatch may run a second time.
 
     Parameters
     ----------
     fn : callable
-        What to compute for one sample: a block or a function, as for :func:`map`.
+        A block or a function of one sample, as for :func:`map`.
     max_batch_size : int, optional
-        Requests of one minibatch at most.
+        Largest number of requests in a minibatch.
     batch_wait_timeout_s : float, optional
-        How long a request waits for others while the worker is free, in seconds.
+        Longest time in seconds that a request waits for others while the worker is free.
     max_queue : int, optional
-        Requests that may wait.
+        Largest number of waiting requests.
     on_full : {"raise", "wait"}, optional
-        If so many wait: raise `QueueFullError`, or let the next one wait for room as well.
+        What ``submit`` does if the queue is full: raise `QueueFullError`, or wait for room.
     **scope_options
         Options of :func:`batching`.
 
@@ -291,19 +291,25 @@ class RequestBatcher:
         weakref.finalize(self, self._line.close).atexit = False
 
     def submit(self, sample: Any) -> Future:
-        """Put a sample into the queue; with ``on_full="wait"``, return when there is room for it.
+        """Put a sample into the queue; with ``on_full="wait"``, wait until there is room for it.
+
+        Parameters
+        ----------
+        sample : object
+            The argument of the function; a tuple may be several, as for :func:`map`.
 
         Returns
         -------
         concurrent.futures.Future
-            Its result; arrays in it are NumPy's.  Cancelled in time, it is not run.
+            The result of the function, with arrays of NumPy in the place of MXNet's.  A request
+            that is cancelled before it begins is not run.
 
         Raises
         ------
         ClosedError
-            The batcher takes no more requests.
+            The batcher is closed, or belongs to another process.
         QueueFullError
-            As many wait as may.
+            The queue is full.
         """
         request, line = self._put(sample), self._line
         try:
@@ -339,7 +345,7 @@ class RequestBatcher:
             return request
 
     def stats(self) -> BatcherStats:
-        """Return what waits, and what has been done so far."""
+        """Return the length of the queue, and counts and times of all requests so far."""
         return self._line.stats()
 
     def close(self) -> None:

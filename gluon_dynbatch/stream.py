@@ -22,30 +22,33 @@ def imap(
 ) -> Stream:
     """Apply a function to the samples of a stream, minibatch by minibatch.
 
+    One minibatch is recorded while the one before is computed.
+
     Parameters
     ----------
     fn : callable
-        What to compute for one sample, as for :func:`map`.
+        A block or a function of one sample, as for :func:`map`.
     samples : iterable
         A list, a file, a ``DataLoader`` of single samples, a stream without end.
     batch_size : int, optional
-        Samples of one minibatch.
+        Number of samples in a minibatch.
     prefetch : int, optional
-        Minibatches that are recorded, and handed to the engine, before the first of their results
-        is asked for; 0 or more.  So many minibatches and one are in memory.
+        Number of minibatches, 0 or more, that are recorded ahead of the one whose results are
+        being read.  ``prefetch + 1`` minibatches are in memory.
     **scope_options
         Options of :func:`batching`.
 
     Returns
     -------
     iterator
-        Results in order, of arrays that are computed, or being computed: whoever reads one waits.
-        It has ``len`` where `samples` has.  An exception is raised in the place of its result,
-        with the number of the sample in its ``__cause__``; the next results come after it.
+        Results in the order of the samples.  Reading an array waits until it is computed.  The
+        iterator has a ``len`` if `samples` has one.  An exception of a sample is raised in the
+        place of its result, with the number of the sample in its ``__cause__``; after it, ``next``
+        gives the next result.
 
     Raises
     ------
-    ArgumentError, OptionError
+    ArgumentError, BudgetError, OptionError
         `fn` or an option cannot be used.
 
     Examples

@@ -19,18 +19,16 @@ UNLIMITED = 2**62
 class Budget:
     """A limit on the analysis of one flush; ``None`` leaves a quantity unlimited.
 
-    A *visit* is one unit (a recorded call, or a piece of one at granularity "operator") looked at
-    once.  Grouping a minibatch by depth takes a visit per unit.  Everything else, such as choosing
-    launches or merging groups, is charged in advance as the visits that take as long, some 0.01
-    microseconds each.
+    A *visit* is one look at one unit: a recorded call, or a piece of one at granularity "operator".
+    Grouping a minibatch by depth takes a visit per unit.  Other work, such as choosing launches or
+    merging groups, counts as the number of visits that take as long, about 0.01 microseconds each.
 
     Parameters
     ----------
     milliseconds : float, optional
-        Wall-clock time.  The clock is looked at between steps, so one step that was estimated to
-        fit may overrun.
+        Wall-clock time.  The clock is read between steps, so the last step may overrun.
     visits : int, optional
-        Visits.  Gives the same grouping on every machine.
+        Number of visits.  Gives the same grouping on every machine.
 
     Raises
     ------
