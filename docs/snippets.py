@@ -1,7 +1,8 @@
 """Run the Python of README and of the site's pages, and write what it prints below it.
 
-``python docs/snippets.py`` does so for all pages, ``python docs/snippets.py docs/errors.md`` for
-one; a test compares the two.  With ``--draw`` it also draws the pictures.
+``python docs/snippets.py`` does so for all pages where more than times differ; a test compares the
+two.  ``python docs/snippets.py docs/errors.md`` writes one page anew, times included.  With
+``--draw`` it also draws the pictures.
 
 The ``python`` blocks of a page run one after another, as one program; a block that an HTML comment
 ``<!-- run ... -->`` holds runs too, unseen.  Right below a block stands a ``text`` block with what
@@ -119,7 +120,7 @@ def alike(shown: str, printed: str) -> bool:
 def main() -> None:
     """Bring pages up to date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("page", nargs="*", type=Path, help="all, if none is given")
+    parser.add_argument("page", nargs="*", type=Path, help="pages to write anew")
     parser.add_argument("--draw", action="store_true", help="draw the pictures, too")
     args = parser.parse_args()
     given = [path.resolve() for path in args.page]
@@ -129,7 +130,8 @@ def main() -> None:
         text, done, at = page.read_text(encoding="utf-8"), "", 0
         for snippet in snippets(name, args.draw):
             match, shown = snippet.match, snippet.shown
-            if snippet.printed and match["code"] and not alike(shown or "", snippet.printed):
+            differs = bool(given) or not alike(shown or "", snippet.printed)
+            if snippet.printed and match["code"] and differs:
                 end = match.end("code") + len("```\n")
                 done += text[at:end] + f"\n```text\n{snippet.printed}```\n"
                 at = match.end()

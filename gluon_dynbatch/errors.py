@@ -1,8 +1,7 @@
-"""Every error that the package raises on purpose, and the one shape that their messages have.
+"""The errors of the package, and the form of their messages.
 
-Each class is both a `DynBatchError`, so that one ``except`` catches whatever comes from here, and
-the built-in that plain Gluon or Python would raise in its place, so that existing handlers go on
-working.
+Each class is a `DynBatchError`, so one ``except`` catches all of them.  Each is also the built-in
+exception that Gluon or Python would raise in its place, so existing handlers work.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ def user_message(
 
 
 class DynBatchError(Exception):
-    """What all errors of this package have in common; catch it to catch any of them."""
+    """Base class of all errors of this package."""
 
 
 class BudgetError(DynBatchError, ValueError):
     """The analysis budget is not a budget.
 
-    Cause: a negative, NaN or boolean number, or something that is no number at all.
+    Cause: it is negative, NaN, a boolean or not a number.
     Way out: give milliseconds (``2.5``), ``"auto"``, ``None`` for no limit, or a `Budget`.
     """
 
@@ -72,7 +71,7 @@ class BudgetError(DynBatchError, ValueError):
 class OptionError(DynBatchError, ValueError):
     """An option has a value that does not exist.
 
-    Cause: an unknown granularity or policy, or a limit that leaves no room for anything.
+    Cause: an unknown granularity or policy, or a limit below 1.
     Way out: take one of the values that the message lists.
     """
 
@@ -86,9 +85,9 @@ class OptionError(DynBatchError, ValueError):
 class ArgumentError(DynBatchError, TypeError):
     """A recorded call got an argument that cannot be recorded.
 
-    Cause: an argument that is neither array, number, string nor ``None``, nor a nest of lists,
-    tuples and dictionaries of these. Way out: pass the arrays inside that object instead of the
-    object.
+    Cause: an argument that is not an array, a number, a string, None, or a list, tuple or
+    dictionary of these.
+    Way out: pass the arrays inside that object instead of the object.
     """
 
 
@@ -117,7 +116,7 @@ class ContextError(DynBatchError, ValueError):
 
 
 class SampleError(DynBatchError, RuntimeError):
-    """Says of which sample of ``map`` an exception is, as its ``__cause__``.
+    """The number of the sample for which `map` raised an exception, as its ``__cause__``.
 
     Cause: the function raised the exception for this sample.
     Way out: correct it, or give ``on_error="return"`` to get exceptions among the results.
@@ -125,16 +124,16 @@ class SampleError(DynBatchError, RuntimeError):
 
 
 class ScopeError(DynBatchError, RuntimeError):
-    """A batching scope is used in a way that it cannot be.
+    """A batching scope is used in the wrong way.
 
-    Cause: a scope inside another asks for other options; a pending value, or a scope itself, is
-    used by another thread; or an array got another handle while it was read.
-    Way out: give options to the outer scope, and call ``flush()`` before values go elsewhere.
+    Cause: a scope inside another asks for other options; another thread uses a pending value or the
+    scope itself; or an array that is still to be read got another handle.
+    Way out: give options to the outer scope, and call ``flush()`` before values leave the thread.
     """
 
 
 class StaleArrayError(DynBatchError, RuntimeError):
-    """The value of a lazy array was asked for, but it was never computed.
+    """A lazy array was read that was never computed.
 
     Cause: an exception ended the scope, or the flush, that the array was recorded in.
     Way out: handle that exception first, then compute the array again in a new scope.
@@ -177,25 +176,25 @@ class GradientError(DynBatchError, RuntimeError):
 class LaunchError(DynBatchError, RuntimeError):
     """A merged launch failed while it ran.
 
-    Cause: what MXNet reports below the message: a value that an operator refuses, or memory; the
-    line that recorded the first member of the launch is named.
-    Way out: ``analysis_budget=0`` finds the call; smaller minibatches or ``max_rows`` need less
+    Cause: an operator refused a value, or memory did not suffice.  MXNet's own message is part of
+    this one; the line is that of the first call in the launch.
+    Way out: ``analysis_budget=0`` finds the call.  Smaller minibatches or ``max_rows`` need less
     memory.
     """
 
 
 class MismatchError(DynBatchError, AssertionError):
-    """With ``debug=True``, a merged result differs, or what a pending call reads has changed.
+    """With ``debug=True``, a merged result differs, or an array that a pending call reads changed.
 
     Cause: a batching rule that is wrong for these attributes, or an operator that is not
     deterministic.
-    Way out: report it with the printed operator and attributes; meanwhile choose a larger
-    granularity or take the block out of the scope.
+    Way out: report it with the program.  Until it is fixed, ``analysis_budget=0`` runs the calls
+    one by one.
     """
 
 
 class QueueFullError(DynBatchError, RuntimeError):
-    """A `RequestBatcher` has as many requests waiting as it may.
+    """The queue of a `RequestBatcher` is full.
 
     Cause: requests come faster than they are run.
     Way out: tell the client to come back later, or make the batcher with ``on_full="wait"``.
@@ -203,18 +202,18 @@ class QueueFullError(DynBatchError, RuntimeError):
 
 
 class ClosedError(DynBatchError, RuntimeError):
-    """A request was submitted to a `RequestBatcher` that takes none.
+    """A request was submitted to a closed `RequestBatcher`.
 
     Cause: it was closed, or it was made in the process that this one was forked from.
-    Way out: submit before ``close()``; make a batcher in each process, after the fork.
+    Way out: submit before ``close()``.  Make a batcher in each process, after the fork.
     """
 
 
 class RequestError(DynBatchError, RuntimeError):
-    """A request ended by an exception that is none of the thread or task that waits for it.
+    """A request ended by an exception that would end the thread or task that waits for it.
 
-    Cause: the function raised ``SystemExit``, ``StopIteration`` or the like, which would end
-    whoever asks for the result; it is the ``__cause__`` of this error.
+    Cause: the function raised ``SystemExit``, ``StopIteration`` or the like.  It is the
+    ``__cause__`` of this error.
     Way out: raise an ordinary exception in the function.
     """
 
