@@ -123,24 +123,40 @@ cdef struct Split:
     #: Each thread has its own.
     char *scratch
     int64_t scratch_each
-    #: Rows of a piece, rows of all pieces, and the piece that is next.
+    #: Rows of a piece at most, rows of all pieces, and the piece that is next.
     int64_t piece, rows, next
+
+
+cdef void run_parts(void *given, int number) noexcept nogil:
+    """Run pieces of the parts of a launch, none of which has rows of two parts."""
+    cdef Split *split = <Split *>given
+    cdef char *scratch = split.scratch + number * split.scratch_each
+    cdef const int64_t *parts = split.code + 2
+    cdef int64_t count = split.code[1], part = 0, before = 0, taken, size, low
+    while True:
+        taken = TAKE(&split.next)
+        while True:
+            if part == count:
+                return
+            size = min(split.piece, (<Kernel_ *><uintptr_t>parts[2 * part]).block)
+            low = (taken - before) * size
+            if low < parts[2 * part + 1]:
+                break
+            before += (parts[2 * part + 1] + size - 1) // size
+            part += 1
+        run_block(parts, part, parts + 2 * count, split.bases, scratch, low,
+                  min(low + size, parts[2 * part + 1]))
 
 
 cdef void run_pieces(void *given, int number) noexcept nogil:
     cdef Split *split = <Split *>given
     cdef char *scratch = split.scratch + number * split.scratch_each
-    cdef int64_t low, high
+    cdef int64_t low
     while True:
         low = TAKE(&split.next) * split.piece
         if low >= split.rows:
             return
-        high = min(low + split.piece, split.rows)
-        if split.code[0] == DO_LAUNCH:
-            run_block(<Kernel_ *><uintptr_t>split.code[1], split.code + 3, split.bases, scratch,
-                      low, high)
-        else:
-            run_matrix(split.code, split.bases, scratch, low, high)
+        run_matrix(split.code, split.bases, scratch, low, min(low + split.piece, split.rows))
 
 
 cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
@@ -149,13 +165,20 @@ cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
 
 
 cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
-    """LAUNCH, kernel, rows, then per slot a base, -1 for a block of rows of scratch, and an offset in bytes."""
-    cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>split.code[1]
-    split.rows, split.next = split.code[2], 0
-    threads = max(min(threads, split.rows * kernel.work // WORTH), 1)
-    split.piece = min(kernel.block, even(split.rows, threads))
-    gdb_together(run_pieces, split, threads)
-    return split.code + 3 + 2 * kernel.slots_count
+    """LAUNCH, number of parts, per part kernel and rows, then per slot a base, -1 for a block of
+    rows of scratch, and an offset in bytes."""
+    cdef const int64_t *parts = split.code + 2
+    cdef Kernel_ *kernel
+    cdef int64_t count = split.code[1], work = 0, i
+    split.rows, split.next = 0, 0
+    for i in range(count):
+        kernel = <Kernel_ *><uintptr_t>parts[2 * i]
+        split.rows += parts[2 * i + 1]
+        work += parts[2 * i + 1] * kernel.work
+    threads = max(min(threads, work // WORTH), 1)
+    split.piece = even(split.rows, threads)
+    gdb_together(run_parts, split, threads)
+    return parts + 2 * count + 2 * kernel.slots_count
 
 
 cdef void add_rows(int64_t kind, char *target, const char *source, int64_t count) noexcept nogil:

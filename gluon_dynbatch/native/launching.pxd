@@ -40,8 +40,8 @@ cdef struct Kernel_:
 cdef void release_kernel(Kernel_ *kernel) noexcept nogil
 cdef void *room(int64_t count, int64_t size) except NULL
 cdef void run_block(
-    Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low,
-    int64_t high) noexcept nogil
+    const int64_t *parts, int64_t part, const int64_t *places, char **bases, char *scratch,
+    int64_t low, int64_t high) noexcept nogil
 
 
 cdef class Kernel:

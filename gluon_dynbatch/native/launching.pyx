@@ -139,17 +139,27 @@ cdef gdb_access *accesses(list given) except NULL:
 
 
 cdef void run_block(
-    Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low, int64_t high,
+    const int64_t *parts, int64_t part, const int64_t *places, char **bases, char *scratch,
+    int64_t low, int64_t high,
 ) noexcept nogil:
-    """Run rows of a launch; places are a base and an offset in bytes per slot."""
+    """Run rows of a part of a launch.
+
+    Parts are a kernel and its rows, and kernels have the same slots; places are a base and an
+    offset in bytes per slot, where the first part begins.
+    """
+    cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>parts[2 * part]
+    cdef Kernel_ *before
     cdef char **slots = <char **>(scratch + kernel.pointers)
-    cdef int64_t s
+    cdef int64_t s, i
     for s in range(kernel.slots_count):
         if places[2 * s] < 0:
             slots[s] = scratch + kernel.local[s]
         else:
             slots[s] = bases[places[2 * s]] + places[2 * s + 1]
             slots[s] += low * kernel.pitch[s] * SIZES[kernel.dtype[s]]
+            for i in range(part):
+                before = <Kernel_ *><uintptr_t>parts[2 * i]
+                slots[s] += parts[2 * i + 1] * before.pitch[s] * SIZES[kernel.dtype[s]]
     for s in range(kernel.steps_count):
         run_step(kernel, &kernel.steps[s], slots, high - low, scratch)
 

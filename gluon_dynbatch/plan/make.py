@@ -6,6 +6,7 @@ The members of launches are put in order, everything is given its place, and ope
 from __future__ import annotations
 
 import math
+from operator import mul
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -82,9 +83,11 @@ class _Ports(NamedTuple):
 
 def _rows(parts: Sequence[Part], sides: Sequence[Sequence[Port]]) -> Iterator[Tuple[int, int]]:
     """Yield rows and their size for each port; rows of several sizes are seen as shorter ones."""
+    counts = [part.rows for part in parts]
     for ports in zip(*sides):
-        size = math.gcd(*(port.row_size for port in ports))
-        yield sum(part.rows * port.row_size for part, port in zip(parts, ports)) // size, size
+        sizes = [port.row_size for port in ports]
+        size = math.gcd(*sizes)
+        yield sum(map(mul, counts, sizes)) // size, size
 
 
 class _Sizes(NamedTuple):

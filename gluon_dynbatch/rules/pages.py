@@ -114,8 +114,9 @@ the rules by `python -m gluon_dynbatch.rules`. A test compares it with them, and
 
 Samples whose arrays differ in size along axis 0 share a launch if the operator treats rows (axis 0)
 one by one. Samples of equal shapes are stacked along a new axis, and then share a launch in any
-case that the condition allows; operators with \\* merge in this way only. An array is *shared* if
-all samples use the very same one. What does not fit runs call by call, and the report says why.
+case that the condition allows; operators with \\* merge in this way only. Stacks of several sizes
+are one launch if native steps run the operators, else a launch for each size. An array is *shared*
+if all samples use the very same one. What does not fit runs call by call, and the report says why.
 
 {merged}
 

@@ -7,15 +7,15 @@ gives their addresses.  Launches that have no kernel stand between stretches of 
 from __future__ import annotations
 
 from array import array
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from itertools import groupby
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ..kernel.expression import Slot, Weight
 from ..kernel.kernels import Wanted
-from ..lower.segment import Port
 from ..native import executing, resolving
-from ..plan.plan import Launch, Operand, Plan, Region, Rows, Shared, Slice, Whole
+from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Shared, Slice, Whole
 from .kernels import DTYPES, Loaded, Native, itemsize
 
 #: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
@@ -55,6 +55,37 @@ class Assembled(NamedTuple):
     bases: Tuple[Base, ...]
     #: Bytes of memory by use.
     sizes: Dict[str, int]
+
+
+class Alike(NamedTuple):
+    """Consecutive parts of a launch whose kernels have the same slots: one record runs them."""
+
+    parts: Tuple[Part, ...]
+    #: Per part: what runs it forward, and backward, if anything does.
+    forward: Tuple[Loaded, ...]
+    backward: Tuple[Loaded, ...]
+    #: Where the first part has its arrays, as far as they stay.
+    spots: Dict[Any, Spot]
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Part], forward: Sequence[Loaded], backward: Sequence[Loaded]
+    ) -> Iterator[Alike]:
+        """Yield those of a launch, still without spots."""
+        kernels = [forward, backward] if backward else [forward]
+        together = zip(parts, zip(*kernels))
+        for _, own in groupby(together, lambda one: [(k.slots, k.read) for k in one[1]]):
+            found, both = zip(*own)
+            yield cls(found, *zip(*both), *([()] * (2 - len(kernels))), {})
+
+    def starts(self, slot: Slot) -> List[int]:
+        """Return where each part has its rows, in bytes behind those of the first, and the end."""
+        found = [0]
+        for part, loaded in zip(self.parts, self.backward or self.forward):
+            array = loaded.arrays[slot]
+            size = 0 if array.every else part.rows * array.width * itemsize(array.dtype)
+            found.append(found[-1] + size)
+        return found
 
 
 class Trained(NamedTuple):
@@ -188,21 +219,23 @@ class Assembler:
         self.add(executing.PACK, kind, *source, *strides, inputs, units, *target)
         return target
 
-    def advance(self, spots: Dict[Slot, Spot], kind: str, ports: Sequence[Port], rows: int) -> None:
-        """Go to the next part of a launch, behind so many rows of some operands or results."""
-        for number, port in enumerate(ports):
-            spot = spots.get(Slot(kind, number))
-            if spot is not None and not port.shared:
-                size = rows * port.row_size * itemsize(port.dtype)
-                spots[Slot(kind, number)] = spot[0], spot[1] + size
-
-    def launch(self, loaded: Loaded, rows: int, spots: Dict[Any, Spot]) -> None:
-        """Run a kernel; what has no spot stands in scratch."""
-        self.kernels[loaded.kernel.address] = loaded.kernel
-        code = [executing.LAUNCH, loaded.kernel.address, rows]
-        for slot in loaded.slots:
+    def launch(
+        self, parts: Sequence[Part], kernels: Sequence[Loaded], spots: Dict[Any, Spot]
+    ) -> None:
+        """Run a kernel for each part; what has no spot stands in scratch."""
+        code = [executing.LAUNCH, len(parts)]
+        for part, loaded in zip(parts, kernels):
+            address = loaded.kernel.address
+            self.kernels[address] = loaded.kernel
+            code += address, part.rows
+        for slot in kernels[0].slots:
             code += spots.get(slot, NOWHERE)
         self.code.extend(code)
+
+    def advance(self, spots: Dict[Slot, Spot], alike: Alike) -> None:
+        """Go to what stands behind these parts."""
+        for slot, (base, offset) in spots.items():
+            spots[slot] = base, offset + alike.starts(slot)[-1]
 
     def end(self, launch: Optional[int] = None) -> None:
         """End a stretch of code; who reads it ends later."""

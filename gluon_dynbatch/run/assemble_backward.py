@@ -7,10 +7,10 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Optional
 from ..kernel.expression import Slot
 from ..lower.segment import Segment
 from ..native import executing
-from ..plan.plan import Launch, Part, Plan, Rows, Whole
-from .assemble import KEPT, TEMPORARY, Assembled, Assembler, Spot, Trained
+from ..plan.plan import Launch, Plan, Rows, Whole
+from .assemble import KEPT, TEMPORARY, Alike, Assembled, Assembler, Spot, Trained
 from .assemble_forward import Forward
-from .kernels import Loaded, Native, itemsize
+from .kernels import Native, itemsize
 
 
 class Backward:
@@ -80,28 +80,29 @@ class Backward:
             if region is not None:
                 spots[Slot("grad", p)] = make.region(region)
         targets = self._targets(launch)
-        known = self._forward.spots[launch.number]
-        for part, loaded, own in zip(launch.parts, trained.loaded, known):
-            self._part(part, loaded, {**own, **spots}, targets)
-            make.advance(spots, "head", part.segment.outputs, part.rows)
-            make.advance(spots, "grad", part.segment.inputs, part.rows)
+        launches = self._forward.launches[launch.number]
+        for alike in launches:
+            alike.spots.update(spots)
+            self._run(alike, targets)
+            if len(launches) > 1:
+                make.advance(spots, alike)
         self._add_up_shared(launch)
 
-    def _part(
-        self, part: Part, loaded: Loaded, spots: Dict[Any, Spot], targets: Dict[Slot, Spot]
-    ) -> None:
-        make = self._make
-        for slot, count in loaded.works:
-            if slot in loaded.summed and slot not in spots:
-                spots[slot] = make.reserve(KEPT, part.rows * count)
-        make.launch(loaded, part.rows, spots)
-        for found in loaded.sums:
-            chunk = [part.rows * found.parts]
-            for slot, column, pitch in found.read:
-                base, offset = spots[slot]
-                chunk += (base, offset + column, pitch)
-            key = (found.head, targets[found.slot], found.tail)
-            self._sums.setdefault(key, []).extend(chunk)
+    def _run(self, alike: Alike, targets: Dict[Slot, Spot]) -> None:
+        make, spots, first = self._make, alike.spots, alike.backward[0]
+        for slot, _ in first.works:
+            if slot in first.summed and slot not in spots:
+                spots[slot] = make.reserve(KEPT, alike.starts(slot)[-1])
+        make.launch(alike.parts, alike.backward, spots)
+        starts = {slot: alike.starts(slot) for found in first.sums for slot, _, _ in found.read}
+        for number, (part, loaded) in enumerate(zip(alike.parts, alike.backward)):
+            for found in loaded.sums:
+                chunk = [part.rows * found.parts]
+                for slot, column, pitch in found.read:
+                    base, offset = spots[slot]
+                    chunk += (base, offset + starts[slot][number] + column, pitch)
+                key = (found.head, targets[found.slot], found.tail)
+                self._sums.setdefault(key, []).extend(chunk)
 
     def _targets(self, launch: Launch) -> Dict[Slot, Spot]:
         """Return where gradients add up; all that is trained gets one, also if none flows there."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence
 
 from ..kernel.expression import Slot
 from ..lower.segment import Segment
-from ..plan.plan import Launch, Part, Plan, Rows, Whole
-from .assemble import KEPT, SAVED, TEMPORARY, Assembled, Assembler, Base, Spot, Trained
+from ..plan.plan import Launch, Plan, Rows, Whole
+from .assemble import KEPT, SAVED, TEMPORARY, Alike, Assembled, Assembler, Base, Spot, Trained
 from .kernels import Loaded, Native, itemsize
 
 #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
@@ -37,8 +36,8 @@ class Forward:
         self._plan, self._natives, self._trained = plan, natives, trained
         self.bases: Dict[Base, int] = {}
         self._make = Assembler(plan, "arena", self.bases)
-        #: Per part of each launch where its arrays are, as far as they stay.
-        self.spots: Dict[int, List[Dict[Any, Spot]]] = {}
+        #: What each launch consists of.
+        self.launches: Dict[int, List[Alike]] = {}
         self._rows: Dict[str, int] = {}
         for launch in plan.launches:
             family = launch.segment.family
@@ -76,29 +75,34 @@ class Forward:
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = make.region(region)
-        self.spots[launch.number] = []
-        for part, after in zip_longest(launch.parts, backward):
-            self._part(launch, part, dict(spots), after)
-            make.advance(spots, "in", part.segment.inputs, part.rows)
-            make.advance(spots, "out", part.segment.outputs, part.rows)
+        few = self._rows[segment.family] <= FEW
+        forward = [self._loaded(part.segment, few) for part in launch.parts]
+        self.launches[launch.number] = found = list(Alike.of(launch.parts, forward, backward))
+        for alike in found:
+            self._run(launch, alike, spots)
+            if len(found) > 1:
+                make.advance(spots, alike)
 
-    def _part(
-        self, launch: Launch, part: Part, spots: Dict[Any, Spot], after: Optional[Loaded]
-    ) -> None:
-        """Run a part; `after` is what runs it backward."""
-        make, native = self._make, self._natives[part.segment]
+    def _loaded(self, segment: Segment, few: bool) -> Loaded:
+        native = self._natives[segment]
         assert native is not None
+        return native.loaded(native.kernels.forward, few) if few else native.forward
+
+    def _run(self, launch: Launch, alike: Alike, begin: Dict[Slot, Spot]) -> None:
+        make, spots, loaded = self._make, alike.spots, alike.forward[0]
+        native = self._natives[launch.segment]
+        assert native is not None
+        spots.update(begin)
         spots.update(make.parameters("parameter", native))
-        few = self._rows[part.segment.family] <= FEW
-        loaded = native.loaded(native.kernels.forward, few) if few else native.forward
-        for slot, count in loaded.works:
-            if after and slot in after.read:
-                spots[slot] = make.reserve(SAVED, part.rows * count)
-        self._pack(loaded, spots, SAVED if after else KEPT)
-        make.launch(loaded, part.rows, spots)
-        if after:
-            self._keep(launch, after, spots)
-        self.spots[launch.number].append(spots)
+        if alike.backward:
+            read = alike.backward[0].read
+            for slot, _ in loaded.works:
+                if slot in read:
+                    spots[slot] = make.reserve(SAVED, alike.starts(slot)[-1])
+        self._pack(loaded, spots, SAVED if alike.backward else KEPT)
+        make.launch(alike.parts, alike.forward, spots)
+        if alike.backward:
+            self._keep(launch, alike.backward[0], spots)
 
     def _pack(self, loaded: Loaded, spots: Dict[Any, Spot], use: str) -> None:
         for packed in loaded.packs:
