@@ -84,16 +84,6 @@ def test_scope_entered_within_itself(net):
     equal([first, second, third], [net(x) for x in SAMPLES[:3]])
 
 
-def test_scope_within_a_scope_is_the_outer_one(net):
-    with gdb.batching(granularity="block") as outer:
-        first = net(SAMPLES[0])
-        with gdb.batching() as inner:
-            second = net(SAMPLES[1])
-        assert inner is outer and second.pending
-    assert outer.report.launches == 1
-    equal([first, second], [net(x) for x in SAMPLES[:2]])
-
-
 def test_exception_in_an_inner_scope_that_is_caught(net):
     with gdb.batching():
         first = net(SAMPLES[0])

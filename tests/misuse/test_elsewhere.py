@@ -20,20 +20,6 @@ from tests.common import FIXED, output_of
 
 SAMPLES = inputs(6)
 
-# Control flow on values
-
-
-def test_steps_with_a_read_in_between_are_batched_across_samples(net):
-    with gdb.batching(**FIXED) as batch:
-        scores = [net(x) for x in SAMPLES]
-        chosen = [int(s.argmax(axis=1).asscalar()) for s in scores]
-        results = [s[:, c] * 2 for s, c in zip(scores, chosen)]
-    assert [flush.nodes for flush in batch.report.flushes][0] >= 6
-    assert len(batch.report.flushes) <= 1 + len(SAMPLES) + 1
-    for x, got in zip(SAMPLES, results):
-        np.testing.assert_allclose(got.asnumpy(), net(x).asnumpy().max(axis=1) * 2, 1e-5)
-
-
 DEBUGGED = """
     import bdb
     import mxnet as mx

@@ -13,7 +13,8 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run import backward
 from tests.cells import array, attached, equal, gradients, make_cells, tree_losses
-from tests.common import ALL, by_mxnets_operators, loop_and_scope, prepared
+from tests.common import ALL, by_mxnets_operators, prepared
+from tests.common import loop_and_scope as compared
 
 
 def positive_or_log(y: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -56,27 +57,40 @@ def layer() -> Any:
     return prepared(net, scale=1)
 
 
+def loop_and_scope(
+    layer: Any, run: Any, samples: Any, granularity: str = "auto", left: int = -1
+) -> Any:
+    """Run in the loop and in a scope; return results, and gradients of the losses but one."""
+    found = []
+    arrays = [p.data() for p in layer.collect_params().values()] + list(samples)
+    for scope in (nullcontext(), gdb.batching(granularity=granularity, policy="depth")):
+        for one in arrays:
+            one.grad[:] = 0
+        with autograd.record(), scope:
+            results = [run(sample) for sample in enumerate(samples)]
+        autograd.backward([y for i, y in enumerate(results) if i != left])
+        found.append(([y.asnumpy() for y in results], [one.grad.asnumpy() for one in arrays]))
+    return found
+
+
 def check(layer: Any, run: Any, samples: Any, granularity: str) -> None:
     """Compare with the loop.
 
     Where the loop multiplies a gradient of zero with what is not finite, a scope may have zero.
     """
-    arrays = [p.data() for p in layer.collect_params().values()] + list(samples)
-    found = []
-    for scope in (nullcontext(), gdb.batching(granularity=granularity, policy="depth")):
-        for one in arrays:
-            one.grad[:] = 0
-        with autograd.record(), scope:
-            results = [run((number, sample)) for number, sample in enumerate(samples)]
-        autograd.backward(results)
-        found.append(([y.asnumpy() for y in results], [one.grad.asnumpy() for one in arrays]))
-    (values, wanted), (batched, got) = found
+    (values, wanted), (batched, got) = loop_and_scope(layer, run, samples, granularity)
     # oneDNN's softmax of several infinities has zeros beside what is no number.
     for a, b in zip(values, batched):
         equal(b, np.where(np.isnan(b), np.nan, a))
         assert np.isnan(b).any() == np.isnan(a).any()
     for a, b in zip(wanted, got):
         equal(b[np.isfinite(a)], a[np.isfinite(a)])
+
+
+def gradients_without(left: int, run: Any, layer: Any, samples: Any, **options: Any) -> Any:
+    """Return all gradients of the losses but one, in the loop and in a scope."""
+    found = loop_and_scope(layer, lambda sample: run(sample).sum(), samples, left=left, **options)
+    return [gradients for _, gradients in found]
 
 
 def samples_with(bad: float) -> List[mx.nd.NDArray]:
@@ -115,20 +129,6 @@ def test_bad_result_that_nobody_uses(layer, drop, granularity):
         return y if sample[0] == 1 else result
 
     check(layer, run, samples_with(0.5), granularity)
-
-
-def gradients_without(left: int, run: Any, layer: Any, samples: Any, **options: Any) -> Any:
-    """Return all gradients of the losses but one, in the loop and in a scope."""
-    found = []
-    arrays = [*[p.data() for p in layer.collect_params().values()], *samples]
-    for scope in (nullcontext(), gdb.batching(policy="depth", **options)):
-        for a in arrays:
-            a.grad[:] = 0
-        with autograd.record(), scope:
-            losses = [run(sample).sum() for sample in enumerate(samples)]
-        autograd.backward([loss for i, loss in enumerate(losses) if i != left])
-        found.append([a.grad.asnumpy() for a in arrays])
-    return found
 
 
 @ALL
@@ -201,7 +201,7 @@ def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
 
     # Native steps need no such look.
     with by_mxnets_operators():
-        loop_and_scope(run, granularity=granularity)
+        compared(run, granularity=granularity)
     assert len(asked) == 1
 
 

@@ -1,4 +1,4 @@
-"""Backward passes that are queued while the program goes on, or ends."""
+"""Backward passes that are queued while the program goes on."""
 
 from __future__ import annotations
 
@@ -78,28 +78,6 @@ def test_trainer_step_right_after_backward(engine):
     """Nothing waits between the steps: a backward pass that waited for the optimizer would hang."""
     told = output_of(TRAINING, MXNET_ENGINE_TYPE=engine).split()[-8:]
     assert told == ["sgd", "True", "adam", "True", "tied", "True", "skips", "True"]
-
-
-LATE = """
-    import mxnet as mx
-    import gluon_dynbatch as gdb
-
-    net = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
-    net.initialize()
-    net.hybridize()
-    late = mx.nd.ones((1000, 1000))
-    for _ in range(6):
-        late = mx.nd.dot(late, late) * 0
-    with mx.autograd.record(), gdb.batching():
-        losses = [net(late[:1, :4]) for _ in range(3)]
-    mx.autograd.backward(losses)
-    print("end of the program")
-"""
-
-
-def test_process_that_ends_while_a_backward_pass_is_queued():
-    """MXNet stops the threads of custom functions first and waits for all work afterwards."""
-    assert "end of the program" in output_of(LATE)
 
 
 @pytest.mark.parametrize("ask", ["flush", "asnumpy"])

@@ -5,6 +5,8 @@ All are made with random values; nothing is downloaded.
 
 from __future__ import annotations
 
+from functools import partial
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -35,46 +37,8 @@ def vectors():
     return arrays(*[(1, n, WIDTH) for n in SENTENCES])
 
 
-LAYERS = {
-    "Highway": lambda: nlp.model.Highway(WIDTH, 2),
-    "L2Normalization": lambda: nlp.model.L2Normalization(),
-    "GELU": lambda: nlp.model.GELU(),
-    "PositionwiseFFN": lambda: nlp.model.PositionwiseFFN(units=WIDTH, hidden_size=6),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers(name):
-    net = prepared(LAYERS[name]())
-    samples = ragged()
-    net(samples[0])
-    check(net, samples, net, launches=1)
-
-
-@pytest.mark.parametrize("highway", [None, 1])
-@pytest.mark.parametrize("output", [None, 3])
-def test_convolutional_encoder(highway, output):
-    encoder = prepared(
-        nlp.model.ConvolutionalEncoder(
-            embed_size=WIDTH,
-            num_filters=(3, 2),
-            ngram_filter_sizes=(1, 2),
-            output_size=output,
-            num_highway=highway,
-        )
-    )
-    samples = [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)]
-    check(encoder, samples, encoder, launches=SIZES)
-    check(lambda x: encoder(x, mx.nd.ones((len(x), 1))), samples, encoder)
-
-
-def test_character_encoder():
-    """It reshapes words before it embeds their letters."""
-    encoder = prepared(
-        nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262)
-    )
-    samples = [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES]
-    check(encoder, samples, encoder, launches=SIZES)
+def called(net, x):
+    return net(x)
 
 
 def multi_head():
@@ -94,41 +58,25 @@ ATTENTION = {
 }
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-@pytest.mark.parametrize("name", ATTENTION)
-def test_attention_cells(name, masked):
-    cell = prepared(ATTENTION[name]())
+def queries_and_keys(masked):
     samples = []
     for queries, keys in ((1, 3), (2, 4), (1, 3), (1, 2)):
         mask = mx.nd.array(np.tril(np.ones((1, queries, keys)))) if masked else None
         samples.append((*arrays((1, queries, WIDTH), *[(1, keys, WIDTH)] * 2), mask))
-    cell(*samples[0])
-    check(lambda sample: cell(*sample), samples, cell, launches=3)
+    return samples
 
 
-@pytest.mark.parametrize("with_length", [False, True], ids=["whole", "length"])
-@pytest.mark.parametrize("attention", ["multi_head", "scaled_dot", "scaled_luong"])
-def test_transformer_encoder(attention, with_length):
-    encoder = prepared(
-        nlp.model.TransformerEncoder(
-            attention_cell=attention, max_length=8, output_attention=True, **SMALL
-        )
+def convolutional(highway, output):
+    return nlp.model.ConvolutionalEncoder(
+        embed_size=WIDTH, num_filters=(3, 2), ngram_filter_sizes=(1, 2), output_size=output,
+        num_highway=highway,
+    )  # fmt: skip
+
+
+def transformer(attention):
+    return nlp.model.TransformerEncoder(
+        attention_cell=attention, max_length=8, output_attention=True, **SMALL
     )
-
-    def fn(x):
-        return encoder(x, None, mx.nd.array([x.shape[1]]) if with_length else None)
-
-    fn(vectors()[0])
-    check(fn, vectors(), encoder, launches=SIZES)
-
-
-@pytest.mark.parametrize("all_layers", [False, True])
-def test_bert_encoder(all_layers):
-    encoder = prepared(
-        nlp.model.BERTEncoder(max_length=8, output_all_encodings=all_layers, **SMALL)
-    )
-    encoder(vectors()[0])
-    check(encoder, vectors(), encoder, launches=SIZES)
 
 
 def bert(kind=None, **options):
@@ -142,42 +90,109 @@ def classifier():
     return nlp.model.BERTClassifier(body, num_classes=2, dropout=0.0)
 
 
-#: How to make a model, and what it takes for a sentence of a length.
-BERT = {
-    "BERTClassifier": (
-        classifier,
-        lambda x, n: (x, mx.nd.zeros((1, n)), mx.nd.array([n])),
-    ),
-    "DistilBERTModel": (
-        lambda: bert(nlp.model.DistilBERTModel),
-        lambda x, n: (x, mx.nd.array([n])),
-    ),
-    "BERTModel": (
-        lambda: bert(token_type_vocab_size=2),
-        lambda x, n: (x, mx.nd.zeros((1, n)), mx.nd.array([n]), mx.nd.array([[0, n - 1]])),
-    ),
-    "RoBERTaModel": (
-        lambda: bert(nlp.model.RoBERTaModel, use_decoder=True),
-        lambda x, n: (x, mx.nd.array([n]), mx.nd.array([[0, n - 1]])),
+def row(x):
+    return (x.reshape((1, -1)),)
+
+
+def length(x):
+    return (mx.nd.array([len(x)]),)
+
+
+def ends(x):
+    return mx.nd.array([[0, len(x) - 1]])
+
+
+NOTHING = {"dropout": 0, "weight_drop": 0, "drop_h": 0, "drop_i": 0, "drop_e": 0}
+LANGUAGE_MODELS = {
+    "AWDRNN": lambda mode: nlp.model.AWDRNN(mode, WORDS, WIDTH, 5, 2, True, **NOTHING),
+    "StandardRNN": lambda mode: nlp.model.StandardRNN(mode, WORDS, WIDTH, WIDTH, 2, 0.0, True),
+    "train.StandardRNN": lambda mode: nlp.model.train.StandardRNN(
+        mode, WORDS, WIDTH, WIDTH, 2, dropout=0.0
     ),
 }
 
 
-@pytest.mark.parametrize("name", BERT)
-def test_bert(name):
-    """The decoder of masked words asks for the size of the minibatch; the rest merges."""
-    make, arguments = BERT[name]
+def read(net, words):
+    return net(words.reshape((-1, 1)), net.begin_state(batch_size=1, func=mx.nd.zeros))
+
+
+#: Models that merge: how to make one, what it does with a sample, samples, and launches.
+MODELS = {
+    "Highway": (lambda: nlp.model.Highway(WIDTH, 2), called, ragged, 1),
+    "L2Normalization": (lambda: nlp.model.L2Normalization(), called, ragged, 1),
+    "GELU": (lambda: nlp.model.GELU(), called, ragged, 1),
+    "PositionwiseFFN": (
+        lambda: nlp.model.PositionwiseFFN(units=WIDTH, hidden_size=6), called, ragged, 1,
+    ),
+    # It reshapes words before it embeds their letters.
+    "character encoder": (
+        lambda: nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262),
+        called, lambda: [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES],
+        SIZES,
+    ),
+    **{f"{name}, masked: {masked}": (
+        make, lambda net, sample: net(*sample), partial(queries_and_keys, masked), 3,
+    ) for name, make in ATTENTION.items() for masked in (False, True)},
+    **{f"convolutions, {highway} {output}": (
+        partial(convolutional, highway, output), called,
+        lambda: [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)], SIZES,
+    ) for highway in (None, 1) for output in (None, 3)},
+    **{attention: (partial(transformer, attention), called, vectors, SIZES)
+       for attention in ("multi_head", "scaled_dot", "scaled_luong")},
+    **{f"{attention}, length": (
+        partial(transformer, attention),
+        lambda net, x: net(x, None, mx.nd.array([x.shape[1]])), vectors, SIZES,
+    ) for attention in ("multi_head", "scaled_dot", "scaled_luong")},
+    **{f"BERTEncoder, all: {every}": (
+        partial(nlp.model.BERTEncoder, max_length=8, output_all_encodings=every, **SMALL),
+        called, vectors, SIZES,
+    ) for every in (False, True)},
+    "BERTClassifier": (
+        classifier, lambda net, x: net(*row(x), mx.nd.zeros((1, len(x))), *length(x)), sentences,
+        SIZES,
+    ),
+    "DistilBERTModel": (
+        lambda: bert(nlp.model.DistilBERTModel), lambda net, x: net(*row(x), *length(x)), sentences,
+        SIZES,
+    ),
+    **{f"{name} {mode}": (partial(make, mode), read, sentences, SIZES)
+       for name, make in LANGUAGE_MODELS.items() for mode in ("lstm", "gru", "rnn_tanh")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name):
+    make, call, samples, launches = MODELS[name]
+    net, samples = prepared(make()), samples()
+    call(net, samples[0])
+    check(partial(call, net), samples, net, launches=launches)
+
+
+def test_convolutions_of_masked_words():
+    encoder = prepared(convolutional(None, None))
+    samples = [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)]
+    check(lambda x: encoder(x, mx.nd.ones((len(x), 1))), samples, encoder)
+
+
+#: Models whose decoder of masked words asks for the size of the minibatch; the rest merges.
+MASKED_WORDS = {
+    "BERTModel": (
+        lambda: bert(token_type_vocab_size=2),
+        lambda net, x: net(*row(x), mx.nd.zeros((1, len(x))), *length(x), ends(x)),
+    ),
+    "RoBERTaModel": (
+        lambda: bert(nlp.model.RoBERTaModel, use_decoder=True),
+        lambda net, x: net(*row(x), *length(x), ends(x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKED_WORDS)
+def test_masked_words(name):
+    make, call = MASKED_WORDS[name]
     net = prepared(make())
-
-    def fn(words):
-        return net(*arguments(words.reshape((1, -1)), len(words)))
-
-    fn(sentences()[0])
-    if name in ("BERTClassifier", "DistilBERTModel"):
-        check(fn, sentences(), net, launches=SIZES)
-        return
-    batch = check(fn, sentences(), net)
-    (alone,) = batch.report.alone
+    call(net, sentences()[0])
+    (alone,) = check(partial(call, net), sentences(), net).report.alone
     assert alone.calls == len(SENTENCES) and alone.name == net.name
     assert "shape_array can't be merged" in alone.reason
 
@@ -207,45 +222,20 @@ def test_translation_with_a_transformer():
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
 
 
-NOTHING = {"dropout": 0, "weight_drop": 0, "drop_h": 0, "drop_i": 0, "drop_e": 0}
-LANGUAGE_MODELS = {
-    "AWDRNN": lambda mode: nlp.model.AWDRNN(mode, WORDS, WIDTH, 5, 2, True, **NOTHING),
-    "StandardRNN": lambda mode: nlp.model.StandardRNN(mode, WORDS, WIDTH, WIDTH, 2, 0.0, True),
-    "train.StandardRNN": lambda mode: nlp.model.train.StandardRNN(
-        mode, WORDS, WIDTH, WIDTH, 2, dropout=0.0
-    ),
-}
-
-
-def reader(net):
-    def read(words):
-        return net(words.reshape((-1, 1)), net.begin_state(batch_size=1, func=mx.nd.zeros))
-
-    return read
-
-
-@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
-@pytest.mark.parametrize("name", LANGUAGE_MODELS)
-def test_language_models(name, mode):
-    net = prepared(LANGUAGE_MODELS[name](mode))
-    reader(net)(sentences()[0])
-    check(reader(net), sentences(), net, launches=SIZES)
-
-
 @ALL
 def test_dropping_of_a_language_model(granularity):
     """Nothing is dropped in prediction; in training every sentence draws."""
     rates = {"dropout": 0.4, "weight_drop": 0.5, "drop_h": 0.2, "drop_i": 0.5, "drop_e": 0.1}
     net = prepared(nlp.model.AWDRNN("lstm", WORDS, WIDTH, 5, 2, True, **rates))
-    wanted = [reader(net)(x)[0].asnumpy() for x in sentences()]
+    wanted = [read(net, x)[0].asnumpy() for x in sentences()]
     with gdb.batching(granularity=granularity) as batch:
-        got = [reader(net)(x)[0] for x in sentences()]
+        got = [read(net, x)[0] for x in sentences()]
     assert batch.report.launches < batch.report.nodes
     for a, b in zip(wanted, got):
         np.testing.assert_allclose(b.asnumpy(), a, 1e-4, 1e-5)
     same = [sentences()[0]] * 6
     with autograd.record(), gdb.batching(granularity=granularity):
-        got = [reader(net)(x)[0] for x in same]
+        got = [read(net, x)[0] for x in same]
     autograd.backward(got)
     assert len({y.asnumpy().tobytes() for y in got}) == len(same)
 
@@ -255,8 +245,8 @@ def test_big_language_model():
     net = prepared(
         nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0)
     )
-    reader(net)(sentences()[0])
-    batch = check(reader(net), sentences(), net)
+    read(net, sentences()[0])
+    batch = check(partial(read, net), sentences(), net)
     assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
 
 

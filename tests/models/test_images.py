@@ -5,30 +5,10 @@ from __future__ import annotations
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet.gluon import contrib, model_zoo, nn
+from mxnet.gluon import contrib, model_zoo
 
 import gluon_dynbatch as gdb
 from tests.common import arrays, check, prepared
-
-
-def test_small_convolutional_net():
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(3, 3, in_channels=2, activation="relu"),
-        nn.MaxPool2D(2),
-        nn.Conv2D(4, 2, in_channels=3),
-        nn.GlobalAvgPool2D(),
-        nn.Flatten(),
-        nn.Dense(2, in_units=4),
-    )
-    prepared(net)
-    samples = arrays((1, 2, 8, 8), (2, 2, 8, 8), (1, 2, 8, 8), (1, 2, 10, 8))
-    check(net, samples, net)
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        results = [net(x) for x in samples]
-    assert batch.report.launches == 2, "images of one size run together"
-    assert batch.report.alone == [] and len(results) == 4
-
 
 #: By name in the zoo: more options, and heights and widths of the images.
 ZOO = {

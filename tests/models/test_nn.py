@@ -228,17 +228,6 @@ def test_shapes_may_be_left_open_until_the_scope():
         np.testing.assert_allclose(y.asnumpy(), net(x).asnumpy(), 1e-4, 1e-5)
 
 
-def test_embedding():
-    net = prepared(nn.Embedding(9, WIDTH))
-    samples = [
-        mx.nd.array(np.arange(n) % 9, dtype=dtype)
-        for dtype in ("int32", "float32")
-        for n in LENGTHS
-    ]
-    batch = check(net, samples, net)
-    assert batch.report.launches == 2, "one launch for each dtype of indices"
-
-
 @pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
 def test_words_that_are_reshaped_before_they_are_embedded(converted):
     """Nothing on the way to an index gets a gradient, and MXNet fails if it is asked for one."""
