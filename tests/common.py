@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Sequence, Type
 
@@ -239,7 +240,13 @@ def unharmed(request: Any) -> Iterator[gdb.DynamicHybridBlock]:
         works(block)
 
 
-# Other processes
+# Other threads and processes
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """Call a function in another thread; return what it returns, or raise what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def output_of(program: str, *arguments: str, given: str = "", **environment: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import sys
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 
 import greenlet
 import mxnet as mx
@@ -19,7 +18,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.fibers import Fiber, current
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH
-from tests.common import FIXED, refused
+from tests.common import FIXED, in_thread, refused
 from tests.test_threads import in_threads
 
 
@@ -356,8 +355,7 @@ def test_generators_within_a_sample(step):
 
 def test_threads_within_a_sample(step):
     def fn(x):
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(lambda: step(x, x, x)[0].asnumpy()).result()
+        other = in_thread(lambda: step(x, x, x)[0].asnumpy())
         return other, step(x, x, x)[0].asnumpy()
 
     for other, own in gdb.map(fn, vectors(3)):

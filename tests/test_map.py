@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import functools
 
-import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
+from tests.cells import array, ready
 from tests.common import refused
 
-
-def array(*shape):
-    return mx.nd.array(np.random.uniform(-1, 1, shape))
-
-
-PAIRS = [(array(1, 4), array(1, 4)) for _ in range(3)]
+PAIRS = [(array(1, 4, seed=i), array(1, 4, seed=i + 3)) for i in range(3)]
 
 
 class Cell(gdb.DynamicHybridBlock):
@@ -56,12 +51,6 @@ class Called(gluon.Block):
 class Object:
     def __call__(self, left, right):
         return left.exp() + right
-
-
-def ready(block):
-    block.initialize()
-    block.hybridize()
-    return block
 
 
 TWO = [

@@ -11,7 +11,18 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, Attention, Binary, Unary, attached, inputs, launches, ready, widths
+from tests.cells import (
+    WIDTH,
+    Attention,
+    Binary,
+    Unary,
+    attached,
+    cell,
+    inputs,
+    launches,
+    ready,
+    widths,
+)
 
 A, B = ready(Unary(prefix="signatures_a_")), ready(Unary(prefix="signatures_b_"))
 
@@ -32,14 +43,9 @@ def test_types_tell_calls_apart():
         assert launches(net, samples, granularity) == 2
 
 
-class Times(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, x, factor):
-        return x * factor
-
-
 def test_numbers_tell_calls_apart():
     """2 and -1 are two programs, and so are 0.0 and -0.0."""
-    net = ready(Times())
+    net = cell(lambda F, x, factor: x * factor)
     factors = [2, -1, 2, -1, 0.0, -0.0, 2]
     for granularity in GRANULARITIES:
         assert launches(lambda s: net(*s), list(zip(inputs(7), factors)), granularity) == 4

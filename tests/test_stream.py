@@ -13,19 +13,16 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.stream import Stream
+from tests.cells import inputs, ready
 
 
 @pytest.fixture(scope="module")
 def net():
-    made = gdb.convert(nn.Dense(2, in_units=3, activation="tanh"))
-    made.initialize(mx.init.Uniform(1))
-    made.hybridize()
-    return made
+    return ready(gdb.convert(nn.Dense(2, in_units=3, activation="tanh")), 1)
 
 
 def arrays(count):
-    draw = np.random.RandomState(1)
-    return [mx.nd.array(draw.uniform(-1, 1, (1, 3))) for _ in range(count)]
+    return inputs(count, 3)
 
 
 @given(count=st.integers(0, 9), size=st.integers(1, 4), prefetch=st.integers(0, 3))

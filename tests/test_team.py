@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.scope import RUNTIME
 from tests.common import output_of
+from tests.test_threads import in_threads
 
 
 class Chain(gdb.DynamicHybridBlock):
@@ -93,11 +92,7 @@ def test_two_scopes_at_once():
     def work(i):
         got[i] = results(*pairs[i], 3)
 
-    workers = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work, 2)
     assert same(got[0], wanted) and same(got[1], wanted)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, List
 
@@ -16,7 +16,7 @@ from mxnet.gluon.data import ArrayDataset, DataLoader
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
 from tests.cells import array, equal, inputs
-from tests.common import FIXED, output_of
+from tests.common import FIXED, in_thread, output_of
 
 SAMPLES = inputs(6)
 
@@ -96,55 +96,33 @@ def test_parameters_and_optimizer_states_saved_in_mid_scope(net, tmp_path):
 
 
 def test_values_asked_for_by_many_threads_are_refused_or_right(net):
-    told: List[Any] = []
-
-    def ask(y: mx.nd.NDArray) -> None:
-        try:
-            told.append(y.asnumpy())
-        except gdb.ScopeError as error:
-            told.append(error)
 
     def asked() -> List[Any]:
-        threads = [threading.Thread(target=ask, args=(y,)) for y in outputs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        result = told[:]
-        told.clear()
-        return result
+        with ThreadPoolExecutor(len(outputs)) as pool:
+            return [pool.submit(y.asnumpy) for y in outputs]
 
     wanted = net(SAMPLES[0]).asnumpy()
     with gdb.batching(**FIXED) as batch:
         outputs = [net(SAMPLES[0]) for _ in range(8)]
-        refused = asked()
-        assert len(refused) == 8 and all(isinstance(t, gdb.ScopeError) for t in refused)
+        assert all(isinstance(told.exception(), gdb.ScopeError) for told in asked())
         assert all(y.pending for y in outputs)
         batch.flush()
-        for value in asked():
-            np.testing.assert_allclose(value, wanted, 1e-5)
-    for value in asked():
-        np.testing.assert_allclose(value, wanted, 1e-5)
+        equal([told.result() for told in asked()], [wanted] * 8)
+    equal([told.result() for told in asked()], [wanted] * 8)
 
 
 def test_pending_values_in_the_scope_of_another_thread(net):
     """As an argument there, too, a value that is pending here is refused."""
-    told: List[Any] = []
 
     def use() -> None:
-        try:
-            with gdb.batching(**FIXED):
-                told.append(mx.nd.tanh(y))
-        except gdb.ScopeError as error:
-            told.append(error)
+        with gdb.batching(**FIXED):
+            mx.nd.tanh(y)
 
     with gdb.batching(**FIXED):
         y = net(SAMPLES[0])
-        thread = threading.Thread(target=use)
-        thread.start()
-        thread.join(20)
-    (error,) = told
-    assert isinstance(error, gdb.ScopeError) and f"{__file__}:" in str(error)
+        with pytest.raises(gdb.ScopeError) as refused:
+            in_thread(use)
+    assert f"{__file__}:" in str(refused.value)
     equal([y], [net(SAMPLES[0])])
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 
 import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
 from tests.cells import equal
-from tests.common import FIXED, SAMPLES, assert_nothing_is_left, originals_are_back
+from tests.common import FIXED, SAMPLES, assert_nothing_is_left, in_thread, originals_are_back
 
 
 def test_closing_a_generator_keeps_what_it_yielded(net):
@@ -238,31 +237,23 @@ def test_generator_that_another_thread_ends(net):
 
     generator = outputs()
     first = next(generator)
-    thread = threading.Thread(target=generator.close)
-    thread.start()
-    thread.join()
+    in_thread(generator.close)
     assert_nothing_is_left()
     equal([first], [net(SAMPLES[0])])
 
 
 def test_one_scope_in_two_threads(net):
-    refused = []
-
     def enter():
-        try:
-            with batch:
-                raise AssertionError
-        except gdb.ScopeError as error:
-            refused.append(str(error))
+        with batch:
+            raise AssertionError
 
     batch = gdb.batching(**FIXED)
     with batch:
         first = net(SAMPLES[0])
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
+        with pytest.raises(gdb.ScopeError, match="another thread") as refused:
+            in_thread(enter)
         second = net(SAMPLES[1])
-    assert len(refused) == 1 and "another thread" in refused[0] and __file__ in refused[0]
+    assert __file__ in str(refused.value)
     assert batch.report.launches == 1
     equal([first, second], [net(x) for x in SAMPLES[:2]])
 

@@ -245,9 +245,9 @@ LEVEL = """
             net.weight.grad().wait_to_read()
 
     for options in {{}}, dict(granularity="operator", policy="depth"):
-        turns(60, **options)
+        turns(40, **options)
         before = resident()
-        turns(300, **options)
+        turns(200, **options)
         print("grown", resident() - before)
 """
 

@@ -169,7 +169,8 @@ def test_other_settings_than_those_of_a_scope_that_a_generator_holds_open(net):
 def test_nested_scope_with_other_settings(net, inner):
     """The outer scope goes on where the error is caught."""
     (name,) = (n.replace("analysis_", "") for n in inner)
-    with gdb.batching(granularity="block", policy="depth", analysis_budget=2, max_rows=9) as batch:
+    options = {"analysis_budget": gdb.Budget(visits=99), "max_rows": 9}
+    with gdb.batching(granularity="block", policy="depth", **options) as batch:
         first = net(array(1, 4))
         with refused(gdb.ScopeError, name, "outer scope"):
             with gdb.batching(**inner):  # wrong

@@ -11,30 +11,8 @@ from mxnet import autograd, nd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-
-LEVELS = pytest.mark.parametrize("granularity", ["block", "operator", "graph"])
-
-
-def normal(*shape: int) -> nd.NDArray:
-    return nd.random.normal(shape=shape)
-
-
-def watched(*arrays: nd.NDArray) -> Tuple[nd.NDArray, ...]:
-    for array in arrays:
-        array.attach_grad()
-    return arrays
-
-
-class Noise(gdb.DynamicHybridBlock):
-    """Applies a random function to its argument."""
-
-    def __init__(self, draw: Callable[[Any, Any], Any]):
-        super().__init__()
-        self.draw = draw
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return self.draw(F, x)
-
+from tests.cells import attached, cell
+from tests.common import ALL as LEVELS
 
 DRAWS: Dict[str, Callable[[Any, Any], Any]] = {
     "Dropout": lambda F, x: F.Dropout(x, p=0.5),
@@ -49,8 +27,7 @@ DRAWS: Dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", sorted(DRAWS))
 def test_equal_samples_draw_their_own(name: str, granularity: str) -> None:
     """The same array goes through the same call twice and more; no two results are one."""
-    net = Noise(DRAWS[name])
-    net.hybridize()
+    net = cell(DRAWS[name])
     x = nd.ones((1, 32))
     with autograd.train_mode(), gdb.batching(granularity=granularity) as batch:
         outputs = [net(x) for _ in range(6)]
@@ -61,8 +38,7 @@ def test_equal_samples_draw_their_own(name: str, granularity: str) -> None:
 
 @LEVELS
 def test_a_seed_repeats_the_draws(granularity: str) -> None:
-    net = Noise(DRAWS["Dropout"])
-    net.hybridize()
+    net = cell(DRAWS["Dropout"])
     found = []
     for _ in range(2):
         mx.random.seed(7)
@@ -77,15 +53,14 @@ def test_a_seed_repeats_the_draws(granularity: str) -> None:
 def test_single_elements(shape: Tuple[int, ...], granularity: str) -> None:
     """What other libraries call 0-d is one element here, also after a reduction."""
 
-    double = Noise(lambda F, x: x * 2)
-    double.hybridize()
+    double = cell(lambda F, x: x * 2)
 
     def run(x: nd.NDArray) -> nd.NDArray:
         x = double(x)
         whole = (x * 2).sum() + x.mean(axis=0).sum() + x.max()
         return nd.broadcast_add(nd.exp(x), whole.reshape((1,) * len(shape)))
 
-    samples = [watched(normal(*shape))[0] for _ in range(4)]
+    samples = attached([nd.random.normal(shape=shape) for _ in range(4)])
     batch = check_against_loop(run, samples, granularity=granularity)
     assert not batch.report.alone and 0 < batch.report.launches < batch.report.nodes
 
@@ -93,8 +68,7 @@ def test_single_elements(shape: Tuple[int, ...], granularity: str) -> None:
 @LEVELS
 def test_empty_arrays(granularity: str) -> None:
     """Under NumPy's shapes an array may be empty: recording says so at the user's line."""
-    double = Noise(lambda F, x: x * 2)
-    double.hybridize()
+    double = cell(lambda F, x: x * 2)
     said = r"shape \(0, 3\) is empty\n  at: .*test_scopes.py"
     with mx.util.np_shape(), gdb.batching(granularity=granularity):
         full = double(nd.ones((2, 3)))
