@@ -22,8 +22,6 @@ WIDTH, WORDS = 4, 7
 
 
 class Unary(gdb.DynamicHybridBlock):
-    """One dense layer."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
@@ -188,7 +186,6 @@ def inputs(count, width=WIDTH):
 
 
 def attached(arrays):
-    """Attach a gradient to every array."""
     for x in arrays:
         x.attach_grad()
     return arrays

@@ -72,7 +72,6 @@ def net() -> gdb.DynamicHybridBlock:
 
 
 def alive() -> int:
-    """Count arrays."""
     gc.collect()
     return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
 
@@ -144,7 +143,6 @@ def works(block: gdb.DynamicHybridBlock) -> None:
 
 
 def arrays(*shapes, dtype="float32"):
-    """Arrays of these shapes, each with a gradient."""
     random = np.random.RandomState(2)
     return attached([mx.nd.array(random.uniform(-1, 1, s), dtype=dtype) for s in shapes])
 

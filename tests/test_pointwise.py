@@ -322,7 +322,6 @@ def programs(draw):
 
 
 def interpret(program, names, slots, rows):
-    """Run a program with NumPy."""
     _, _, width, loads, instructions, stores = program
     now = {}
     for r, at, column, how in loads:

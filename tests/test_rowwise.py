@@ -56,7 +56,6 @@ def outcome(block, samples, heads, batched):
 
 
 def check(block, samples, heads=None, rtol=1e-12, atol=1e-12):
-    """Compare with the loop; return what is compared."""
     heads = heads or [mx.nd.ones_like(block(*sample)) for sample in samples]
     wanted = outcome(block, samples, heads, False)
     got = outcome(block, samples, heads, True)

@@ -22,7 +22,6 @@ FIXED = {"granularity": "block", "policy": "depth"}
 
 @pytest.fixture
 def net() -> gdb.DynamicHybridBlock:
-    """Return a layer from 4 to 3 features."""
     return dense()
 
 

@@ -30,7 +30,6 @@ class Chain(gdb.DynamicHybridBlock):
 
 
 def made():
-    """Return a block and samples."""
     mx.random.seed(3)
     block = Chain()
     block.initialize(mx.init.Uniform(0.3))
@@ -41,7 +40,6 @@ def made():
 
 
 def results(block, samples, threads):
-    """Run all samples, some longer than others, and return values and gradients."""
     executing.use_threads(threads)
     RUNTIME.plans.clear()  # a program has memory for as many threads as there were
     first, _ = samples[0]
@@ -59,7 +57,6 @@ def results(block, samples, threads):
 
 
 def same(got, wanted):
-    """Whether all arrays are equal."""
     return len(got) == len(wanted) and all(map(np.array_equal, got, wanted))
 
 

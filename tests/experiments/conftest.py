@@ -13,7 +13,6 @@ def corpus():
 
 @pytest.fixture()
 def quick(monkeypatch):
-    """Draw no pictures."""
     monkeypatch.setattr(training, "draw_learning_curve", lambda *arguments: None)
 
 

@@ -30,8 +30,6 @@ LOOP_RUNS = 3
 
 
 class Findings:
-    """What all workers found so far."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.programs = 0
@@ -40,7 +38,6 @@ class Findings:
         self.operators: Set[str] = set()
 
     def add(self, summary: Dict[str, Any], seed: int) -> None:
-        """Take over what a worker told."""
         self.programs += summary["programs"]
         self.excused.update(summary["excused"])
         self.operators.update(summary["operators"])
@@ -67,7 +64,6 @@ class Findings:
             self.report(seed, script, f"{what}: {told}")
 
     def report(self, seed: int, script: str, message: str) -> None:
-        """Print a failing program and keep it as a file."""
         self.failures += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"seed_{seed}.py"
@@ -128,7 +124,6 @@ def _waited(worker: Any, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run workers until the time is over; return 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="of the first programs")

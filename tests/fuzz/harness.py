@@ -89,8 +89,6 @@ def late(array: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 class Setting(NamedTuple):
-    """How a program is run."""
-
     #: ``"infer"``, ``"predict"`` (recorded, not training) or ``"train"``.
     mode: str
     #: How results become losses, and whether that happens inside the scope.
@@ -113,17 +111,14 @@ class Case(NamedTuple):
 
     @property
     def arrays(self) -> List[mx.nd.NDArray]:
-        """All arrays that come from outside."""
         return FLATTENER.flatten([self.inputs, self.shared])[0]  # type: ignore[no-any-return]
 
     @property
     def inputs(self) -> List[Any]:
-        """The arrays of the samples."""
         return [{k: v for k, v in s.items() if not callable(v)} for s in self.samples]
 
     @property
     def variables(self) -> Dict[str, mx.nd.NDArray]:
-        """Every array with a gradient, by name."""
         params = self.net.collect_params().values()
         found = {p.name: p.data() for p in params if p.grad_req != "null"}
         found.update((f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None)

@@ -55,7 +55,6 @@ def spelling(op: str) -> Optional[str]:
 
 @lru_cache(maxsize=None)
 def cases(extents: Extents) -> Dict[str, List[Case]]:
-    """Return the cases with given extents, by operator."""
     found: Dict[str, List[Case]] = {}
     for case in chain.from_iterable(family.cases(*extents) for family in FAMILIES):
         if case.stack and case.op not in LEFT_OUT and not _left_out(case):
@@ -72,7 +71,6 @@ def _left_out(case: Case) -> bool:
 
 @lru_cache(maxsize=None)
 def generated() -> Tuple[str, ...]:
-    """Return the operators that programs call."""
     return tuple(sorted(op for op in cases((2, 3, 4)) if spelling(op)))
 
 
@@ -85,7 +83,6 @@ def not_generated() -> Dict[str, str]:
 
 
 def arguments(attrs: Dict[str, str]) -> str:
-    """Write attributes as keyword arguments."""
     return "".join(
         f", {name}={_literal(text)!r}"
         for name, text in attrs.items()

@@ -50,14 +50,11 @@ class Input(NamedTuple):
     grad_req: str = "null"
 
     def text(self, seed: int, rows: int, dtype: str) -> str:
-        """Write how the array is made."""
         shape = tuple(rows if n == R else n for n in self.template)
         return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}, {self.grad_req!r})"
 
 
 class Cell(NamedTuple):
-    """A generated cell."""
-
     name: str
     text: str
     inputs: Tuple[Input, ...]
@@ -80,7 +77,6 @@ class Program(NamedTuple):
         return "\n".join([FUTURE, IMPORTS, f"R = {R}", arrays, source, self.body, CALL])
 
     def case(self) -> harness.Case:
-        """Build it here, to be run."""
         names = namespace()
         exec(compile(self.body, "program", "exec"), names)
         return names["case"]  # type: ignore[no-any-return]
@@ -90,7 +86,6 @@ class Program(NamedTuple):
 
 
 def namespace() -> Dict[str, Any]:
-    """Return the names that a program may use."""
     return {**vars(harness), "mx": mx, "autograd": autograd, "nn": nn, "gdb": gdb}
 
 
@@ -113,7 +108,6 @@ class Author:
         self._seed = 0
 
     def program(self) -> Program:
-        """Write everything."""
         with harness.entered(self.mode):
             for _ in range(self.choose.count(1, 3)):
                 self.cells.append(self._cell(self.choose.count(0, 3) == 3))
@@ -127,7 +121,6 @@ class Author:
         return Program("\n\n".join(parts) + "\n")
 
     def seed(self) -> int:
-        """Return a new seed for an array."""
         self._seed += 1
         return self._seed
 
@@ -139,7 +132,6 @@ class Author:
         )
 
     def _wish(self) -> str:
-        """Return what is asked of one gradient."""
         return self.choose.pick([self.grad_req, self.grad_req, "null"])  # type: ignore[no-any-return]
 
     def _cell(self, recursive: bool) -> Cell:
@@ -210,7 +202,6 @@ class Author:
             made.append(f"self.{title} = {maker}")
 
     def _results(self, body: Body) -> str:
-        """Return what nobody reads, in some structure."""
         some = body.unread()
         if len(some) > 1 and self.choose.flag():
             return "{" + f"'first': {some[0]}, 'rest': [{', '.join(some[1:])}, None]" + "}"
@@ -318,7 +309,6 @@ class Author:
             body.add(f"{walk}(lambda x, cs: {target}(x{rest}, cs), {data}, {about})")
 
     def _samples(self, inputs: List[List[Input]]) -> str:
-        """Write the minibatch: samples of each kind, with rows and trees of their own."""
         shared = ", ".join(given.text(seed, 0, self.dtype) for given, seed in self.shared)
         lines = [f"shared = [{shared}]", "samples = ["]
         for _ in range(self.choose.count(1, 5)):

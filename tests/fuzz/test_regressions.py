@@ -15,7 +15,6 @@ from tests.common import ALL, loop_and_scope
 
 
 def rows(dtype="float32"):
-    """Samples of one, two and three rows, with gradients."""
     return attached([array(k, 4, dtype=dtype) for k in (1, 2, 3)])
 
 

@@ -73,7 +73,6 @@ class Session:
         self.failure: Optional[Tuple[str, str]] = None
 
     def check(self, program: Program) -> None:
-        """Run a program; raise if it fails."""
         if time.time() > self._until and self.failure is None and self._seen:
             return
         self._seen.add(hash(program.body))
@@ -129,7 +128,6 @@ class Session:
         (self._folder / SUMMARY).write_text(json.dumps(self.summary()), encoding="utf-8")
 
     def summary(self) -> Dict[str, Any]:
-        """Return everything as it goes into JSON."""
         return {
             "programs": len(self._seen),
             "excused": self.excused,
@@ -144,7 +142,6 @@ def _recorded() -> Set[str]:
 
 
 def main() -> None:
-    """Parse the command line, run, write the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("rounds", type=int)

@@ -41,8 +41,6 @@ RANGES = {
 
 
 class Value(NamedTuple):
-    """A value that a body has so far."""
-
     #: The expression that gives it.
     name: str
     #: Its shape in each environment.
@@ -51,12 +49,10 @@ class Value(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """Its shape in the first environment."""
         return self.shapes[0]
 
     @property
     def ndim(self) -> int:
-        """Number of its axes."""
         return len(self.shapes[0])
 
 
@@ -103,12 +99,10 @@ class Body:
         self._names = 0
 
     def name(self) -> str:
-        """Return a new name."""
         self._names += 1
         return f"v{self._names}"
 
     def shapes(self, template: Shape) -> Tuple[Shape, ...]:
-        """Return what a template stands for in each environment."""
         return tuple(tuple(r if n == R else n for n in template) for r in self.leading)
 
     def know(self, name: str) -> bool:
@@ -126,7 +120,6 @@ class Body:
         return True
 
     def add(self, expression: str) -> bool:
-        """Append a line that names `expression`, if it runs."""
         name = self.name()
         return self.run(f"{name} = {expression}") and (self.know(name) or self._take_back())
 
@@ -147,7 +140,6 @@ class Body:
         return False
 
     def floats(self) -> List[Value]:
-        """Return the values that can be computed with."""
         return [v for v in self.values if v.dtype == self.dtype]
 
     def value(self) -> Value:
@@ -159,7 +151,6 @@ class Body:
         return self.choose.pick(found[::-1])  # type: ignore[no-any-return]
 
     def input(self, template: Shape, kind: str = "normal", bound: int = 0) -> str:
-        """Make an array from outside."""
         name = self._add_input(template, kind, bound)
         self.know(name)
         return name
@@ -196,7 +187,6 @@ class Body:
         return None
 
     def unread(self) -> List[str]:
-        """Return the values that no line reads; at least the last one."""
         text = "\n".join(line.split(" = ", 1)[-1] for line in self.lines)
         names = [v.name for v in self.values]
         found = [n for n in names if not re.search(re.escape(n) + r"(?![\w\[])", text)]
@@ -211,7 +201,6 @@ class Body:
         return self.call(known[self.choose.count(0, len(known) - 1)])
 
     def call(self, case: Case) -> bool:
-        """Append the call of a case."""
         if case.op == "RNN" and self.dtype != "float32" and case.attrs["num_layers"] != "1":
             return False
         # Recorded line by line, MXNet may not keep what an operator without a gradient reads,
@@ -235,7 +224,6 @@ class Body:
         return self.add(expression)
 
     def _silence(self) -> bool:
-        """Replace random values by zeros."""
         return all([self.add(f"F.zeros_like({v.name})") for v in self.drop_last()])
 
     def drop_last(self) -> List[Value]:
@@ -286,5 +274,4 @@ def _resized(text: str, have: int, want: int, axis: int) -> str:
 
 
 def leaves(value: Any) -> List[Any]:
-    """Return the arrays in a nest."""
     return FLATTENER.flatten(value)[0]  # type: ignore[no-any-return]

@@ -84,7 +84,6 @@ def samples_of(c: Case, pattern: str, rng: np.random.Generator) -> List[List[mx.
 
 
 def check(c: Case) -> Any:
-    """Compare a case in all patterns that merge."""
     segments, rng = [], np.random.default_rng(0)
     options = {"tolerance": tolerance_of(c.op, dtype_of(c.op, c.attrs)), "training": c.training}
     for pattern in sorted({*c.rows.split(), *c.stack.split()}):

@@ -33,7 +33,6 @@ def sentences():
 
 
 def vectors():
-    """Sentences of vectors, (1, length, width)."""
     return arrays(*[(1, n, WIDTH) for n in SENTENCES])
 
 

@@ -16,40 +16,33 @@ Drawn = Iterator[Tuple[Case, Dict[str, Any]]]
 
 
 class Draw:
-    """Draws from Hypothesis, which shrinks what is drawn."""
+    """Draws from Hypothesis, which shrinks to the first, the lowest, and False."""
 
     def __init__(self, draw: Any):
         self._draw = draw
 
     def pick(self, options: Sequence[Any]) -> Any:
-        """Return one of `options`; shrinks to the first."""
         return self._draw(st.sampled_from(options))
 
     def count(self, low: int, high: int) -> int:
-        """Return a whole number; shrinks to the lowest."""
         return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
 
     def flag(self) -> bool:
-        """Return True or False; shrinks to False."""
         return self._draw(st.booleans())  # type: ignore[no-any-return]
 
     def counts(self, low: int, high: int, least: int, most: int) -> List[int]:
-        """Return some whole numbers."""
         return [self.count(low, high) for _ in range(self.count(least, most))]
 
     def shape(self, most: int = 3) -> List[int]:
-        """Return extents from 1 to 4."""
         return self.counts(1, 4, 0, most)
 
     def some(self, options: Any) -> List[Any]:
-        """Return different options, in any order."""
         options = list(options)
         return [
             options.pop(self.count(0, len(options) - 1)) for _ in range(self.count(0, len(options)))
         ]
 
     def axis(self, ndim: int) -> int:
-        """Return an axis, counted from the front or the back."""
         return self.count(-ndim, ndim - 1)
 
 
@@ -137,7 +130,6 @@ def dot(d: Draw) -> Drawn:
 
 
 def products(d: Draw) -> Drawn:
-    """Products of matrices, and layers."""
     op = d.pick(["batch_dot", "_linalg_gemm2"])
     (m, k, n), ta, tb = (d.count(1, 4) for _ in range(3)), d.flag(), d.flag()
     left, right = Array((R, k, m) if ta else (R, m, k)), Array((R, n, k) if tb else (R, k, n))

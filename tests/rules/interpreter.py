@@ -163,7 +163,6 @@ def call_symbol(symbol: mx.sym.Symbol, arrays: Sequence[mx.nd.NDArray]) -> List[
 
 
 def call_operator(c: Case, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArray]:
-    """Call the case's operator as ``mx.nd`` does."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(c.op.encode(), ctypes.byref(handle)))
     attrs = {k: v for k, v in c.attrs.items() if not k.startswith("__")}
@@ -283,7 +282,6 @@ class Sites:
         self._shapes: Dict[int, Any] = {}
 
     def ask(self, layout: Any, pattern: str, leading: int) -> Any:
-        """Return what a layout's rule says of a pattern."""
         c = self._case
         if leading not in self._shapes:
             loop = Loop(c, "B" * len(c.inputs), False, [leading], self._rng)
@@ -305,7 +303,6 @@ class Sites:
 
 
 def check_stack(c: Case, rng: np.random.Generator, samples: int) -> None:
-    """Check all patterns of the case in the stack layout."""
     sites = Sites(c, rng)
     for pattern in c.patterns():
         merges = sites.check(rules.stack, pattern, [STACK_ROWS] * samples)

@@ -118,7 +118,6 @@ def plain(op: str, **attrs: str) -> rules.Site:
 
 
 def refusals(site: rules.Site) -> List[str]:
-    """Return what both layouts say of a call that they refuse."""
     answers = [rules.rows(site), rules.stack(site)]
     assert all(isinstance(answer, rules.Refusal) for answer in answers), answers
     return [answer.reason for answer in answers if isinstance(answer, rules.Refusal)]

@@ -56,7 +56,6 @@ def draw(text: str, order: Order = breadth_first) -> Drawing:
 def build(
     signature: List[int], preds: List[List[int]], rows: List[int] | None = None
 ) -> Dependencies:
-    """Make a checked graph from a list of predecessors per unit."""
     offsets = np.cumsum([0] + [len(units) for units in preds], dtype=np.int64)
     flat = np.array([pred for units in preds for pred in units], np.int32)
     height = np.array([1] * len(signature) if rows is None else rows, np.int64)
@@ -66,12 +65,10 @@ def build(
 
 
 def pred_lists(graph: Dependencies) -> List[List[int]]:
-    """Return the predecessors of every unit."""
     return [part.tolist() for part in np.split(graph.preds, graph.offsets[1:-1])][: graph.size]
 
 
 def as_networkx(graph: Dependencies) -> nx.DiGraph:
-    """Return the same graph for networkx."""
     dag = nx.DiGraph()
     dag.add_nodes_from(range(graph.size))
     for unit, preds in enumerate(pred_lists(graph)):
@@ -120,7 +117,6 @@ def random_trees(seed: int, trees: int, size: int) -> Dependencies:
 
 
 def slow_depth(graph: Dependencies) -> List[int]:
-    """Compute depths by the definition."""
     depth: List[int] = []
     for preds in pred_lists(graph):
         depth.append(max((depth[pred] + 1 for pred in preds), default=0))
@@ -226,7 +222,6 @@ def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
 
 
 def falls(counts: Sequence[int]) -> bool:
-    """Whether no number is larger than the one before."""
     return all(after <= before for before, after in zip(counts, counts[1:]))
 
 
