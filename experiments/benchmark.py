@@ -35,7 +35,6 @@ _SECONDS = at_least(float, 0)
 OPTIONS = (
     ("--rounds", POSITIVE, 5, 2, "of all ways"),
     ("--seconds", _SECONDS, 0.4, 0.1, "about how long a turn is, at least one minibatch"),
-    ("--warmup", _SECONDS, 30.0, 2.0, "seconds that each may run untimed to settle"),
     ("--loop-samples", POSITIVE, 16, 4, "minibatches of the loops over samples are cut to so many, "
      "as their time per sample does not depend on it"),
     ("--points", at_least(int, 2), 9, 4, "budgets of a curve between none and no limit"),
@@ -76,8 +75,7 @@ def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) ->
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
         raise UsageError(f"no way is left of {cast.workload.name}: {reasons}")
     fresh = cast.workload.minibatches(size, args.seed)
-    return contest.contest(contenders, fresh, kind, size, args.rounds, args.warmup, args.seconds,
-                           args.seed)  # fmt: skip
+    return contest.contest(contenders, fresh, kind, size, args.rounds, args.seconds, args.seed)
 
 
 def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:

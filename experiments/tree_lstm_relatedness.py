@@ -17,7 +17,7 @@ from typing import Any, ContextManager, List, Optional, Sequence, TextIO, Tuple
 import numpy as np
 
 import gluon_dynbatch as gdb
-from command import POSITIVE, Parser, UsageError, at_least, run_program
+from command import POSITIVE, Parser, UsageError, run_program
 from relatedness.assembly import (
     assemble,
     check_resumable,
@@ -148,7 +148,7 @@ def run_demo(args: argparse.Namespace) -> None:
     ]
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
-        outcome = contest(contenders, fresh, kind, size, args.rounds, args.warmup)
+        outcome = contest(contenders, fresh, kind, size, args.rounds)
         print(speeds(f"pairs per second, {kind}", [outcome]).markdown())
 
 
@@ -181,8 +181,6 @@ def make_parser() -> argparse.ArgumentParser:
     for option, kind, default, text in (
         ("--pairs", POSITIVE, 64, "in a minibatch that is timed"),
         ("--rounds", POSITIVE, 3, "of all three ways"),
-        # "auto" times some twenty flushes before it settles.
-        ("--warmup", at_least(float, 0), 4.0, "seconds that each runs untimed before"),
     ):
         text = f"{text} (default {default})"
         verb.add_argument(option, type=kind, default=default, metavar="N", help=text)

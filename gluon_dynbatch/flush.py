@@ -7,8 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .accounts import Figures
-from .auto import CallSite, Choice, is_recorded
+from .auto import CallSite, Choice, choose
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where, user_message
@@ -22,7 +21,6 @@ from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
 from .plan.transpose import Head
-from .race import Setting
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
@@ -37,7 +35,7 @@ from .run.execute import Execution
 from .run.gradient import forget
 from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
 from .run.keep import Kept
-from .schedule import Analysis, Budget, analyze, check_groups, singles_in_order, split_by_rows
+from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 
 
@@ -49,9 +47,10 @@ class Runtime:
         self.segments = SegmentTable()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
-        self.figures = Figures()
         #: Is told what scopes do, and of each launch as it runs; see `explain.py`.
         self.observer: Any = None
+        #: Visits per millisecond of the last analysis.
+        self.rate: Optional[float] = None
         #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
         self.hybridized = 0
 
@@ -112,7 +111,6 @@ class Flush:
         options: Options,
         recording: Tape,
         site: Optional[CallSite] = None,
-        at_once: int = 0,
         keep: bool = False,
         chain: Optional[Chain] = None,
     ):
@@ -121,12 +119,9 @@ class Flush:
         self._keep = keep
         #: The arenas, if arrays are kept there.
         self.kept: Optional[Kept] = None
-        self._at_once = at_once
         self._runtime = runtime
         self._options = options
         self._recording = recording
-        #: None if the plan was known.
-        self._analysis: Optional[Analysis] = None
         self.plan: Optional[Plan] = None
         #: Its backward pass, if gradients may be asked for.
         self.backward_plan: Optional[Plan] = None
@@ -142,8 +137,7 @@ class Flush:
             lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
-        choice = self._choose()
-        built = self._runtime.dispatcher.built
+        choice = choose(self._options)
         before = time.perf_counter()
         planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
@@ -172,7 +166,8 @@ class Flush:
         recorded_in = started - (recording.started or started)
         times = recorded_in, analysed - before, finished - analysed
         self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
-        self._note(finished - analysed, built)
+        if self._site is not None:
+            self._site.note(recording, self.plan, cached, self._options.leaves_all_open)
 
     def _divide(
         self, planned: Planned, lazies: List[LazyNDArray]
@@ -192,11 +187,10 @@ class Flush:
             len(self._recording.node_entry),
             plan.graph.dependencies.size,
             planned.widths,
-            choice.setting.granularity,
+            choice.granularity,
             choice.policy,
-            choice.budget,
+            str(choice.budget),
             cached,
-            choice.timed,
             tuple(
                 Alone(name, why, calls, self._where(planned, node))
                 for name, why, calls, node in planned.alone
@@ -206,39 +200,17 @@ class Flush:
             *milliseconds,
         )
 
-    def _note(self, seconds: float, built: int) -> None:
-        """Tell "auto" what this flush did; what had to be compiled says nothing of the next one."""
-        assert self.report is not None
-        if self._runtime.dispatcher.built == built and not self._options.debug:
-            recorded = is_recorded(self._recording)
-            self._runtime.figures.note(recorded, seconds, self.report.launches)
-        if self._site is not None:
-            self._site.note(self._recording, self.report, self._analysis)
-
-    def _choose(self) -> Choice:
-        """Return what this flush runs with."""
-        options, recording = self._options, self._recording
-        budget = Budget() if options.budget == "auto" else options.budget
-        if budget.is_zero:
-            return Choice(Setting("block", "depth", budget), False, "depth", str(budget))
-        if "auto" not in (options.granularity, options.policy):
-            setting = Setting(options.granularity, options.policy, budget)
-            return Choice(setting, False, options.policy, str(budget))
-        assert self._site is not None, "scopes with an option on auto have a call site"
-        return self._site.choose(recording, options, budget, self._at_once)
-
     def _planned(self, choice: Choice, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording
         weights = find_weights(recording)
         # Only whole samples hide what is inside them; else every result has its place anyway.
-        whole = choice.setting.granularity == "graph"
+        whole = choice.granularity == "graph"
         shown = tuple(wanted) if whole else ()
         # In a merged launch, zero times what is not finite is no gradient of zero.
         apart = is_recorded(recording) and not whole
         unused = find_unused(recording, wanted) if apart else None
         fingerprint = (
-            choice.setting,
-            choice.policy,
+            choice,
             self._options.max_rows,
             self._runtime.dispatcher.native,
             shown,
@@ -264,7 +236,7 @@ class Flush:
         unused: Optional[np.ndarray],
     ) -> Planned:
         recording, runtime = self._recording, self._runtime
-        granularity, calls, origin, moved = choice.setting.granularity, recording, None, {}
+        granularity, calls, origin, moved = choice.granularity, recording, None, {}
         if granularity == "graph":
             calls, origin, moved = fuse_samples(recording, wanted)
             granularity = "block"
@@ -275,11 +247,9 @@ class Flush:
         )
         if self._options.debug:
             check_graph(graph)
-        figures, budget = runtime.figures, choice.setting.budget
-        analysis = analyze(graph.dependencies, choice.policy, budget, figures.rate, choice.worth)
+        analysis = analyze(graph.dependencies, choice.policy, choice.budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
-            figures.rate = analysis.visits / analysis.milliseconds
-        self._analysis = analysis
+            runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         groups = singles_in_order(groups)
         if self._options.debug:

@@ -113,7 +113,6 @@ class FlushReport(NamedTuple):
     policy: str
     budget: str
     cached: bool
-    measured: bool
     alone: Tuple[Alone, ...]
     rows_gathered: int
     arena_bytes: int
@@ -241,11 +240,6 @@ class Report:
                 total.immediate[name] = known._replace(calls=known.calls + one.calls)
         return total
 
-    @property
-    def trying(self) -> bool:
-        """Whether "auto" still times its candidates; scopes then wait for the work before them."""
-        return self.choice.startswith("auto: trying")
-
     def count_wait(self, milliseconds: float) -> None:
         """Add time spent waiting for a value, most likely one of the last flush."""
         self.waiting_ms += milliseconds
@@ -358,8 +352,7 @@ def _describe(flush: FlushReport) -> List[str]:
         f"{flush.mean_width:.1f} wide on average, {flush.largest_width} at most"
         + (f"; {flush.waiting} samples waited for it" if flush.waiting else ""),
         f"setting     granularity {flush.granularity}, policy {flush.policy}, "
-        f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"
-        + (", timed for auto" if flush.measured else ""),
+        f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}",
         f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, "
         f"{flush.rows_gathered} rows gathered",
         f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "

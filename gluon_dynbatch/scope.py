@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 import mxnet as mx
 import numpy as np
 
-from .auto import MOST_SITES, CallSite
+from .auto import MOST_SITES, PART, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .fibers import Fibers, current
@@ -131,8 +131,6 @@ class Batch:
         self._chain = Chain()
         #: Arenas in which values of earlier flushes stay.
         self._kept: List[Any] = []
-        #: How many calls may run at once before recording begins.
-        self._most_at_once = 0
         self.report = Report()
         self.plan: Optional[Plan] = None
         self.backward_plan: Optional[Plan] = None
@@ -191,16 +189,14 @@ class Batch:
         recorder.strict = self._options.strict
         recorder.watch = Watch() if self._options.debug else None
         self._site = self._call_site(frame)
-        self._most_at_once = 0
-        if self._site is not None:
-            self._most_at_once, recorder.hold = self._site.enter()
+        recorder.hold = PART if self._options_now().leaves_all_open else 0
         self._recorder = recorder
         hold.scope = self
         self._holds[hold] = None
         CALLS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self._place, self.report)
-        if self._most_at_once:
+        if self._site is not None and self._site.enter():
             self._become(ScopeState.AT_ONCE)
         else:
             self._record()
@@ -230,8 +226,8 @@ class Batch:
                 self._thread.update(before)
 
     def _call_site(self, frame: Any) -> Optional[CallSite]:
-        """Return what "auto" knows of the place that opens this scope; None without "auto"."""
-        if "auto" not in (self._options.granularity, self._options.policy):
+        """Return what "auto" knows of the place that opens this scope; None if that is settled."""
+        if not self._options_now().leaves_all_open:
             return None
         # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
         while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
@@ -256,8 +252,7 @@ class Batch:
         """Return what records a call of a block that comes now; None if it is to run at once."""
         if self._state is ScopeState.AT_ONCE:
             assert self._site is not None
-            calls = self.report.at_once
-            if calls < self._most_at_once and (calls or self._site.expects(block)):
+            if self._site.runs_at_once(block, self.report.at_once):
                 self.report.at_once += 1
             else:
                 self._record()
@@ -450,8 +445,7 @@ class Batch:
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            options, at_once = self._options_now(), self.report.at_once
-            flush = Flush(RUNTIME, options, tape, self._site, at_once, keep, self._chain)
+            flush = Flush(RUNTIME, self._options_now(), tape, self._site, keep, self._chain)
             flush.run()
             tape.close()
         except BaseException as error:

@@ -18,7 +18,6 @@ import mxnet as mx
 
 from . import errors
 from .block import batching
-from .record.state import STATE
 from .record.structure import Flattener, unflatten
 from .report import BatcherStats
 from .samples import applier
@@ -148,10 +147,6 @@ class _Line:
         if requests:
             started = time.monotonic()
             outcomes = _run(self._apply, [request.sample for request in requests], self._scope)
-            # The time to the next minibatch is not its own, nor are failures of other work.
-            with contextlib.suppress(mx.MXNetError):
-                for site in STATE.sites.values():
-                    site.end_turn()
             self._note(requests, outcomes, started)
             requests.reverse()
             outcomes.reverse()

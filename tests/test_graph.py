@@ -16,7 +16,6 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand as expanding
 from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
-from gluon_dynbatch.lower.fuse_samples import _samples, sample_shapes
 from gluon_dynbatch.lower.graph import check_graph
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.record.state import STATE
@@ -34,22 +33,6 @@ def tape_of(program):
         assume(len(tape.node_entry))
         yield tape
     del held
-
-
-@settings(max_examples=30)
-@given(strategies.PROGRAMS)
-def test_samples_of_one_shape(program):
-    for tape in tape_of(program):
-        wanted = [
-            tuple(
-                (entry, tuple(wire if wire[0] >= 0 else (-1, wire[2]) for wire in operands))
-                for entry, operands in sample.shape.calls
-            )
-            for sample in _samples(tape, set())
-        ]
-        found = sample_shapes(tape)
-        assert len(found) == len(wanted)
-        assert len(set(found)) == len(set(wanted)) == len(set(zip(found, wanted)))
 
 
 #: Layouts in which a call may add several rows to its launch.

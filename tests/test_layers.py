@@ -28,8 +28,6 @@ ORDER = (
     "plan",
     "run",
     "debug",
-    "accounts",
-    "race",
     "auto",
     "flush",
     "hold",
@@ -56,9 +54,7 @@ PURE = (
     "record.structure",
     "schedule",
     "plan",
-    "accounts",
     "cache",
-    "race",
 )
 Resolved = Tuple[ast.stmt, Set[str]]
 

@@ -49,7 +49,7 @@ def test_counts_of_one_flush(net):
     (flush,) = run(net).report.flushes
     assert (flush.nodes, flush.launches, flush.mean_width, flush.largest_width) == (6, 1, 6.0, 6)
     assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
-    assert flush.alone == () and not flush.measured
+    assert flush.alone == ()
     assert flush.arena_bytes >= 6 * (4 + 3) * 4
 
 
@@ -190,7 +190,7 @@ def made_up(*alone: Alone, **fields: Any) -> FlushReport:
     known = {
         "nodes": 4, "units": 4, "widths": (3, 1),
         "granularity": "block", "policy": "agenda", "budget": "2 ms", "cached": True,
-        "measured": False, "alone": alone, "rows_gathered": 5, "arena_bytes": 2_500_000,
+        "alone": alone, "rows_gathered": 5, "arena_bytes": 2_500_000,
         "recording_ms": 1.0, "analysis_ms": 2.0, "dispatch_ms": 5.0,
     }  # fmt: skip
     return FlushReport(**{**known, **fields})

@@ -10,8 +10,7 @@
   training program does, and a turn ends when everything has been computed.
 - Data and models are frozen, so that no contender pays for collections of garbage that look
   through them.
-- Before the first round, each contender runs untimed, and one that chooses its settings by
-  measuring does so until it has settled.
+- Before the first round, each contender runs a few minibatches untimed.
 - Before all that, each must compute what the loop computes (`agree`).
 """
 
@@ -30,7 +29,7 @@ from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
 from workloads.base import Workload
 
-from .outcome import Outcome, Row, Settling
+from .outcome import Outcome, Row
 from .runner import Runner
 
 KINDS = ("inference", "training")
@@ -38,9 +37,8 @@ KINDS = ("inference", "training")
 REPEATED = 4
 #: Minibatches of one turn at most.
 MOST_MINIBATCHES = 64
-#: What is called settled has timed nothing for itself for so many minibatches; more if they are
-#: small, as minibatches of different numbers of calls count as different workloads.
-QUIET, QUIET_SAMPLES = 6, 96
+#: Minibatches that a contender runs before the first round.
+WARM = 3
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 #: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
@@ -70,8 +68,6 @@ class Contender:
         Whether to deal the samples of a turn out into minibatches of like length.
     """
 
-    #: Whether it chooses settings by measuring, and so has to settle.
-    adapts = False
     #: For how many steps of training the losses are those of the loop. The first depends on the
     #: forward pass alone, those after it on gradients and updates.
     same_steps = STEPS
@@ -126,8 +122,6 @@ class Local(Contender):
     def __init__(self, runner: Runner, label: str, **options: Any) -> None:
         super().__init__(runner.workload, label, **options)
         self.runner = runner
-        chosen = (runner.options.get(name, "auto") for name in ("granularity", "policy"))
-        self.adapts = runner.mode == "dynamic" and "auto" in chosen
         trained = [p for p in runner.trainer._params if p.grad_req != "null"]
         self._start = [(p, p.data(runner.contexts[0]).copy()) for p in trained]
 
@@ -199,7 +193,6 @@ class Local(Contender):
             arena_mb=max((flush.arena_bytes for flush in flushes), default=0) / 2**20,
             cached=sum(flush.cached for flush in flushes),
             setting=max(dict.fromkeys(settings), key=settings.count),
-            trying=any(report.trying for report in reports),
         )
 
 
@@ -243,7 +236,6 @@ def contest(
     kind: str,
     size: int,
     rounds: int,
-    warmup: float = 0.0,
     seconds: float = 0.0,
     seed: int = 1,
 ) -> Outcome:
@@ -256,8 +248,6 @@ def contest(
         Gives new minibatches.
     kind : {"inference", "training"}
     size, rounds : int
-    warmup : float
-        Seconds that each may take to settle; it runs at least once.
     seconds : float
         About how long a turn is, at least one minibatch.
     seed : int
@@ -266,10 +256,9 @@ def contest(
     STATE.sites.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
-    counts, settling = {}, {}
+    counts = {}
     for one in contenders:
-        settling[one.label], least = _settle(one, kind, size, fresh, warmup)
-        counts[one.label] = one.minibatches(least, seconds)
+        counts[one.label] = one.minibatches(_warm_up(one, kind, size, fresh), seconds)
     rows: List[Row] = []
     for number in range(rounds):
         order = random.Random(f"{seed}, {number}").sample(contenders, len(contenders))
@@ -278,7 +267,7 @@ def contest(
     gc.unfreeze()
     rank = [one.label for one in contenders]
     rows.sort(key=lambda row: (rank.index(row.label), row.round))
-    return Outcome(contenders[0].workload.name, kind, size, rows, settling)
+    return Outcome(contenders[0].workload.name, kind, size, rows)
 
 
 def _run_round(
@@ -295,19 +284,10 @@ def _run_round(
         yield one.time(kind, one.portion(work, counts[one.label]), size, one.portion(warm, 1))
 
 
-def _settle(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]], limit: float) -> Any:
-    """Run untimed until `one` has settled; also return the least seconds of a minibatch."""
-    end = time.perf_counter() + limit
-    enough = max(QUIET, QUIET_SAMPLES // size) if one.adapts else 2
-    took: List[float] = []
-    tried: List[float] = []
-    quiet = 0
-    while quiet < enough and (not took or time.perf_counter() < end):
+def _warm_up(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]]) -> float:
+    """Run untimed; return the least seconds of a minibatch."""
+    took = []
+    for _ in range(WARM):
         batch = one.portion([next(fresh)], 1)
-        row = one.time(kind, batch, size)
-        took.append(1e-3 * row.ms * len(batch[0]) / size)
-        quiet = 0 if row.trying else quiet + 1
-        if row.trying:
-            tried.append(row.ms)
-    settled = quiet >= min(enough, len(took))
-    return Settling(len(took), settled, len(tried), float(np.mean(tried or 0))), min(took)
+        took.append(1e-3 * one.time(kind, batch, size).ms * len(batch[0]) / size)
+    return min(took)

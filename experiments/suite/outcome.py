@@ -1,4 +1,4 @@
-"""What comes of a contest: a row for each turn, and how each contender settled before."""
+"""What comes of a contest: a row for each turn."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ class Row(NamedTuple):
         Flushes whose plan came from the cache.
     setting : str
         What most flushes ran with: "granularity by policy (budget)", or `AT_ONCE`.
-    trying : bool
-        Whether "auto" still timed its candidates.
     """
 
     label: str
@@ -50,7 +48,6 @@ class Row(NamedTuple):
     arena_mb: Optional[float] = None
     cached: Optional[int] = None
     setting: str = ""
-    trying: bool = False
 
     @property
     def running(self) -> float:
@@ -59,34 +56,13 @@ class Row(NamedTuple):
         return self.ms - sum(part for part in known if part is not None)
 
 
-class Settling(NamedTuple):
-    """How a contender ran before the first round.
-
-    Attributes
-    ----------
-    scopes : int
-        Minibatches that it ran.
-    settled : bool
-        Whether it timed nothing for itself in the last ones.
-    tried : int
-        Minibatches that "auto" timed, and the milliseconds that one of these took on average.
-    tried_ms : float
-    """
-
-    scopes: int
-    settled: bool
-    tried: int
-    tried_ms: float
-
-
 class Outcome(NamedTuple):
-    """What came of one contest; `settling` is by label."""
+    """What came of one contest."""
 
     workload: str
     kind: str
     batch_size: int
     rows: List[Row]
-    settling: Dict[str, Settling]
 
     @property
     def by_label(self) -> Dict[str, List[Row]]:
@@ -114,12 +90,10 @@ class Outcome(NamedTuple):
     def as_json(self) -> Dict[str, Any]:
         """Give all figures as JSON takes them."""
         rows = [row._asdict() for row in self.rows]
-        settling = {label: each._asdict() for label, each in self.settling.items()}
-        return {**self._asdict(), "rows": rows, "settling": settling}
+        return {**self._asdict(), "rows": rows}
 
     @classmethod
     def from_json(cls, content: Dict[str, Any]) -> Outcome:
         """Read what `as_json` gave."""
         rows = [Row(**row) for row in content["rows"]]
-        settling = {label: Settling(**each) for label, each in content["settling"].items()}
-        return cls(**{**content, "rows": rows, "settling": settling})
+        return cls(**{**content, "rows": rows})

@@ -64,11 +64,6 @@ class Measured(NamedTuple):
         yield f"Lines that exist only because of the library: {self.lines}."
         yield from (f"{way}: {version}" for way, version in self.versions.items())
         yield from (f"{way} is left out: {reason}" for way, reason in self.left_out.items())
-        for each in self.outcomes:
-            unsettled = [label for label, one in each.settling.items() if not one.settled]
-            if unsettled:
-                names = ", ".join(unsettled)
-                yield f"{names} had not settled after --warmup ({each.kind}, {each.batch_size})"
         yield ""
 
 
@@ -135,7 +130,7 @@ def settings(found: Dict[str, Measured]) -> Optional[Table]:
     """
     ratios = {f"auto / {name} (bar {bar:.2f})": ".2f" for name, bar in AUTO_BARS.items()}
     columns = {"workload": "s", "kind": "s", "batch": "d", "auto chose": "s", "best setting": "s",
-               **ratios, "scopes tried": "s", "lost": ".0%"}  # fmt: skip
+               **ratios}  # fmt: skip
     rows = [
         (name, outcome.kind, outcome.batch_size, *row)
         for name, measured in found.items()
@@ -157,12 +152,8 @@ def _auto(outcome: Outcome) -> Iterator[Sequence[Any]]:
     ranked = sorted(fixed, key=lambda label: choosing.median(label, "ms"))
     by_depth = next((label for label in ranked if BY_DEPTH in label), None)
     ratios = [judging.ratio(other, "gdb") for other in (ranked[0], by_depth, "hybridized")]
-    settling = outcome.settling["gdb"]
-    tried = f"{settling.tried} of {settling.scopes}"
-    best = min(outcome.median(label, "ms") for label in outcome.by_label if CACHED not in label)
-    lost = settling.tried_ms / best - 1 if settling.tried else None
     chosen = outcome.by_label["gdb"][-1].setting
-    yield chosen, ranked[0], *(ratio and ratio.median for ratio in ratios), tried, lost
+    yield chosen, ranked[0], *(ratio and ratio.median for ratio in ratios)
 
 
 class Bar(NamedTuple):

@@ -12,19 +12,13 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-import numpy as np
-
 from ..errors import DynBatchError, Where
-from ..native import lowering
 from ..record.tape import Call, Operand, Tape
 from ..record.types import TYPES, ArrayType, elements
 from ..trace.entry import Entry
 from ..trace.program import Program, read_program
 from ..trace.symbols import VARIABLE, Builder, Ref, make_symbol
-from .expand import figures
 
-#: So many samples of one shape, on average, make up for composing its program.
-SAMPLES_PER_SHAPE = 4
 #: Composed programs remembered.
 CAPACITY = 256
 #: A composed call fails nowhere: what cannot be composed keeps its calls.
@@ -106,26 +100,6 @@ def fuse_samples(tape: Tape, wanted: Iterable[int]) -> Fused:
     for node, call in sorted(kept, key=itemgetter(0)):
         fused.append(node, call)
     return fused
-
-
-def repeats(tape: Tape) -> bool:
-    """Whether most samples are isomorphic to several others, so that fusing them pays."""
-    shapes = sample_shapes(tape)
-    return len(shapes) >= SAMPLES_PER_SHAPE * len(set(shapes))
-
-
-def sample_shapes(tape: Tape) -> List[int]:
-    """Return a hash of the calls of each sample and of their wiring."""
-    found: List[int] = lowering.shapes(
-        tape.node_entry,
-        tape.node_value0,
-        tape.sources,
-        tape.offsets,
-        figures(tape, lambda entry: len(entry.in_types)),
-        figures(tape, lambda entry: len(entry.out_types)),
-        np.full(len(tape.value_type), -1, dtype=np.int32),
-    )
-    return found
 
 
 @lru_cache(maxsize=CAPACITY)

@@ -2,7 +2,7 @@
 """The parts of lowering that look at every call; arrays as in `Tape` and `Graph`."""
 
 from cpython.array cimport array, clone
-from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 cdef array INT, LONG
@@ -76,60 +76,6 @@ def unused(
         marks[node] = not alive
         count += not alive
     return count
-
-
-cdef int64_t first_of(int64_t[::1] parent, int64_t node) noexcept:
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = parent[node]
-    return node
-
-
-cdef uint64_t mixed(uint64_t hashed, int64_t number) noexcept:
-    # SplitMix64 (Steele, Lea, Flood 2014).
-    cdef uint64_t z = (hashed ^ <uint64_t>number) + <uint64_t>0x9E3779B97F4A7C15
-    z = (z ^ (z >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    z = (z ^ (z >> 27)) * <uint64_t>0x94D049BB133111EB
-    return z ^ (z >> 31)
-
-
-def shapes(
-    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
-    const int64_t[::1] offsets, const int32_t[::1] arity, const int32_t[::1] results,
-    int32_t[::1] made_by,
-):
-    """Return, per connected component of the calls, a hash of its calls and how they are wired.
-
-    `made_by` has -1 for each value.  Arrays from outside count by what is read of them only.
-    """
-    cdef Py_ssize_t nodes = node_entry.shape[0], node, operand = 0, root, k
-    cdef int64_t[::1] parent = clone(LONG, nodes, False), place = clone(LONG, nodes, False)
-    cdef int64_t[::1] sizes = clone(LONG, nodes, True), hashes = clone(LONG, nodes, True)
-    cdef int32_t maker, entry
-    for node in range(nodes):
-        parent[node] = node
-        for k in range(operand, operand + arity[node_entry[node]]):
-            if made_by[sources[k]] >= 0:
-                root = first_of(parent, made_by[sources[k]])
-                parent[max(root, parent[node])] = min(root, parent[node])
-                parent[node] = min(root, parent[node])
-        operand += arity[node_entry[node]]
-        for k in range(results[node_entry[node]]):
-            made_by[node_value0[node] + k] = node
-    operand = 0
-    for node in range(nodes):
-        entry, root = node_entry[node], first_of(parent, node)
-        place[node] = sizes[root]
-        sizes[root] += 1
-        hashes[root] = mixed(hashes[root], entry)
-        for k in range(operand, operand + arity[entry]):
-            maker = made_by[sources[k]]
-            if maker >= 0:
-                hashes[root] = mixed(hashes[root], place[maker])
-                hashes[root] = mixed(hashes[root], sources[k] - node_value0[maker])
-            hashes[root] = mixed(hashes[root], offsets[k])
-        operand += arity[entry]
-    return [hashes[node] for node in range(nodes) if sizes[node]]
 
 
 cdef struct Wiring:

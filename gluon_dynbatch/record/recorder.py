@@ -220,7 +220,7 @@ class Recorder:
         if callee.enters[self.mode]:
             return self._enter(block, args)
         if self.hold and len(self.tape.node_entry) >= self.hold:
-            self._run_part(callee)
+            self._run_part(self.tape.entries[self.tape.node_entry[0]].token == callee.token)
         try:
             results = recording.call(self, callee, args)
         except RunAsPythonError:
@@ -281,18 +281,17 @@ class Recorder:
         if not tape.node_entry:
             self._first = id(block)
             tape.started = tape.started or time.perf_counter()  # type: ignore[misc]
-        elif self.hold and len(tape.node_entry) >= self.hold and self._first == id(block):
-            self._scope.flush()
+        elif self.hold and len(tape.node_entry) >= self.hold:
+            self._run_part(self._first == id(block))
 
     def refuse(self, reason: str) -> None:
         """Take note of what stands against a piece of the tape that is being traced."""
         if self.tracing is not None:
             self.tracing.refuse(reason)
 
-    def _run_part(self, callee: Any) -> None:
-        """Run what is recorded if this call is like the very first: a sample seems to begin."""
-        tape = self.tape
-        if tape.entries[tape.node_entry[0]].token == callee.token:
+    def _run_part(self, sample_begins: bool) -> None:
+        """Run what is recorded if a sample begins; what goes backward runs as a whole."""
+        if sample_begins and not self.mode & RECORDING:
             self._scope.flush()
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:

@@ -12,7 +12,6 @@ the same steps and then more of them, and never give more launches.
 
 from __future__ import annotations
 
-import math
 import time
 from functools import cached_property
 from typing import Callable, Dict, NamedTuple, Optional, Protocol, Sequence
@@ -165,13 +164,9 @@ class Analysis(NamedTuple):
     visits: int
     #: Wall-clock time.
     milliseconds: float
-    #: Whether the budget was no obstacle: the policy ran to its end, its result is known to be the
-    #: best there is, or going on could not have paid.
+    #: Whether the budget was no obstacle: the policy ran to its end, or its result is known to be
+    #: the best there is.
     complete: bool
-    #: Launches that the steps of the policy have saved, against "depth".
-    saved: int
-    #: How much of the time they took; 0 if there was none to take.
-    search_milliseconds: float
 
     @property
     def launches(self) -> int:
@@ -184,7 +179,6 @@ def analyze(
     policy: str,
     budget: Budget,
     rate: Optional[float] = None,
-    worth: Optional[float] = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Analysis:
     """Group the units of `graph` into launches.
@@ -200,11 +194,6 @@ def analyze(
     rate : float, optional
         Visits per millisecond on this machine, to judge what fits into milliseconds; a cautious
         default is assumed.
-    worth : float, optional
-        Visits that a launch less is worth: seconds per launch by seconds per visit.  After the
-        steps of "depth", visits without news (a better grouping, a higher bound) then never exceed
-        `worth` times the launches above the bound, which is all that could still be saved.  By
-        default nothing stops a policy but the budget and its end.
     clock : callable, optional
         Returns seconds.
 
@@ -224,25 +213,18 @@ def analyze(
     prefix = min(graph.size, meter.left)
     meter.visits += prefix
     search = Search(graph.first(prefix))
-    complete = prefix == graph.size and _take([Merge()], search, meter, math.inf)
-    by_depth, visits, before = search.launches, meter.visits, meter.milliseconds
-    if complete:
-        complete = _take(POLICIES[policy], search, meter, math.inf if worth is None else worth)
-    after = meter.milliseconds
+    complete = prefix == graph.size and _take([Merge(), *POLICIES[policy]], search, meter)
     rest = np.arange(search.launches, search.launches + graph.size - prefix, dtype=np.int32)
     return Analysis(
         np.concatenate([search.groups, rest]),
         meter.visits,
-        after,
+        meter.milliseconds,
         complete,
-        by_depth - search.launches,
-        after - before if meter.visits > visits else 0.0,
     )
 
 
-def _take(steps: Sequence[Step], search: Search, meter: Meter, worth: float) -> bool:
-    """Take `steps` as long as they may pay; return whether the budget allowed it."""
-    in_vain = 0
+def _take(steps: Sequence[Step], search: Search, meter: Meter) -> bool:
+    """Take `steps` until none can save a launch; return whether the budget allowed it."""
     for step in steps:
         if search.launches <= search.bound:
             break
@@ -250,12 +232,8 @@ def _take(steps: Sequence[Step], search: Search, meter: Meter, worth: float) -> 
         if cost is None:
             search.keep(None)
             continue
-        if in_vain + cost > worth * (search.launches - search.bound):
-            break
         if cost > meter.left:
             return False
         meter.visits += cost
-        known = search.launches, search.bound
         search.keep(step.run(search))
-        in_vain = in_vain + cost if known == (search.launches, search.bound) else 0
     return True

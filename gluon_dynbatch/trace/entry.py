@@ -19,7 +19,7 @@ from ..record.intercept import Operator
 from ..record.types import TYPES, ArrayType
 from .infer import infer
 from .program import BlockCallee, Program, trace_operator
-from .symbols import VARIABLE, can_compile
+from .symbols import VARIABLE, can_compile, count_operators
 from .variant import Variant, choose_variant
 
 #: Ids of entries.
@@ -54,6 +54,7 @@ class Entry:
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
+        self.operators = count_operators(program.ops)
         #: Whether it draws random numbers.
         self.draws = any(rules.is_random(op.op) for op in program.ops)
         #: What recording a call needs, for the native code.

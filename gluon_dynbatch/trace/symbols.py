@@ -26,6 +26,11 @@ class Op(NamedTuple):
     extra: Mapping[str, Any]
 
 
+def count_operators(ops: Iterable[Op]) -> int:
+    """Count what is no variable."""
+    return sum(op.op != VARIABLE for op in ops)
+
+
 class Builder:
     """Collects operators, each after those whose results it reads.
 

@@ -12,12 +12,12 @@ import pytest
 import benchmark as program
 from suite import contest, tables, ways
 from suite.contest import Contender, Local
-from suite.outcome import Outcome, Row, Settling
+from suite.outcome import Outcome, Row
 from suite.runner import Runner
 from workloads import sequences
 
 TINY = ["--embedding-size", "5", "--hidden", "4", "--limit", "12", "--rounds", "2", "--seconds",
-        "0", "--warmup", "0", "--loop-samples", "2"]  # fmt: skip
+        "0", "--loop-samples", "2"]  # fmt: skip
 FIXED = {"granularity": "operator", "policy": "search", "analysis_budget": None}
 
 
@@ -31,19 +31,16 @@ def tagger(limit=4):
 class Fake(Contender):
     """A contender that writes down what it is asked to run, at a speed of its own."""
 
-    def __init__(self, label, log, speed=1.0, settles_after=0, losses=()):
+    def __init__(self, label, log, speed=1.0, losses=()):
         super().__init__(SimpleNamespace(name="fake", amount=lambda s: 1, samples=range(9)), label)
-        self.log, self.speed, self.left, self.losses = log, speed, settles_after, losses
-        self.adapts = settles_after > 0
+        self.log, self.speed, self.losses = log, speed, losses
 
     def check(self, work):
         return {"values": None, "losses": self.losses}
 
     def time(self, kind, work, size, warm=()):
-        self.left -= 1
         self.log.append((self.label, [tuple(sorted(batch)) for batch in work], list(warm)))
-        row = self.row(work, size, sum(map(len, work)) / self.speed)
-        return row._replace(trying=self.left >= 0)
+        return self.row(work, size, sum(map(len, work)) / self.speed)
 
 
 def run(contenders, size=4, rounds=3, **options):
@@ -80,16 +77,6 @@ def test_slow_contenders_run_fewer_minibatches():
     }  # fmt: skip
     few, many = (work for _, work, _ in sorted(log[-2:], key=lambda turn: len(turn[1])))
     assert few == many[:1]
-
-
-@pytest.mark.parametrize("size, quiet", [(64, 6), (4, 24)])
-def test_warming_up_lasts_until_the_setting_is_chosen(size, quiet):
-    outcome = run([Fake("auto", [], settles_after=9), Fake("fixed", [])], size, 1, warmup=100)
-    auto, fixed = (outcome.settling[label] for label in ("auto", "fixed"))
-    assert (auto.scopes, auto.tried, auto.settled) == (9 + quiet, 9, True)
-    assert (fixed.scopes, fixed.tried, fixed.settled) == (2, 0, True)
-    late = run([Fake("auto", [], settles_after=99)], rounds=1).settling["auto"]
-    assert (late.scopes, late.settled) == (1, False)
 
 
 @pytest.mark.parametrize("wrong", [2 * (1 + 2 * contest.TOLERANCE), float("nan")])
@@ -193,12 +180,11 @@ def test_a_way_that_computes_something_else_is_told(monkeypatch):
 # Tables and pictures
 
 
-def outcome_of(times, kind="inference", size=1, tried=0, tried_ms=0.0, **more):
+def outcome_of(times, kind="inference", size=1, **more):
     """Make up a contest from the milliseconds of each contender, round by round."""
     rows = [Row(label, i, 1, size, 1e3 / ms, ms, setting=f"setting of {label}", **more)
             for label, own in times.items() for i, ms in enumerate(own)]  # fmt: skip
-    settling = {"gdb": Settling(tried + 4, True, tried, tried_ms)}
-    return Outcome("w", kind, size, rows, settling)
+    return Outcome("w", kind, size, rows)
 
 
 def measured(*outcomes, alone=None):
@@ -223,11 +209,10 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
     """Rounds 0 and 2 choose a:search, which is slower than it looked in rounds 1 and 3."""
     times = {"gdb:a:search": [1, 4, 1, 4], "gdb:b:depth": [2, 2, 2, 2], "gdb": [2, 3, 2, 3],
              "hybridized": [4, 6, 4, 6]}  # fmt: skip
-    found = {"w": measured(outcome_of(times, tried=3, tried_ms=4.0))}
+    found = {"w": measured(outcome_of(times))}
     (row,) = tables.settings(found).rows
     assert row[:5] == ("w", "inference", 1, "setting of gdb", "gdb:a:search")
     assert row[5:8] == pytest.approx((0.75, 1.5, 0.5))
-    assert row[8] == "3 of 7" and row[9] == pytest.approx(1.0)
     assert tables.settings({"w": measured(outcome_of({"gdb": [1.0]}))}) is None
 
 

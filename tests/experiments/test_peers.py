@@ -16,7 +16,7 @@ from workloads.registry import make
 
 TINY = [
     *("--embedding-size", "5", "--hidden", "4", "--limit", "12", "--rounds", "2", "--seconds", "0"),
-    *("--warmup", "0", "--batch-sizes", "3", "--workloads", "sick"),
+    *("--batch-sizes", "3", "--workloads", "sick"),
     *("--peers-python", sys.executable),
 ]
 #: Answers as ours would, told beforehand, and notes down what it is asked for.

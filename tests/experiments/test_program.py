@@ -191,7 +191,7 @@ def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
 
 
 def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
-    options = ("--epochs", 1, "--pairs", 4, "--rounds", 1, "--warmup", 0)
+    options = ("--epochs", 1, "--pairs", 4, "--rounds", 1)
     assert run("demo", *TINY, "--output", tmp_path, *options) == 0
     printed = capsys.readouterr().out
     assert "epoch 1: loss" in printed

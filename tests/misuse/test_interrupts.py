@@ -10,7 +10,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import accounts, auto, flush, hold, race
+from gluon_dynbatch import auto, flush, hold
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
@@ -144,7 +144,7 @@ def test_interrupts_in_mid_scope(net, program):
     sweep(
         program,
         net,
-        (accounts, auto, flush, hand_out, hazards, lazy, race, record, tape),
+        (auto, flush, hand_out, hazards, lazy, record, tape),
         3,
         2 * EVERY - 1,
     )

@@ -225,18 +225,18 @@ def falls(counts: Sequence[int]) -> bool:
     return all(after <= before for before, after in zip(counts, counts[1:]))
 
 
-def check_promises(graph: Dependencies, visits: Sequence[int], worth: float | None = None) -> None:
+def check_promises(graph: Dependencies, visits: Sequence[int]) -> None:
     """Check that groups are valid, and that neither more visits nor a policy add launches."""
     around = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
     budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *around])), Budget()]
     counts = {}
     for policy in POLICIES:
-        found = [analyze(graph, policy, budget, worth=worth) for budget in budgets]
+        found = [analyze(graph, policy, budget) for budget in budgets]
         for budget, analysis in zip(budgets, found):
             check_groups(graph, analysis.groups)
             assert budget.visits is None or analysis.visits <= budget.visits
         counts[policy] = [analysis.launches for analysis in found]
         assert falls(counts[policy]) and counts[policy][0] == graph.size
-        assert (analyze(graph, policy, Budget(), worth=worth).groups == found[-1].groups).all()
+        assert (analyze(graph, policy, Budget()).groups == found[-1].groups).all()
         assert all(count <= depth for count, depth in zip(counts[policy], counts["depth"]))
     assert lower_bound(graph) <= min(map(min, counts.values()))

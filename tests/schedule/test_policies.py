@@ -14,13 +14,11 @@ from gluon_dynbatch.schedule import (
     lower_bound,
 )
 from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.bound import quick_bound
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import merge_groups
 from tests.schedule.dags import (
     build,
     check_promises,
-    falls,
     fewest_launches,
     graphs,
     random_graph,
@@ -31,26 +29,25 @@ policies = st.sampled_from(sorted(POLICIES))
 searches = st.sampled_from(["agenda", "search"])
 
 
-def launches(graph, policy, budget, worth=None):
-    return analyze(graph, policy, budget, worth=worth).launches
+def launches(graph, policy, budget):
+    return analyze(graph, policy, budget).launches
 
 
 # What every policy holds, whatever the budget
 
 
 @settings(deadline=None)
-@given(graphs(), st.lists(st.integers(0, 6000), max_size=8), st.sampled_from([None, 0, 9, 900]))
-def test_promises(graph, visits, worth):
-    check_promises(graph, visits, worth)
+@given(graphs(), st.lists(st.integers(0, 6000), max_size=8))
+def test_promises(graph, visits):
+    check_promises(graph, visits)
 
 
-@pytest.mark.parametrize("worth", [None, 1, 300])
 @pytest.mark.parametrize(
     "graph",
     [random_graph(7, 400, 6, 60), random_graph(2, 700, 5, 60), random_trees(1, 60, 12)],
 )
-def test_promises_on_larger_graphs(graph, worth):
-    check_promises(graph, [1, 100, *range(graph.size - 1, 80_000, 2300)], worth)
+def test_promises_on_larger_graphs(graph):
+    check_promises(graph, [1, 100, *range(graph.size - 1, 80_000, 2300)])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -87,51 +84,10 @@ def test_looks_at_the_clock_between_steps():
     analysis = analyze(
         graph, "search", Budget(milliseconds=3.5), rate=math.inf, clock=lambda: next(ticks) / 1e3
     )
-    assert not analysis.complete and analysis.saved == 0
+    assert not analysis.complete
     merged = merge_groups(graph, group_by_depth(graph))
     assert analysis.groups.tolist() == merged.tolist()
     assert 3.5 <= analysis.milliseconds < 10
-
-
-# What a launch less is worth
-
-
-@settings(deadline=None)
-@given(graphs(), searches, st.lists(st.floats(0, 900), max_size=5))
-def test_launches_that_are_worth_more_never_become_more(graph, policy, worths):
-    """From depth's result, if they are worth nothing, to what an unlimited search finds."""
-    depth = analyze(graph, "depth", Budget())
-    nothing = analyze(graph, policy, Budget(), worth=0)
-    assert (nothing.groups == depth.groups).all() and nothing.visits == depth.visits
-    assert nothing.complete and nothing.search_milliseconds == 0
-    counts = [launches(graph, policy, Budget(), worth) for worth in [0, *sorted(worths), math.inf]]
-    assert falls(counts) and counts[-1] == launches(graph, policy, Budget())
-
-
-@settings(deadline=None)
-@given(graphs(), searches, st.floats(0, 900))
-def test_no_more_is_spent_in_vain_than_what_could_be_gained(graph, policy, worth):
-    depth = analyze(graph, "depth", Budget())
-    found = analyze(graph, policy, Budget(), worth=worth)
-    assert found.saved == depth.launches - found.launches
-    possible = depth.launches - quick_bound(graph, unit_depth(graph))
-    # Anew after each success, which saves a launch at least, and when the bound is known.
-    assert found.visits - depth.visits <= worth * possible * (2 + found.saved)
-
-
-def test_search_goes_on_as_long_as_it_may_pay(draw):
-    """Depth runs b3 too early; if it waits for b1, a launch less does, and less is impossible.
-
-    c0 -> b1 -> b2
-    b3 -> b4
-    """
-    graph = draw("c0 -> b1 -> b2\nb3 -> b4").graph
-    depth = analyze(graph, "depth", Budget())
-    search = analyze(graph, "search", Budget())
-    assert (depth.launches, search.launches, lower_bound(graph)) == (4, 3, 3)
-    spent = search.visits - depth.visits
-    assert analyze(graph, "search", Budget(), worth=spent).launches == 3
-    assert analyze(graph, "search", Budget(), worth=spent - 1).launches == 4
 
 
 # How good they are
