@@ -19,14 +19,13 @@ Where that does not do, a handler is a function ``(site, build) -> outputs`` in 
 kind.  ``Rule(parameters=(1, 2))`` names inputs without rows, which all samples have to share; the
 other inputs that happen to be shared are repeated for each row or sample.
 
-No MXNet is needed here.  ``python -m gluon_dynbatch.rules`` prints docs/operators.md.
+No MXNet is needed here.
 """
 
 from __future__ import annotations
 
 from .ask import rows, stack
 from .operators import CREATION, MERGED, TABLE, is_random, of
-from .pages import reference, spelling, summary
 from .rule import Family, Rule
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
 from .unsupported import INTERNAL, UNSUPPORTED
@@ -49,9 +48,6 @@ __all__ = [
     "is_random",
     "of",
     "public_attrs",
-    "reference",
     "rows",
-    "spelling",
     "stack",
-    "summary",
 ]

@@ -1,6 +1,6 @@
 """Every operator of MXNet 1.9.1, with its rule or the reason why it never merges.
 
-``python -m gluon_dynbatch.rules`` prints the families, in this order, as docs/operators.md.
+docs/operators.md lists the families in this order.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""The rules in words, as tables in Markdown."""
+"""Write the page of all operators, operators.md, from the batching rules.
+
+Run ``python docs/list_operators.py`` after a rule has changed; a test compares the two.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Callable, Iterable, Sequence, Tuple
 
-from .operators import CREATION, MERGED
-from .rule import Family
-from .unsupported import INTERNAL, UNSUPPORTED
+from gluon_dynbatch.rules import CREATION, INTERNAL, MERGED, UNSUPPORTED, Family
 
+PAGE = Path(__file__).with_name("operators.md")
 COMMON = 8
 """So many families of `UNSUPPORTED`, from the first, are in the summary by name."""
 
@@ -107,7 +110,7 @@ _PAGE = """\
 # Operators
 
 Every operator of MXNet 1.9.1, and whether calls of many samples run as one. This page is made from
-the rules by `python -m gluon_dynbatch.rules`. A test compares it with them, and them with MXNet.
+the rules by `python docs/list_operators.py`. A test compares it with them, and them with MXNet.
 
 {summary}
 ## Merged
@@ -138,3 +141,6 @@ Models do not call these; `*` stands for any text.
 
 {internal}
 """
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")
