@@ -57,6 +57,11 @@ def choose(options: Any) -> Choice:
     return Choice(granularity, policy, budget)
 
 
+def is_recorded(tape: Tape) -> bool:
+    """Whether a backward pass may follow."""
+    return any(entry.mode & RECORDING for entry in tape.entries.values())
+
+
 class Account:
     """What a scope has cost so far, and what its calls would have cost at once; microseconds."""
 
@@ -70,7 +75,7 @@ class Account:
         at_once = sum(count * (CALL + OPERATOR * entry.operators) for entry, count in calls)
         launches = sum(_launch(launch.segment) for launch in plan.launches)
         recorded = FLUSH + PLAN * is_new + RECORDED * len(tape.node_entry) + launches
-        backward = any(entry.mode & RECORDING for entry, _ in calls)
+        backward = is_recorded(tape)
         self.calls += sum(count for entry, count in calls if entry.block_id is not None)
         self.at_once += at_once * (BACKWARD_AT_ONCE if backward else 1)
         self.recorded += recorded * (BACKWARD if backward else 1)

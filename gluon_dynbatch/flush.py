@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import CallSite, Choice, choose
+from .auto import CallSite, Choice, choose, is_recorded
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where, user_message

@@ -87,8 +87,6 @@ class FlushReport(NamedTuple):
         The setting of the analysis.
     cached : bool
         Whether the plan was known from an earlier flush.
-    measured : bool
-        Whether "auto" timed this scope, which then waited for all work before it.
     alone : tuple of Alone
         Calls that were not merged.
     rows_gathered : int
@@ -211,7 +209,7 @@ class Report:
     at_once : int
         Calls that "auto" ran at once, since recording them would not pay.
     choice : str
-        What "auto" measured for minibatches like this one.
+        The account of "auto" of scopes like this one.
     """
 
     def __init__(self) -> None:

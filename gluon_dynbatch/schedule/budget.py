@@ -41,12 +41,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         """Refuse what is not a limit."""
-        if not (self.milliseconds is None or _is_limit(self.milliseconds)):
-            advice = "give a number of 0 or more, or None for no limit"
-            raise _refusal("number of milliseconds", self.milliseconds, advice)
-        if not (self.visits is None or _is_limit(self.visits) and _is_whole(self.visits)):
-            advice = "give a whole number of 0 or more, or None for no limit"
-            raise _refusal("number of visits", self.visits, advice)
+        _check("number of milliseconds", self.milliseconds, self.milliseconds)
+        _check("number of visits", self.visits, self.visits, whole=True)
 
     @property
     def is_zero(self) -> bool:
@@ -76,21 +72,17 @@ def parse_budget(value: object) -> Budget | str:
     """
     if isinstance(value, Budget):
         return value
-    text = value.strip().lower() if isinstance(value, str) else None
-    if text == "auto":
-        return text
-    if value is None or text == "none":
-        return Budget()
     number: Any = value
-    if text is not None:
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text == "auto":
+            return text
         try:
-            number = float(text)
+            number = None if text == "none" else float(text)
         except ValueError:
             number = math.nan
-    if not _is_limit(number):
-        advice = 'give a number of 0 or more, "auto", or None for no limit'
-        raise _refusal("analysis budget", value, advice)
-    return Budget(milliseconds=float(number))
+    _check("analysis budget", value, number, more='"auto", ')
+    return Budget(None if number is None else float(number))
 
 
 class Meter:
@@ -124,19 +116,19 @@ class Meter:
         return max(0, int(left))
 
 
-def _is_limit(value: Any) -> bool:
-    """Whether `value` is a number of zero or more."""
-    if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
-        return False
+def _check(what: str, given: object, limit: Any, whole: bool = False, more: str = "") -> None:
+    """Raise unless `limit`, which was `given`, is None or a number, perhaps `whole`, of 0 or more.
+
+    The advice names what `more` could be given.
+    """
+    if limit is None:
+        return
+    is_number = not isinstance(limit, (bool, str, bytes)) and type(limit).__name__ != "bool_"
     try:
-        return float(value) >= 0
+        number = float(limit) if is_number else math.nan
     except (TypeError, ValueError):
-        return False
-
-
-def _is_whole(number: float) -> bool:
-    return number == math.inf or number == int(number)
-
-
-def _refusal(what: str, value: object, advice: str) -> BudgetError:
-    return BudgetError(user_message(f"{value!r} is no valid {what}", advice=advice))
+        number = math.nan
+    is_whole = number == math.inf or number % 1 == 0
+    if not number >= 0 or (whole and not is_whole):
+        advice = f"give a {'whole ' * whole}number of 0 or more, {more}or None for no limit"
+        raise BudgetError(user_message(f"{given!r} is no valid {what}", advice=advice))

@@ -31,16 +31,19 @@ HOPE = 2
 """A grouping with fewer than this many times the launches of the best may become it by merges."""
 
 
-class View:
-    """A graph, and what is computed of it when it is first asked for."""
+class Search:
+    """What is known of a graph while it is grouped; at first it is grouped by depth."""
 
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
-
-    @cached_property
-    def depth(self) -> Ints:
-        """What `unit_depth` returns."""
-        return unit_depth(self.graph)
+        self.depth = unit_depth(graph)
+        #: The grouping with the fewest launches so far, and their number.
+        self.groups = group_by_level(self.depth, graph.signature)
+        self.launches = count_groups(self.groups)
+        #: What the last step returned.
+        self.attempt: Ints | None = self.groups
+        #: A number of launches that is known to be needed.
+        self.bound = quick_bound(graph, self.depth)
 
     @cached_property
     def path_counts(self) -> tuple[Ints, int]:
@@ -53,23 +56,9 @@ class View:
         return path_counts_cost(self.graph, self.depth)
 
     @cached_property
-    def reverse(self) -> View:
+    def reverse(self) -> Search:
         """The graph from its sinks."""
-        return View(reverse(self.graph))
-
-
-class Search(View):
-    """What is known of a graph while it is grouped; at first it is grouped by depth."""
-
-    def __init__(self, graph: Dependencies) -> None:
-        super().__init__(graph)
-        #: The grouping with the fewest launches so far, and their number.
-        self.groups = group_by_level(self.depth, graph.signature)
-        self.launches = count_groups(self.groups)
-        #: What the last step returned.
-        self.attempt: Ints | None = self.groups
-        #: A number of launches that is known to be needed.
-        self.bound = quick_bound(graph, self.depth)
+        return Search(reverse(self.graph))
 
     def keep(self, attempt: Ints | None) -> None:
         """Take note of an attempt, and of its groups if they are fewer."""
