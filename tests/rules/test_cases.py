@@ -29,7 +29,7 @@ def test_rows_equal_the_loop(variants: Tuple[Case, ...]) -> None:
 @pytest.mark.parametrize("variants", CASES, ids=NAMES)
 def test_stack_equals_the_loop(variants: Tuple[Case, ...]) -> None:
     for seed, c in enumerate(variants):
-        check_stack(c, np.random.default_rng(seed), samples=(3, 1, 2)[seed])
+        check_stack(c, np.random.default_rng(seed), samples=(3, 1)[seed])
 
 
 @pytest.mark.parametrize("c", draw(1, 1, 1), ids=NAMES)
@@ -42,7 +42,7 @@ def test_extents_of_one(c: Case) -> None:
     agree(c, always=False)
 
 
-def test_seeds_draw_the_same_calls() -> None:
+def test_extents_make_no_other_calls() -> None:
     for variants in CASES:
         assert len({c.op for c in variants}) == 1
         assert len({(c.rows, c.ones, c.stack) for c in variants}) == 1
