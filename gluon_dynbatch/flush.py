@@ -14,12 +14,12 @@ from .errors import NotMergedError, Where, user_message
 from .lower.expand import expand, find_unused, find_weights
 from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
-from .lower.segment import SegmentTable
+from .lower.segment import Segment, SegmentTable
 from .modes import FLOATS, RECORDING
 from .native import recording as native
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
-from .plan.plan import Plan
+from .plan.plan import Launch, Plan
 from .plan.transpose import Head
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
@@ -88,6 +88,8 @@ class Planned(NamedTuple):
     widths: Tuple[int, ...]
     #: Calls that do not merge: (name, reason, number, one of the calls).
     alone: Tuple[Tuple[str, str, int, int], ...]
+    #: Of what there is a launch for each size, and why.
+    by_size: Tuple[str, ...]
     #: Per node of the plan a recorded call; None if they are the same.
     origin: Optional[List[int]]
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
@@ -198,6 +200,7 @@ class Flush:
             plan.rows_gathered,
             plan.arena_bytes,
             *milliseconds,
+            by_size=planned.by_size,
         )
 
     def _planned(self, choice: Choice, wanted: List[int]) -> Tuple[Planned, bool]:
@@ -268,7 +271,9 @@ class Flush:
         widths = tuple(len(launch.units) for launch in plan.launches)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         alone, recorded = _alone(plan), bool((modes & RECORDING).any())
-        return Planned(plan, {}, [], modes, places, recorded, widths, alone, origin, analysed)
+        return Planned(
+            plan, {}, [], modes, places, recorded, widths, alone, _by_size(plan), origin, analysed
+        )
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -360,3 +365,16 @@ def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:
             known = found.get(key, (*key, 0, int(plan.graph.node[unit])))
             found[key] = (*key, known[2] + len(launch.units), known[3])
     return tuple(found.values())
+
+
+def _by_size(plan: Plan) -> Tuple[str, ...]:
+    """Tell what shares no launch only because sizes differ and native steps do not run it."""
+    families: Dict[str, Dict[Segment, Launch]] = {}
+    for launch in plan.launches:
+        if launch.segment.layout != "unbatched" and isinstance(launch.segment.kernels, str):
+            families.setdefault(launch.segment.family, {})[launch.segment] = launch
+    several = (list(found.values()) for found in families.values() if len(found) > 1)
+    return tuple(
+        f"{plan.graph.name(int(own[0].units[0]))}, {len(own)} sizes: {own[0].segment.kernels}"
+        for own in several
+    )

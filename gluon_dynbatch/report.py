@@ -119,6 +119,8 @@ class FlushReport(NamedTuple):
     dispatch_ms: float
     waiting_ms: float = 0.0
     waiting: int = 0
+    #: Of what there was a launch for each size, and why.
+    by_size: Tuple[str, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -356,4 +358,5 @@ def _describe(flush: FlushReport) -> List[str]:
         f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
         f"dispatch {flush.dispatch_ms:.1f} ms"
         + (f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""),
+        *(f"by size     {text}" for text in flush.by_size),
     ]

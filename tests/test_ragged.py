@@ -193,4 +193,33 @@ def test_what_mxnet_runs_has_a_launch_for_each_length():
     samples = [rows for rows, _ in samples_of([(3, 0), (2, 0), (3, 0)])]
     batch = check_against_loop(net, samples, granularity="block", policy="depth")
     assert batch.report.launches == 2
-    assert "by MXNet" in str(batch.plan)
+    (flush,) = batch.report.flushes
+    assert flush.by_size == ("sorted0, 2 sizes: operator sort has no kernel",)
+    assert "by size     sorted0, 2 sizes" in str(batch.report)
+
+
+def test_states_in_lists_of_any_length():
+    """Stacked along either axis, or joined along the second, they are a memory of so many rows."""
+    joined = {
+        "stack 0": lambda rows: mx.nd.stack(*(row.reshape((WIDTH,)) for row in rows), axis=0),
+        "stack 1": lambda rows: mx.nd.stack(*rows, axis=1),
+        "concat 1": lambda rows: mx.nd.concat(*(row.expand_dims(0) for row in rows), dim=1),
+    }
+    net = reader(Dot, False)
+    for name, join in joined.items():
+
+        def read(sample):
+            rows = [net.cell(row, [row])[0] for row in sample]
+            return net.attention(rows[-1], join(rows).reshape((-1, WIDTH)))  # noqa: B023
+
+        found = [
+            check_against_loop(
+                read,
+                [[mx.nd.ones((1, WIDTH)) * i for i in range(n)] for n in lengths],
+                list(net.cell.collect_params().values()),
+                granularity="block",
+                policy="depth",
+            ).report.launches
+            for lengths in ([2, 5, 3, 4], [5] * 4)
+        ]
+        assert found[0] == found[1], name

@@ -268,7 +268,8 @@ def test_json_round_trip(net):
         alone = fields.pop("alone")
         for name in ("launches", "mean_width", "largest_width"):
             assert fields.pop(name) == getattr(flush, name)
-        fields["widths"] = tuple(fields["widths"])
+        for name in ("widths", "by_size"):
+            fields[name] = tuple(fields[name])
         assert FlushReport(alone=(), **fields) == flush._replace(alone=())
         assert [tuple(one.values()) for one in alone] == [
             (*one[:3], str(one.where)) for one in flush.alone

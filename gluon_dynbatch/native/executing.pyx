@@ -168,7 +168,7 @@ cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
     """LAUNCH, number of parts, per part kernel and rows, then per slot a base, -1 for a block of
     rows of scratch, and an offset in bytes."""
     cdef const int64_t *parts = split.code + 2
-    cdef Kernel_ *kernel
+    cdef Kernel_ *kernel = NULL
     cdef int64_t count = split.code[1], work = 0, i
     split.rows, split.next = 0, 0
     for i in range(count):

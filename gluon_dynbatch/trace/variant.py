@@ -105,19 +105,24 @@ def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
 
 
 def _as_concat(entry: Entry, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
-    """Recognise a lone ``concat`` along axis 0, or ``stack``, of arrays of the sample's own."""
+    """Recognise a lone ``concat`` or ``stack`` of a sample's own arrays that puts them end to end.
+
+    That is along axis 0, or along one with nothing but axes of size 1 before it.
+    """
     program, types = entry.program, entry.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
     read = [program.argument_at.get(at) for at, _ in operators[0].inputs]
     if len(operators) != 1 or shared or read != list(range(len(types))):
         return None
     op, shape = operators[0].op, entry.out_array_types[0].shape
-    axis = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
-    if axis is None or int(operators[0].attrs.get(*axis)) not in (0, -len(shape)):
+    named = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
+    if named is None or 0 in shape or any(0 in t.shape for t in types):
         return None
-    if 0 in shape or any(0 in t.shape for t in types):
+    axis = int(operators[0].attrs.get(*named)) % len(shape)
+    # Rows of one element, as of a lone `concat(x, h, dim=1)`, are better merged as rows.
+    if math.prod(shape[:axis]) > 1 or (axis and axis + 1 == len(shape)):
         return None
-    sizes = [t.shape[0] if op == "Concat" else 1 for t in types]
+    sizes = [t.shape[axis] if op == "Concat" else 1 for t in types]
     # Rows of one element would be copied one by one.
     size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
     return {"layout": "concat", "concat_rows": tuple(n // size for n in sizes)}
