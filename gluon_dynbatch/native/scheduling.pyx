@@ -183,27 +183,23 @@ cdef class Agenda:
 
 def agenda(
     const int64_t[::1] offsets, const int32_t[::1] succs, const int32_t[::1] signature,
-    const int32_t[::1] depth, const int32_t[::1] count, int64_t limit, int32_t[::1] groups,
+    const int32_t[::1] depth, const int32_t[::1] count, int32_t[::1] groups,
 ):
-    """Launch what is ready, the most urgent signature first; return whether nothing is left.
+    """Launch what is ready, the most urgent signature first, until nothing is left.
 
     `offsets` and `succs` are lists of successors.  `groups` comes as the number of units that each
-    unit waits for.  Gives up when it is certain that `limit` launches are not undercut.  Without
-    counts, the average depth decides alone.
+    unit waits for.  Without counts, the average depth decides alone.
     """
     cdef Agenda a = Agenda(signature, depth, count)
-    cdef int32_t unit, following, launch = 0, unfinished = 0, s
+    cdef int32_t unit, following, launch = 0, left = groups.shape[0]
     cdef Py_ssize_t k
     for unit in range(groups.shape[0]):
         if groups[unit] == 0:
             a.make_ready(unit)
-    for s in range(a.left.shape[0]):
-        unfinished += a.left[s] > 0
-    while unfinished and launch + unfinished < limit:
-        s = a.most_urgent()
-        unit = a.take_ready(s)
-        unfinished -= a.left[s] == 0
+    while left:
+        unit = a.take_ready(a.most_urgent())
         while unit >= 0:
+            left -= 1
             following = a.next[unit]
             groups[unit] = launch
             for k in range(offsets[unit], offsets[unit + 1]):
@@ -212,7 +208,6 @@ def agenda(
                     a.make_ready(succs[k])
             unit = following
         launch += 1
-    return unfinished == 0
 
 
 # ------------------------------------------------------------------------------- merge

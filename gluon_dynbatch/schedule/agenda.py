@@ -23,9 +23,7 @@ from ..native import scheduling
 from .dependencies import Dependencies, Ints, successors
 
 
-def group_by_agenda(
-    graph: Dependencies, depth: Ints, counts: Ints | None = None, limit: int | None = None
-) -> Ints | None:
+def group_by_agenda(graph: Dependencies, depth: Ints, counts: Ints | None = None) -> Ints:
     """Launch all ready units of the most urgent signature until none is left.
 
     Parameters
@@ -37,25 +35,22 @@ def group_by_agenda(
     counts : numpy.ndarray of int32, shape (units,), optional
         What `path_counts` returns for it, to go toward the lower bound.  By default the average
         depth decides alone; of equally urgent signatures, the lowest id is launched.
-    limit : int, optional
-        Give up as soon as it is certain that this many launches are not undercut.
 
     Returns
     -------
-    numpy.ndarray of int32, shape (units,), or None
-        Groups in the order of the launches; ``None`` if given up.
+    numpy.ndarray of int32, shape (units,)
+        Groups in the order of the launches.
     """
     # The array holds for each unit how many others it waits for, and after its launch the group.
     groups = np.diff(graph.offsets).astype(np.int32)
-    done = scheduling.agenda(
+    scheduling.agenda(
         *successors(graph),
         graph.signature,
         depth,
         np.zeros(0, np.int32) if counts is None else counts,
-        graph.size + 1 if limit is None else limit,
         groups,
     )
-    return groups if done else None
+    return groups
 
 
 def agenda_cost(graph: Dependencies, launches: int) -> int:

@@ -27,9 +27,6 @@ from .depth import group_by_level, unit_depth
 from .groups import count_groups
 from .merge import MOST_GROUPS, merge_cost, merge_groups
 
-HOPE = 2
-"""A grouping with fewer than this many times the launches of the best may become it by merges."""
-
 
 class Search:
     """What is known of a graph while it is grouped; at first it is grouped by depth."""
@@ -103,18 +100,14 @@ class Agenda(NamedTuple):
         counting = search.path_counts_cost if self.toward_bound else 0
         if counting is None:
             return None
-        return agenda_cost(search.graph, self._limit(search)) + counting * self.from_sinks
+        return agenda_cost(search.graph, search.launches) + counting * self.from_sinks
 
-    def run(self, search: Search) -> Ints | None:
-        """Give up where even merges could not make it the best."""
+    def run(self, search: Search) -> Ints:
+        """Group from either end."""
         view = search.reverse if self.from_sinks else search
         counts = view.path_counts[0] if self.toward_bound else None
-        groups = group_by_agenda(view.graph, view.depth, counts, self._limit(search))
-        return unreverse(groups) if self.from_sinks and groups is not None else groups
-
-    @staticmethod
-    def _limit(search: Search) -> int:
-        return min(HOPE * search.launches, max(MOST_GROUPS + 1, search.launches))
+        groups = group_by_agenda(view.graph, view.depth, counts)
+        return unreverse(groups) if self.from_sinks else groups
 
 
 class Merge:

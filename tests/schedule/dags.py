@@ -164,7 +164,7 @@ def fewest_launches(graph: Dependencies) -> int:
     return rest(0)
 
 
-def slow_agenda(graph: Dependencies, toward_bound: bool, limit: int) -> List[int] | None:
+def slow_agenda(graph: Dependencies, toward_bound: bool) -> List[int]:
     """Launch the most urgent signature, with every figure computed anew for each launch."""
     signature, preds = graph.signature.tolist(), pred_lists(graph)
     depth, counts = slow_depth(graph), slow_path_counts(graph)
@@ -172,8 +172,6 @@ def slow_agenda(graph: Dependencies, toward_bound: bool, limit: int) -> List[int
     launch = 0
     while len(groups) < graph.size:
         left = [unit for unit in range(graph.size) if unit not in groups]
-        if launch + len({signature[unit] for unit in left}) >= limit:
-            return None
         ready = [unit for unit in left if groups.keys() >= set(preds[unit])]
 
         urgency: Dict[int, float] = {}

@@ -10,13 +10,13 @@ from gluon_dynbatch.schedule.depth import unit_depth
 from tests.schedule.dags import graphs, random_graph, random_trees, slow_agenda
 
 
-def by_average(graph, limit=None):
-    return group_by_agenda(graph, unit_depth(graph), limit=limit)
+def by_average(graph):
+    return group_by_agenda(graph, unit_depth(graph))
 
 
-def toward_bound(graph, limit=None):
+def toward_bound(graph):
     depth = unit_depth(graph)
-    return group_by_agenda(graph, depth, path_counts(graph, depth)[0], limit)
+    return group_by_agenda(graph, depth, path_counts(graph, depth)[0])
 
 
 def test_average_depth_can_be_worse_than_depth_and_the_bound_helps(draw):
@@ -38,15 +38,11 @@ def test_average_depth_can_be_worse_than_depth_and_the_bound_helps(draw):
 @pytest.mark.parametrize("agenda", [by_average, toward_bound])
 @settings(deadline=None)
 @given(graph=st.one_of(graphs(), st.builds(random_graph, st.integers(0, 99), st.just(60),
-                                           st.just(4), st.sampled_from([2, 20, 60]))),
-       limit=st.one_of(st.just(1000), st.integers(0, 30)))  # fmt: skip
-def test_launches_all_ready_units_of_the_most_urgent_signature(agenda, graph, limit):
-    groups = agenda(graph, limit)
-    wanted = slow_agenda(graph, agenda is toward_bound, limit)
-    assert (groups is None) == (wanted is None)
-    if groups is not None:
-        check_groups(graph, groups)
-        assert groups.tolist() == wanted
+                                           st.just(4), st.sampled_from([2, 20, 60]))))  # fmt: skip
+def test_launches_all_ready_units_of_the_most_urgent_signature(agenda, graph):
+    groups = agenda(graph)
+    check_groups(graph, groups)
+    assert groups.tolist() == slow_agenda(graph, agenda is toward_bound)
 
 
 def test_trees_keyed_by_child_count():
