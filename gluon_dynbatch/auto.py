@@ -29,8 +29,6 @@ CALL, OPERATOR = 40, 14
 FLUSH, PLAN, RECORDED, LAUNCH = 450, 1300, 8, 20
 #: With a backward pass, calls at once and flushes take so many times as long.
 BACKWARD_AT_ONCE, BACKWARD = 3, 2
-#: Recorded calls that make a part of a minibatch, which runs while the next is being recorded.
-PART = 3072
 #: Places remembered per thread.
 MOST_SITES = 256
 

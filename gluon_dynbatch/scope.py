@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 import mxnet as mx
 import numpy as np
 
-from .auto import MOST_SITES, PART, CallSite
+from .auto import MOST_SITES, CallSite
 from .debug import Watch
 from .errors import BudgetError, OptionError, ScopeError, user_message
 from .fibers import Fibers, current
@@ -189,7 +189,6 @@ class Batch:
         recorder.strict = self._options.strict
         recorder.watch = Watch() if self._options.debug else None
         self._site = self._call_site(frame)
-        recorder.hold = PART if self._options_now().leaves_all_open else 0
         self._recorder = recorder
         hold.scope = self
         self._holds[hold] = None
@@ -404,8 +403,6 @@ class Batch:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
         fiber = current()
         if fiber is not None and fiber.may_park and self._state is ScopeState.RECORDING:
-            assert self._recorder is not None
-            self._recorder.hold = 0
             fiber.park()
         elif self._state is not ScopeState.CLOSED:
             self.at_work(lambda: self._compute(waiting=waiting))

@@ -6,7 +6,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, scope
+from gluon_dynbatch import scope
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import equal, ready
 
@@ -198,52 +198,3 @@ def test_blocks_that_are_not_dynamic_are_counted_too():
     plain.hybridize()
     batches = [run_reading(plain, rows(6)) for _ in range(4)]
     assert [b.report.at_once for b in batches] == [0, 6, 6, 6]
-
-
-# Parts
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    """A part has six calls."""
-    monkeypatch.setattr(scope, "PART", 6)
-    assert auto.PART > 1000
-
-
-def test_large_minibatches_run_in_parts(parts, net):
-    samples = rows(15)
-    batch, got = run(net, samples)
-    assert [flush.nodes for flush in batch.report.flushes] == [6, 6, 3]
-    assert batch.report.forced == {}
-    equal(got, [net(x) for x in samples])
-
-
-def test_parts_end_where_a_sample_begins(parts, net):
-    """A call like the very first one is taken for the begin of a sample."""
-    other = make_net()
-    batch, _ = run(lambda x: other(other(other(net(x)))), rows(4))
-    assert [flush.nodes for flush in batch.report.flushes] == [8, 8]
-
-
-def test_what_goes_backward_runs_in_one(parts, net):
-    with autograd.record():
-        assert [flush.nodes for flush in run(net, rows(15))[0].report.flushes] == [15]
-    with gdb.batching() as batch, autograd.record():
-        outputs = [net(x) for x in rows(15)]
-    assert [flush.nodes for flush in batch.report.flushes] == [15]
-    autograd.backward(outputs)
-
-
-def test_parts_may_read_results_of_earlier_ones(parts, net):
-    samples = rows(12)
-
-    def chain():
-        state = samples[0]
-        for x in samples:
-            state = net(x + state)
-        return state
-
-    with gdb.batching() as batch:
-        got = chain()
-    assert len(batch.report.flushes) > 1
-    equal([got], [chain()])

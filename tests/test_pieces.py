@@ -339,13 +339,3 @@ def test_a_forward_that_waits_while_others_run():
     for _ in range(3):
         account = scope(block, samples)
     assert account.known >= 4
-
-
-def test_parts_of_a_minibatch_begin_with_a_sample():
-    block = traced(chain)
-    with gdb.batching(**FIXED) as batch:
-        batch._recorder.hold = 5
-        results = [block(x(i), 3) for i in range(4)]
-    assert len(batch.report.flushes) == 2 and batch.report.nodes == 12
-    wanted = [chain(block, x(i), 3).asnumpy() for i in range(4)]
-    np.testing.assert_allclose([r.asnumpy() for r in results], wanted, 1e-5)

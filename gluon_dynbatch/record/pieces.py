@@ -144,7 +144,6 @@ class Trace:
         tape = self.tape
         self._nodes, self._operands = len(tape.node_entry), len(tape.sources)
         self._values, self._lazies = len(tape.value_type), len(tape.lazies)
-        self._hold, recorder.hold = recorder.hold, 0
         #: Pieces of runs within the outermost one, until that is over: see `settle`.
         self._pending: List[Tuple[Any, ...]] = outer._pending if outer is not None else []
         # To ask for them takes longer than all else: mostly they are as after the last run.
@@ -155,8 +154,6 @@ class Trace:
     def end(self) -> None:
         """Watch no more."""
         self._recorder.tracing = self.outer
-        if self.outer is None:
-            self._recorder.hold = self._hold
 
     def keep(self, *what: Any) -> None:
         """Have something kept: by which cache, and what that is given."""
@@ -444,7 +441,7 @@ class Pieces:
         if self._hopeless:
             return self._plain(recorder, block, args, self._refusal)
         if recorder.tracing is None:
-            recorder.begin(block)
+            recorder.tape.started = recorder.tape.started or time.perf_counter()
         if self._seen is None or not self._seen.unchanged():
             self._look(block)
         if self._against is not None:

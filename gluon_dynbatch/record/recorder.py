@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import mxnet as mx
@@ -99,8 +98,6 @@ class Recorder:
         self.immediate: Dict[str, Alone] = {}
         #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
         self.watch: Any = None
-        #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
-        self.hold = 0
         #: The run of a block's `forward` that is being traced, and what came of such runs.
         self.tracing: Any = None
         self.pieces: Any = None
@@ -109,8 +106,6 @@ class Recorder:
         #: States of Python's generators of random numbers when they were last asked for; False if
         #: they are used between runs that are traced.
         self.random: Any = None
-        #: The block whose call began the tape, by id.
-        self._first = 0
 
     def close(self, reason: str) -> None:
         """Let go of scope and tape, so that none of the three waits for the collector.
@@ -219,8 +214,6 @@ class Recorder:
             callee = self._library.callee(block)
         if callee.enters[self.mode]:
             return self._enter(block, args)
-        if self.hold and len(self.tape.node_entry) >= self.hold:
-            self._run_part(self.tape.entries[self.tape.node_entry[0]].token == callee.token)
         try:
             results = recording.call(self, callee, args)
         except RunAsPythonError:
@@ -275,24 +268,10 @@ class Recorder:
         finally:
             self.tracing = tracing
 
-    def begin(self, block: Any) -> None:
-        """Run what is recorded if a sample begins, of which `block` is called as of the first."""
-        tape = self.tape
-        if not tape.node_entry:
-            self._first = id(block)
-            tape.started = tape.started or time.perf_counter()  # type: ignore[misc]
-        elif self.hold and len(tape.node_entry) >= self.hold:
-            self._run_part(self._first == id(block))
-
     def refuse(self, reason: str) -> None:
         """Take note of what stands against a piece of the tape that is being traced."""
         if self.tracing is not None:
             self.tracing.refuse(reason)
-
-    def _run_part(self, sample_begins: bool) -> None:
-        """Run what is recorded if a sample begins; what goes backward runs as a whole."""
-        if sample_begins and not self.mode & RECORDING:
-            self._scope.flush()
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
