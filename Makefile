@@ -1,6 +1,11 @@
 # One environment in .venv, one verb per use. `make PYTHON=python3.10 test` chooses the interpreter.
 
-PYTHON ?= python3
+# The first of these that MXNet 1.9.1 runs on; else the first, which is then told what to do.
+PYTHONS := python3 python3.11 python3.10 python3.9 python3.8
+SUPPORTED := import sys; sys.exit(not (3, 8) <= sys.version_info[:2] <= (3, 11))
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(or $(shell for p in $(PYTHONS); do $$p -c '$(SUPPORTED)' 2>/dev/null && echo $$p && exit; done),python3)
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON_VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -33,7 +38,7 @@ DOCS_STAMP := $(VENV)/.docs-$(PYTHON_VERSION)
 # Data and rounds: make bench BENCH_OPTIONS="--data sick --wikiner wikiner --sst sst --clevr clevr".
 BENCH_OPTIONS ?=
 
-.PHONY: help demo test lint bench peers fuzz docs clean
+.PHONY: help demo test lint bench peers fuzz docs wheels clean
 
 help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
@@ -43,6 +48,7 @@ help:
 	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make docs   the site, in build/html"
+	@echo "make wheels a wheel for each Python 3.8 to 3.11 here, in dist/, each tried in an environment of its own"
 	@echo "make clean  remove the environment and everything built"
 
 demo: $(NATIVE)
@@ -71,15 +77,26 @@ fuzz: $(NATIVE)
 docs: $(NATIVE) $(DOCS_STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/html
 
+wheels:
+	$(PYTHON) tools/wheels.py
+
+COMMA := ,
 define STOP
-{ echo "error: $(1)" >&2; exit 1; }
+{ printf 'error: %b\n' "$(1)" >&2; exit 1; }
 endef
+
+# What to type, as it is.
+GOALS := $(or $(MAKECMDGOALS),demo)
+GET_PYTHON := \nIf you have one$(COMMA) name it:\n  make PYTHON=python3.11 $(GOALS)\nWith uv:\n  uv python install 3.11\n  make PYTHON=\$$(uv python find 3.11) $(GOALS)\nWith pyenv:\n  pyenv install 3.11\n  make PYTHON=\$$(pyenv prefix 3.11)/bin/python $(GOALS)
+
+# Steps that take a while: what they are, how many parts they have, and what each prints.
+SHOW = @$(BIN)/python tools/progress.py "$(1)" $(2) '$(3)'
 
 $(STAMP): requirements.txt setup.py Makefile
 	@case "$(PYTHON_VERSION)" in \
 	  3.8|3.9|3.10|3.11) ;; \
-	  "") $(call STOP,'$(PYTHON)' does not run; choose Python 3.8 to 3.11 with: make PYTHON=python3.10 test) ;; \
-	  *) $(call STOP,MXNet 1.9.1 needs Python 3.8 to 3.11 and '$(PYTHON)' is $(PYTHON_VERSION); choose another with: make PYTHON=python3.10 test) ;; \
+	  "") $(call STOP,'$(PYTHON)' does not run. MXNet 1.9.1 needs Python 3.8 to 3.11.$(GET_PYTHON)) ;; \
+	  *) $(call STOP,MXNet 1.9.1 needs Python 3.8 to 3.11 and '$(PYTHON)' is $(PYTHON_VERSION).$(GET_PYTHON)) ;; \
 	esac
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  $(call STOP,'$(PYTHON)' has no venv module; on Debian and Ubuntu install python$(PYTHON_VERSION)-venv)
@@ -92,7 +109,10 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip install --quiet pip==25.0.1
 # What builds comes first and is used as it is, so that building, too, uses pinned versions.
 	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
-	$(BIN)/python -m pip install --quiet --no-build-isolation -r requirements.txt
+	$(call SHOW,installing packages,$$(grep -c == requirements.txt),^Collecting) \
+	  $(BIN)/python -m pip install --no-build-isolation -r requirements.txt
+	$(call SHOW,compiling native code,10,^building) \
+	  $(BIN)/python setup.py build_ext --inplace
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	$(BIN)/python -m pip check
 	@touch $@
@@ -115,7 +135,8 @@ $(PEERS_STAMP): experiments/peers/requirements.txt
 	@touch $@
 
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/c/*)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(call SHOW,compiling native code,10,^building) \
+	  $(BIN)/python setup.py build_ext --inplace
 	@touch $@
 
 clean:

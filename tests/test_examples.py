@@ -19,13 +19,17 @@ import gluon_dynbatch as gdb
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARGUMENTS = {
+    "bert_pairs": ["--layers", "1", "--units", "8", "--batch-size", "6", "--rounds", "1"],
     "convert_existing": ["--requests", "20"],
+    "estimator": ["--epochs", "1"],
     "greedy_parser": ["--epochs", "1", "--sentences", "24"],
     "inspect_batching": [],
     "module_network": ["--epochs", "2"],
     "ragged_lstm": ["--epochs", "2"],
     "sampler": ["--epochs", "1", "--words", "24"],
+    "stock_rnn": ["--epochs", "1"],
     "tree_lstm": ["--epochs", "12"],
+    "vocabulary": ["--epochs", "1"],
 }
 MODULES = [
     module.name

@@ -1,7 +1,9 @@
 """What pip is told, which Pythons it refuses, and that what it builds works elsewhere."""
 
 import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,30 +75,6 @@ def test_pip_refuses_another_python_by_a_sentence(tmp_path, version):
     assert not list(tmp_path.iterdir())
 
 
-#: Values and gradients of two trees, batched; prints where the package is, and the launches.
-SMOKE = """
-import mxnet as mx, numpy as np
-import gluon_dynbatch as gdb
-
-cell = gdb.convert(mx.gluon.nn.Dense(2, in_units=2, flatten=False))
-cell.initialize()
-cell.hybridize()
-xs = [mx.nd.array([[i, 1.0]]) for i in range(8)]
-
-def run(scope):
-    with mx.autograd.record(), scope:
-        losses = [cell(cell(x) + x[0:1]).sum() for x in xs]
-    mx.autograd.backward(losses)
-    return np.array([float(loss.asscalar()) for loss in losses]), cell.weight.grad().asnumpy()
-
-import contextlib
-batch = gdb.batching(granularity="operator", policy="agenda")
-for batched, loop in zip(run(batch), run(contextlib.nullcontext())):
-    np.testing.assert_allclose(batched, loop, rtol=1e-5)
-print(gdb.__file__, gdb.native.recording.__file__, sep="\\n")
-"""
-
-
 def run(command, **options):
     """Run a command to its end, outside of the checkout; return what it prints."""
     ran = subprocess.run(command, capture_output=True, text=True, **options)
@@ -128,8 +106,51 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     (site / "mxnet.pth").write_text(str(Path(setuptools.__file__).parents[1]))
     install = [*pip, "--python", str(python), "install", "--no-deps", "--no-index"]
     run([*install, str(next(tmp_path.glob("*.whl")))], cwd=tmp_path, env=env)
-    for line in run([str(python), "-c", SMOKE], cwd=tmp_path, env=env).splitlines():
+    for line in run(
+        [str(python), str(ROOT / "tools" / "smoke.py")], cwd=tmp_path, env=env
+    ).splitlines():
         assert Path(line).parents[-len(site.parents) - 1] == site, line
+
+
+@pytest.mark.parametrize("version", ["3.12", ""])
+def test_make_says_what_to_type_where_python_is_not_supported(tmp_path, version):
+    for name in ("Makefile", "requirements.txt", "setup.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    command = ["make", f"PYTHON={python}", "demo"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode and "MXNet 1.9.1 needs Python 3.8 to 3.11" in ran.stderr
+    assert "\n  uv python install 3.11\n  make PYTHON=$(uv python find 3.11) demo\n" in ran.stderr
+    assert "is 3.12." in ran.stderr if version else "does not run." in ran.stderr
+
+
+def progress(*command):
+    told = [sys.executable, ROOT / "tools" / "progress.py", "work", "4", "^step", *command]
+    return subprocess.run(told, capture_output=True, text=True)
+
+
+def test_progress_of_what_takes_a_while():
+    ran = progress("sh", "-c", "echo step; echo other; echo step")
+    assert not ran.returncode and re.fullmatch(r"work: 4/4, \d+ s\n", ran.stderr)
+    ran = progress("sh", "-c", "echo step; echo no such thing >&2; exit 3")
+    assert ran.returncode == 3 and "step\nno such thing\nerror: work failed\n" in ran.stderr
+
+
+def test_a_python_that_is_missing_has_no_wheel(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("wheels", ROOT / "tools" / "wheels.py")
+    wheels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wheels)
+    assert wheels.VERSIONS == SUPPORTED and wheels.interpreter("3.99") is None
+    monkeypatch.setattr(wheels, "ROOT", tmp_path)
+    monkeypatch.setattr(wheels, "interpreter", lambda version: None)
+    assert wheels.main() == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        f"Python {version}: not found, so there is no wheel for it" for version in SUPPORTED
+    ]
+    assert "error: none of Python 3.8, 3.9, 3.10, 3.11 is on this machine" in err
 
 
 def test_without_native_code_the_import_says_how_to_build_it(tmp_path):

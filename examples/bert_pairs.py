@@ -1,0 +1,79 @@
+"""Run GluonNLP's BERT on sentence pairs of different lengths: without padding, and padded."""
+
+import argparse
+import time
+
+import gluonnlp as nlp
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+import gluon_dynbatch as gdb
+
+WORDS, LONGEST = 1000, 64
+
+
+def make_net(layers, units):
+    """Make a classifier of pairs over a small BERT with random weights."""
+    sizes = {"units": units, "hidden_size": 4 * units, "num_heads": max(units // 32, 1)}
+    encoder = nlp.model.BERTEncoder(num_layers=layers, max_length=LONGEST, dropout=0.0, **sizes)
+    parts = {"use_classifier": False, "use_decoder": False}
+    bert = nlp.model.BERTModel(encoder, WORDS, 2, units, units, **parts)
+    net = gdb.convert(nlp.model.BERTClassifier(bert, num_classes=2, dropout=0.0))
+    net.initialize(mx.init.Normal(0.05))
+    net.hybridize(static_alloc=True)
+    return net
+
+
+def make_pairs(count, rng):
+    """Draw words, and of which sentence they are, of pairs as long as those of SICK: 22 +- 7."""
+    lengths = np.clip(6 + rng.lognormal(2.7, 0.41, count), 9, LONGEST).astype(int)
+    return [np.stack([rng.randint(0, WORDS, n), np.arange(n) > n // 2]) for n in lengths]
+
+
+def padded(pairs):
+    """Put pairs side by side, each as long as the longest; return words, parts and lengths."""
+    lengths = [pair.shape[1] for pair in pairs]
+    rows = [np.pad(p, ((0, 0), (0, max(lengths) - p.shape[1]))) for p in pairs]
+    return [*map(mx.nd.array, np.stack(rows, axis=1)), mx.nd.array(lengths)]
+
+
+def main(argv=None):
+    """Time both ways on the same minibatches, and compare scores and gradients."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--analysis-budget", default="auto", metavar="MS")
+    for name, default in (("layers", 4), ("units", 128), ("batch-size", 256), ("rounds", 16)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args(argv)
+    rng, net = np.random.RandomState(0), make_net(args.layers, args.units)
+    parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
+    loss_fn, seconds = gluon.loss.SoftmaxCrossEntropyLoss(), {}
+
+    def ragged(*samples):
+        with gdb.batching(args.analysis_budget):
+            return mx.nd.concat(*[net(*sample) for sample in samples], dim=0)
+
+    for training in [False, True] * args.rounds:
+        pairs, found = make_pairs(args.batch_size, rng), []
+        samples = [[mx.nd.array(row[None]) for row in pair] for pair in pairs]
+        for way, run, data in ("ragged", ragged, samples), ("padded", net, padded(pairs)):
+            mx.nd.waitall()
+            start = time.process_time()
+            with autograd.record() if training else autograd.predict_mode():
+                scores = run(*data)
+                loss = loss_fn(scores, mx.nd.ones(len(pairs))).mean()
+            if training:
+                loss.backward()
+            mx.nd.waitall()
+            seconds.setdefault((training, way), []).append(time.process_time() - start)
+            found.append([scores.asnumpy(), *(p.grad().asnumpy() for p in parameters)])
+        for one, other in zip(*found):
+            np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+    for (training, way), took in seconds.items():
+        print(f"training {training}, {way}: {np.median(took):.3f} s of processor time")
+    gdb.testing.check_against_loop(lambda sample: net(*sample), samples[:4], parameters)
+    print("values and gradients of both ways are equal, and equal those of the loop")
+
+
+if __name__ == "__main__":
+    main()

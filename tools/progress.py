@@ -1,0 +1,64 @@
+"""Run a command that takes a while and show how far it is; its output is shown if it fails.
+
+``python tools/progress.py LABEL STEPS PATTERN COMMAND...``: lines of output that match the regular
+expression are steps done.  A terminal gets a bar, anything else a line every five seconds.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+
+WIDTH, SECONDS = 30, 5.0
+
+
+class Progress:
+    """How far a command is."""
+
+    def __init__(self, label, steps):
+        self.label, self.steps, self.done = label, steps, 0
+        self.start = time.monotonic()
+        self.bar = sys.stderr.isatty()
+        self.ended = threading.Event()
+
+    def show(self, end=""):
+        """Write the bar anew, or another line."""
+        done = min(self.done, self.steps)
+        spent = f"{done}/{self.steps}, {time.monotonic() - self.start:.0f} s"
+        if self.bar:
+            full = WIDTH * done // self.steps
+            bar = "#" * full + "." * (WIDTH - full)
+            sys.stderr.write(f"\r{self.label} [{bar}] {spent} {end}")
+        else:
+            sys.stderr.write(f"{self.label}: {spent}\n")
+        sys.stderr.flush()
+
+    def go_on(self):
+        """Show it until the command has ended."""
+        while not self.ended.wait(0.5 if self.bar else SECONDS):
+            self.show()
+
+
+def main(label, steps, pattern, *command):
+    """Run the command; return its exit code."""
+    progress, lines = Progress(label, int(steps)), []
+    shown = threading.Thread(target=progress.go_on, daemon=True)
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shown.start()
+    for line in ran.stdout:
+        lines.append(line)
+        progress.done += re.search(pattern, line) is not None
+    code = ran.wait()
+    progress.ended.set()
+    shown.join()
+    if code:
+        sys.stderr.write("\n" + "".join(lines) + f"error: {label} failed\n")
+    else:
+        progress.done = progress.steps
+        progress.show("\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

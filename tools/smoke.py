@@ -1,0 +1,27 @@
+"""Values and gradients, batched; prints where the package and its native code are."""
+
+import contextlib
+
+import mxnet as mx
+import numpy as np
+
+import gluon_dynbatch as gdb
+
+cell = gdb.convert(mx.gluon.nn.Dense(2, in_units=2, flatten=False))
+cell.initialize()
+cell.hybridize()
+xs = [mx.nd.array([[i, 1.0]]) for i in range(8)]
+
+
+def run(scope):
+    """Return losses and the gradient of the weight."""
+    with mx.autograd.record(), scope:
+        losses = [cell(cell(x) + x[0:1]).sum() for x in xs]
+    mx.autograd.backward(losses)
+    return np.array([float(loss.asscalar()) for loss in losses]), cell.weight.grad().asnumpy()
+
+
+batch = gdb.batching(granularity="operator", policy="agenda")
+for batched, loop in zip(run(batch), run(contextlib.nullcontext())):
+    np.testing.assert_allclose(batched, loop, rtol=1e-5)
+print(gdb.__file__, gdb.native.recording.__file__, sep="\n")
