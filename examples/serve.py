@@ -32,16 +32,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 from relatedness.assembly import assemble  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
-from relatedness.data import build_vocab, encode  # noqa: E402
 from relatedness.model import RelatednessModel  # noqa: E402
 from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
+from workloads.pairs import RELATEDNESS  # noqa: E402
 
 
 def trained(epochs=2, size=25):
     """Train a model on the built-in corpus; return it with its vocabulary."""
     pairs = load_corpus(splits=("train",)).splits["train"]
-    vocab = build_vocab(pairs)
-    samples, loss = encode(pairs, vocab, mx.cpu()), gluon.loss.KLDivLoss(from_logits=True)
+    vocab = RELATEDNESS.vocab(pairs)
+    samples, loss = (
+        RELATEDNESS.encode(pairs, vocab, mx.cpu()),
+        gluon.loss.KLDivLoss(from_logits=True),
+    )
     model = RelatednessModel(len(vocab), embedding_size=300, hidden_size=150)
     model.initialize(mx.init.Xavier())
     model.hybridize()

@@ -53,8 +53,9 @@ def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, An
             with ExitStack() as stack:
                 cast = ways.Cast(name, args, stack)
                 made = cast.workload
-                found = Measured(made.title, made.counted, WORKLOADS[name].source, made.lines, [],
-                                 cast.left_out, cast.versions, {})  # fmt: skip
+                entry = WORKLOADS[name]
+                found = Measured(made.title, made.counted, entry.source, entry.reading, made.lines,
+                                 [], cast.left_out, cast.versions, {})  # fmt: skip
                 for size in sizes:
                     for kind in args.kinds:
                         bar.set_postfix_str(f"{name}, {kind}, {size}")

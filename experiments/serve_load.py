@@ -23,9 +23,8 @@ import mxnet as mx
 import numpy as np
 
 from command import POSITIVE, Parser
-from relatedness.assembly import assemble, read_pairs
+from relatedness.assembly import assemble, read_items
 from relatedness.checkpoint import write_checkpoint
-from relatedness.data import encode, expected_scores
 from relatedness.trees import Pair
 from tree_lstm_relatedness import make_parser
 
@@ -62,7 +61,7 @@ def body_of(pair: Pair) -> bytes:
 def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]]:
     """Write a checkpoint of a new model; return bodies, and the scores that the loop gives them."""
     args = make_parser().parse_args(["train", *options])
-    pairs = read_pairs(args, ("test",))["test"]
+    pairs = read_items(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
     for parameter in parts.model.collect_params().values():
         parameter.set_data(mx.nd.random.normal(0, 0.5, parameter.shape))
@@ -70,8 +69,11 @@ def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]
     trainer = mx.gluon.Trainer(parts.model.collect_params(), "sgd")
     write_checkpoint(path, parts.model, trainer, parts.vocab, state)
     parts.model.hybridize()
-    scores = [parts.model(*sample[:4]) for sample in encode(pairs, parts.vocab, mx.cpu())]
-    return [(body_of(pair), expected_scores(score)[0]) for pair, score in zip(pairs, scores)]
+    samples = parts.task.encode(pairs, parts.vocab, mx.cpu())
+    scores = parts.task.answers(
+        mx.nd.concat(*(parts.model(*sample[:4]) for sample in samples), dim=0).asnumpy(), pairs
+    )
+    return list(zip(map(body_of, pairs), scores))
 
 
 @contextlib.contextmanager

@@ -1,14 +1,15 @@
-"""Child-sum Tree-LSTM on sentence relatedness: train, evaluate, predict, demo.
+"""Tree-LSTMs of Tai, Socher, Manning 2015 (arXiv:1503.00075): train, evaluate, predict, demo.
 
-The task and the model are those of Tai, Socher, Manning 2015 (arXiv:1503.00075). Pairs come from a
-folder (Stanford's treelstm layout, CoNLL-U, or the text of SICK with parses beside it; see
-`relatedness/corpora.py`), or from a small built-in corpus.
+Two tasks, by ``--task``: how related two sentences are (child-sum Tree-LSTM over dependencies), and
+the sentiment of sentences (binary Tree-LSTM over phrases). Data come from a folder, see
+`relatedness/corpora.py` and `workloads/phrases.py`, or are built in.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,17 +24,14 @@ from relatedness.assembly import (
     check_resumable,
     make_loader,
     make_runner,
-    open_store,
     read_input,
-    read_pairs,
+    read_items,
 )
 from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.corpora import SPLITS, DataError
-from relatedness.data import encode, unknown_words
-from relatedness.metrics import Metrics
-from relatedness.options import OUTPUT, add_options, batching_options
-from relatedness.training import DivergedError, Training, evaluate
-from relatedness.trees import Pair
+from relatedness.distributed import Group
+from relatedness.options import OUTPUT, TASKS, add_options, batching_options
+from relatedness.training import DivergedError, Training, described, evaluate
 from suite.contest import KINDS, Local, contest
 from suite.tables import speeds
 
@@ -50,30 +48,29 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     if last.exists() and not args.resume and not overwrite:
         raise UsageError(f"{last} exists: --resume goes on from it, or give another --output")
     checkpoint = read_checkpoint(last) if args.resume else None
-    pairs = read_pairs(args)
+    items = read_items(args)
     if checkpoint is not None:
-        check_resumable(args, pairs, checkpoint)
+        check_resumable(args, items, checkpoint)
     batching_options(args)  # a wrong one is an error before others wait for this process
     # Only now wait for the other processes: each has looked at the folder before one writes to it.
-    store = open_store(args.kvstore)
-    rank, workers = (0, 1) if store is None else (store.rank, store.num_workers)
-    if rank:
-        output = output / f"worker-{rank}"
-    parts = assemble(args, pairs, checkpoint)
-    part = pairs["train"][rank::workers][: len(pairs["train"]) // workers]
+    group = Group(args.kvstore, args.kvstore_timeout)
+    parts = assemble(args, items, checkpoint)
     run = Training(
-        make_runner(args, parts, store=store),
-        make_loader(args, part, parts.vocab, shuffle=True),
-        make_loader(args, pairs["dev"], parts.vocab),
+        make_runner(args, parts, group=group),
+        make_loader(args, parts, items["train"], shuffle=True),
+        make_loader(args, parts, items["dev"]),
         output,
         parts.settings,
         checkpoint,
+        group,
     )
-    print(
-        f"seed {args.seed}: {len(part)} pairs to train on, {len(pairs['dev'])} held out, "
-        f"{len(parts.vocab)} words; {args.mode}, minibatches of {args.batch_size}",
-        flush=True,
-    )
+    if run.writes:
+        print(
+            f"seed {args.seed}: {len(items['train'])} {parts.task.unit} to train on, "
+            f"{len(items['dev'])} held out, {len(parts.vocab)} words; {args.mode}, "
+            f"minibatches of {args.batch_size} over {group.size} processes",
+            flush=True,
+        )
     if run.epoch >= args.epochs:
         print(f"epoch {run.epoch} of {args.epochs} is done already", file=sys.stderr)
     try:
@@ -84,66 +81,70 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     return run
 
 
-def _judge(args: argparse.Namespace, pairs: List[Pair]) -> Tuple[Metrics, np.ndarray]:
-    """Have a checkpoint's model score some pairs; say how many words it does not know."""
+def _judge(args: argparse.Namespace, split: str) -> Tuple[str, List[Any], np.ndarray]:
+    """Have a checkpoint's model answer for a split, or for --input; return also the metrics.
+
+    Says how many words the model does not know.
+    """
     if args.resume:
         raise UsageError("--resume is for train")
     if args.checkpoint is None:
         raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
-    parts = assemble(args, {"": pairs}, read_checkpoint(args.checkpoint))
-    unknown, words = unknown_words(pairs, parts.vocab)
+    checkpoint = read_checkpoint(args.checkpoint)
+    parts = assemble(args, {}, checkpoint)
+    items = parts.task.read(args, (split,))[split] if split else read_input(args)
+    if not split and args.task != parts.settings["task"]:
+        raise UsageError("--input is for relatedness")
+    unknown, words = parts.task.unknown(items, parts.vocab)
     if unknown:
         print(
             f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; they "
             "share its vector for unknown words",
             file=sys.stderr,
         )
-    return evaluate(make_runner(args, parts), make_loader(args, pairs, parts.vocab))
+    loader = make_loader(args, parts, items)
+    metrics, answers = evaluate(make_runner(args, parts), loader)
+    return described(metrics, loader), items, answers
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
-    """Print Pearson, Spearman and MSE of a checkpoint on a split."""
-    metrics, _ = _judge(args, read_pairs(args, (args.split,))[args.split])
-    print(f"{args.split}: {metrics}")
+    """Print the metrics of a checkpoint on a split."""
+    print(f"{args.split}: {_judge(args, args.split)[0]}")
 
 
 def run_predict(args: argparse.Namespace) -> None:
-    """Write "id<TAB>score" for every pair, to standard output or the output folder."""
-    if args.input is None:
-        split = args.split or "test"
-        pairs = read_pairs(args, (split,))[split]
-    elif args.split or args.data:
+    """Write "name<TAB>answer" for everything, to standard output or the output folder."""
+    if args.input is not None and (args.split or args.data):
         raise UsageError("--input takes the place of --data and --split")
-    else:
-        pairs = read_input(args)
-    _, scores = _judge(args, pairs)
+    _, items, answers = _judge(args, "" if args.input is not None else args.split or "test")
     target: ContextManager[TextIO] = nullcontext(sys.stdout)
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
         target = (args.output / "predictions.tsv").open("w", encoding="utf-8")
     with target as file:
-        for pair, score in zip(pairs, scores):
-            file.write(f"{pair.name}\t{score:.4f}\n")
+        for number, (item, answer) in enumerate(zip(items, answers), 1):
+            file.write(f"{getattr(item, 'name', number)}\t{answer:.4f}\n")
         file.flush()
 
 
 def run_demo(args: argparse.Namespace) -> None:
     """Train on the built-in corpus, show what one flush did, compare the speeds."""
     run = train(args, overwrite=True)
-    print(f"\nThe best epoch has a held-out Pearson correlation of {run.best:.3f}.")
+    task, vocab = run.train.task, run.train.vocab
+    print(f"\nThe best epoch has a held-out {task.best_by} of {run.best:.3f}.")
     print(f"Checkpoints, metrics and the learning curve are in {args.output}.")
     print(f"\nOne flush of {args.batch_size} pairs, inference:")
     runner = run.runner
-    samples = encode(run.dev.pairs[: args.batch_size], run.dev.vocab, args.ctx[0])
+    samples = task.encode(run.dev.items[: args.batch_size], vocab, args.ctx[0])
     with gdb.batching(**runner.options) as batch:
         for sample in samples:
             runner.workload.score(sample)
     print(batch.report)
     print("\nThe same model and pairs, three ways:\n")
-    size = min(args.pairs, len(run.train.pairs))
-    samples = encode(run.train.pairs, run.train.vocab, args.ctx[0])
+    size = min(args.pairs, len(run.train.items))
+    samples = task.encode(run.train.items, vocab, args.ctx[0])
     contenders = [
-        Local(make_runner(args, assemble(args, {"": run.train.pairs}), mode, samples), mode)
+        Local(make_runner(args, assemble(args, {"": run.train.items}), mode, samples), mode)
         for mode in MODES
     ]
     fresh = contenders[-1].workload.minibatches(size, args.seed)
@@ -152,22 +153,23 @@ def run_demo(args: argparse.Namespace) -> None:
         print(speeds(f"pairs per second, {kind}", [outcome]).markdown())
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Build the command line."""
+def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
+    """Build the command line, with the defaults of a task."""
     parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
+    own = TASKS[task].defaults
 
     def add(name: str, run: Any, summary: str, **defaults: Any) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        add_options(verb, run=run, **defaults)
+        add_options(verb, run=run, **{**own, **defaults})
         verb.add_argument("--resume", action="store_true", help="go on from the last epoch")
         return verb
 
     add("train", train, "train a model")
-    verb = add("evaluate", run_evaluate, "print r, rho and MSE of a checkpoint", batch_size=256)
+    verb = add("evaluate", run_evaluate, "print the metrics of a checkpoint", batch_size=256)
     verb.add_argument("--split", choices=SPLITS, default="test")
-    verb = add("predict", run_predict, "write id<TAB>score for every pair", batch_size=256)
+    verb = add("predict", run_predict, "write name<TAB>answer", batch_size=256)
     verb.add_argument("--split", choices=SPLITS, help="default test")
     verb.add_argument(
         "--input",
@@ -189,8 +191,16 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
+    argv = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(argv)
-    return run_program(lambda: _run(args), DataError, CheckpointError, DivergedError)
+    args = make_parser(args.task).parse_args(argv)
+    status = run_program(lambda: _run(args), DataError, CheckpointError, DivergedError)
+    if status and args.kvstore.startswith("dist"):
+        # The store would first wait for processes that wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -26,8 +26,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from relatedness.data import Sample
 from relatedness.model import RelatednessModel
+from workloads.pairs import Sample
 
 from .levels import Levels, divide
 

@@ -1,10 +1,11 @@
-"""From pairs of sentences to minibatches: the vocabulary, encoding, shuffling, worker processes."""
+"""What a task is, and the way from its items to minibatches: encoding, shuffling, word vectors."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
-from typing import Iterable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import gluonnlp
 import mxnet as mx
@@ -12,125 +13,116 @@ import numpy as np
 from mxnet import gluon
 
 from .corpora import DataError
-from .trees import CLASSES, Pair, Tree
 
-
-def build_vocab(pairs: Iterable[Pair]) -> gluonnlp.Vocab:
-    """Collect the words of all pairs; index 0 is the unknown word."""
-    words = (word for pair in pairs for word in (*pair.tokens_a, *pair.tokens_b))
-    counter = gluonnlp.data.count_tokens(words)
-    return gluonnlp.Vocab(counter, padding_token=None, bos_token=None, eos_token=None)
-
-
-def unknown_words(pairs: Iterable[Pair], vocab: gluonnlp.Vocab) -> Tuple[int, int]:
-    """Count the words that a vocabulary does not have, and all words; repeated ones each time."""
-    words = [word for pair in pairs for word in (*pair.tokens_a, *pair.tokens_b)]
-    return sum(word not in vocab for word in words), len(words)
-
-
-class Sample(NamedTuple):
-    """A pair as the model takes it.
-
-    Attributes
-    ----------
-    tokens_a, tokens_b : mx.nd.NDArray
-        Word indices. Shape (T,), int32.
-    tree_a, tree_b : Tree
-    target : mx.nd.NDArray
-        Distribution over the scores. Shape (1, CLASSES), float32.
-    score : float
-    name : str
-    """
-
-    tokens_a: mx.nd.NDArray
-    tree_a: Tree
-    tokens_b: mx.nd.NDArray
-    tree_b: Tree
-    target: mx.nd.NDArray
-    score: float
-    name: str
-
-    def to(self, ctx: mx.Context) -> Sample:
-        """Move the arrays to a context; a sample that is there already is given as it is."""
-        if self.target.context == ctx:
-            return self
-        return self._replace(
-            tokens_a=self.tokens_a.as_in_context(ctx),
-            tokens_b=self.tokens_b.as_in_context(ctx),
-            target=self.target.as_in_context(ctx),
-        )
-
-
-def target_distribution(score: float) -> np.ndarray:
-    """Spread a score over the two whole scores around it, so that its expectation is the score.
-
-    Tai et al. 2015, equation 15. Shape (1, CLASSES), float32; NaN for a pair without score, which
-    can be judged but not learned from.
-    """
-    if math.isnan(score):
-        return np.full((1, CLASSES), np.nan, np.float32)
-    target = np.zeros((1, CLASSES), np.float32)
-    below = min(int(math.floor(score)), CLASSES - 1)
-    target[0, below - 1] = below + 1 - score
-    target[0, below] = score - below
-    return target
-
-
-def expected_scores(outputs: mx.nd.NDArray) -> np.ndarray:
-    """Turn log-probabilities of the scores, shape (N, CLASSES), into scores, shape (N,)."""
-    return np.exp(outputs.asnumpy()) @ np.arange(1, CLASSES + 1)
-
-
-#: A pair's number, word indices of both sentences end to end, and target, in NumPy.
+#: An item's number, its word indices end to end, and its target, in NumPy.
 Coded = Tuple[int, np.ndarray, np.ndarray]
 
 
-class _Coder(gluon.data.Dataset):
-    """Pairs by number, with words turned into indices; uses no MXNet, so it may run anywhere."""
+class Task:
+    """What a model is trained for; a subclass has the methods that raise `NotImplementedError`.
 
-    def __init__(self, pairs: Sequence[Pair], vocab: gluonnlp.Vocab) -> None:
-        self.pairs = pairs
+    Attributes
+    ----------
+    unit : str
+        What an item is, in the plural.
+    best_by : str
+        The metric that the best epoch has the most of.
+    defaults : dict
+        Options of the program whose default differs.
+    """
+
+    unit = ""
+    best_by = ""
+    defaults: Dict[str, Any] = {}
+
+    def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Any]]:
+        """Read the items of some splits."""
+        raise NotImplementedError
+
+    def words(self, item: Any) -> Sequence[str]:
+        """List the words of an item."""
+        raise NotImplementedError
+
+    def target(self, item: Any) -> np.ndarray:
+        """Give what the model should say of an item, along axis 0; float32."""
+        raise NotImplementedError
+
+    def sample(self, item: Any, tokens: mx.nd.NDArray, target: mx.nd.NDArray) -> Any:
+        """Put together what the model takes."""
+        raise NotImplementedError
+
+    def model(self, vocab_size: int, settings: Dict[str, Any], sparse: bool = False) -> gluon.Block:
+        """Make a model, whose word vectors are its ``embedding``; their gradient may be sparse."""
+        raise NotImplementedError
+
+    def workload(
+        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[Any] = ()
+    ) -> Any:
+        """Say how a model that is initialized scores samples, and what its losses are."""
+        raise NotImplementedError
+
+    def answers(self, outputs: np.ndarray, items: Sequence[Any]) -> np.ndarray:
+        """Turn the model's results for some items into an answer for each."""
+        raise NotImplementedError
+
+    def measure(self, answers: np.ndarray, items: Sequence[Any]) -> Dict[str, Optional[float]]:
+        """Compare answers with what is right; None for a figure that is not defined."""
+        raise NotImplementedError
+
+    def vocab(self, items: Iterable[Any]) -> gluonnlp.Vocab:
+        """Collect the words of all items; index 0 is the unknown word."""
+        counter = gluonnlp.data.count_tokens(word for item in items for word in self.words(item))
+        return gluonnlp.Vocab(counter, padding_token=None, bos_token=None, eos_token=None)
+
+    def unknown(self, items: Iterable[Any], vocab: gluonnlp.Vocab) -> Tuple[int, int]:
+        """Count the words that a vocabulary lacks, and all words; repeated ones each time."""
+        words = [word for item in items for word in self.words(item)]
+        return sum(word not in vocab for word in words), len(words)
+
+    def encode(self, items: Sequence[Any], vocab: gluonnlp.Vocab, ctx: mx.Context) -> List[Any]:
+        """Turn items into samples, with their arrays in `ctx`."""
+        coder = _Coder(self, items, vocab)
+        return self.samples([coder[i] for i in range(len(items))], items, ctx) if items else []
+
+    def samples(self, coded: Sequence[Coded], items: Sequence[Any], ctx: mx.Context) -> List[Any]:
+        """Make samples; their arrays are views of two, since making one is slow in MXNet."""
+        numbers, each_tokens, each_target = zip(*coded)
+        tokens = mx.nd.array(np.concatenate(each_tokens), ctx=ctx, dtype="int32")
+        targets = mx.nd.array(np.concatenate(each_target), ctx=ctx)
+        samples = []
+        token = row = 0
+        for number, own, target in zip(numbers, each_tokens, each_target):
+            words, rows = tokens[token : token + len(own)], targets[row : row + len(target)]
+            samples.append(self.sample(items[number], words, rows))
+            token, row = token + len(own), row + len(target)
+        return samples
+
+
+class _Coder(gluon.data.Dataset):
+    """Items by number, words turned into indices; uses no MXNet, so it may run anywhere."""
+
+    def __init__(self, task: Task, items: Sequence[Any], vocab: gluonnlp.Vocab) -> None:
+        self.task = task
+        self.items = items
         self.vocab = vocab
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.items)
 
     def __getitem__(self, number: int) -> Coded:
-        pair = self.pairs[number]
-        tokens = self.vocab[[*pair.tokens_a, *pair.tokens_b]]
-        return number, np.array(tokens, np.int32), target_distribution(pair.score)
-
-
-def _samples(coded: Sequence[Coded], pairs: Sequence[Pair], ctx: mx.Context) -> List[Sample]:
-    """Make samples of pairs; their arrays are views of two, since making one is slow in MXNet."""
-    numbers, each_tokens, each_target = zip(*coded)
-    tokens = mx.nd.array(np.concatenate(each_tokens), ctx=ctx, dtype="int32")
-    targets = mx.nd.array(np.concatenate(each_target), ctx=ctx)
-    samples = []
-    end = 0
-    for i, pair in enumerate(pairs[number] for number in numbers):
-        start, middle = end, end + len(pair.tokens_a)
-        end = middle + len(pair.tokens_b)
-        samples.append(
-            Sample(tokens[start:middle], pair.tree_a, tokens[middle:end], pair.tree_b,
-                   targets[i : i + 1], pair.score, pair.name)
-        )  # fmt: skip
-    return samples
-
-
-def encode(pairs: Iterable[Pair], vocab: gluonnlp.Vocab, ctx: mx.Context) -> List[Sample]:
-    """Turn pairs into samples, with their arrays in `ctx`."""
-    pairs = list(pairs)
-    coder = _Coder(pairs, vocab)
-    return _samples([coder[i] for i in range(len(pairs))], pairs, ctx) if pairs else []
+        item = self.items[number]
+        tokens = np.array(self.vocab[list(self.task.words(item))], np.int32)
+        return number, tokens, self.task.target(item)
 
 
 class Loader:
-    """Encoded minibatches of pairs, each a list of `Sample`; may be iterated again and again.
+    """Encoded minibatches, each a list of samples; may be iterated again and again.
 
     Parameters
     ----------
-    pairs : sequence of Pair
+    task : Task
+    items : sequence
+        What the task has read.
     vocab : gluonnlp.Vocab
     batch_size : int
         The last minibatch has what is left.
@@ -144,27 +136,30 @@ class Loader:
 
     def __init__(
         self,
-        pairs: Sequence[Pair],
+        task: Task,
+        items: Sequence[Any],
         vocab: gluonnlp.Vocab,
         batch_size: int,
         shuffle: bool = False,
         num_workers: int = 0,
     ) -> None:
-        self.pairs = pairs
+        self.task = task
+        self.items = items
         self.vocab = vocab
         self._loader = gluon.data.DataLoader(
-            _Coder(pairs, vocab), batch_size, shuffle, batchify_fn=list, num_workers=num_workers
-        )
+            _Coder(task, items, vocab), batch_size, shuffle, batchify_fn=list,
+            num_workers=num_workers,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[List[Sample]]:
+    def __iter__(self) -> Iterator[List[Any]]:
         for coded in self._loader:
-            yield _samples(coded, self.pairs, mx.cpu())
+            yield self.task.samples(coded, self.items, mx.cpu())
 
 
-def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
+def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> Tuple[np.ndarray, int]:
     """Read word vectors in GloVe's text format for the words of a vocabulary.
 
     Words that the file lacks get uniform values from -0.05 to 0.05, drawn from `seed`.
@@ -173,6 +168,8 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
     -------
     np.ndarray
         Shape (len(vocab), size), float32.
+    int
+        How many words of the vocabulary the file has.
 
     Raises
     ------
@@ -205,4 +202,4 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> np.ndarray:
                 vectors[vocab[word]] = values
     if not len(vectors):
         raise DataError(path, 0, "empty file")
-    return vectors.astype(np.float32)
+    return vectors.astype(np.float32), len(known)

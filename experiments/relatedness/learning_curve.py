@@ -1,4 +1,4 @@
-"""A picture of a run: training loss, and correlations and error on held-out pairs."""
+"""A picture of a run: training loss, and the metrics on held-out data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from matplotlib.ticker import MaxNLocator
 
 from .checkpoint import whole_file
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#B0B0B0"
+GREY = "#B0B0B0"
 
 
 def draw_learning_curve(
     history: Sequence[Dict[str, Any]], steps: Sequence[Dict[str, Any]], path: Path
 ) -> None:
-    """Draw a run side by side: losses, held-out correlations, held-out error.
+    """Draw the losses, and each metric beside them.
 
     Parameters
     ----------
@@ -29,37 +28,21 @@ def draw_learning_curve(
     path : Path
         A PNG file.
     """
-    figure = Figure(figsize=(12, 3.8), constrained_layout=True)
-    losses, correlations, errors = figure.subplots(1, 3)
+    names = list(history[0]["dev"])
+    figure = Figure(figsize=(4 * (1 + len(names)), 3.8), constrained_layout=True)
+    losses, *grid = figure.subplots(1, 1 + len(names))
     epochs = np.array([line["epoch"] for line in history])
-    held_out = {
-        name: np.array([line["dev"][name] for line in history], float)  # None becomes NaN
-        for name in ("pearson", "spearman", "mse")
-    }
     size = max((line["step"] for line in steps), default=1)
     where = [line["epoch"] - 1 + line["step"] / size for line in steps]
     losses.plot(where, [line["loss"] for line in steps], color=GREY, lw=0.7, label="minibatch")
-    for axes, x, values, label, colour in (
-        (losses, epochs - 0.5, [line["loss"] for line in history], "mean of epoch", ORANGE),
-        (correlations, epochs, held_out["pearson"], "Pearson r", BLUE),
-        (correlations, epochs, held_out["spearman"], "Spearman \u03c1", GREEN),
-        (errors, epochs, held_out["mse"], "MSE", ORANGE),
-    ):
-        axes.plot(x, values, color=colour, marker="o", ms=4, label=label)
-    for axes, title, unit in (
-        (losses, "Training loss", "KL divergence per pair (nats)"),
-        (correlations, "Correlation on held-out pairs", "correlation"),
-        (errors, "Error on held-out pairs", "mean squared error (points\u00b2)"),
-    ):
-        axes.set(title=title, ylabel=unit, xlabel="epoch", xlim=(0, epochs.max() + 0.5))
+    losses.plot(epochs - 0.5, [line["loss"] for line in history], "o-", ms=4, label="epoch")
+    losses.legend(frameon=False)
+    for axes, name in zip(grid, names):
+        values = np.array([line["dev"][name] for line in history], float)  # None becomes NaN
+        axes.plot(epochs, values, "o-", ms=4)
+    for axes, title in zip((losses, *grid), ("training loss", *(f"held out: {n}" for n in names))):
+        axes.set(title=title, xlabel="epoch", xlim=(0, epochs.max() + 0.5))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#E8E8E8")
-        axes.legend(frameon=False)
-    if np.isfinite(held_out["pearson"]).any():
-        best = int(np.nanargmax(held_out["pearson"]))
-        r = held_out["pearson"][best]
-        correlations.plot(epochs[best], r, "o", ms=11, mfc="none", mec=BLUE, label="")
-        correlations.set_title(f"Correlation on held-out pairs (best r = {r:.3f})")
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import Any, Dict, List
@@ -12,9 +13,14 @@ import mxnet as mx
 import gluon_dynbatch as gdb
 from command import POSITIVE, at_least
 from suite.runner import MODES
+from workloads.pairs import RELATEDNESS
+from workloads.trees import SENTIMENT
 
+TASKS = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
 KVSTORES = ("none", "local", "device", "dist_sync")
 OUTPUT = Path("runs/relatedness")
+# MXNet would tell at length that the sparse gradient of word vectors was a dense one for a while.
+os.environ.setdefault("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
 
 
 def contexts(text: str) -> List[mx.Context]:
@@ -38,28 +44,33 @@ _ABOVE_ZERO = at_least(float, 0, exclusive=True)
 #: By group: option, type or choices, default, how its value is called, help.
 OPTIONS = {
     "data": (
-        ("--data", Path, None, "DIR", "folder with pairs; without it, those built in"),
+        ("--task", tuple(TASKS), "relatedness", None, "of pairs of sentences, or the sentiment of "
+         "sentences by a binary Tree-LSTM over phrases"),
+        ("--data", Path, None, "DIR", "folder with the data; without it, those built in"),
         ("--on-bad-sample", ("error", "skip"), "error", None, "stop at a pair that cannot be used, "
          "or leave it out and say so"),
-        ("--limit", POSITIVE, None, "N", "first N pairs of every split"),
+        ("--limit", POSITIVE, None, "N", "first N of every split"),
         ("--embedding", Path, None, "FILE", "word vectors, GloVe text"),
     ),
     "model": (
         ("--embedding-size", POSITIVE, 300, "N", "without --embedding"),
         ("--hidden", POSITIVE, 150, "N", "states of the Tree-LSTM"),
         ("--similarity-hidden", POSITIVE, 50, "N", "hidden layer of the relatedness head"),
+        ("--dropout", at_least(float, 0), 0.0, None, "share of word vectors and states, sentiment"),
     ),
     "training": (
-        ("--batch-size", POSITIVE, 25, "N", "pairs in a minibatch"),
+        ("--batch-size", POSITIVE, 25, "N", "in a minibatch, of all processes"),
         ("--num-workers", at_least(int, 0), 0, "N", "processes that encode minibatches ahead"),
         ("--epochs", POSITIVE, 12, "N", "the best on the held-out pairs is kept"),
         ("--seed", at_least(int, 0), 1, None, "of parameters and orders"),
         ("--ctx", contexts, [mx.cpu()], "CTX", '"cpu", "gpu(0)", or several with commas between'),
         ("--kvstore", KVSTORES, "device", None, "how gradients are summed over contexts, or, with "
-         "dist_sync and a launcher, over processes"),
+         "dist_sync and launch.py, over processes"),
+        ("--kvstore-timeout", _ABOVE_ZERO, 300.0, "S", "seconds to wait for other processes"),
         ("--optimizer", str, "adagrad", "NAME", "any of MXNet's optimizers"),
         ("--lr", _ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
         ("--lr-decay", _ABOVE_ZERO, 0.8, None, "each epoch has this times the rate before"),
+        ("--embedding-lr", _ABOVE_ZERO, 1.0, None, "of word vectors that are trained, times --lr"),
         # MXNet's AdaGrad takes it from the weights themselves, not through the gradient's history:
         # for the strength of an L2 term of 1e-4 in the gradient, as in the paper, it is larger.
         ("--weight-decay", at_least(float, 0), 0.03, None, "of the weights, times the rate"),

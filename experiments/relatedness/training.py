@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import math
+import os
 import random
 import sys
 import time
@@ -14,72 +14,76 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from tqdm import tqdm
 
 from suite.runner import Runner, Step
 
 from .checkpoint import Checkpoint, CheckpointError, whole_file, write_checkpoint
-from .data import Loader, expected_scores
+from .data import Loader
+from .distributed import Group
 from .interruption import Interruption
 from .learning_curve import draw_learning_curve
-from .metrics import Metrics, measure
-from .steps import StepLog, read_steps
 
-#: What a checkpoint of a run holds beside its settings.
-STATE = {
-    "epoch": int,
-    "best": (None, float),
-    "history": [
-        {
-            "epoch": int,
-            "loss": float,
-            "dev": {"pearson": (None, float), "spearman": (None, float),
-                    "mse": (None, float), "count": int},
-            "samples_per_second": float,
-            "launches_per_batch": (None, float),
-            "analysis_share": (None, float),
-        }
-    ],
-}  # fmt: skip
-
-
-def _join_store(trainer: gluon.Trainer) -> None:
-    """Let a trainer take its parameters from the store now, in all processes at once.
-
-    By itself it does so in its first step, after the first gradients; what one process takes then
-    has been seen to be other than what the next one has.
-    """
-    if not trainer._kv_initialized:
-        trainer._init_kvstore()
-    if trainer._params_to_init:
-        trainer._init_params()
-    mx.nd.waitall()
+Metrics = Dict[str, Optional[float]]
 
 
 class DivergedError(ArithmeticError):
     """The loss is no longer a finite number; a smaller learning rate may help."""
 
 
-def seed_everything(seed: int, epoch: int) -> None:
-    """Seed Python's, NumPy's and MXNet's generators for one epoch of one run."""
+def seed_everything(seed: int, epoch: int, rank: int = 0) -> None:
+    """Seed Python's, NumPy's and MXNet's generators for one epoch of one run.
+
+    Orders are drawn by NumPy and are those of all processes, dropout by MXNet.
+    """
     python, numpy, mxnet = np.random.SeedSequence([seed, epoch]).generate_state(3)
     random.seed(int(python))
     np.random.seed(int(numpy))
-    mx.random.seed(int(mxnet) & 0x7FFFFFFF)
+    mx.random.seed((int(mxnet) + rank) & 0x7FFFFFFF)
 
 
 def evaluate(
     runner: Runner, loader: Loader, interruption: Optional[Interruption] = None
 ) -> Tuple[Metrics, np.ndarray]:
-    """Predict the scores of all samples; gives the metrics, and the scores in order."""
-    scores = []
+    """Answer for all items; gives the metrics, and the answers in order."""
+    answers: List[np.ndarray] = []
+    done = 0
     for batch in loader:
-        scores.append(expected_scores(runner.predict(batch)))
+        items = loader.items[done : done + len(batch)]
+        done += len(batch)
+        answers.append(loader.task.answers(runner.predict(batch).asnumpy(), items))
         if interruption is not None:
             interruption.check()
-    predicted = np.concatenate(scores)
-    return measure(predicted, np.array([pair.score for pair in loader.pairs])), predicted
+    found = np.concatenate(answers)
+    return loader.task.measure(found, loader.items), found
+
+
+def described(metrics: Metrics, loader: Loader) -> str:
+    """Write metrics for people."""
+    figures = [f"{k} {'nan' if v is None else format(v, '.4f')}" for k, v in metrics.items()]
+    return f"{'  '.join(figures)}  ({len(loader.items)} {loader.task.unit})"
+
+
+def read_steps(path: Path) -> List[Dict[str, Any]]:
+    """Read the losses; a last line that a killed program left unfinished is none.
+
+    Raises
+    ------
+    CheckpointError
+        If a line is something else.
+    """
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    steps = []
+    for number, line in enumerate(lines, 1):
+        try:
+            step = json.loads(line)
+            steps.append({"epoch": int(step["epoch"]), "step": int(step["step"]),
+                          "loss": float(step["loss"])})  # fmt: skip
+        except (ValueError, TypeError, KeyError):
+            raise CheckpointError(f"{path}:{number}: no step of this run; delete it") from None
+    return steps
 
 
 class _Tally:
@@ -87,30 +91,31 @@ class _Tally:
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
-        self.losses: List[float] = []
+        self.loss = 0.0
+        self.samples = 0
         self.launches: List[int] = []
         self.analysis = 0.0  # seconds
 
-    def add(self, step: Step, losses: np.ndarray) -> None:
-        """Take in a step that has finished. `losses`: shape (N,)."""
-        self.losses += losses.tolist()
+    def add(self, step: Step, loss: float, samples: int) -> None:
+        """Take in a step that has finished, and the sum of its losses."""
+        self.loss += loss
+        self.samples += samples
         if step.report is not None:
             self.launches.append(step.report.launches)
             self.analysis += sum(flush.analysis_ms for flush in step.report.flushes) / 1e3
 
-    def line(self, epoch: int, dev: Metrics, seconds: float) -> Dict[str, Any]:
-        """Sum up, after `seconds` of training, for ``metrics.jsonl``; see `STATE`."""
+    def line(self, epoch: int, seconds: float) -> Dict[str, Any]:
+        """Sum up, after `seconds` of training, for ``metrics.jsonl``."""
         return {
             "epoch": epoch,
-            "loss": float(np.mean(self.losses)),
-            "dev": dev.as_json(),
-            "samples_per_second": len(self.losses) / seconds,
+            "loss": self.loss / self.samples,
+            "samples_per_second": self.samples / seconds,
             "launches_per_batch": float(np.mean(self.launches)) if self.launches else None,
             "analysis_share": self.analysis / seconds if self.launches else None,
         }
 
 
-def _said(line: Dict[str, Any], dev: Metrics) -> str:
+def _said(line: Dict[str, Any], dev: str) -> str:
     note = ""
     if line["launches_per_batch"] is not None:
         note = (
@@ -133,11 +138,13 @@ class Training:
         To learn from (shuffled) and to judge every epoch by.
     output : Path
         Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl``, ``steps.jsonl`` and
-        ``learning_curve.png``.
+        ``learning_curve.png``. Of several processes, the first one writes, and judges.
     settings : dict
         Kept in the checkpoints; needs ``seed``.
     checkpoint : Checkpoint, optional
         Where to go on from; restored into model and trainer.
+    group : Group, optional
+        The processes that train together.
 
     Notes
     -----
@@ -156,6 +163,7 @@ class Training:
         output: Path,
         settings: Dict[str, Any],
         checkpoint: Optional[Checkpoint] = None,
+        group: Optional[Group] = None,
     ) -> None:
         self.runner = runner
         self.model, self.trainer = runner.workload.model, runner.trainer
@@ -163,20 +171,26 @@ class Training:
         self.dev = dev
         self.output = output
         self.settings = settings
+        self.group = group or Group()
         self.epoch = 0
         self.best: Optional[float] = None
         self.history: List[Dict[str, Any]] = []
         if checkpoint is not None:
-            checkpoint.expect(STATE)
-            if len(checkpoint.state["history"]) != checkpoint.state["epoch"]:
-                raise CheckpointError(f"{checkpoint.path}: not a line of history for every epoch")
+            with checkpoint.understood():
+                state = checkpoint.state
+                self.epoch, self.best = int(state["epoch"]), state["best"]
+                self.history = [dict(line) for line in state["history"]]
+                if [line["epoch"] for line in self.history] != list(range(1, self.epoch + 1)):
+                    raise ValueError("not a line of history for every epoch")
             checkpoint.restore(self.model, self.trainer)
-            self.epoch = checkpoint.state["epoch"]
-            self.best = checkpoint.state["best"]
-            self.history = checkpoint.state["history"]
-        else:
+        elif self.writes:
             self._save("last")  # something to resume from if the first epoch is interrupted
-        _join_store(self.trainer)
+        self.group.join(self.trainer)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files, and judges epochs."""
+        return self.group.rank == 0
 
     def run(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the very first.
@@ -188,68 +202,89 @@ class Training:
         KeyboardInterrupt
             After Ctrl-C, between two steps.
         """
-        log = StepLog(self.output / "steps.jsonl", self.epoch)
-        self._write_history()
         gc.freeze()  # the data stay: full collections of garbage need not look through them
         try:
-            with contextlib.closing(log), Interruption() as interruption:
+            with contextlib.ExitStack() as stack:
+                log = None
+                if self.writes:
+                    log = stack.enter_context(self._open_log())
+                    self._write_history()
+                interruption = stack.enter_context(Interruption())
                 while self.epoch < epochs:
-                    line, dev = self._run_epoch(log, interruption)
-                    print(_said(line, dev), flush=True)
-                    log.sync()
-                    self._keep(line, dev)
+                    line = self._run_epoch(log, interruption)
+                    if log is not None:
+                        os.fsync(log.fileno())  # before a checkpoint relies on it
+                        self._judge(line, interruption)
+                    self.epoch = line["epoch"]
+                    if log is not None:
+                        self._keep(line)
         finally:
             gc.unfreeze()  # else a distributed key-value store would never take leave of the others
             # A fork while a backward pass is pending, as by `subprocess`, would never return: MXNet
             # waits for the pass, and the pass for Python.
             mx.nd.waitall()
-            self._draw()
+            if self.history and self.writes:
+                steps = read_steps(self.output / "steps.jsonl")
+                draw_learning_curve(self.history, steps, self.output / "learning_curve.png")
 
-    def _keep(self, line: Dict[str, Any], dev: Metrics) -> None:
+    def _open_log(self) -> Any:
+        """Open the list of losses, without those of an epoch that was cut short."""
+        path = self.output / "steps.jsonl"
+        kept = [line for line in read_steps(path) if line["epoch"] <= self.epoch]
+        with whole_file(path) as file:
+            file.writelines(json.dumps(line).encode() + b"\n" for line in kept)
+        return path.open("a", encoding="utf-8", buffering=1)
+
+    def _judge(self, line: Dict[str, Any], interruption: Interruption) -> None:
+        line["dev"], _ = evaluate(self.runner, self.dev, interruption)
+        print(_said(line, described(line["dev"], self.dev)), flush=True)
+
+    def _keep(self, line: Dict[str, Any]) -> None:
         """Write down what an epoch has brought."""
-        self.epoch = line["epoch"]
         self.history.append(line)
-        # A correlation that is not defined is worse than any, but better than no epoch.
-        score = -1.0 if math.isnan(dev.pearson) else dev.pearson
+        # A figure that is not defined is worse than any, but better than no epoch.
+        score = line["dev"][self.dev.task.best_by]
+        score = -1.0 if score is None else score
         if self.best is None or score > self.best:
             self.best = score
             self._save("best")
         self._save("last")
         self._write_history()
 
-    def _run_epoch(
-        self, log: StepLog, interruption: Interruption
-    ) -> Tuple[Dict[str, Any], Metrics]:
+    def _run_epoch(self, log: Optional[Any], interruption: Interruption) -> Dict[str, Any]:
         epoch = self.epoch + 1
-        seed_everything(self.settings["seed"], epoch)
+        seed_everything(self.settings["seed"], epoch, self.group.rank)
         decay = self.settings["lr_decay"] ** (epoch - 1)
         self.trainer.set_learning_rate(self.settings["lr"] * decay)
         tally = _Tally()
-        previous: Optional[Step] = None
+        previous: Optional[Tuple[int, Step, int]] = None
 
-        def finish(number: int, step: Step) -> None:
-            losses = step.losses.asnumpy()  # (N,)
-            if not np.isfinite(losses).all():
-                reason = f"a loss became {losses.sum()} in epoch {epoch}; try a smaller --lr"
+        def finish(number: int, step: Step, samples: int) -> None:
+            loss = self.group.sum(step.losses.asnumpy())
+            if not np.isfinite(loss):
+                reason = f"a loss became {loss} in epoch {epoch}; try a smaller --lr"
                 raise DivergedError(reason)
-            tally.add(step, losses)
-            log.write(epoch, number, float(losses.mean()))
+            tally.add(step, loss, samples)
+            if log is not None:
+                line = {"epoch": epoch, "step": number, "loss": loss / samples}
+                log.write(json.dumps(line) + "\n")
 
-        quiet = not sys.stderr.isatty()
+        quiet = not (sys.stderr.isatty() and self.writes)
         bar = tqdm(self.train, desc=f"epoch {epoch}", unit="batch", leave=False, disable=quiet)
         for number, batch in enumerate(bar, 1):
-            step = self.runner.step(batch)
-            # Only now wait for the step before: recording overlaps with running.
-            if previous is not None:
-                finish(number - 1, previous)
-            previous = step
+            with self.group.patience():
+                step = self.runner.step(
+                    self.group.share(batch), len(batch) if self.group.store else None
+                )
+                # Only now wait for the step before: recording overlaps with running.
+                if previous is not None:
+                    finish(*previous)
+            previous = (number, step, len(batch))
             interruption.check()
         if previous is not None:
-            finish(number, previous)
+            finish(*previous)
         mx.nd.waitall()
-        seconds = time.perf_counter() - tally.start
-        dev, _ = evaluate(self.runner, self.dev, interruption)
-        return tally.line(epoch, dev, seconds), dev
+        return tally.line(epoch, time.perf_counter() - tally.start)
 
     def _save(self, name: str) -> None:
         state = {
@@ -265,8 +300,3 @@ class Training:
         """Write the metrics; the checkpoint's history rules, so resuming cannot double."""
         with whole_file(self.output / "metrics.jsonl") as file:
             file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)
-
-    def _draw(self) -> None:
-        if self.history:
-            steps = read_steps(self.output / "steps.jsonl")
-            draw_learning_curve(self.history, steps, self.output / "learning_curve.png")

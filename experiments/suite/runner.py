@@ -11,6 +11,7 @@ import numpy as np
 import gluon_dynbatch as gdb
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
+from relatedness.distributed import prepare
 from workloads.base import Workload
 
 #: What computes whole minibatches without the library.
@@ -74,10 +75,14 @@ class Runner:
         self.batched = BATCHED[mode](workload) if mode in BATCHED else None
         self.trainer = getattr(self.batched, "trainer", workload.trainer)
 
-    def step(self, samples: Sequence[Any]) -> Step:
-        """Train on one minibatch."""
+    def step(self, samples: Sequence[Any], whole: Optional[int] = None) -> Step:
+        """Train on one minibatch, or on a share, maybe none, of one of `whole` samples."""
         samples = self._dealt(samples)
-        if self.batched is not None:
+        if whole is not None:
+            prepare(self.trainer)
+        if not samples:
+            losses = mx.nd.zeros(1)
+        elif self.batched is not None:
             batched, loss = self.batched, self.workload.loss_block
             losses = self._per_context(samples, lambda own: batched.differentiate(own, loss))
         else:
@@ -87,7 +92,7 @@ class Runner:
             self._note(scope)
             losses = _gather(each)
         # Not every minibatch calls every block.
-        self.trainer.step(len(samples), ignore_stale_grad=True)
+        self.trainer.step(whole or len(samples), ignore_stale_grad=True)
         return Step(losses, self.report)
 
     def predict(self, samples: Sequence[Any]) -> mx.nd.NDArray:
@@ -113,7 +118,7 @@ class Runner:
         if self.contexts == [mx.cpu()]:
             return samples
         count = len(self.contexts)
-        return [sample.to(self.contexts[i % count]) for i, sample in enumerate(samples)]
+        return [_moved(sample, self.contexts[i % count]) for i, sample in enumerate(samples)]
 
     def _per_context(
         self, samples: Sequence[Any], run: Callable[[Sequence[Any]], mx.nd.NDArray]
@@ -125,6 +130,14 @@ class Runner:
             return results
         places = np.concatenate([np.arange(len(samples))[first::count] for first in range(count)])
         return results.take(mx.nd.array(np.argsort(places)))
+
+
+def _moved(sample: Any, ctx: mx.Context) -> Any:
+    """Move the arrays of a sample, a named tuple, to a context."""
+    is_array = [isinstance(part, mx.nd.NDArray) for part in sample]
+    return type(sample)(
+        *(part.as_in_context(ctx) if there else part for part, there in zip(sample, is_array))
+    )
 
 
 def _gather(arrays: List[mx.nd.NDArray]) -> mx.nd.NDArray:

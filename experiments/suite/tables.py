@@ -24,6 +24,8 @@ class Measured(NamedTuple):
         For people; what rates count.
     source : str
         The paper that the workload is from, and what it claims.
+    reading : str
+        What the figures say of that claim.
     lines : int
         Lines of the model and of its loop that exist only because of the library.
     outcomes : list of Outcome
@@ -36,6 +38,7 @@ class Measured(NamedTuple):
     title: str
     unit: str
     source: str
+    reading: str
     lines: int
     outcomes: List[Outcome]
     left_out: Dict[str, str]
@@ -54,7 +57,7 @@ class Measured(NamedTuple):
 
     def texts(self) -> Iterator[str]:
         """Write tables and notes."""
-        yield f"## {self.title}\n\n{self.source}\n"
+        yield f"## {self.title}\n\n{self.source} {self.reading}\n"
         for kind, own in grouped(self.outcomes, lambda outcome: outcome.kind).items():
             yield speeds(f"{self.unit} per second, {kind}", own).markdown()
         if any(row.launches is not None for each in self.outcomes for row in each.rows):

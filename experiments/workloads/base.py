@@ -155,9 +155,23 @@ def labelling(
     gdb.convert(model).initialize(mx.init.Xavier())
     for parameter in frozen:
         parameter.grad_req = "null"
-    model.hybridize()
+    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    return labelled(name, title, unit, samples, model, trainer, per)
+
+
+def labelled(
+    name: str,
+    title: str,
+    unit: str,
+    samples: Sequence[Sequence[Any]],
+    model: gluon.Block,
+    trainer: gluon.Trainer,
+    per: str = "",
+) -> Workload:
+    """Make the workload of such a model that is initialized and has a trainer."""
     cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-    cross_entropy.hybridize()
+    for block in (model, cross_entropy):
+        block.hybridize()
 
     def score(sample):
         return model(*sample[:-1])
@@ -165,7 +179,6 @@ def labelling(
     def loss(sample):
         return cross_entropy(score(sample), sample[-1]).mean()
 
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
     return Workload(name, title, unit, samples, score, loss, trainer, model, cross_entropy, per)
 
 
@@ -175,9 +188,13 @@ def count_words(sentences: Iterable[Sequence[str]]) -> gluonnlp.Vocab:
 
 
 def read_samples(
-    directory: Path, what: str, parse: Callable[[str], Optional[Read]], limit: Optional[int]
+    directory: Path,
+    what: str,
+    parse: Callable[[str], Optional[Read]],
+    limit: Optional[int],
+    split: str = "train",
 ) -> List[Read]:
-    """Read the first `limit` samples of ``train.txt`` in a folder, one per line.
+    """Read the first `limit` samples of a split, such as ``train.txt``, one per line.
 
     Parameters
     ----------
@@ -187,13 +204,14 @@ def read_samples(
     parse : callable
         Returns the sample of a line, None if it has none; raises ValueError with the reason.
     limit : int or None
+    split : str
 
     Raises
     ------
     DataError
         Naming file, line and reason.
     """
-    path = Path(directory) / "train.txt"
+    path = Path(directory) / f"{split}.txt"
     samples: List[Read] = []
     for number, line in enumerate(read_lines(path), 1):
         if len(samples) == limit:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 import mxnet as mx
 
 from relatedness.trees import Tree
 
-from .base import count_words, read_samples
+from .base import read_samples
 from .pairs import sentences
 
 CLASSES = 5
@@ -40,9 +40,16 @@ class TreeSample(NamedTuple):
     labels: mx.nd.NDArray
 
 
-def read_treebank(directory: Path, limit: Optional[int] = None) -> List[Phrases]:
-    """Read the first `limit` trees of ``train.txt``; see `read_samples` for what is raised."""
-    return read_samples(directory, "trees", _parse, limit)
+def read_treebank(
+    directory: Optional[Path], limit: Optional[int] = None, split: str = "train"
+) -> List[Phrases]:
+    """Read the first `limit` trees of a split; see `read_samples` for what is raised.
+
+    Without a folder, they are made of the sentences of the built-in corpus.
+    """
+    if directory is None:
+        return [_of_dependencies(*each) for each in sentences(limit=limit, split=split)]
+    return read_samples(directory, "trees", _parse, limit, split)
 
 
 def _parse(line: str) -> Phrases:
@@ -79,11 +86,6 @@ def _parse(line: str) -> Phrases:
     return Phrases(tuple(words), stack[0][0], tuple(labels))
 
 
-def made_phrases(limit: Optional[int] = None) -> List[Phrases]:
-    """Make binary trees of the sentences of the built-in corpus."""
-    return [_of_dependencies(words, tree) for words, tree in sentences(limit=limit)]
-
-
 def _of_dependencies(words: Tuple[str, ...], tree: Tree) -> Phrases:
     """Join each head with its dependents, first those after it and then those before it."""
     shapes: List[Shape] = list(range(len(words)))
@@ -102,15 +104,3 @@ def _of_dependencies(words: Tuple[str, ...], tree: Tree) -> Phrases:
 
     count(shapes[tree.root])
     return Phrases(words, shapes[tree.root], tuple(labels))
-
-
-def tree_samples(sst: Optional[Path], limit: Optional[int]) -> Tuple[List[TreeSample], int, str]:
-    """Return samples of the treebank or the built-in corpus, how many words, and where from."""
-    source = "built-in corpus" if sst is None else "SST"
-    found: Sequence[Phrases] = made_phrases(limit) if sst is None else read_treebank(sst, limit)
-    vocab = count_words(s.words for s in found)
-    samples = [
-        TreeSample(mx.nd.array(vocab[list(s.words)], dtype="int32"), s.shape, mx.nd.array(s.labels))
-        for s in found
-    ]
-    return samples, len(vocab), source

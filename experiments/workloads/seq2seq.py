@@ -16,10 +16,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from relatedness.data import build_vocab
-
 from .base import Workload, labelling
-from .pairs import training_pairs
+from .pairs import RELATEDNESS, training_pairs
 from .sequences import read, rows_of
 
 TOKENS, LENGTHS = 30, (4, 20)
@@ -108,7 +106,7 @@ def translation(
         source, tokens, pairs = "random sequences", TOKENS, list(_reversals(limit, seed))
     else:
         found, source = training_pairs(data, limit)
-        vocab = build_vocab(found)
+        vocab = RELATEDNESS.vocab(found)
         tokens = len(vocab)
         pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]
     samples = [

@@ -9,17 +9,20 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from relatedness.data import Task
 
-from .base import Workload, labelling
-from .phrases import CLASSES, Shape, TreeSample, tree_samples
+from .base import Workload, labelled, labelling
+from .phrases import CLASSES, Phrases, Shape, TreeSample, read_treebank
 from .sequences import rows_of
 
 NDArray = mx.nd.NDArray
@@ -31,15 +34,23 @@ class PhraseModel(gluon.Block):
     A subclass has `leaf` and `join`: the state of a word, and of a phrase from those of its parts.
     """
 
-    def __init__(self, vocab_size: int, embedding_size: int, hidden_size: int) -> None:
+    dropout = 0.0
+
+    def __init__(
+        self, vocab_size: int, embedding_size: int, hidden_size: int, sparse_grad: bool = False
+    ) -> None:
         super().__init__()
         with self.name_scope():
-            self.embedding = nn.Embedding(vocab_size, embedding_size)
+            self.embedding = nn.Embedding(vocab_size, embedding_size, sparse_grad=sparse_grad)
             self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
     def forward(self, words: NDArray, shape: Shape) -> NDArray:
         """Map word indices, shape (T,), and their tree to scores, shape (2T - 1, CLASSES)."""
-        return self.score(mx.nd.concat(*self.states(words, shape), dim=0))
+        return self.score(self.dropped(mx.nd.concat(*self.states(words, shape), dim=0)))
+
+    def dropped(self, array: NDArray) -> NDArray:
+        """Drop a share of the values, in training."""
+        return mx.nd.Dropout(array, p=self.dropout) if self.dropout else array
 
     def states(self, words: NDArray, shape: Shape) -> List[NDArray]:
         """Vectors of all phrases, those within first, shape (1, hidden_size) each."""
@@ -61,7 +72,7 @@ class PhraseModel(gluon.Block):
 
     def word_states(self, words: NDArray) -> List[Any]:
         """Return what `leaf` takes for each word."""
-        return [[row] for row in rows_of(self.embedding(words))]
+        return [[row] for row in rows_of(self.dropped(self.embedding(words)))]
 
 
 class LSTMLeaf(gluon.HybridBlock):
@@ -96,10 +107,18 @@ class LSTMJoin(gluon.HybridBlock):
 
 
 class TreeLSTM(PhraseModel):
-    """The binary Tree-LSTM."""
+    """The binary Tree-LSTM; `dropout` is of word vectors and of states before they are scored."""
 
-    def __init__(self, vocab_size: int, embedding_size: int = 300, hidden_size: int = 150) -> None:
-        super().__init__(vocab_size, embedding_size, hidden_size)
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int = 300,
+        hidden_size: int = 150,
+        dropout: float = 0.0,
+        sparse_grad: bool = False,
+    ) -> None:
+        super().__init__(vocab_size, embedding_size, hidden_size, sparse_grad)
+        self.dropout = dropout
         with self.name_scope():
             self.leaf = LSTMLeaf(embedding_size, hidden_size)
             self.join = LSTMJoin(hidden_size)
@@ -211,6 +230,51 @@ class MVRNN(PhraseModel):
         return vector, matrix
 
 
+class Sentiment(Task):
+    """The sentiment of sentences and of all phrases in them: Tai et al. 2015, section 4.1."""
+
+    unit = "sentences"
+    best_by = "accuracy"
+    defaults = {"dropout": 0.5, "epochs": 20, "lr_decay": 0.9, "embedding_lr": 0.3,
+                "weight_decay": 0.01, "freeze_embedding": False}  # fmt: skip
+
+    def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Phrases]]:  # noqa: D102
+        return {split: read_treebank(args.data, args.limit, split) for split in splits}
+
+    def words(self, item: Phrases) -> Sequence[str]:  # noqa: D102
+        return item.words
+
+    def target(self, item: Phrases) -> np.ndarray:  # noqa: D102
+        return np.array(item.labels, np.float32)
+
+    def sample(self, item: Phrases, tokens: NDArray, target: NDArray) -> TreeSample:  # noqa: D102
+        return TreeSample(tokens, item.shape, target)
+
+    def model(  # noqa: D102
+        self, vocab_size: int, settings: Dict[str, Any], sparse: bool = False
+    ) -> TreeLSTM:
+        sizes = (settings[name] for name in ("embedding_size", "hidden", "dropout"))
+        model = gdb.convert(TreeLSTM(vocab_size, *sizes, sparse))
+        # A minibatch has some hundred words of twenty thousand: decay would change all of them.
+        model.embedding.weight.wd_mult = 0
+        return model
+
+    def workload(  # noqa: D102
+        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[TreeSample] = ()
+    ) -> Workload:
+        return labelled("sst", TITLES["sst"], "sentences", samples, model, trainer, "words")
+
+    def answers(self, outputs: np.ndarray, items: Sequence[Phrases]) -> np.ndarray:
+        """Take the best label of each sentence, whose scores come after those of its phrases."""
+        roots = np.cumsum([len(item.labels) for item in items]) - 1
+        return outputs[roots].argmax(axis=1)
+
+    def measure(self, answers: np.ndarray, items: Sequence[Phrases]) -> Dict[str, Optional[float]]:
+        """Share of the sentences whose label is found."""
+        return {"accuracy": float(np.mean(answers == [item.labels[-1] for item in items]))}
+
+
+SENTIMENT = Sentiment()
 #: By name of the workload.
 MODELS = {"sst": TreeLSTM, "treegru": TreeGRU, "treefc": TreeFC, "mvrnn": MVRNN}
 TITLES = {"sst": "binary Tree-LSTM", "treegru": "Tree-GRU", "treefc": "TreeFC", "mvrnn": "MV-RNN"}
@@ -220,12 +284,14 @@ def phrase_workload(
     name: str, sst: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
 ) -> Workload:
     """Put a model on the trees of the treebank, or on those of the built-in corpus."""
-    samples, words, source = tree_samples(sst, limit)
-    model = MODELS[name](words, **sizes)
+    items = read_treebank(sst, limit)
+    vocab = SENTIMENT.vocab(items)
+    samples = SENTIMENT.encode(items, vocab, mx.cpu())
+    model = MODELS[name](len(vocab), **sizes)
     frozen = [
         block.weight for block in (model.embedding, getattr(model, "matrices", None)) if block
     ]
-    title = f"{TITLES[name]}, {source}"
+    title = f"{TITLES[name]}, {'built-in corpus' if sst is None else 'SST'}"
     made = labelling(name, title, "sentences", samples, model, frozen, per="words")
     if name != "treegru":
         return made

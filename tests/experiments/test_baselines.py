@@ -12,12 +12,11 @@ import baselines
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
 from relatedness.corpora import load_corpus
-from relatedness.data import Sample, build_vocab, encode, target_distribution
 from relatedness.model import RelatednessModel
 from relatedness.trees import CLASSES, Tree
 from suite.runner import MODES, Runner
 from workloads import sequences
-from workloads.pairs import relate
+from workloads.pairs import RELATEDNESS, Sample
 from workloads.sequences import TaggedSample
 
 WORDS = 11
@@ -27,10 +26,9 @@ def sample(rng, heads_a, heads_b):
     def words(heads):
         return mx.nd.array(rng.randint(0, WORDS, len(heads)), dtype="int32")
 
-    score = rng.uniform(1, CLASSES)
-    target = mx.nd.array(target_distribution(score))
+    target = mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1))
     trees = [Tree.from_heads(heads) for heads in (heads_a, heads_b)]
-    return Sample(words(heads_a), trees[0], words(heads_b), trees[1], target, score, "")
+    return Sample(words(heads_a), trees[0], words(heads_b), trees[1], target)
 
 
 def random_heads(rng, most):
@@ -129,8 +127,8 @@ def test_manual_equals_the_loop(trees):
 
 def test_manual_equals_the_loop_on_the_built_in_corpus():
     pairs = load_corpus().splits["train"][:40]
-    vocab = build_vocab(pairs)
-    check(make_model(len(vocab)), encode(pairs, vocab, mx.cpu()))
+    vocab = RELATEDNESS.vocab(pairs)
+    check(make_model(len(vocab)), RELATEDNESS.encode(pairs, vocab, mx.cpu()))
 
 
 def test_a_frozen_embedding_stays_without_gradient():
@@ -162,7 +160,7 @@ def test_every_mode_of_a_runner_trains_and_predicts_alike(mode):
         mx.random.seed(3)
         model = make_model(ctx=contexts)
         trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
-        runner = Runner(relate(model, trainer), kind, contexts=contexts)
+        runner = Runner(RELATEDNESS.workload(model, trainer), kind, contexts=contexts)
         samples = case("random trees")
         losses = [runner.step(samples).losses.asnumpy() for _ in range(3)]
         scores = [runner.predict(some).asnumpy() for some in (samples, samples[:1])]

@@ -188,7 +188,7 @@ def outcome_of(times, kind="inference", size=1, **more):
 
 
 def measured(*outcomes, alone=None):
-    return tables.Measured("W", "words", "from", 2, list(outcomes), {}, {}, alone or {})
+    return tables.Measured("W", "words", "from", "so", 2, list(outcomes), {}, {}, alone or {})
 
 
 def test_figures_of_bars():
@@ -238,7 +238,7 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, monkeypatch, c
         if Path("/proc/self/status").exists():
             assert figures["peak_mb"] >= figures["start_mb"] > 10
     written = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".svg"}
-    assert {tmp_path / f"{name}.png" for name in ("overview", "speed-reads")} < set(written)
+    assert {tmp_path / f"{name}.png" for name in ("speed-sick", "speed-reads")} < set(written)
     assert "child-sum Tree-LSTM, built-in corpus" in printed
     assert program.main(["--read", "--output", str(tmp_path)]) == 0
     assert printed.endswith(capsys.readouterr().out)
@@ -256,7 +256,7 @@ def test_a_curve_is_measured_and_drawn(tmp_path):
         "outcomes"
     ]
     assert len({row["label"] for row in outcome["rows"]}) == 2 * 5 + 1
-    assert "auto: " in (tmp_path / "curve-tagger-4.svg").read_text()
+    assert (tmp_path / "curve-tagger-4.svg").exists()
 
 
 @pytest.mark.parametrize(

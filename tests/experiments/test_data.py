@@ -1,19 +1,17 @@
-"""Reading pairs and vectors: what is right is read whole, what is wrong is named."""
+"""Reading pairs and vectors, and making minibatches of them; what is wrong is named."""
+
+import math
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 import pytest
 
+from relatedness import corpora
 from relatedness.assembly import fingerprint
-from relatedness.corpora import DataError, load_corpus
-from relatedness.data import (
-    Loader,
-    build_vocab,
-    encode,
-    read_vectors,
-    target_distribution,
-    unknown_words,
-)
+from relatedness.corpora import DataError, load_conllu_pairs, load_corpus
+from relatedness.data import Loader, read_vectors
+from workloads.pairs import RELATEDNESS
 
 GOOD = {
     "a.toks": ["a dog runs", "cats sleep", "it rains"],
@@ -23,6 +21,7 @@ GOOD = {
     "sim.txt": ["4.5", "3", "1"],
     "id.txt": ["1", "7", "9"],
 }
+EXAMPLE = Path(__file__).with_name("pairs.conllu")
 
 
 def write(folder, ending="\n", **changed):
@@ -36,9 +35,13 @@ def write(folder, ending="\n", **changed):
         (folder / name).write_bytes("".join(line + ending for line in lines).encode())
 
 
+def read(folder, *policy):
+    return load_corpus(folder, *policy, splits=["train"])
+
+
 def test_good_files_are_read_whole(tmp_path):
     write(tmp_path / "train")
-    corpus = load_corpus(tmp_path, splits=["train"])
+    corpus = read(tmp_path)
     first, second, _ = corpus.splits["train"]
     assert first.tokens_a == ("a", "dog", "runs") and first.tree_a.heads == (1, 2, -1)
     assert second.tokens_b == ("the", "cat", "sleeps") and second.tree_b.root == 2
@@ -49,94 +52,185 @@ def test_good_files_are_read_whole(tmp_path):
 def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
     write(tmp_path / "unix" / "train")
     write(tmp_path / "windows" / "train", ending="\r\n")
-    unix, windows = (load_corpus(tmp_path / name, splits=["train"]) for name in ("unix", "windows"))
-    assert unix == windows
+    assert read(tmp_path / "unix") == read(tmp_path / "windows")
     write(tmp_path / "odd" / "train", a_toks=(1, "a\u00a0b dog\u0085 runs"))
-    odd = load_corpus(tmp_path / "odd", splits=["train"]).splits["train"][0]
-    assert odd.tokens_a == ("a\u00a0b", "dog\u0085", "runs")
+    assert read(tmp_path / "odd").splits["train"][0].tokens_a == ("a\u00a0b", "dog\u0085", "runs")
 
 
 BAD = [
-    ("a_parents", "2 3", "a.parents", "2 heads for 3 tokens"),
+    ("a_parents", "2 3", "a.toks", "2 heads for 3 tokens"),
     ("a_parents", "2 3 x", "a.parents", "a head is not a number"),
     ("a_parents", "2 3 +0", "a.parents", "a head is not a number: '+0'"),
     ("a_parents", "2 3 4", "a.parents", "head 4 of word 3 is out of range 0..3"),
-    ("a_parents", "2 3 -1", "a.parents", "head -1 of word 3 is out of range"),
-    ("a_parents", "2 3 2", "a.parents", "no root"),
-    ("a_parents", "0 3 0", "a.parents", "2 roots (words 1, 3)"),
     ("a_parents", "2 1 0", "a.parents", "a cycle"),
     ("b_toks", "", "b.toks", "empty sentence"),
+    ("b_toks", "w " * 11, "b.toks", "more than 10 words"),
     ("sim_txt", "high", "sim.txt", "score 'high' is not a number"),
     ("sim_txt", "5.1", "sim.txt", "score 5.1 is not in 1..5"),
-    ("sim_txt", "0", "sim.txt", "score 0 is not in 1..5"),
     ("sim_txt", "nan", "sim.txt", "score nan is not in 1..5"),
-    ("id_txt", " ", "id.txt", "empty id"),
-    ("id_txt", "a\tb", "id.txt", "has a tab in it"),
 ]
 
 
 @pytest.mark.parametrize(("field", "text", "file", "reason"), BAD, ids=[bad[3] for bad in BAD])
 def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(
-    tmp_path, field, text, file, reason
+    tmp_path, monkeypatch, field, text, file, reason
 ):
+    monkeypatch.setattr(corpora, "MAX_WORDS", 10)
     write(tmp_path / "train", **{field: (1, text)})
     with pytest.raises(DataError) as caught:
-        load_corpus(tmp_path, splits=["train"])
+        read(tmp_path)
     error = caught.value
     assert (error.path, error.line) == (tmp_path / "train" / file, 1)
     assert reason in error.reason
     assert str(error) == f"{error.path}:1: {error.reason}"
-    corpus = load_corpus(tmp_path, "skip", splits=["train"])
+    corpus = read(tmp_path, "skip")
     assert [pair.name for pair in corpus.splits["train"]] == ["7", "9"]
     assert corpus.skipped == (str(error),)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(" ", "id '' is empty"), ("a\tb", "has a tab in it"), ("7", "two pairs have the id 7")],
+)
+def test_names_are_columns_of_a_table(tmp_path, text, reason):
+    write(tmp_path / "train", id_txt=(1, text))
+    with pytest.raises(DataError, match=reason):
+        read(tmp_path)
+    assert len(read(tmp_path, "skip").splits["train"]) == 2
+
+
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, policy):
+    def check(reason):
+        with pytest.raises(DataError, match=reason):
+            read(tmp_path, policy)
+
+    check(r"train: No such file")
     write(tmp_path / "train")
     (tmp_path / "train" / "b.toks").write_text("dogs run\n")
-    with pytest.raises(DataError, match=r"b\.parents: 3 lines, but b\.toks has 1"):
-        load_corpus(tmp_path, policy, splits=["train"])
-    (tmp_path / "train" / "b.parents").write_text("2 0\n")
-    with pytest.raises(DataError, match=r"b\.toks: 1 sentences, but id\.txt has 3 ids"):
-        load_corpus(tmp_path, policy, splits=["train"])
-    (tmp_path / "train" / "id.txt").write_text("1\n")
-    with pytest.raises(DataError, match=r"id\.txt: 1 lines, but sim\.txt has 3"):
-        load_corpus(tmp_path, policy, splits=["train"])
+    check(r"b\.toks: 1 lines, but id\.txt has 3")
+    (tmp_path / "train" / "b.toks").write_bytes(b"dogs run\ncats sl\xffeep\nit rains\n")
+    check(r"b\.toks:2: not UTF-8")
     (tmp_path / "train" / "b.toks").unlink()
-    (tmp_path / "train" / "id.txt").write_text("1\n7\n9\n")
-    with pytest.raises(DataError, match=r"b\.toks: No such file"):
-        load_corpus(tmp_path, policy, splits=["train"])
-
-
-def test_an_id_that_stands_twice_is_refused(tmp_path):
-    write(tmp_path / "train", id_txt=(3, "1"))
-    with pytest.raises(DataError, match=r"id\.txt:3: id 1 is that of .*id\.txt:1, too"):
-        load_corpus(tmp_path, splits=["train"])
-
-
-def test_an_empty_split_is_an_error(tmp_path):
-    write(tmp_path / "train")
+    check(r"b\.toks: No such file")
+    (tmp_path / "train" / "sim.txt").unlink()
+    check(r"train: no known format; expected id\.txt, .*SICK_train")
     for name in GOOD:
         (tmp_path / "train" / name).write_text("")
+    check("holds no pairs")
+
+
+def write_sick(folder, *lines):
+    """Take the scores from a file of SICK; its pairs are in another order."""
+    write(folder / "train")
+    (folder / "train" / "sim.txt").unlink()
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score"
+    rows = lines or ("9\tx\ty\t1", "1\tx\ty\t4.5", "7\tx\ty\t3")
+    (folder / "SICK_train.txt").write_text("\r\n".join((header, *rows, "")))
+    return folder
+
+
+def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
+    write(tmp_path / "plain" / "train")
+    assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("lines", "file", "reason"),
+    [
+        (("1\tx\ty\t4.5", "9\tx\ty\t1"), "id.txt:2", "pair '7' is not in"),
+        (("1\tx\ty\t9", "7\tx\ty\t3", "9\tx\ty\t1"), "SICK_train.txt:2", "score 9 is not in"),
+        (("1\tx\t4.5",), "SICK_train.txt:2", "3 columns, the header has 4"),
+        (("2\tx\ty\t4.5",), "SICK_train.txt:2", "no parse of pair '2'"),
+    ],
+)
+def test_what_is_wrong_with_sick_is_named(tmp_path, lines, file, reason):
+    with pytest.raises(DataError, match=f"{file}: .*{reason}"):
+        read(write_sick(tmp_path, *lines))
+
+
+def test_sick_is_read_whole(request):
+    """The counts are those of the published data; its licence forbids shipping it."""
+    folder = request.config.getoption("--sick")
+    if folder is None:
+        pytest.skip("--sick names no folder with SICK in the treelstm layout")
+    splits = load_corpus(folder).splits
+    assert {name: len(pairs) for name, pairs in splits.items()} == {
+        "train": 4500, "dev": 500, "test": 4927,
+    }  # fmt: skip
+    words = {n: sum(len(p.tokens_a) + len(p.tokens_b) for p in ps) for n, ps in splits.items()}
+    assert words == {"train": 87089, "dev": 9884, "test": 95218}
+
+
+def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
+    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
+        "train": 2000, "dev": 500, "test": 500,
+    }  # fmt: skip
+    assert fingerprint(corpus.splits).startswith("2a9f9598f618a829")
+
+
+def test_the_example_of_conllu_is_read_whole():
+    """Words are the syntactic ones; multiword tokens and empty nodes are none."""
+    corpus = load_conllu_pairs(EXAMPLE)
+    first, second = corpus.splits[""]
+    assert first.tokens_a == ("do", "n't", "wake", "the", "dogs", ".")
+    assert first.tree_a.heads == (2, 2, -1, 4, 2, 2)
+    assert second.tokens_a == ("Ann", "drinks", "tea", "and", "Bob", "milk")
+    assert second.tree_a.children == ((), (0, 2, 4), (), (), (3, 5), ())
+    assert [pair.name for pair in corpus.splits[""]] == ["1", "tea"]
+    assert math.isnan(first.score), "not judged"
+
+
+BAD_CONLLU = [  # line of the example, the new line, line of the error, its reason
+    (7, "3\twake\t_\t_\t_\t_\tx\t_\t_\t_", 7, "a head is not a number: 'x'"),
+    (8, "4\tthe\t_\t_\t_\t_\t7\t_\t_\t_", 8, "head 7 of word 4 is out of range 0..6"),
+    (9, "5\tdogs\t_\t_\t_\t_\t0\t_\t_\t_", 9, "2 roots (words 3, 5)"),
+    (8, "4 the 5", 8, "1 columns with tabs between, expected 10"),
+    (8, "5\tthe\t_\t_\t_\t_\t5\t_\t_\t_", 8, "word id 5, expected 4"),
+    (8, "4\t\t_\t_\t_\t_\t5\t_\t_\t_", 8, "id 4 has no word beside it"),
+]
+
+
+@pytest.mark.parametrize(("number", "text", "line", "reason"), BAD_CONLLU)
+def test_a_wrong_line_of_conllu_is_named(number, text, line, reason):
+    lines = EXAMPLE.read_text().split("\n")
+    lines[number - 1] = text
+    with pytest.raises(DataError) as caught:
+        load_conllu_pairs(EXAMPLE, lines)
+    assert (caught.value.line, reason in caught.value.reason) == (line, True), caught.value
+    corpus = load_conllu_pairs(EXAMPLE, lines, "skip")
+    assert [pair.name for pair in corpus.splits[""]] == ["tea"]
+    assert corpus.skipped == (str(caught.value),)
+
+
+def test_sentences_that_do_not_pair_up_are_an_error():
+    lines = EXAMPLE.read_text().split("\n")
+    with pytest.raises(DataError, match=r"pairs\.conllu:18: sentence 3 has no partner"):
+        load_conllu_pairs(EXAMPLE, lines[:27], "skip")
     with pytest.raises(DataError, match="holds no pairs"):
-        load_corpus(tmp_path, splits=["train"])
-
-
-def test_bytes_that_are_no_text_are_named_by_line(tmp_path):
-    write(tmp_path / "train")
-    (tmp_path / "train" / "a.toks").write_bytes(b"a dog runs\ncats sl\xffeep\nit rains\n")
-    with pytest.raises(DataError, match=r"a\.toks:2: not UTF-8"):
-        load_corpus(tmp_path, splits=["train"])
+        load_conllu_pairs(EXAMPLE, ["", " "])
 
 
 @pytest.mark.parametrize("score", [1, 1.25, 2, 3.999, 4.5, 5])
-def test_a_target_is_a_distribution_whose_mean_is_the_score(score):
-    target = target_distribution(score)
+def test_a_target_is_a_distribution_whose_mean_is_the_score(pairs, score):
+    target = RELATEDNESS.target(pairs[0]._replace(score=score))
     assert target.shape == (1, 5)
     assert target.min() >= 0 and target.sum() == pytest.approx(1)
     assert (target[0] * np.arange(1, 6)).sum() == pytest.approx(score)
     assert (target > 0).sum() <= 2
+    assert np.isnan(RELATEDNESS.target(pairs[0]._replace(score=math.nan))).all()
+
+
+def test_metrics_of_relatedness(pairs):
+    """1, 4, 9 against 1, 2, 3: products of deviations sum to 8, squares to 98/3 and 2."""
+    three = [pair._replace(score=score) for pair, score in zip(pairs, (1.0, 2.0, 3.0))]
+    found = RELATEDNESS.measure(np.array([1.0, 4.0, 9.0]), three)
+    assert found["spearman"] == pytest.approx(1)
+    assert found["pearson"] == pytest.approx(8 / math.sqrt(2 * 98 / 3))
+    assert found["mse"] == pytest.approx((0 + 4 + 36) / 3)
+    for answers, own in (([3.0, 3.0, 3.0], three), ([2.0], three[:1])):
+        undefined = RELATEDNESS.measure(np.array(answers), own)
+        assert undefined["pearson"] is undefined["spearman"] is None
 
 
 @pytest.fixture(scope="module")
@@ -145,76 +239,49 @@ def pairs(corpus):
 
 
 def test_samples_hold_word_indices(pairs):
-    vocab = build_vocab(pairs[:10])
-    samples = encode(pairs, vocab, mx.cpu())
+    vocab = RELATEDNESS.vocab(pairs[:10])
+    samples = RELATEDNESS.encode(pairs, vocab, mx.cpu())
     for pair, sample in zip(pairs[:10], samples):
         indices = sample.tokens_b.asnumpy()
         assert indices.dtype == np.int32
         assert vocab.to_tokens(indices.tolist()) == list(pair.tokens_b)
-    strange = encode([pairs[0]._replace(tokens_a=("qwertz",))], vocab, mx.cpu())[0]
-    assert strange.tokens_a.asnumpy().tolist() == [vocab[vocab.unknown_token]]
+    strange = pairs[0]._replace(tokens_a=("qwertz",))
+    (sample,) = RELATEDNESS.encode([strange], vocab, mx.cpu())
+    assert sample.tokens_a.asnumpy().tolist() == [vocab[vocab.unknown_token]]
+    assert RELATEDNESS.unknown([strange], vocab) == (1, 1 + len(strange.tokens_b))
 
 
-def test_a_word_is_unknown_each_time_it_stands_there(pairs):
-    strange = pairs[0]._replace(tokens_a=("qwertz", *pairs[0].tokens_a, "qwertz"))
-    words = len(strange.tokens_a) + len(strange.tokens_b)
-    assert unknown_words([strange], build_vocab(pairs)) == (2, words)
-
-
-def test_a_pair_without_score_has_no_target():
-    assert np.isnan(target_distribution(float("nan"))).all()
-
-
-def names(loader, seed=0):
+def drawn(loader, seed=0):
     np.random.seed(seed)
-    return [[sample.name for sample in batch] for batch in loader]
+    parts = (0, 2, 4)
+    return [[tuple(sample[i].asnumpy().tobytes() for i in parts) for sample in batch]
+            for batch in loader]  # fmt: skip
 
 
 def test_minibatches_hold_every_pair_once_and_shuffle_by_numpys_seed(pairs):
-    vocab = build_vocab(pairs)
-    loader = Loader(pairs, vocab, 8, shuffle=True)
-    assert len(loader) == 3 and [len(batch) for batch in loader] == [8, 8, 4]
-    assert sorted(sum(names(loader), [])) == sorted(pair.name for pair in pairs)
-    assert names(loader, 1) == names(loader, 1) != names(loader, 2)
-    assert sum(names(Loader(pairs, vocab, 8)), []) == [pair.name for pair in pairs]
-
-
-def test_workers_give_the_same_minibatches(pairs):
-    """The arrays are those of `encode`, too, which makes all samples at once."""
-    vocab = build_vocab(pairs)
-    alone, helped = (Loader(pairs, vocab, 3, shuffle=True, num_workers=n) for n in (0, 2))
-    encoded = {sample.name: sample for sample in encode(pairs, vocab, mx.cpu())}
-    for seed in (1, 2):  # the workers live on
-        assert names(alone, seed) == names(helped, seed)
-    for one, other in zip(names_and_arrays(alone), names_and_arrays(helped)):
-        assert one == other == names_and_arrays([[encoded[one[0]]]])[0]
-    assert next(iter(helped))[0].tree_a in {pair.tree_a for pair in pairs}
-
-
-def names_and_arrays(loader):
-    np.random.seed(5)
-    return [
-        (s.name, s.tree_a, s.tree_b, s.score)
-        + tuple(
-            (a.dtype, a.shape, a.asnumpy().tobytes()) for a in (s.tokens_a, s.tokens_b, s.target)
-        )
-        for batch in loader
-        for s in batch
-    ]
+    """With processes that encode ahead, too."""
+    vocab = RELATEDNESS.vocab(pairs)
+    plain, shuffled, helped = (
+        Loader(RELATEDNESS, pairs, vocab, 8, shuffle, workers)
+        for shuffle, workers in ((False, 0), (True, 0), (True, 2))
+    )
+    assert len(shuffled) == 3 and [len(batch) for batch in shuffled] == [8, 8, 4]
+    assert sorted(sum(drawn(shuffled), [])) == sorted(sum(drawn(plain), []))
+    assert drawn(shuffled, 1) == drawn(helped, 1) != drawn(shuffled, 2) == drawn(helped, 2)
 
 
 def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pairs):
-    vocab = build_vocab(pairs)
+    vocab = RELATEDNESS.vocab(pairs)
     known = vocab.idx_to_token[3]
     path = tmp_path / "vectors.txt"
     path.write_text(f"{known} 1 -2.5 3\nqwertz 0 0 1\n")
-    vectors = read_vectors(path, vocab, seed=3)
-    assert vectors.shape == (len(vocab), 3) and vectors.dtype == np.float32
+    vectors, count = read_vectors(path, vocab, seed=3)
+    assert vectors.shape == (len(vocab), 3) and vectors.dtype == np.float32 and count == 1
     np.testing.assert_array_equal(vectors[3], [1, -2.5, 3])
     others = np.delete(vectors, 3, axis=0)
     assert np.abs(others).min() > 0 and np.abs(others).max() <= 0.05
-    np.testing.assert_array_equal(vectors, read_vectors(path, vocab, seed=3))
-    assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4))
+    np.testing.assert_array_equal(vectors, read_vectors(path, vocab, seed=3)[0])
+    assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
 
 
 @pytest.mark.parametrize(
@@ -230,46 +297,5 @@ def test_bad_vectors_are_named_by_line(tmp_path, pairs, text, line, reason):
     path = tmp_path / "vectors.txt"
     path.write_text(text)
     with pytest.raises(DataError, match=reason) as caught:
-        read_vectors(path, build_vocab(pairs), seed=1)
+        read_vectors(path, RELATEDNESS.vocab(pairs), seed=1)
     assert caught.value.line == line
-
-
-def test_missing_vectors_are_an_error(tmp_path, pairs):
-    with pytest.raises(DataError, match="no such file"):
-        read_vectors(tmp_path / "none", build_vocab(pairs), seed=1)
-
-
-def test_sick_is_read_whole(request):
-    """The counts are those of the published data; its licence forbids shipping it."""
-    folder = request.config.getoption("--sick")
-    if folder is None:
-        pytest.skip("--sick names no folder with SICK in the treelstm layout")
-    splits = load_corpus(folder).splits
-    assert {name: len(pairs) for name, pairs in splits.items()} == {
-        "train": 4500, "dev": 500, "test": 4927,
-    }  # fmt: skip
-    words = {n: sum(len(p.tokens_a) + len(p.tokens_b) for p in ps) for n, ps in splits.items()}
-    assert words == {"train": 87089, "dev": 9884, "test": 95218}
-    trees = [tree for pair in splits["train"] for tree in (pair.tree_a, pair.tree_b)]
-    assert np.mean([tree.depth for tree in trees]) == pytest.approx(4.4, abs=0.05)
-
-
-def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
-    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
-        "train": 2000, "dev": 500, "test": 500,
-    }  # fmt: skip
-    assert fingerprint(corpus.splits) == (
-        "84d2611de90c73ad5ff4939dec999f2ecb7e728e17c6426696472b799e3d0f09"
-    )
-
-
-def test_trees_of_the_built_in_corpus_have_the_shape_of_those_of_sick(corpus):
-    pairs = [pair for split in corpus.splits.values() for pair in split]
-    trees = [tree for pair in pairs for tree in (pair.tree_a, pair.tree_b)]
-    assert np.mean([len(tree.heads) for tree in trees]) == pytest.approx(9.7, abs=0.4)
-    assert np.mean([tree.depth for tree in trees]) == pytest.approx(4.4, abs=0.2)
-    counts = np.bincount([len(children) for tree in trees for children in tree.children])
-    assert counts[:2] / counts.sum() == pytest.approx([0.51, 0.28], abs=0.02)
-    assert len({tree.heads for tree in trees}) > 1000
-    scores = np.array([pair.score for pair in pairs])
-    assert all(share > 0.01 for share in np.histogram(scores, 8, (1, 5))[0] / len(scores))

@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,9 +12,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+import launch
 import tree_lstm_relatedness as program
 from relatedness.checkpoint import read_checkpoint
-from relatedness.steps import read_steps
+from relatedness.training import read_steps
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -26,7 +26,7 @@ TINY = ["--limit", "24", "--embedding-size", "6", "--hidden", "5", "--similarity
 BATCH = ["--batch-size", "2"]
 
 
-def start(*arguments, **environment):
+def start(*arguments, program=program, **environment):
     mx.nd.waitall()  # a fork that meets a pending backward pass never returns
     root = Path(program.__file__).parents[1]
     # A process inherits that Ctrl-C is ignored, as it is in the background, but not who handles it.
@@ -114,38 +114,62 @@ def test_pairs_from_a_pipe_are_scored(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "error: <stdin>:7: word id 4, expected 3\n"
 
 
-def test_processes_of_a_launcher_train_one_model(tmp_path, corpus, write_pairs):
-    """Two workers whose halves are equal train as one process does that has one of the halves."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port),
-              "DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "1"}  # fmt: skip
-    for times in (1, 2):
-        pairs = [pair for pair in corpus.splits["train"][:10] for _ in range(times)]
-        named = [pair._replace(name=str(i)) for i, pair in enumerate(pairs)]
-        write_pairs(tmp_path / f"data{times}", named)
-    command = ["train", *TINY, "--batch-size", "4", "--epochs", "2"]
-    arguments = [*command, "--kvstore", "dist_sync", "--data", tmp_path / "data2"]
-    processes = [
-        start(*arguments, "--output", tmp_path / "two", DMLC_ROLE=role, **common)
-        for role in ("scheduler", "server", "worker", "worker")
-    ]
-    try:
-        for process in processes:
-            # Four of them start at once, and may have to share the machine.
-            assert process.communicate(timeout=300)[1] == "" and process.returncode == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    program.main([*command, "--data", str(tmp_path / "data1"), "--output", str(tmp_path / "one")])
-    one, first, second = (
-        [step["loss"] for step in read_steps(tmp_path / name / "steps.jsonl")]
-        for name in ("one", "two", "two/worker-1")
-    )
-    assert len(one) == 6 and np.ptp(one) > 0.01
-    np.testing.assert_allclose(first, one, rtol=1e-4)
-    assert first == second
-    checkpoints = [read_checkpoint(tmp_path / "two" / name) for name in ("last", "worker-1/last")]
-    assert as_bytes(checkpoints[0].parameters) == as_bytes(checkpoints[1].parameters)
+def launched(output, epochs, *more):
+    """Start two workers, a server and a scheduler on this machine."""
+    command = ["--workers", 2, "--", "train", *TINY, "--batch-size", 4, "--output", output]
+    return start(*command, "--epochs", epochs, *more, program=launch)
+
+
+def alive(process):
+    """Whether a process that may be nobody's child any more is there."""
+    path = Path(f"/proc/{process}/stat")
+    return path.exists() and path.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_workers_train_as_one_process_and_a_lost_one_loses_nothing(tmp_path):
+    """A worker is killed in mid-epoch: all end, it is named, and a resumed run is as if not."""
+    both, one = tmp_path / "two", tmp_path / "one"
+    process = launched(both, 1000)
+    started = [next(process.stdout).split(": process ") for _ in range(4)]
+    names = {name: int(number) for name, number in started}
+    assert list(names) == ["scheduler", "server", "worker 1", "worker 2"]
+    wait_for_step(process, both, 2, 3)
+    os.kill(names["worker 2"], signal.SIGKILL)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 2
+    lost = f"worker 2 (process {names['worker 2']}) was killed by SIGKILL"
+    assert lost in message and "--resume goes on" in message
+    assert not any(map(alive, names.values()))
+    epochs = read_checkpoint(both / "last").state["epoch"] + 1
+    process = launched(both, epochs, "--resume")
+    assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
+    command = ["train", *TINY, "--batch-size", "4", "--epochs", str(epochs), "--output", str(one)]
+    assert program.main(command) == 0
+    steps = [read_steps(output / "steps.jsonl") for output in (both, one)]
+    found, expected = ([step["loss"] for step in own] for own in steps)
+    assert len(found) == 6 * epochs and np.ptp(expected) > 0.01
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_a_worker_does_not_wait_for_ever(tmp_path):
+    """Alone with a scheduler that is not there."""
+    common = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_NODE_HOST": "127.0.0.1",
+              "DMLC_PS_ROOT_PORT": str(launch.free_port()), "DMLC_NUM_WORKER": "2",
+              "DMLC_NUM_SERVER": "1"}  # fmt: skip
+    options = ("--kvstore", "dist_sync", "--kvstore-timeout", 1, "--output", tmp_path)
+    process = start("train", *TINY, *options, **common)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert message == "error: the others have not joined within 1 s (--kvstore-timeout)\n"
+
+
+def test_what_to_start_on_several_machines_is_printed(capsys):
+    command = ["--hosts", "a,b", "--workers", "2", "--port", "99", "--", "train", "--seed", "2"]
+    assert launch.main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == [
+        "a (scheduler)", "a (server)", "b (worker 1)", "a (worker 2)",
+    ]  # fmt: skip
+    assert all("DMLC_PS_ROOT_URI=a DMLC_PS_ROOT_PORT=99 DMLC_NUM_WORKER=2" in x for x in lines[:4])
+    assert lines[2].endswith("train --seed 2 --kvstore dist_sync")

@@ -207,7 +207,7 @@ def words_below(shape):
 
 
 def test_the_built_in_corpus_gives_binary_trees_over_its_words():
-    for sentence in phrases.made_phrases(limit=50):
+    for sentence in phrases.read_treebank(None, limit=50):
         assert words_below(sentence.shape) == list(range(len(sentence.words)))
         assert len(sentence.labels) == 2 * len(sentence.words) - 1
         assert sentence.labels.count(0) == len(sentence.words)

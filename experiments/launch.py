@@ -1,0 +1,163 @@
+"""Train on several processes: start a scheduler, servers and workers of MXNet's key-value store.
+
+``python experiments/launch.py --workers 2 --servers 1 -- train --data sick --embedding glove.txt``
+
+What stands after ``--`` is for `tree_lstm_relatedness.py`; ``--kvstore dist_sync`` is added.
+All processes run on this machine; ``--hosts a,b`` starts none and prints what to start on which.
+A process that ends before its time ends the others, and is named.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from command import POSITIVE, Parser, listed
+
+PROGRAM = Path(__file__).with_name("tree_lstm_relatedness.py")
+#: Seconds that processes have to end after the first one has.
+PARTING = 60.0
+#: Linux ends a process with the one that started it if that is asked for; see prctl(2).
+PR_SET_PDEATHSIG = 1
+
+
+class Role(NamedTuple):
+    """A process to start."""
+
+    name: str
+    environment: Dict[str, str]
+    command: List[str]
+
+
+def roles(
+    workers: int, servers: int, address: str, port: int, options: Sequence[str]
+) -> List[Role]:
+    """List all processes of a training, the scheduler first."""
+    common = {
+        "DMLC_PS_ROOT_URI": address,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": str(servers),
+    }
+    serve = [sys.executable, "-c", "import mxnet"]  # which does it all, told so by DMLC_ROLE
+    work = [sys.executable, str(PROGRAM), *options, "--kvstore", "dist_sync"]
+    names = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
+    return [
+        Role(f"{kind} {i + 1}" if count > 1 else kind, {"DMLC_ROLE": kind, **common}, command)
+        for kind, count, command in names
+        for i in range(count)
+    ]
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def print_commands(planned: Sequence[Role], hosts: Sequence[str]) -> None:
+    """Say what to start on which host: the scheduler on the first, the others by turns."""
+    for i, role in enumerate(planned):
+        host = hosts[max(i - 1, 0) % len(hosts)]
+        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in role.environment.items())
+        print(f"{host} ({role.name}): {settings} {shlex.join(role.command)}")
+    print("Data and --output must be found at the same paths by all, --output in a shared folder.")
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start(role: Role) -> subprocess.Popen:
+    # Ctrl-C is for the launcher, which ends them all.
+    process = subprocess.Popen(
+        role.command,
+        env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **role.environment},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    print(f"{role.name}: process {process.pid}", flush=True)
+    return process
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+def watch(planned: Sequence[Role], processes: Sequence[subprocess.Popen]) -> str:
+    """Wait for the end of all; return what went wrong, or "" if nothing did."""
+    limit: Optional[float] = None
+    while True:
+        codes = [process.poll() for process in processes]
+        running = [role.name for role, code in zip(planned, codes) if code is None]
+        for role, process, code in zip(planned, processes, codes):
+            if code:
+                return f"{role.name} (process {process.pid}) {_ended(code)}"
+        if not running:
+            return ""
+        if 0 in codes:  # they end together
+            limit = limit or time.monotonic() + PARTING
+            if time.monotonic() > limit:
+                return f"{', '.join(running)} did not end with the others"
+        time.sleep(0.05)
+
+
+def run(planned: Sequence[Role]) -> int:
+    """Start all processes, and see them to their end, whatever happens; return the exit status."""
+    processes: List[subprocess.Popen] = []
+    try:
+        for role in planned:
+            processes.append(_start(role))
+        wrong = watch(planned, processes)
+    except KeyboardInterrupt:
+        wrong = "interrupted"
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        for process in processes:
+            process.wait()
+    if wrong:
+        print(
+            f"error: {wrong}; all others were ended, and train --resume goes on from the last "
+            "checkpoint, if there is one",
+            file=sys.stderr,
+        )
+    return 2 if wrong else 0
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the program."""
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=POSITIVE, default=2, metavar="N", help="(default 2)")
+    parser.add_argument("--servers", type=POSITIVE, default=1, metavar="N", help="(default 1)")
+    parser.add_argument(
+        "--port", type=POSITIVE, metavar="N", help="of the scheduler (default: free)"
+    )
+    text = "print what to start on these, in the same folder with the same data; start nothing"
+    parser.add_argument("--hosts", type=listed(str), metavar="X,X,...", help=text)
+    parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="of the training program")
+    args = parser.parse_args(argv)
+    if args.options[0] != "train":
+        parser.error("what stands after -- begins with train")
+    address = args.hosts[0] if args.hosts else "127.0.0.1"
+    planned = roles(args.workers, args.servers, address, args.port or free_port(), args.options)
+    if args.hosts:
+        print_commands(planned, args.hosts)
+        return 0
+    return run(planned)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

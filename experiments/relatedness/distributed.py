@@ -1,0 +1,122 @@
+"""Several processes that train one model on MXNet's key-value store, each a share of a minibatch.
+
+Every process draws the same minibatches and takes its share; the store adds gradients and losses
+up. So the parameters, and the loss of every step, are those of one process, to float tolerance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import Any, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from command import UsageError
+
+#: What a launcher of distributed training sets for every process.
+LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER",
+            "DMLC_NUM_SERVER")  # fmt: skip
+#: Key of the losses in the store; parameters have small numbers.
+LOSSES = 1 << 30
+
+
+class Group:
+    """The processes that train together; or this one alone, without a store.
+
+    Parameters
+    ----------
+    name : str
+        Of the key-value store.
+    timeout : float
+        Seconds to wait for the other processes. Then this one ends, as MXNet cannot be interrupted
+        while it waits.
+
+    Attributes
+    ----------
+    rank, size : int
+    store : mx.kv.KVStore or None
+
+    Raises
+    ------
+    UsageError
+        If no launcher has started this process: MXNet would wait for the others for ever.
+    """
+
+    def __init__(self, name: str = "none", timeout: float = 300.0) -> None:
+        self.timeout = timeout
+        self.rank, self.size = 0, 1
+        self.store: Optional[Any] = None
+        if not name.startswith("dist"):
+            return
+        missing = [variable for variable in LAUNCHED if not os.environ.get(variable)]
+        if missing:
+            raise UsageError(
+                f"--kvstore {name} needs a launcher such as experiments/launch.py, "
+                f"which starts all processes and sets {', '.join(missing)}"
+            )
+        if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
+            raise UsageError(f"--kvstore {name}: this build of MXNet has no DIST_KVSTORE")
+        with self.patience("the others have not joined"):
+            self.store = mx.kv.create(name)
+            self.rank, self.size = self.store.rank, self.store.num_workers
+            self.store.init(LOSSES, mx.nd.zeros(1))
+
+    @contextlib.contextmanager
+    def patience(self, reason: str = "the others do not answer") -> Iterator[None]:
+        """End this process if what is done within takes longer than `timeout`."""
+        if self.store is None and self.size == 1 and not os.environ.get("DMLC_ROLE"):
+            yield
+            return
+        timer = threading.Timer(self.timeout, self._give_up, [reason])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self, reason: str) -> None:
+        print(f"error: {reason} within {self.timeout:g} s (--kvstore-timeout)", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(2)
+
+    def join(self, trainer: gluon.Trainer) -> None:
+        """Let a trainer take its parameters from the store now, in all processes at once.
+
+        By itself it does so in its first step, after the first gradients; what one process takes
+        then has been seen to be other than what the next one has.
+        """
+        with self.patience():
+            if not trainer._kv_initialized:
+                trainer._init_kvstore()
+            if trainer._params_to_init:
+                trainer._init_params()
+            mx.nd.waitall()
+
+    def share(self, samples: Sequence[Any]) -> Sequence[Any]:
+        """Take this process's part of a minibatch; it may be empty."""
+        return samples[self.rank :: self.size]
+
+    def sum(self, losses: np.ndarray) -> float:
+        """Add up the losses of all processes."""
+        total = float(losses.sum())
+        if self.store is None:
+            return total
+        with self.patience():
+            value = mx.nd.array([total])
+            self.store.pushpull(LOSSES, value, out=value)
+            return float(value.asscalar())
+
+
+def prepare(trainer: gluon.Trainer) -> None:
+    """Have all gradients count as new and zero, in case only other processes compute some."""
+    parameters: List[gluon.Parameter] = [p for p in trainer._params if p.grad_req != "null"]
+    for parameter in parameters:
+        parameter.zero_grad()
+        for data in parameter.list_data():
+            data._fresh_grad = True
