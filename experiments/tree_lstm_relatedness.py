@@ -195,8 +195,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = make_parser().parse_args(argv)
     args = make_parser(args.task).parse_args(argv)
     status = run_program(lambda: _run(args), DataError, CheckpointError, DivergedError)
-    if status and args.kvstore.startswith("dist"):
-        # The store would first wait for processes that wait for this one.
+    if status and os.environ.get("DMLC_ROLE"):
+        # The key-value store would first wait for processes that wait for this one.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from relatedness.trees import Tree
 
 from .child import Minibatch, Task
-from .on_torch import Labels, PairsPeer, Tensor
+from .on_torch import PairsPeer, Tensor
 
 # torchfold 0.1.0 names a class that PyTorch has since renamed; all else it uses is still there.
 torchfold.torchfold.torch = SimpleNamespace(
@@ -75,48 +75,3 @@ class Pairs(PairsPeer):
     def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
         with torch.no_grad():
             return self.scores(batch).numpy()
-
-
-class Trees(Labels):
-    """One operation for words and one for phrases; all states are scored at once."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.version = f"torchfold {version('torchfold')}, {self.version}"
-
-    def prepare(self, sample: Any) -> Any:  # noqa: D102
-        return sample["words"], list(zip(sample["left"], sample["right"])), sample["labels"]
-
-    def leaf(self, words: Tensor) -> Tuple[Tensor, Tensor]:
-        """States of words, shape (N,)."""
-        p = self.p
-        vectors = p["embedding.weight"][words]
-        gates = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"])
-        i, o, u = gates.chunk(3, 1)
-        c = i.sigmoid() * u.tanh()
-        return o.sigmoid() * c.tanh(), c
-
-    def join(self, left_h: Tensor, left_c: Tensor, right_h: Tensor, right_c: Tensor) -> Any:
-        """States of phrases from those of their parts, shape (N, H) each."""
-        h = torch.cat([left_h, right_h], 1)
-        gates = functional.linear(h, self.p["join.gates.weight"], self.p["join.gates.bias"])
-        i, left, right, o, u = gates.chunk(5, 1)
-        c = i.sigmoid() * u.tanh() + left.sigmoid() * left_c + right.sigmoid() * right_c
-        return o.sigmoid() * c.tanh(), c
-
-    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
-        fold = torchfold.Fold()
-        nodes: List[Any] = []
-        for words, parts, _ in batch:
-            following, states = iter(words), []
-            for left, right in parts:
-                called = (
-                    fold.add("leaf", next(following))
-                    if left < 0
-                    else fold.add("join", *states[left], *states[right])
-                )
-                states.append(called.split(2))
-            nodes += [h for h, _ in states]
-        (h,) = fold.apply(self, [nodes])
-        scores = functional.linear(h, self.p["score.weight"], self.p["score.bias"])
-        return scores, np.arange(len(scores))

@@ -52,7 +52,7 @@ def read_input(args: argparse.Namespace) -> List[Pair]:
     if str(path) == "-":
         path = Path("<stdin>")
         lines = read_lines(path, sys.stdin.buffer.read())
-    return usable(load_conllu_pairs(path, lines, args.on_bad_sample), args.limit, path)[""]
+    return usable(load_conllu_pairs(path, lines, args.on_bad_sample), path)[""][: args.limit]
 
 
 def fingerprint(items: Dict[str, List[Any]]) -> str:

@@ -67,7 +67,10 @@ def read_lines(path: Path, content: Optional[bytes] = None) -> List[str]:
 
 
 def load_corpus(
-    directory: Path = BUILT_IN, on_bad_sample: str = "error", splits: Sequence[str] = SPLITS
+    directory: Path = BUILT_IN,
+    on_bad_sample: str = "error",
+    splits: Sequence[str] = SPLITS,
+    limit: Optional[int] = None,
 ) -> Corpus:
     """Read the pairs of some splits.
 
@@ -81,6 +84,8 @@ def load_corpus(
         lines do.
     splits : sequence of str
         Which splits to read.
+    limit : int, optional
+        Pairs of each split to read at most, the first ones.
 
     Raises
     ------
@@ -92,7 +97,7 @@ def load_corpus(
     for split in splits:
         folder = Path(directory) / split
         readers = _treelstm(folder, Path(directory) / SICK_FILES[split])
-        found[split] = _collect(readers, folder, on_bad_sample, skipped)
+        found[split] = _collect(readers, folder, on_bad_sample, skipped, limit)
     return Corpus(found, tuple(skipped))
 
 
@@ -125,13 +130,19 @@ def load_conllu_pairs(
 
 
 def _collect(
-    readers: Sequence[Reader], path: Path, on_bad_sample: str, skipped: List[str]
+    readers: Sequence[Reader],
+    path: Path,
+    on_bad_sample: str,
+    skipped: List[str],
+    limit: Optional[int] = None,
 ) -> List[Pair]:
     """Read pair by pair, and check what holds for pairs of every format."""
     if not readers:
         raise DataError(path, 0, "holds no pairs")
     found: Dict[str, Pair] = {}
     for read in readers:
+        if len(found) == limit:
+            break
         try:
             pair = read()
             if pair.name in found:
@@ -166,12 +177,14 @@ def _treelstm(folder: Path, raw: Path) -> List[Reader]:
             raise DataError(folder / name, 0, reason)
     scores = None if own else _sick_scores(raw, names)
 
+    paths = {name: folder / name for name in files}
+
     def sentence(side: str, i: int) -> Sentence:
         # Only spaces separate words: there are words with U+00A0 in them.
         tokens = [token for token in lines[f"{side}.toks"][i].split(" ") if token]
         heads = lines[f"{side}.parents"][i].split()
-        place, head_place = folder / f"{side}.toks", folder / f"{side}.parents"
-        return _check_sentence(tokens, heads, (place, i + 1), [(head_place, i + 1)] * len(heads))
+        place, head_place = ((paths[f"{side}.{kind}"], i + 1) for kind in ("toks", "parents"))
+        return _check_sentence(tokens, heads, place, [head_place] * len(heads))
 
     def pair(i: int) -> Pair:
         if scores is None:

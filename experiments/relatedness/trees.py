@@ -37,15 +37,6 @@ class Tree(NamedTuple):
         """The word that has no head."""
         return self.order[-1]
 
-    @property
-    def depth(self) -> int:
-        """Number of words on the longest path from the root to a leaf."""
-        depth = [0] * len(self.heads)
-        for word in reversed(self.order):
-            head = self.heads[word]
-            depth[word] = 1 if head < 0 else depth[head] + 1
-        return max(depth)
-
     @classmethod
     def from_heads(cls, heads: Sequence[int]) -> Tree:
         """Build a tree from 0-based heads, -1 at the root.

@@ -37,7 +37,7 @@ PEERS: Dict[str, Dict[str, str]] = {
         "tagger": "peers.on_torch:Tagger",
         "sst": "peers.on_torch:Trees",
     },
-    "torchfold": {"sick": "peers.on_torchfold:Pairs", "sst": "peers.on_torchfold:Trees"},
+    "torchfold": {"sick": "peers.on_torchfold:Pairs"},
     "dgl": {"sick": "peers.on_dgl:Pairs"},
 }
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

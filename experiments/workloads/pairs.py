@@ -49,7 +49,7 @@ class Relatedness(Task):
 
     def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Pair]]:  # noqa: D102
         directory = args.data or BUILT_IN
-        return usable(load_corpus(directory, args.on_bad_sample, splits), args.limit, directory)
+        return usable(load_corpus(directory, args.on_bad_sample, splits, args.limit), directory)
 
     def words(self, item: Pair) -> Sequence[str]:  # noqa: D102
         return (*item.tokens_a, *item.tokens_b)
@@ -116,8 +116,8 @@ class Relatedness(Task):
 RELATEDNESS = Relatedness()
 
 
-def usable(corpus: Corpus, limit: Optional[int], path: Path) -> Dict[str, List[Pair]]:
-    """Take the first pairs of every split, and say what was skipped."""
+def usable(corpus: Corpus, path: Path) -> Dict[str, List[Pair]]:
+    """Take the pairs of every split, and say what was skipped."""
     for reason in corpus.skipped:
         print(f"skipped: {reason}", file=sys.stderr)
     if corpus.skipped:
@@ -125,14 +125,14 @@ def usable(corpus: Corpus, limit: Optional[int], path: Path) -> Dict[str, List[P
     for split, pairs in corpus.splits.items():
         if not pairs:
             raise DataError(path / split, 0, "no usable pairs")
-    return {split: pairs[:limit] for split, pairs in corpus.splits.items()}
+    return corpus.splits
 
 
 def training_pairs(
     data: Optional[Path], limit: Optional[int] = None, split: str = "train"
 ) -> Tuple[List[Pair], str]:
     """Read the pairs of a split, SICK's or those of the built-in corpus; say where from."""
-    pairs = load_corpus(data or BUILT_IN, splits=(split,)).splits[split][:limit]
+    pairs = load_corpus(data or BUILT_IN, splits=(split,), limit=limit).splits[split]
     return pairs, "built-in corpus" if data is None else "SICK"
 
 
@@ -140,7 +140,7 @@ def sentences(
     data: Optional[Path] = None, limit: Optional[int] = None, split: str = "train"
 ) -> List[Tuple[Tuple[str, ...], Tree]]:
     """Read the words and trees of the sentences of these pairs."""
-    pairs, _ = training_pairs(data, split=split)
+    pairs, _ = training_pairs(data, limit, split)
     sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in pairs)
     return list(islice(chain.from_iterable(sides), limit))
 
