@@ -235,8 +235,8 @@ class Sentiment(Task):
 
     unit = "sentences"
     best_by = "accuracy"
-    defaults = {"dropout": 0.5, "epochs": 20, "lr_decay": 0.9, "embedding_lr": 0.3,
-                "weight_decay": 0.01, "freeze_embedding": False}  # fmt: skip
+    defaults = {"dropout": 0.5, "lr_decay": 0.9, "embedding_lr": 0.3, "weight_decay": 0.01,
+                "freeze_embedding": False}  # fmt: skip
 
     def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Phrases]]:  # noqa: D102
         return {split: read_treebank(args.data, args.limit, split) for split in splits}
