@@ -92,9 +92,9 @@ def _judge(args: argparse.Namespace, split: str) -> Tuple[str, List[Any], np.nda
         raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
     checkpoint = read_checkpoint(args.checkpoint)
     parts = assemble(args, {}, checkpoint)
-    items = parts.task.read(args, (split,))[split] if split else read_input(args)
-    if not split and args.task != parts.settings["task"]:
+    if not split and parts.task is not TASKS["relatedness"]:
         raise UsageError("--input is for relatedness")
+    items = parts.task.read(args, (split,))[split] if split else read_input(args)
     unknown, words = parts.task.unknown(items, parts.vocab)
     if unknown:
         print(

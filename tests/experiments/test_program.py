@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from argparse import Namespace
 
 import mxnet as mx
 import numpy as np
@@ -14,6 +15,7 @@ from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.learning_curve import draw_learning_curve
 from relatedness.training import read_steps
 from suite.runner import MODES, Runner
+from workloads.trees import SENTIMENT
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--batch-size", "4", "--lr", "0.1"]  # fmt: skip
@@ -198,6 +200,30 @@ def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
     assert re.search(r"calls .* launches", printed)
     assert printed.strip().splitlines()[-1].startswith("| dynamic")
     assert run("demo", *TINY, "--output", tmp_path, *options) == 0, "a second demo starts anew"
+
+
+def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
+    """With dropout, and sparse gradients of word vectors."""
+    options = ("--task", "sentiment", *FIXED)
+    train(tmp_path / "whole", *options, "--epochs", 3)
+    train(tmp_path / "parts", *options, "--epochs", 1)
+    assert train(tmp_path / "parts", *options, "--epochs", 3, "--resume") == 0
+    assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
+    losses = [
+        line["loss"] for line in read_checkpoint(tmp_path / "parts" / "last").state["history"]
+    ]
+    assert losses[-1] < losses[0]
+    common = ("--limit", 12, "--checkpoint", tmp_path / "whole" / "best", "--split", "dev")
+    capsys.readouterr()
+    assert run("evaluate", *common) == run("predict", *common) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    found = [float(row.split("\t")[1]) for row in rows]
+    right = [
+        item.labels[-1] for item in SENTIMENT.read(Namespace(data=None, limit=12), ["dev"])["dev"]
+    ]
+    assert first == f"dev: accuracy {np.mean(np.equal(found, right)):.4f}  (12 sentences)"
+    assert run("predict", *common[:4], "--input", "-") == 2
+    assert "--input is for relatedness" in capsys.readouterr().err
 
 
 def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
