@@ -58,8 +58,6 @@ class Workload(NamedTuple):
         Name of the array in a sample whose rows are what rates count; "" counts samples.
     score_all : callable, optional
         Results for the samples of a minibatch, for a model that does all of them step by step.
-    wanders : bool
-        Whether each minibatch has a size of its own, half to twice of what is asked for.
     """
 
     name: str
@@ -73,7 +71,6 @@ class Workload(NamedTuple):
     loss_block: gluon.Block
     per: str = ""
     score_all: Optional[Callable[[Sequence[Any]], List[mx.nd.NDArray]]] = None
-    wanders: bool = False
 
     @property
     def counted(self) -> str:
@@ -110,18 +107,16 @@ class Workload(NamedTuple):
         WorkloadError
             If there are fewer samples than one minibatch needs.
         """
-        least, most = (max(1, size // 2), 2 * size) if self.wanders else (size, size)
-        if most > len(self.samples):
+        if size > len(self.samples):
             raise WorkloadError(
-                f"a minibatch of {most} is asked for, but {self.name} has "
+                f"a minibatch of {size} is asked for, but {self.name} has "
                 f"{len(self.samples)} {self.unit}; give smaller --batch-sizes"
             )
-        return self._draw(least, most, np.random.RandomState(seed))
+        return self._draw(size, np.random.RandomState(seed))
 
-    def _draw(self, least: int, most: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
+    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
         order: List[int] = []
         while True:
-            size = rng.randint(least, most + 1)
             if size > len(order):
                 order = rng.permutation(len(self.samples)).tolist()
             batch, order = order[:size], order[size:]

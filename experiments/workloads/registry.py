@@ -74,12 +74,6 @@ WORKLOADS: Dict[str, Entry] = {
         "faster than DyNet's basic operations.",
         [64],
     ),
-    "wandering": Entry(
-        sequences.wandering, ("wikiner", "limit"),
-        "The tagger; each minibatch has a size of its own.",
-        "Of no paper: whether plans and choices of \"auto\" carry over to other sizes.",
-        [32],
-    ),
     "characters": Entry(sequences.spelling, ("wikiner", "limit"), _DYNET, _NO_PEER, [64]),
     "parser": Entry(parser.parsing, ("data", "limit"), _DYNET, f"{_OWN_BASE} {_NO_PEER}", [64]),
     "modules": Entry(

@@ -144,14 +144,6 @@ def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes
     return labelling("tagger", title, "sentences", samples, model, frozen, per="words")
 
 
-def wandering(
-    wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
-) -> Workload:
-    """Put the tagger on minibatches that each have a size of their own."""
-    made = tagging(wikiner, limit, **sizes)
-    return made._replace(name="wandering", title=f"{made.title}, half to twice", wanders=True)
-
-
 class SpelledSample(NamedTuple):
     """A sentence: indices of words, shape (T,); letters of rare words; indices of tags, (T,)."""
 

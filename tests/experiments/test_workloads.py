@@ -32,11 +32,7 @@ def tiny(name, limit=4):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name in WORKLOADS
-        if name not in ("wandering", "experts64", "experts256", "experts1024")
-    ],
+    [name for name in WORKLOADS if name not in ("experts64", "experts256", "experts1024")],
 )
 def test_workloads_compute_what_the_loop_computes(name):
     workload = tiny(name)
@@ -89,14 +85,6 @@ def test_a_matrix_vector_phrase_is_that_of_the_paper():
     np.testing.assert_allclose(vector, wanted, rtol=1e-4)
     wanted = join.matrix.weight.data().asnumpy() @ np.concatenate([A, B])
     np.testing.assert_allclose(matrix, wanted, rtol=1e-4)
-
-
-def test_wandering_minibatches_have_half_to_twice_the_size():
-    workload = tiny("wandering", limit=40)
-    drawn = workload.minibatches(8, seed=1)
-    assert {len(next(drawn)) for _ in range(200)} == set(range(4, 17))
-    with pytest.raises(WorkloadError, match="minibatch of 42 .* has 40"):
-        workload.minibatches(21, seed=1)
 
 
 def test_every_step_of_what_reads_its_values_is_a_flush():
