@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record.recorder import STATE
 from tests.cells import WIDTH
 from tests.common import FIXED, nothing_is_left_behind
 from tests.test_pieces import RUNS, Node, chain, layer, line_of, scope, traced, x
@@ -45,6 +46,13 @@ def into(block, x):
     return block.net(x)
 
 
+def flushing(block, x):
+    h = block.net(x)
+    if STATE.batch is not None:
+        STATE.batch.flush()
+    return block.net(h)
+
+
 def keeping(block, x):
     block.last = block.net(x)
     return block.last
@@ -55,6 +63,7 @@ NOT_KEPT = [
     (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "asks for a value"),
     (reading, "asks for a value"),
     (lambda b, x: b.net(x) * x[0, 0].asscalar(), "asks for a value"),
+    (flushing, "computes what is pending"),
     (lambda b, x: b.net(x * 2), "runs at once"),
     (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
     (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),

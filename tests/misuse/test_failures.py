@@ -65,8 +65,7 @@ def unharmed(net: gdb.DynamicHybridBlock) -> Iterator[gdb.DynamicHybridBlock]:
     before, count = state_of(net), alive()
     yield net
     assert_nothing_is_left()
-    for a, b in zip(state_of(net), before):
-        np.testing.assert_array_equal(a, b)
+    equal(state_of(net), before, 0, 0)
     assert none_left(count), "arrays are left"
     works(net)
 

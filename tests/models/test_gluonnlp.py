@@ -130,13 +130,15 @@ MODELS = {
         SIZES,
     ),
     **{f"{name}, masked: {masked}": (
-        make, lambda net, sample: net(*sample), partial(queries_and_keys, masked), 3,
+        make, lambda net, sample: net(*sample), partial(queries_and_keys, masked),
+        # A weight that is normalised in the cell is not shared by launches of several sizes.
+        3 if name == "MLP, normalised" else 1,
     ) for name, make in ATTENTION.items() for masked in (False, True)},
     **{f"convolutions, {highway} {output}": (
         partial(convolutional, highway, output), called,
         lambda: [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)], SIZES,
     ) for highway in (None, 1) for output in (None, 3)},
-    **{attention: (partial(transformer, attention), called, vectors, SIZES)
+    **{attention: (partial(transformer, attention), called, vectors, 1)
        for attention in ("multi_head", "scaled_dot", "scaled_luong")},
     **{f"{attention}, length": (
         partial(transformer, attention),
