@@ -11,7 +11,7 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from .errors import MismatchError, user_message
+from .errors import MismatchError
 from .lower.expand import expand
 from .lower.segment import SegmentTable
 from .plan.make import make_plan
@@ -107,13 +107,11 @@ class Watch:
                 parameter = one.parameter
                 name = "an array" if parameter is None else f"parameter {parameter.name!r}"
                 raise MismatchError(
-                    user_message(
-                        f"{name} of shape {one.array.shape} that a recorded call reads {change} "
-                        "before the call was computed",
-                        where_of(one.where),
-                        None,
-                        "call batch.flush() before that, or give the call a copy",
-                    )
+                    f"{name} of shape {one.array.shape} that a recorded call reads {change} "
+                    "before the call was computed",
+                    where_of(one.where),
+                    None,
+                    "call batch.flush() before that, or give the call a copy",
                 )
 
 
@@ -176,13 +174,11 @@ class Comparison:
             relative, absolute = self._tolerances.get(kind.dtype, (0, 0))
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
-                    user_message(
-                        f"call {node} gives other values in launch {number} than alone: off by "
-                        f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
-                        where_of(self._recording.wheres[node]),
-                        self._recording.entries[self._recording.node_entry[node]].name,
-                        "please report this with the program; analysis_budget=0 avoids batching",
-                    )
+                    f"call {node} gives other values in launch {number} than alone: off by "
+                    f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
+                    where_of(self._recording.wheres[node]),
+                    self._recording.entries[self._recording.node_entry[node]].name,
+                    "please report this with the program; analysis_budget=0 avoids batching",
                 )
 
 

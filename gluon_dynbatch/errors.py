@@ -31,10 +31,10 @@ class Where(NamedTuple):
         return f"{self.filename}:{self.line} in {self.function}"
 
 
-def user_message(
-    what: str, where: Where | None = None, block: str | None = None, advice: str | None = None
-) -> str:
-    """Compose the text of an error: what happened, then where, in which block, and the way out.
+class DynBatchError(Exception):
+    """Base class of all errors of this package.
+
+    Their text is a sentence, and one indented line for each of the others that is known.
 
     Parameters
     ----------
@@ -46,18 +46,18 @@ def user_message(
         Name of the Gluon block or operator.
     advice : str, optional
         What the user can do about it.
-
-    Returns
-    -------
-    str
-        The sentence on the first line and one indented line for each of the others that is known.
     """
-    details = (("at", where), ("block", block), ("what to do", advice))
-    return "\n".join([what] + [f"  {label}: {text}" for label, text in details if text is not None])
 
-
-class DynBatchError(Exception):
-    """Base class of all errors of this package."""
+    def __init__(
+        self,
+        what: str,
+        where: Where | None = None,
+        block: str | None = None,
+        advice: str | None = None,
+    ):
+        details = (("at", where), ("block", block), ("what to do", advice))
+        known = [f"  {label}: {text}" for label, text in details if text is not None]
+        super().__init__("\n".join([what, *known]))
 
 
 class BudgetError(DynBatchError, ValueError):
@@ -79,7 +79,7 @@ class OptionError(DynBatchError, ValueError):
     def unknown(cls, option: str, value: object, valid: tuple[str, ...]) -> OptionError:
         """Make the error for a `value` of `option` that is not one of the `valid` names."""
         names = ", ".join(repr(name) for name in valid)
-        return cls(user_message(f"unknown {option} {value!r}", advice=f"choose one of {names}"))
+        return cls(f"unknown {option} {value!r}", advice=f"choose one of {names}")
 
 
 class ArgumentError(DynBatchError, TypeError):

@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
-from .errors import SampleError, Where, user_message
+from .errors import SampleError, Where
 from .modes import RECORDING, TRAINING
 
 #: What MXNet keeps per thread: each may have an attribute ``value``.
@@ -201,7 +201,7 @@ class Fibers:
         if error.__cause__ is None:
             message = f"the exception is of sample {number} of map"
             advice = 'give on_error="return" to get exceptions among the results'
-            error.__cause__ = SampleError(user_message(message, self._place, None, advice))
+            error.__cause__ = SampleError(message, self._place, None, advice)
 
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""

@@ -10,7 +10,7 @@ import numpy as np
 from .auto import CallSite, Choice, choose, is_recorded
 from .cache import PlanCache
 from .debug import Comparison
-from .errors import NotMergedError, Where, user_message
+from .errors import NotMergedError, Where
 from .lower.expand import expand, find_unused, find_weights
 from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
@@ -279,12 +279,10 @@ class Flush:
         if self._options.strict and planned.alone:
             name, reason, calls, node = planned.alone[0]
             raise NotMergedError(
-                user_message(
-                    f"{calls} calls were not merged: {reason}",
-                    self._where(planned, node),
-                    name,
-                    "open the scope with strict=False to run them one by one",
-                )
+                f"{calls} calls were not merged: {reason}",
+                self._where(planned, node),
+                name,
+                "open the scope with strict=False to run them one by one",
             )
 
     def _where(self, planned: Planned, node: int) -> Where:

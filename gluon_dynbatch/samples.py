@@ -8,7 +8,7 @@ from typing import Any, Callable, Collection, List, Optional, Tuple
 
 from mxnet.gluon import Block, HybridBlock
 
-from .errors import ArgumentError, user_message
+from .errors import ArgumentError
 from .record.hooks import REPLACES
 from .record.where import user_line
 
@@ -104,22 +104,18 @@ def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
     given = f"a tuple of {len(sample)}" if isinstance(sample, tuple) else type(sample).__name__
     taken = ", ".join(map(str, signature.parameters.values()))
     return ArgumentError(
-        user_message(
-            f"{_name(fn)} takes the arguments ({taken}), and a sample is {given}",
-            user_line(),
-            None,
-            "give samples that are tuples of its arguments, or a function of one sample: "
-            "map(lambda sample: net(sample[0], sample[1]), samples)",
-        )
+        f"{_name(fn)} takes the arguments ({taken}), and a sample is {given}",
+        user_line(),
+        None,
+        "give samples that are tuples of its arguments, or a function of one sample: "
+        "map(lambda sample: net(sample[0], sample[1]), samples)",
     )
 
 
 def _unstarted(fn: Any, what: str) -> ArgumentError:
     return ArgumentError(
-        user_message(
-            f"{_name(fn)} returns {what}, which map would not run",
-            user_line(),
-            None,
-            "give map a function that returns its result",
-        )
+        f"{_name(fn)} returns {what}, which map would not run",
+        user_line(),
+        None,
+        "give map a function that returns its result",
     )

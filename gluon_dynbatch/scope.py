@@ -16,7 +16,7 @@ import numpy as np
 
 from .auto import MOST_SITES, CallSite
 from .debug import Watch
-from .errors import BudgetError, OptionError, ScopeError, user_message
+from .errors import BudgetError, OptionError, ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Options, Runtime
 from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
@@ -166,12 +166,10 @@ class Batch:
         """Open the scope; whatever interrupts this, `_close` undoes it."""
         if self._holds:
             raise ScopeError(
-                user_message(
-                    "this scope is open in another thread",
-                    user_line(),
-                    None,
-                    "make a scope for each thread with gluon_dynbatch.batching()",
-                )
+                "this scope is open in another thread",
+                user_line(),
+                None,
+                "make a scope for each thread with gluon_dynbatch.batching()",
             )
         self.report = Report()
         self.plan = self.backward_plan = None
@@ -271,13 +269,11 @@ class Batch:
             if asked != plain and asked != given:
                 outer = where_of(self._place)
                 raise ScopeError(
-                    user_message(
-                        f"a batching scope inside another asks for {name}={asked!r}, the outer "
-                        f"one, opened at {outer.filename}:{outer.line}, has {given!r}",
-                        user_line(),
-                        None,
-                        "give the option to the outer scope, or leave it out here",
-                    )
+                    f"a batching scope inside another asks for {name}={asked!r}, the outer "
+                    f"one, opened at {outer.filename}:{outer.line}, has {given!r}",
+                    user_line(),
+                    None,
+                    "give the option to the outer scope, or leave it out here",
                 )
         # It may never go on, and then nobody computes what this statement leaves behind.
         hold.computes = self._generator is not None and not is_running(self._generator)
@@ -380,12 +376,10 @@ class Batch:
         """
         if self._state is ScopeState.CLOSED:
             raise ScopeError(
-                user_message(
-                    "map of a scope that is not open",
-                    user_line(),
-                    None,
-                    "call it within ``with gluon_dynbatch.batching() as batch:``",
-                )
+                "map of a scope that is not open",
+                user_line(),
+                None,
+                "call it within ``with gluon_dynbatch.batching() as batch:``",
             )
         if on_error not in ("raise", "return"):
             raise OptionError.unknown("on_error", on_error, ("raise", "return"))

@@ -51,9 +51,7 @@ class _Request(Future):  # type: ignore[type-arg]
             self.set_exception(outcome)
         elif isinstance(outcome, BaseException):
             what = f"the function raised {type(outcome).__name__}: {outcome}"
-            error = errors.RequestError(
-                errors.user_message(what, advice="raise an ordinary exception in it")
-            )
+            error = errors.RequestError(what, advice="raise an ordinary exception in it")
             error.__cause__ = outcome
             self.set_exception(error)
         else:
@@ -325,16 +323,16 @@ class RequestBatcher:
         line = self._line
         if not line.is_ours:
             what, advice = "the batcher is another process's", "make one in each process"
-            raise errors.ClosedError(errors.user_message(what, advice=advice))
+            raise errors.ClosedError(what, advice=advice)
         with line.changed:
             if line.closed:
                 what, advice = "the batcher is closed", "make another one"
-                raise errors.ClosedError(errors.user_message(what, advice=advice))
+                raise errors.ClosedError(what, advice=advice)
             if self._raises and len(line.waiting) >= self._max_queue:
                 line.counts["rejected"] += 1
                 what = f"{self._max_queue} requests wait, as many as may"
                 advice = 'try again later, or make the batcher with on_full="wait"'
-                raise errors.QueueFullError(errors.user_message(what, advice=advice))
+                raise errors.QueueFullError(what, advice=advice)
             request = _Request(sample, line)
             line.add(request)
             return request

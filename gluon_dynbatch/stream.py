@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
 
 from .block import batching
-from .errors import OptionError, SampleError, user_message
+from .errors import OptionError, SampleError
 from .record.where import user_line
 from .samples import applier
 from .scope import check_count
@@ -142,5 +142,5 @@ class Stream:
     def _named(self, error: Exception, number: int) -> Exception:
         if error.__cause__ is None:
             message = f"the exception is of sample {number} of imap"
-            error.__cause__ = SampleError(user_message(message, self._place))
+            error.__cause__ = SampleError(message, self._place)
         return error

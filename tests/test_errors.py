@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gluon_dynbatch import errors
-from gluon_dynbatch.errors import DynBatchError, OptionError, Where, user_message
+from gluon_dynbatch.errors import DynBatchError, OptionError, Where
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 CLASSES = [
@@ -40,14 +40,14 @@ def test_the_page_has_cause_way_out_and_example(cls):
 
 def test_message_has_one_line_per_fact():
     where = Where("model.py", 12, "forward")
-    assert user_message("shapes differ.", where, "cell0", "reshape").splitlines() == [
+    assert str(DynBatchError("shapes differ.", where, "cell0", "reshape")).splitlines() == [
         "shapes differ.",
         "  at: model.py:12 in forward",
         "  block: cell0",
         "  what to do: reshape",
     ]
-    assert user_message("shapes differ.") == "shapes differ."
-    assert user_message("no.", block="cell0") == "no.\n  block: cell0"
+    assert str(DynBatchError("shapes differ.")) == "shapes differ."
+    assert str(DynBatchError("no.", block="cell0")) == "no.\n  block: cell0"
 
 
 def test_unknown_option_lists_the_valid_ones():

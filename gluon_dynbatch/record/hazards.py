@@ -15,7 +15,7 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from ..errors import ScopeError, user_message
+from ..errors import ScopeError
 from .lazy import LazyNDArray
 from .tape import Tape
 from .types import Memory, memory_of
@@ -155,11 +155,9 @@ def check_handles(tape: Tape) -> None:
         for value, _ in call.operands:
             if value in swapped:
                 raise ScopeError(
-                    user_message(
-                        f"an array of shape {swapped[value]} got another handle after "
-                        "a recorded call had read it",
-                        where_of(tape.wheres[node]),
-                        None,
-                        "call batch.flush() before the array is made to stand for another",
-                    )
+                    f"an array of shape {swapped[value]} got another handle after "
+                    "a recorded call had read it",
+                    where_of(tape.wheres[node]),
+                    None,
+                    "call batch.flush() before the array is made to stand for another",
                 )

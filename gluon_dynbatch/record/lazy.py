@@ -10,7 +10,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 from mxnet.util import is_np_shape
 
-from ..errors import GradientError, user_message
+from ..errors import GradientError
 from ..native import recording
 from .types import ROW, TYPES, ArrayType, elements
 from .where import user_line
@@ -291,15 +291,12 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             if "not in a computational graph" not in str(error):
                 raise
             raise GradientError(
-                user_message(
-                    "this array is not in a graph: it was not recorded under autograd.record(), "
-                    "or backward has "
-                    "already been called on an array of the same flush",
-                    user_line(),
-                    None,
-                    "call mx.autograd.backward(losses) once for all arrays, "
-                    "or pass retain_graph=True",
-                )
+                "this array is not in a graph: it was not recorded under autograd.record(), "
+                "or backward has "
+                "already been called on an array of the same flush",
+                user_line(),
+                None,
+                "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
             ) from error
 
     def as_in_context(self, context: mx.Context) -> NDArray:

@@ -23,7 +23,7 @@ from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
 from ..cache import PlanCache
-from ..errors import MismatchError, Where, user_message
+from ..errors import MismatchError, Where
 from ..native import recording
 from .lazy import LazyNDArray
 from .recorder import FLATTENER
@@ -561,13 +561,11 @@ class Pieces:
                 where = where_of(another or place)
                 break
         raise MismatchError(
-            user_message(
-                "forward records other calls than when it was traced, for equal arguments",
-                where,
-                block.name,
-                "let it depend on its arguments and on attributes of the block only, "
-                "or hybridize without trace_once",
-            )
+            "forward records other calls than when it was traced, for equal arguments",
+            where,
+            block.name,
+            "let it depend on its arguments and on attributes of the block only, "
+            "or hybridize without trace_once",
         )
 
 

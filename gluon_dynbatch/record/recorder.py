@@ -21,7 +21,6 @@ from ..errors import (
     ScopeError,
     StaleArrayError,
     Where,
-    user_message,
 )
 from ..modes import RECORDING, TRAINING
 from ..native import recording
@@ -139,25 +138,21 @@ class Recorder:
             self._force()
         if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
-                user_message(
-                    "this array was recorded in a batching scope and never computed: "
-                    + (tape.error or "the scope ended with an exception"),
-                    user_line(),
-                    None,
-                    "run the computation again in a new scope",
-                )
+                "this array was recorded in a batching scope and never computed: "
+                + (tape.error or "the scope ended with an exception"),
+                user_line(),
+                None,
+                "run the computation again in a new scope",
             )
 
     def _force(self) -> None:
         """Compute what is pending because a value is asked for."""
         if threading.get_ident() != self.thread:
             raise ScopeError(
-                user_message(
-                    "a value of an open batching scope was asked for from another thread",
-                    user_line(),
-                    None,
-                    "call batch.flush() in the scope's own thread first",
-                )
+                "a value of an open batching scope was asked for from another thread",
+                user_line(),
+                None,
+                "call batch.flush() in the scope's own thread first",
             )
         if self._scope is not None:
             self._count_forced()
@@ -297,12 +292,10 @@ class Recorder:
         where = user_line()
         if self.strict:
             raise NotMergedError(
-                user_message(
-                    f"a call cannot be merged: {reason}",
-                    where,
-                    callee.name,
-                    "open the scope with strict=False to run it at once",
-                )
+                f"a call cannot be merged: {reason}",
+                where,
+                callee.name,
+                "open the scope with strict=False to run it at once",
             )
         known = self.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
         self.immediate[callee.name] = known._replace(calls=known.calls + 1)
@@ -314,12 +307,10 @@ class Recorder:
         places = tuple(i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0])
         if not types:
             raise ArgumentError(
-                user_message(
-                    "a block is called without any array",
-                    user_line(),
-                    callee.name,
-                    "pass at least one array",
-                )
+                "a block is called without any array",
+                user_line(),
+                callee.name,
+                "pass at least one array",
             )
         contexts = {TYPES[t].context for t in types}
         if len(contexts) > 1:
@@ -335,23 +326,18 @@ class Recorder:
 def bad_argument(value: Any, name: str) -> ArgumentError:
     """Make the error for a call that is given something else than arrays and plain values."""
     return ArgumentError(
-        user_message(
-            f"an argument holds {value!r} of type {type(value).__name__}",
-            user_line(),
-            name,
-            ARGUMENTS,
-        )
+        f"an argument holds {value!r} of type {type(value).__name__}",
+        user_line(),
+        name,
+        ARGUMENTS,
     )
 
 
 def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
     """Make the error for a call whose arrays are on several devices."""
     return ContextError(
-        user_message(
-            "the arrays of one call are on several contexts: "
-            + ", ".join(sorted(map(str, contexts))),
-            user_line(),
-            name,
-            "bring them together with .as_in_context(...)",
-        )
+        "the arrays of one call are on several contexts: " + ", ".join(sorted(map(str, contexts))),
+        user_line(),
+        name,
+        "bring them together with .as_in_context(...)",
     )

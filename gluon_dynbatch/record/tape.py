@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..errors import ArgumentError, user_message
+from ..errors import ArgumentError
 from ..native import recording
 from .lazy import LazyNDArray
 from .types import TYPES
@@ -146,9 +146,7 @@ def check_storage(array: NDArray) -> None:
     else:
         return
     raise ArgumentError(
-        user_message(
-            f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
-        )
+        f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
     )
 
 

@@ -19,7 +19,7 @@ from mxnet.base import (
 )
 from mxnet.ndarray import NDArray
 
-from ..errors import LaunchError, user_message
+from ..errors import LaunchError
 from ..modes import TRAINING
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Fill, Launch, Plan, Region, Rows, Shared, Slice, Whole
@@ -379,10 +379,8 @@ class Execution:
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.graph, int(launch.units[0])
         return LaunchError(
-            user_message(
-                f"a launch of {len(launch.units)} calls failed: {error}",
-                self._where(int(units.node[first])),
-                units.name(first),
-                "open the scope with analysis_budget=0 to run the calls one by one",
-            )
+            f"a launch of {len(launch.units)} calls failed: {error}",
+            self._where(int(units.node[first])),
+            units.name(first),
+            "open the scope with analysis_budget=0 to run the calls one by one",
         )

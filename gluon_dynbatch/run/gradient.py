@@ -36,7 +36,7 @@ from mxnet.base import (
 )
 from mxnet.ndarray import NDArray
 
-from ..errors import GradientError, user_message
+from ..errors import GradientError
 from ..record.intercept import replace_for_good
 from ..record.where import user_line
 from .execute import add_to
@@ -81,12 +81,10 @@ def _refuse_second_order(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if create_graph and any(map(_passes_a_scope, _as_list(heads))):
             raise GradientError(
-                user_message(
-                    "gradients of gradients through a batching scope are not supported",
-                    user_line(),
-                    None,
-                    "compute what is differentiated twice outside of the scope",
-                )
+                "gradients of gradients through a batching scope are not supported",
+                user_line(),
+                None,
+                "compute what is differentiated twice outside of the scope",
             )
         return original(heads, variables, head_grads, retain_graph, create_graph, train_mode)
 

@@ -10,7 +10,7 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
-from ..errors import LaunchError, user_message
+from ..errors import LaunchError
 from ..native import executing
 from .assemble import Assembled, Base, Item, Stretch
 
@@ -108,10 +108,8 @@ def allocate(shape: Tuple[int, ...], dtype: str, context: mx.Context) -> NDArray
         return mx.nd.empty(shape, ctx=context, dtype=dtype)
     except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
         raise LaunchError(
-            user_message(
-                f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
-                advice="record less in one scope, for instance smaller minibatches",
-            )
+            f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
+            advice="record less in one scope, for instance smaller minibatches",
         ) from error
 
 

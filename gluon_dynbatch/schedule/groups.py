@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OptionError, user_message
+from ..errors import OptionError
 from .dependencies import Array, Dependencies, Ints
 
 
@@ -54,7 +54,7 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
         return groups
     if max_rows < 1:
         advice = "give at least 1, or None for no limit"
-        raise OptionError(user_message(f"max_rows is {max_rows!r}", advice=advice))
+        raise OptionError(f"max_rows is {max_rows!r}", advice=advice)
     totals = np.bincount(groups, weights=rows)
     if totals.max(initial=0) <= max_rows:
         return groups

@@ -16,7 +16,6 @@ from ..errors import (
     ShapeError,
     UninitializedError,
     Where,
-    user_message,
 )
 from ..record.types import ArrayType
 from .program import Program
@@ -53,7 +52,7 @@ def infer(
     """
 
     def fail(kind: Type[DynBatchError], text: str, advice: str) -> NoReturn:
-        raise kind(user_message(text, where, name, advice)) from None
+        raise kind(text, where, name, advice) from None
 
     described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
     try:

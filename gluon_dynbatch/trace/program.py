@@ -12,7 +12,7 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
-from ..errors import CellError, Where, user_message
+from ..errors import CellError, Where
 from ..modes import TRAINING
 from ..record import structure
 from ..record.intercept import Operator
@@ -160,7 +160,7 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             "a cell must not read values or shapes of its arrays; "
             "use forward() of a dynamic block for that"
         )
-        raise CellError(user_message(text, where, block.name, advice)) from error
+        raise CellError(text, where, block.name, advice) from error
 
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
@@ -171,7 +171,7 @@ def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     if not outputs:
         text = f"hybrid_forward returns {result!r}, which holds no array"
         advice = "return an array, or a list, tuple or dictionary of arrays"
-        raise CellError(user_message(text, where, name, advice))
+        raise CellError(text, where, name, advice)
     return outputs, spec
 
 
