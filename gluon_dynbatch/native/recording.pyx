@@ -477,4 +477,5 @@ def places(arrays, tuple numbers not None, size_t get_data):
     return addresses, handles
 
 
+include "structures.pxi"
 include "pieces.pxi"

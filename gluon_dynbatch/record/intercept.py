@@ -108,16 +108,13 @@ def _invoke_hook(original: Any) -> Any:
         if arrays:
             wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
         else:
-            wanted = info.creates
+            wanted = info.creates and "ctx" in keys
         if not wanted or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         callee = Operator(info, tuple(keys), tuple(map(str, values)))
         if not arrays:
-            return recorder.constant(
-                callee.token,
-                lambda: original(handle, arrays, keys, values, out, is_np_op, output_is_list),
-            )
+            return recorder.constant(callee.token)
         results = recorder.invoke(callee, arrays)
         if results is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
@@ -221,7 +218,7 @@ def _index_hook(original: Any) -> Any:
         key = key.real() if type(key) is LazyNDArray else key
         view, recorder = original(array, key), STATE.recorder
         if recorder is not None and recorder.tracing is not None:
-            recorder.tracing.note_view(view, array, key)
+            recorder.tracing.views[id(view)] = view, array, key
         return view
 
     return read

@@ -187,17 +187,18 @@ class Recorder:
         tape.detached[detached._value] = lazy.memory
         return detached  # type: ignore[no-any-return]
 
-    def constant(self, token: Any, create: Any) -> LazyNDArray:
-        """Return a lazy array for what a creation operator makes, made once per tape.
+    def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
+        """Return a lazy array for what a call of a creation operator makes, once per tape.
 
         Many samples start from equal zeros; as one value they need neither memory nor time each.
         """
         tape = self.tape
         value = tape.constants.get(token)
         if value is None:
-            value = tape.constants[token] = recording.external(tape, create())
-        if self.tracing is not None:
-            self.tracing.note_constant(token, create)
+            _, name, keys, values = token
+            create = getattr(mx.nd._internal, name)
+            made = self._scope.at_work(lambda: create(**dict(zip(keys, values))))
+            value = tape.constants[token] = recording.external(tape, made)
         return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -209,6 +210,8 @@ class Recorder:
             callee = self._library.callee(block)
         if callee.enters[self.mode]:
             return self._enter(block, args)
+        if self.hold:
+            self.run_part(callee.token)
         try:
             results = recording.call(self, callee, args)
         except RunAsPythonError:
@@ -267,6 +270,18 @@ class Recorder:
         """Take note of what stands against a piece of the tape that is being traced."""
         if self.tracing is not None:
             self.tracing.refuse(reason)
+
+    def run_part(self, token: Any) -> bool:
+        """Run a part of the minibatch if a call like the very first comes: a sample begins.
+
+        What goes backward runs as a whole.
+        """
+        if self.mode & RECORDING or len(self.tape.node_entry) < self.hold:
+            return False
+        begins = bool(self.tape.entries[self.tape.node_entry[0]].token == token)
+        if begins:
+            self._scope.flush()
+        return begins
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
