@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
 import greenlet
 import mxnet as mx
@@ -17,7 +17,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where
-from .modes import RECORDING, TRAINING
+from .record.intercept import set_mode
 
 #: What MXNet keeps per thread: each may have an attribute ``value``.
 PER_THREAD = (
@@ -30,28 +30,21 @@ PER_THREAD = (
 MISSING = object()
 
 
-class Surroundings(NamedTuple):
-    """What MXNet keeps for the thread, to be put back when a fiber goes on."""
-
-    mode: int
-    values: List[Any]
-
-    @classmethod
-    def now(cls, mode: int) -> Surroundings:
-        """Return what holds now; `mode` is autograd's."""
-        return cls(mode, [getattr(held, "value", MISSING) for held in PER_THREAD])
-
-    def restore(self, mode: int) -> None:
-        """Put it back; `mode` is autograd's now."""
-        for held, value in zip(PER_THREAD, self.values):
+@contextlib.contextmanager
+def surroundings(scope: Any) -> Iterator[None]:
+    """Put back, afterwards, what MXNet keeps for the thread."""
+    mode, values = scope.mode, [getattr(held, "value", MISSING) for held in PER_THREAD]
+    try:
+        yield
+    finally:
+        for held, value in zip(PER_THREAD, values):
             if getattr(held, "value", MISSING) is not value:
                 if value is MISSING:
                     del held.value
                 else:
                     held.value = value
-        if mode != self.mode:
-            mx.autograd.set_recording(bool(self.mode & RECORDING))
-            mx.autograd.set_training(bool(self.mode & TRAINING))
+        if scope.mode != mode:
+            set_mode(mode)
 
 
 class Fiber(greenlet.greenlet):  # type: ignore[misc]
@@ -116,20 +109,21 @@ class Fibers:
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
         self._coming = iter(samples)
-        around = Surroundings.now(self._scope.mode)
         try:
-            self._start()
-            while self._parked:
-                error = self._compute()
-                for _ in range(len(self._parked)):
-                    self._go_on(self._parked.popleft(), error)
-                self._start()
+            with surroundings(self._scope):
+                try:
+                    self._start()
+                    while self._parked:
+                        error = self._compute()
+                        for _ in range(len(self._parked)):
+                            self._go_on(self._parked.popleft(), error)
+                        self._start()
+                finally:
+                    self._end()
+            return self._results
         finally:
-            self._end()
-            around.restore(self._scope.mode)
             # The traceback of an exception refers to this.
-            results, self._results = self._results, []
-        return results
+            self._results = []
 
     def _start(self) -> None:
         """Begin with samples until as many are under way as may be."""
@@ -174,14 +168,11 @@ class Fibers:
 
     def _go_on(self, fiber: Fiber, error: Optional[Exception] = None) -> bool:
         """Run samples until one parks; False if none does."""
-        around = Surroundings.now(self._scope.mode)
-        try:
+        with surroundings(self._scope):
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
-        finally:
-            around.restore(self._scope.mode)
         if not fiber.dead:
             self._parked.append(fiber)
         return not fiber.dead
@@ -190,11 +181,8 @@ class Fibers:
         """Let the other samples come as far, from within a fiber."""
         if self._ending:
             raise greenlet.GreenletExit
-        around = Surroundings.now(self._scope.mode)
-        try:
+        with surroundings(self._scope):
             greenlet.getcurrent().parent.switch()
-        finally:
-            around.restore(self._scope.mode)
 
     def _name_sample(self, number: int, error: Exception) -> None:
         """Say of which sample an exception is."""

@@ -20,10 +20,9 @@ from .errors import BudgetError, OptionError, ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Options, Runtime
 from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
-from .modes import RECORDING, TRAINING
 from .plan.plan import Plan
 from .record.hazards import check_handles
-from .record.intercept import CALLS, HOOKS, current_mode
+from .record.intercept import CALLS, HOOKS, current_mode, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE, ScopeState
 from .record.tape import check_tape
@@ -442,8 +441,7 @@ class Batch:
         except BaseException as error:
             tape.close(f"computing it failed with {type(error).__name__}")
             # What runs launches puts the mode back by itself, but for an interrupt just before.
-            mx.autograd.set_recording(bool(mode & RECORDING))
-            mx.autograd.set_training(bool(mode & TRAINING))
+            set_mode(mode)
             raise
         if flush.report is not None:
             self.plan, self.backward_plan = flush.plan, flush.backward_plan

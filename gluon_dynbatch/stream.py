@@ -60,15 +60,10 @@ def imap(
     check_count("batch_size", batch_size)
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
         raise OptionError(f"prefetch must be a whole number of at least 0, not {prefetch!r}")
-    batching(**scope_options)  # wrong options are told here
-    return Stream(applier(fn), samples, batch_size, prefetch, scope_options)
-
-
-class _Failed:
-    """What stands among results for an exception."""
-
-    def __init__(self, error: Exception):
-        self.error = error
+    # What is wrong with either is told here.
+    batching(**scope_options)
+    applier(fn)
+    return Stream(fn, samples, batch_size, prefetch, scope_options)
 
 
 class Stream:
@@ -76,13 +71,13 @@ class Stream:
 
     def __init__(
         self,
-        apply: Callable[[Any], Any],
+        fn: Callable[..., Any],
         samples: Iterable[Any],
         batch_size: int,
         prefetch: int,
         options: Any,
     ):
-        self._apply, self._options = apply, options
+        self._fn, self._options = fn, options
         self._samples: Iterator[Any] = iter(samples)
         self._size, self._ahead = batch_size, prefetch
         self._length = len(samples) if hasattr(samples, "__len__") else None
@@ -112,8 +107,8 @@ class Stream:
         number, self._given = self._given, self._given + 1
         if not results:
             self._batches.popleft()
-        if isinstance(result, _Failed):
-            raise self._named(result.error, number)
+        if isinstance(result, Exception):
+            raise self._named(result, number)
         return result
 
     def _run(self) -> None:
@@ -121,7 +116,7 @@ class Stream:
         taken, self._ended = self._take()
         if taken:
             with batching(**self._options) as batch:
-                outcomes = batch.map(self._outcome, taken)
+                outcomes = batch.map(self._fn, taken, on_error="return")
             self._batches.append(outcomes[::-1])
 
     def _take(self) -> Tuple[List[Any], Optional[Exception]]:
@@ -132,12 +127,6 @@ class Stream:
         except Exception as error:
             return taken, error
         return taken, None if len(taken) == self._size else StopIteration()
-
-    def _outcome(self, sample: Any) -> Any:
-        try:
-            return self._apply(sample)
-        except Exception as error:
-            return _Failed(error)
 
     def _named(self, error: Exception, number: int) -> Exception:
         if error.__cause__ is None:

@@ -55,7 +55,7 @@ def _array_values(value: Any) -> Tuple[Any, ...]:
 
 
 def describe(kind: type) -> Tuple[str, int, Any]:
-    """Say how the objects of a class are told apart: see `Structure.other` in ``structures.pxi``."""
+    """Say how the objects of a class are told apart: see `Structure.other`, natively."""
     number = next(_NUMBERS)
     if kind is collections.OrderedDict:
         return "mapping", number, None

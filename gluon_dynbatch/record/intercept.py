@@ -259,9 +259,13 @@ def _mode_hook(original: Any) -> Any:
 
 def current_mode() -> int:
     """Ask autograd for the mode of this thread."""
-    return (RECORDING if autograd.is_recording() else 0) | (
-        TRAINING if autograd.is_training() else 0
-    )
+    return RECORDING * autograd.is_recording() | TRAINING * autograd.is_training()
+
+
+def set_mode(mode: int) -> None:
+    """Put autograd into a mode."""
+    autograd.set_recording(bool(mode & RECORDING))
+    autograd.set_training(bool(mode & TRAINING))
 
 
 def _library(

@@ -6,7 +6,7 @@ import importlib
 import shutil
 from typing import Any
 
-from ..errors import MissingError, user_message
+from ..errors import MissingError
 
 
 def package(name: str) -> Any:
@@ -15,10 +15,8 @@ def package(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise MissingError(
-            user_message(
-                f"the picture needs {name.split('.')[0]}, which is not installed",
-                advice="pip install 'gluon-dynbatch[draw]'",
-            )
+            f"the picture needs {name.split('.')[0]}, which is not installed",
+            advice="pip install 'gluon-dynbatch[draw]'",
         ) from None
 
 
@@ -26,4 +24,4 @@ def program(name: str, advice: str) -> None:
     """Raise unless a program is on the path."""
     if shutil.which(name) is None:
         what = f"the picture needs the program {name!r}, which is not on the path"
-        raise MissingError(user_message(what, advice=advice))
+        raise MissingError(what, advice=advice)
