@@ -7,19 +7,19 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
-from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
+from .options import check_options, scope_defaults
 from .record import structure
 from .record.pieces import Pieces
-from .record.recorder import FLATTENER, bad_argument, context_error
+from .record.recorder import FLATTENER, bad_argument, context_error, parameters_on
 from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
 from .run.dispatch import ONE_AT_A_TIME
 from .samples import PASSING
-from .scope import RUNTIME, Batch, check_options, scope_defaults
+from .scope import RUNTIME, Batch
 from .trace.infer import infer_shapes
 from .trace.program import graph_arguments
 from .trace.symbols import compile_symbol
@@ -249,16 +249,8 @@ class DynamicHybridBlock(HybridBlock):
         with context:
             if self._active:
                 return self._call_cached_op(*args)
-            return self.hybrid_forward(mx.nd, *args, **self._parameters_on(context, args))
-
-    def _parameters_on(self, context: mx.Context, args: Any) -> Dict[str, NDArray]:
-        try:
-            return {name: parameter.data(context) for name, parameter in self._reg_params.items()}
-        except DeferredInitializationError:
-            self._deferred_infer_shape(*args)
-            for parameter in self.params.values():
-                parameter._finish_deferred_init()
-            return {name: parameter.data(context) for name, parameter in self._reg_params.items()}
+            infer = functools.partial(self._deferred_infer_shape, *args)
+            return self.hybrid_forward(mx.nd, *args, **parameters_on(self, context, infer))
 
     def _call_cached_op(self, *args: Any) -> Any:
         recorder = STATE.recorder

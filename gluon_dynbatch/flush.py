@@ -17,6 +17,7 @@ from .lower.graph import check_graph
 from .lower.segment import Segment, SegmentTable
 from .modes import FLOATS, RECORDING
 from .native import recording as native
+from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Launch, Plan
@@ -53,22 +54,6 @@ class Runtime:
         self.rate: Optional[float] = None
         #: Counts calls of ``hybridize``, which may change what blocks ask of scopes.
         self.hybridized = 0
-
-
-class Options(NamedTuple):
-    """Options of a scope, each a value or ``"auto"``."""
-
-    budget: Any
-    granularity: str
-    policy: str
-    max_rows: Optional[int]
-    strict: bool
-    debug: bool
-
-    @property
-    def leaves_all_open(self) -> bool:
-        """Whether nothing is asked for that calls run at once could not give."""
-        return self == ("auto", "auto", "auto", None, False, False)
 
 
 class Planned(NamedTuple):

@@ -6,41 +6,36 @@ import atexit
 import contextlib
 import gc
 import logging
-import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
-import numpy as np
 
 from .auto import MOST_SITES, CallSite
 from .debug import Watch
-from .errors import BudgetError, OptionError, ScopeError
+from .errors import OptionError, ScopeError
 from .fibers import Fibers, current
-from .flush import Flush, Options, Runtime
+from .flush import Flush, Runtime
 from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
+from .native.recording import user_place
+from .options import Options, budget_from_environment, check_count, check_options
 from .plan.plan import Plan
 from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE, ScopeState
 from .record.tape import check_tape
-from .record.where import call_line, user_line, where_of
+from .record.where import user_line, where_of
 from .report import Report
 from .run.chain import Chain
 from .run.gradient import forget
 from .run.keep import Kept
 from .samples import applier
-from .schedule import POLICIES, parse_budget
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
 Result = TypeVar("Result")
-
-GRANULARITIES = ("graph", "block", "operator")
-#: Sets the analysis budget of scopes that are opened without one.
-BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
 
 #: Bytes of arenas in which values stay while a scope is open; beyond, the oldest are copied.
 MOST_KEPT = 1 << 28
@@ -59,35 +54,6 @@ def _forget() -> None:
         forget()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
-
-
-def check_count(name: str, count: Optional[int]) -> None:
-    """Raise unless `count` is None or a whole number of at least 1."""
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise OptionError(f"{name} must be a whole number of at least 1, or None, not {count!r}")
-
-
-def check_options(
-    analysis_budget: Any = "auto",
-    granularity: str = "auto",
-    policy: str = "auto",
-    max_rows: Optional[int] = None,
-    strict: bool = False,
-    debug: bool = False,
-) -> Options:
-    """Check the options of a scope; see :func:`gluon_dynbatch.batching`."""
-    if granularity not in ("auto", *GRANULARITIES):
-        raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
-    if policy not in ("auto", *POLICIES):
-        raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
-    check_count("max_rows", max_rows)
-    for name, switch in (("strict", strict), ("debug", debug)):
-        # A text such as "no" counts as true in Python.
-        if not isinstance(switch, (bool, np.bool_)):
-            raise OptionError(f"{name} must be True or False, not {switch!r}")
-    return Options(
-        parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug)
-    )
 
 
 class Batch:
@@ -175,16 +141,12 @@ class Batch:
         self._defaults = {}
         self._kept = []
         self._chain = Chain()
-        self._environment = _budget_from_environment()
-        self._place = call_line()
+        self._environment = budget_from_environment()
+        self._place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
-        recorder = Recorder(RUNTIME.library, self)
-        recorder.forced = self.report.forced
-        recorder.immediate = self.report.immediate
-        recorder.pieces = self.report.traced
-        recorder.strict = self._options.strict
-        recorder.watch = Watch() if self._options.debug else None
+        watch = Watch() if self._options.debug else None
+        recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
         self._site = self._call_site(frame)
         self._recorder = recorder
         hold.scope = self
@@ -460,22 +422,3 @@ class Batch:
             bytes_kept -= oldest.bytes
             oldest.hand_out()
         self._kept = [weakref.ref(one) for one in alive]
-
-
-def _budget_from_environment() -> Any:
-    text = os.environ.get(BUDGET_VARIABLE, "auto")
-    try:
-        return parse_budget(text)
-    except BudgetError as error:
-        raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
-
-
-def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Check options given to ``hybridize`` and return them under the names of :class:`Options`."""
-    checked = check_options(**options)
-    names: Tuple[Tuple[str, str], ...] = (
-        ("analysis_budget", "budget"),
-        ("granularity",) * 2,
-        ("policy",) * 2,
-    )
-    return {field: getattr(checked, field) for given, field in names if given in options}

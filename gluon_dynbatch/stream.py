@@ -8,9 +8,9 @@ from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tup
 
 from .block import batching
 from .errors import OptionError, SampleError
+from .options import check_count
 from .record.where import user_line
 from .samples import applier
-from .scope import check_count
 
 
 def imap(

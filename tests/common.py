@@ -25,10 +25,11 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run.gradient import forget
-from gluon_dynbatch.scope import GRANULARITIES, RUNTIME
+from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests import cells
 from tests.cells import WIDTH, array, attached, equal

@@ -16,8 +16,8 @@ from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower.cut import MOST_TERMS
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES, lower_bound
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,

@@ -23,6 +23,7 @@ ORDER = (
     "record",
     "trace",
     "schedule",
+    "options",
     "lower",
     "kernel",
     "plan",
@@ -53,6 +54,7 @@ PURE = (
     "show",
     "record.structure",
     "schedule",
+    "options",
     "plan",
     "cache",
 )

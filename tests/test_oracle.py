@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, cell, check_invariants
 from tests.common import ALL, by_mxnets_operators

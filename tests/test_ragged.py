@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
-from gluon_dynbatch.scope import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.strategies import examples
 

@@ -14,9 +14,9 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
-from gluon_dynbatch.scope import BUDGET_VARIABLE
 from tests.cells import array, equal
 from tests.common import SAMPLES, net, nothing_is_left_behind, originals_are_back
 

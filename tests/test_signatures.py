@@ -9,7 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.scope import GRANULARITIES
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,

@@ -50,7 +50,7 @@ cdef class Piece:
         if at is NULL:
             raise MemoryError
         if not tape.started:
-            tape.started = perf_counter()
+            tape.started = time.perf_counter()
         try:
             if not self.find_inputs(tape, leaves, attributes, recorder, found, at):
                 return NotImplemented

@@ -15,8 +15,10 @@ from libc.stdint cimport int32_t, int64_t
 
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
-from time import perf_counter
+import time
 from types import MemberDescriptorType
+
+from greenlet import getcurrent
 
 
 cdef extern from "structmember.h":
@@ -48,9 +50,8 @@ cdef type lazy_type, array_type
 #: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
 cdef dict views
 cdef object one_row
-#: Tells whether a code object is the user's, and the line of the user's call that comes from
-#: further away; what the first has told, and the code object, by its id.
-cdef object is_user_code, call_line
+#: Tells whether a code object is the user's; what it has told, and the code object, by its id.
+cdef object is_user_code
 cdef dict known_code
 #: Takes an argument apart that is neither an array nor a list; raises for a wrong kind of array.
 cdef object take_apart, check_array
@@ -66,15 +67,15 @@ cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
 
 def connect(
     type lazy not None, type array_ not None, dict views_ not None, row,
-    user, dict known_users not None, line, apart, check, array_type_id, tuple addresses not None,
+    user, dict known_users not None, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, one_row, is_user_code, known_code, call_line
+    global lazy_type, array_type, views, one_row, is_user_code, known_code
     global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at
     global get_shape, get_type, get_context
     lazy_type, array_type, views, one_row = lazy, array_, views_, row
-    is_user_code, known_code, call_line = user, known_users, line
+    is_user_code, known_code = user, known_users
     take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at = [
         slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
@@ -95,6 +96,7 @@ cdef Py_ssize_t slot_offset(str name) except -1:
 
 # ---------------------------------------------------------------------------- flat arrays
 
+cdef class Keeper
 cdef class Tape:
     """The flat arrays of `record.tape.Tape`, which says what they hold."""
 
@@ -124,15 +126,6 @@ cdef class Tape:
             if lazy is not None and slot(lazy, real_at)[0] is <PyObject *>None:
                 arrays.append(lazy)
         return arrays
-
-
-cdef class Keeper:
-    """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
-
-    cdef list handles, addresses, sizes
-
-    def __init__(self, list handles, list addresses, list sizes):
-        self.handles, self.addresses, self.sizes = handles, addresses, sizes
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
@@ -212,15 +205,21 @@ cdef tuple known_view(object type_id, object key):
 
 # ----------------------------------------------------------------------- the user's line
 
-cdef tuple user_place():
+cpdef tuple user_place():
     """Return code and instruction of the nearest caller outside the libraries."""
-    frame = next_frame(None)
-    while frame is not None:
-        code = frame_code(frame)
-        if is_user(code):
-            return code, frame_instruction(frame)
-        frame = next_frame(frame)
-    return call_line(0)
+    frame, fiber, place = next_frame(None), None, None
+    while True:
+        while frame is not None:
+            place = frame
+            code = frame_code(frame)
+            if is_user(code):
+                return code, frame_instruction(frame)
+            frame = next_frame(frame)
+        # The frames of a fiber end where it began; they go on where it was begun.
+        fiber = getcurrent().parent if fiber is None else fiber.parent
+        if fiber is None:
+            return frame_code(place), frame_instruction(place)
+        frame = fiber.gr_frame
 
 
 cdef bint is_user(object code) except -1:
@@ -290,19 +289,6 @@ cdef Py_ssize_t add_external(
     return value
 
 
-cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
-    """Return the value of a lazy array whose values are kept in an arena.
-
-    A copy stands for it on the tape: it may become real, and be written to.
-    """
-    place = PyType_GenericAlloc(lazy_type, 0)
-    for at in (tape_at, value_at, offset_at, type_at, real_at):
-        fill_slot(place, at, <object>slot(lazy, at)[0])
-    tape.kept.append(lazy)
-    return add_external(
-        tape, place, None, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
-
-
 # ---------------------------------------------------------------------------------- calls
 
 cdef int scan(Tape tape, object callee, object value, list key, list operands) except -1:
@@ -336,7 +322,7 @@ def call(recorder, callee, args):
     cdef list made, operands = [], key = [callee.token, recorder.mode]
     cdef Py_ssize_t first, used = 0
     if not tape.started:
-        tape.started = perf_counter()
+        tape.started = time.perf_counter()
     for arg in args:
         scan(tape, callee, arg, key, operands)
     known = tuple(key)
@@ -409,73 +395,6 @@ cdef object put_together(object spec, list leaves, Py_ssize_t *used):
     return dict(zip((<tuple>spec)[2], items)) if kind is dict else kind._make(items)
 
 
-# ------------------------------------------------------------------------- kept in arenas
-
-cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
-    old = <object>slot(lazy, offset)[0]
-    fill_slot(lazy, offset, value)
-    Py_DECREF(old)
-
-
-def keep(
-    list lazies not None, Keeper keeper not None,
-    const int64_t[:] term, const int64_t[:] arena_of, const int64_t[:] element_of,
-):
-    """Let lazy arrays belong to arenas from now on.
-
-    Parameters
-    ----------
-    lazies : list of LazyNDArray
-        Arrays of a tape that has been computed.
-    keeper : Keeper
-        The arenas.
-    term : per value of the tape, the term that stands for it
-    arena_of, element_of : per term, where it is
-    """
-    cdef int64_t at
-    for lazy in lazies:
-        at = term[<object>slot(lazy, value_at)[0]]
-        if at < 0:
-            at += arena_of.shape[0]
-        change_slot(lazy, tape_at, keeper)
-        change_slot(lazy, value_at, arena_of[at])
-        change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
-
-
-def places(arrays, tuple numbers not None, size_t get_data):
-    """Return addresses and handles of some arrays of one type, each as bytes of integers.
-
-    Parameters
-    ----------
-    arrays : list or dict of NDArray
-        Real arrays, or lazy ones that are kept in arenas.
-    numbers : tuple of int
-        Which of them.
-    get_data : int
-        Address of MXNet's ``MXNDArrayGetData``.
-    """
-    cdef array addresses = array("Q", bytes(8 * len(numbers)))
-    cdef array handles = array("Q", bytes(8 * len(numbers)))
-    cdef void *handle
-    cdef void *data
-    cdef Py_ssize_t i, number
-    for i in range(len(numbers)):
-        number = numbers[i]
-        array_ = arrays[number]
-        if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
-            keeper = <Keeper?><object>slot(array_, tape_at)[0]
-            which = <object>slot(array_, value_at)[0]
-            addresses.data.as_ulonglongs[i] = (
-                keeper.addresses[which] + keeper.sizes[which] * <object>slot(array_, offset_at)[0])
-            handles.data.as_ulonglongs[i] = keeper.handles[which]
-        else:
-            handle = <void *><size_t>array_.handle.value
-            if (<GetData>get_data)(handle, &data):
-                raise MemoryError("an array has no memory")
-            addresses.data.as_ulonglongs[i] = <size_t>data
-            handles.data.as_ulonglongs[i] = <size_t>handle
-    return addresses, handles
-
-
+include "kept.pxi"
 include "structures.pxi"
 include "pieces.pxi"

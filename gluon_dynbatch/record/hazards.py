@@ -98,7 +98,7 @@ def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
             mx.nd.waitall()
 
 
-def before_change(recorder: Any, parameter: Parameter) -> None:
+def before_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
     """Compute what is pending if it reads `parameter`, of which anything is about to change."""
     recorder.connect()
     if any(parameter is read for read in _parameters(recorder.tape)):

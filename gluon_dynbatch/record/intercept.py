@@ -6,83 +6,21 @@ is replaced for good is what lazy arrays and backward passes need after their sc
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from mxnet import autograd
-from mxnet.base import _LIB, check_call, mx_uint, py_str
+from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
 
-from .. import rules
 from ..modes import RECORDING, TRAINING
 from . import hazards
 from .hooks import REPLACES, Hooks, Lifetime, Replaced, replaced_pair
 from .lazy import LazyNDArray
+from .operators import Operator, operator_of
 from .state import STATE
-
-#: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
-#: code uses them, and there relies on the exact type.
-CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
-
-
-class OperatorInfo:
-    """Name of an operator, and the attribute that counts its inputs if it takes any number."""
-
-    __slots__ = ("name", "count_attribute", "creates", "mutates", "overwrites")
-
-    def __init__(self, handle: int):
-        text = [ctypes.c_char_p() for _ in range(4)]
-        name, description, count, returned = text
-        number = mx_uint()
-        lists = [ctypes.POINTER(ctypes.c_char_p)() for _ in range(3)]
-        check_call(
-            _LIB.MXSymbolGetAtomicSymbolInfo(
-                ctypes.c_void_p(handle),
-                ctypes.byref(name),
-                ctypes.byref(description),
-                ctypes.byref(number),
-                *[ctypes.byref(part) for part in lists],
-                ctypes.byref(count),
-                ctypes.byref(returned),
-            )
-        )
-        self.name = py_str(name.value)
-        self.count_attribute = py_str(count.value) if count.value else ""
-        self.creates = self.name in CONSTANTS
-        self.mutates = bool(rules.of(self.name).writes)
-        #: Whether it writes to its arguments whatever the mode.
-        self.overwrites = rules.of(self.name).writes == "always"
-
-
-class Operator:
-    """An operator with its attributes: what a recorded ``mx.nd`` call calls."""
-
-    __slots__ = ("token", "info", "keys", "values")
-
-    def __init__(self, info: OperatorInfo, keys: Tuple[str, ...], values: Tuple[str, ...]):
-        self.info = info
-        self.keys = keys
-        self.values = values
-        self.token = ("op", info.name, keys, values)
-
-    @property
-    def name(self) -> str:
-        """Name for messages and reports."""
-        return str(self.info.name)
-
-    def attributes(self, inputs: int) -> Dict[str, str]:
-        """Return the attributes of a call with this number of inputs."""
-        attributes = dict(zip(self.keys, self.values))
-        if self.info.count_attribute:
-            attributes[self.info.count_attribute] = str(inputs)
-        return attributes
-
-
-#: What is known of operators, by handle.
-_OPERATORS: Dict[int, OperatorInfo] = {}
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -98,7 +36,7 @@ def _invoke_hook(original: Any) -> Any:
         recorder = STATE.recorder
         if recorder is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        info = _info(handle)
+        info = operator_of(handle)
         if info.mutates:
             recorder.refuse("it writes to an array")
             hazards.before_write(recorder, arrays)
@@ -121,13 +59,6 @@ def _invoke_hook(original: Any) -> Any:
         return results[0] if len(results) == 1 and not output_is_list else results
 
     return invoke
-
-
-def _info(handle: int) -> OperatorInfo:
-    info = _OPERATORS.get(handle)
-    if info is None:
-        info = _OPERATORS[handle] = OperatorInfo(handle)
-    return info
 
 
 #: By class of a block: whether its ``forward`` only passes arguments on to ``hybrid_forward``, and
@@ -196,21 +127,13 @@ def _cached_op_hook(original: Any) -> Any:
 def _change_hook(before: Any, original: Any) -> Any:
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
-            STATE.recorder.refuse("it writes to an array, or makes one of given values")
+            STATE.recorder.refuse(
+                "it changes a parameter, writes to an array, or makes one of given values"
+            )
             before(STATE.recorder, *args)
         return original(*args)
 
     return change
-
-
-def _attribute_hook(original: Any) -> Any:
-    def set_attribute(parameter: Parameter, name: str, value: Any) -> None:
-        if STATE.recorder is not None:
-            STATE.recorder.refuse("it changes a parameter")
-            hazards.before_change(STATE.recorder, parameter)
-        original(parameter, name, value)
-
-    return set_attribute
 
 
 def _index_hook(original: Any) -> Any:
@@ -259,7 +182,7 @@ def _mode_hook(original: Any) -> Any:
 
 def current_mode() -> int:
     """Ask autograd for the mode of this thread."""
-    return RECORDING * autograd.is_recording() | TRAINING * autograd.is_training()
+    return int(RECORDING * autograd.is_recording() | TRAINING * autograd.is_training())
 
 
 def set_mode(mode: int) -> None:
@@ -321,7 +244,7 @@ TABLE: Tuple[Replaced, ...] = (
         "__setattr__",
         Lifetime.RECORDING,
         "a parameter gets other arrays, a device, or another grad_req",
-        _attribute_hook,
+        functools.partial(_change_hook, hazards.before_change),
     ),
     *_changes(
         "gradients go to arrays that are not named",

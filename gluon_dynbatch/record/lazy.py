@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any, List, Optional, Tuple
 
@@ -118,18 +119,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Device of the array."""
         return TYPES[self._type].context
 
-    ctx = context
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(TYPES[self._type].shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return TYPES[self._type].elements
-
     @property
     def stype(self) -> str:
         """Storage type."""
@@ -163,14 +152,11 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             memory = memory[0], self._offset.copy
         return memory, offset + self._offset
 
-    def _view(self, shape: Tuple[int, ...], inplace: bool = True, first: int = 0) -> NDArray:
+    def _view(self, shape: Tuple[int, ...], first: int = 0) -> NDArray:
         """Return elements from the `first` on in another shape, without recording a call."""
-        if not inplace and not self._tape.open:
-            return self.real().copy().reshape(shape)
         array_type = TYPES[self._type]
         type_id = TYPES.id_of(ArrayType(shape, array_type.dtype, array_type.context))
-        offset = self._offset + first if inplace else _OfCopy(self._offset)
-        return LazyNDArray(self._tape, self._value, offset, type_id)
+        return LazyNDArray(self._tape, self._value, self._offset + first, type_id)
 
     # ``__getitem__`` is native (see `recorder.py`): slices and numbers that were asked for before
     # it knows, for all others it calls this.
@@ -226,44 +212,26 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
         return self._view(known)
 
+    def _reshaped(self, name: str, inplace: bool, *axis: Any) -> NDArray:
+        """Return what a method of arrays makes that changes nothing but the shape."""
+        if self._has_views and (inplace or self._tape.open):
+            with contextlib.suppress(AssertionError):  # wrong axes
+                view = getattr(NDArray, name)(self, *axis, inplace=True)
+                view._offset = view._offset if inplace else _OfCopy(view._offset)
+                return view
+        return getattr(self.real(), name)(*axis, inplace=inplace)
+
     def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
         """Return a copy, or a view, with an axis of size one at `axis`."""
-        ndim = self.ndim
-        if not self._has_views or not -ndim - 1 <= axis <= ndim:
-            return self.real().expand_dims(axis, inplace)
-        at = axis + ndim + 1 if axis < 0 else axis
-        shape = self.shape
-        return self._view(shape[:at] + (1,) + shape[at:], inplace)
+        return self._reshaped("expand_dims", inplace, axis)
 
     def flatten(self, inplace: bool = False) -> NDArray:
         """Return a copy, or a view, in which all axes but the first are one."""
-        if not self._has_views:
-            return self.real().flatten(inplace)
-        shape = self.shape
-        return self._view((shape[0], elements(shape[1:])), inplace)
+        return self._reshaped("flatten", inplace)
 
     def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
         """Return a copy, or a view, without axes of size one."""
-        if not self._has_views:
-            return self.real().squeeze(axis, inplace)
-        shape = self.shape
-        axes = range(len(shape)) if axis is None else ([axis] if isinstance(axis, int) else axis)
-        drop = {a % len(shape) for a in axes if axis is None or -len(shape) <= a < len(shape)}
-        if axis is None:
-            drop = {a for a in drop if shape[a] == 1}
-        if len(drop) != len(list(axes)) and axis is not None or any(shape[a] != 1 for a in drop):
-            raise ValueError(f"cannot squeeze axis {axis} of an array of shape {shape}")
-        kept = tuple(n for a, n in enumerate(shape) if a not in drop)
-        return self._view(kept or (1,), inplace)
-
-    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
-        """Return the array with elements of another type."""
-        if not self.pending:
-            return self.real().astype(dtype, copy)
-        name = np.dtype(dtype).name
-        if not copy and name == TYPES[self._type].dtype:
-            return self
-        return mx.nd.cast(self, dtype=name)
+        return self._reshaped("squeeze", inplace, axis)
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -298,10 +266,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
                 None,
                 "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
             ) from error
-
-    def as_in_context(self, context: mx.Context) -> NDArray:
-        """Return the array on another device."""
-        return self if context == self.context else self.real().as_in_context(context)
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()

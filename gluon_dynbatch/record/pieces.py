@@ -91,7 +91,7 @@ class Pieces:
         result = piece.append(recorder.tape, given.leaves, self._seen.leaves, recorder)
         if result is NotImplemented:
             return self._run(_Call(recorder, block, args, given.leaves, key))[0]
-        recorder.pieces.known += 1
+        recorder.report.traced.known += 1
         return result
 
     def _look(self, block: Any) -> None:
@@ -137,7 +137,7 @@ class Pieces:
             self._note(recorder, block, refusal)
         if not trace.settle():
             self._note(recorder, block, Refused("random numbers are drawn in Python"))
-        recorder.pieces.note_traced(1e3 * (time.perf_counter() - started))
+        recorder.report.traced.note_traced(1e3 * (time.perf_counter() - started))
         return result, piece
 
     def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
@@ -149,7 +149,7 @@ class Pieces:
         if self._hopeless:
             # Not what was raised, whose frames hold arrays.
             self._against = Refused(refusal.reason, refusal.where)
-        recorder.pieces.refuse(block.name, refusal.reason, refusal.where)
+        recorder.report.traced.refuse(block.name, refusal.reason, refusal.where)
 
     def _check_same(self, call: _Call, trace: Trace) -> None:
         """Raise if ``forward`` has changed what it depends on."""

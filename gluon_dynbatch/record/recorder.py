@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -20,18 +21,17 @@ from ..errors import (
     RunAsPythonError,
     ScopeError,
     StaleArrayError,
-    Where,
 )
 from ..modes import RECORDING, TRAINING
 from ..native import recording
-from ..report import Alone
+from ..report import Alone, Report
 from . import structure
 from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
 from .state import STATE
 from .tape import Tape, check_storage
 from .types import ROW, TYPES
-from .where import IS_USER_CODE, call_line, user_line, where_of
+from .where import IS_USER_CODE, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -56,7 +56,6 @@ recording.connect(
     ROW,
     IS_USER_CODE,
     IS_USER_CODE.known,
-    call_line,
     _take_apart,
     check_storage,
     TYPES.of,
@@ -80,7 +79,9 @@ class Recorder:
         ``at_work(work)``.
     """
 
-    def __init__(self, library: Any, scope: Any):
+    def __init__(
+        self, library: Any, scope: Any, report: Report, strict: bool = False, watch: Any = None
+    ):
         self._library = library
         self.entries = library.entries
         self._scope = scope
@@ -90,16 +91,16 @@ class Recorder:
         self.tape = Tape(self)
         #: What the calls of the tape read, if anybody has asked (see `hazards.py`).
         self.reads: Optional[Reads] = None
-        self.forced: Dict[Where, int] = {}
-        #: With ``strict=True``, operators that only run at once are refused.
-        self.strict = False
-        #: Calls of operators that only run at once, by name.
-        self.immediate: Dict[str, Alone] = {}
+        #: What happened in the scope so far.
+        self.report = report
+        #: Whether operators that only run at once are refused.
+        self._strict = strict
         #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
-        self.watch: Any = None
-        #: The run of a block's `forward` that is being traced, and what came of such runs.
+        self.watch = watch
+        #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
+        self.hold = 0
+        #: The run of a block's `forward` that is being traced.
         self.tracing: Any = None
-        self.pieces: Any = None
         #: Blocks that are not hybridized, and could not be.
         self._untraced: Set[Any] = set()
         #: States of Python's generators of random numbers when they were last asked for; False if
@@ -172,7 +173,7 @@ class Recorder:
     def _count_forced(self) -> None:
         self.refuse("what is pending has to run")
         where = user_line()
-        self.forced[where] = self.forced.get(where, 0) + 1
+        self.report.forced[where] = self.report.forced.get(where, 0) + 1
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
@@ -239,13 +240,8 @@ class Recorder:
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
         context = FLATTENER.flatten(args)[0][0].context
         with context:
-            try:
-                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
-            except DeferredInitializationError:
-                self._scope.at_work(lambda: block._deferred_infer_shape(*args))
-                for parameter in block.params.values():
-                    parameter._finish_deferred_init()
-                drawn = {name: p.data(context) for name, p in block._reg_params.items()}
+            infer = functools.partial(block._deferred_infer_shape, *args)
+            drawn = parameters_on(block, context, lambda: self._scope.at_work(infer))
             return block.hybrid_forward(mx.nd, *args, **drawn)
 
     def _run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -305,15 +301,15 @@ class Recorder:
         reason = f"Calls of {what} {callee.name} run at once: {why}."
         self.refuse(f"it calls {callee.name}, which runs at once")
         where = user_line()
-        if self.strict:
+        if self._strict:
             raise NotMergedError(
                 f"a call cannot be merged: {reason}",
                 where,
                 callee.name,
                 "open the scope with strict=False to run it at once",
             )
-        known = self.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
-        self.immediate[callee.name] = known._replace(calls=known.calls + 1)
+        known = self.report.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
+        self.report.immediate[callee.name] = known._replace(calls=known.calls + 1)
 
     def new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
         """Make the entry of a call like which none was recorded before, from `where`."""
@@ -336,6 +332,17 @@ class Recorder:
                 key, callee, self.mode, spec, types, places, where_of(where)
             )
         )
+
+
+def parameters_on(block: Any, context: mx.Context, infer: Callable[[], None]) -> Dict[str, Any]:
+    """Return a block's parameters on a device; `infer` gives them the shapes that they lack."""
+    try:
+        return {name: p.data(context) for name, p in block._reg_params.items()}
+    except DeferredInitializationError:
+        infer()
+        for parameter in block.params.values():
+            parameter._finish_deferred_init()
+        return {name: p.data(context) for name, p in block._reg_params.items()}
 
 
 def bad_argument(value: Any, name: str) -> ArgumentError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dis
 import os
-import sys
 from typing import Any, Dict, Tuple
 
-import greenlet
 import mxnet as mx
 
 from ..errors import Where
+from ..native import recording
 
 
 def _library_directories() -> Tuple[str, ...]:
@@ -41,21 +40,6 @@ class _UserCode:
 IS_USER_CODE = _UserCode()
 
 
-def call_line(depth: int = 2) -> Tuple[Any, int]:
-    """Return code object and instruction of the nearest caller outside the libraries."""
-    frame, running = sys._getframe(depth), greenlet.getcurrent()
-    while not IS_USER_CODE(frame.f_code):
-        back = frame.f_back
-        if back is None:
-            # The frames of a fiber end where it began; they go on where it was begun.
-            running = running.parent
-            if running is None:
-                break
-            back = running.gr_frame
-        frame = back
-    return frame.f_code, frame.f_lasti
-
-
 def where_of(place: Tuple[Any, int]) -> Where:
     """Make a readable place out of a code object and an instruction."""
     code, instruction = place
@@ -69,7 +53,7 @@ def where_of(place: Tuple[Any, int]) -> Where:
 
 def user_line() -> Where:
     """Return the nearest place outside the libraries."""
-    place = call_line()
+    place = recording.user_place()
     key = id(place[0]), place[1]
     known = _LINES.get(key)
     if known is None:

@@ -15,7 +15,7 @@ from mxnet.gluon import HybridBlock
 from .. import rules
 from ..errors import RunAsPythonError, Where
 from ..modes import RECORDING, TRAINING
-from ..record.intercept import Operator
+from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType
 from .infer import infer
 from .program import BlockCallee, Program, trace_operator

@@ -15,7 +15,7 @@ from mxnet.gluon.block import _flatten
 from ..errors import CellError, Where
 from ..modes import TRAINING
 from ..record import structure
-from ..record.intercept import Operator
+from ..record.operators import Operator
 from ..record.types import ArrayType
 from .symbols import VARIABLE, Builder, Op, Ref, make_symbol, read_symbol
 

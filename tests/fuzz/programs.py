@@ -12,8 +12,8 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
-from gluon_dynbatch.scope import GRANULARITIES
 from tests.rules.drawn import Draw
 from tests.rules.interpreter import Array, R
 

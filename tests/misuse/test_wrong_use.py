@@ -16,8 +16,9 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.run import gradient
-from gluon_dynbatch.scope import BUDGET_VARIABLE, RUNTIME
+from gluon_dynbatch.scope import RUNTIME
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, refused, user_frame, works
 from tests.common import unharmed as net
