@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Hashable, Tuple
+from typing import Any, Hashable, Tuple
 
 
 class PlanCache:
@@ -28,28 +28,6 @@ class PlanCache:
 
     def __len__(self) -> int:
         return len(self._held)
-
-    def get(
-        self, fingerprint: Hashable, make: Callable[[], Any], weigh: Callable[[Any], int]
-    ) -> Tuple[Any, bool]:
-        """Return what belongs to `fingerprint` and whether it was there already.
-
-        Parameters
-        ----------
-        fingerprint : hashable
-            What the thing is made from.
-        make : callable
-            Makes it.
-        weigh : callable
-            Bytes of what was made; 0 if it is not to be kept.  What is larger than the capacity is
-            not kept either.
-        """
-        known = self.find(fingerprint)
-        if known is not None:
-            return known, True
-        made = make()
-        self.keep(fingerprint, made, weigh(made))
-        return made, False
 
     def find(self, fingerprint: Hashable) -> Any:
         """Return what belongs to `fingerprint`; None if nothing does."""

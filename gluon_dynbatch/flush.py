@@ -210,11 +210,12 @@ class Flush:
             bytes(weights),
             b"" if unused is None else bytes(unused),
         )
-        return self._runtime.plans.get(
-            fingerprint,
-            lambda: self._make_plan(choice, wanted, weights, unused),
-            lambda planned: planned.bytes if planned.analysed else 0,
-        )
+        plans = self._runtime.plans
+        known = plans.find(fingerprint)
+        planned = known or self._make_plan(choice, wanted, weights, unused)
+        if known is None and planned.analysed:
+            plans.keep(fingerprint, planned, planned.bytes)
+        return planned, known is not None
 
     def _make_plan(
         self,
@@ -249,10 +250,8 @@ class Flush:
             values[list(moved)] = list(moved.values())
             places = places[values]
         mode_of = np.array([segment.mode for segment in graph.segments])
-        modes = np.where(places >= 0, mode_of[0], 0)
-        if (mode_of != mode_of[0]).any():
-            made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
-            modes = np.where(places >= 0, mode_of[made], 0)
+        made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
+        modes = np.where(places >= 0, mode_of[made], 0)
         widths = tuple(len(launch.units) for launch in plan.launches)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         alone, recorded = _alone(plan), bool((modes & RECORDING).any())

@@ -11,12 +11,15 @@ def cache():
 
 
 def put(cache, key, size=30):
-    return cache.get(key, lambda: f"made for {key}", lambda made: size)
+    known = cache.find(key)
+    if known is None:
+        cache.keep(key, f"made for {key}", size)
+    return known or f"made for {key}", known is not None
 
 
 def test_what_was_made_is_kept(cache):
     assert put(cache, "a") == ("made for a", False)
-    assert cache.get("a", pytest.fail, pytest.fail) == ("made for a", True)
+    assert cache.find("a") == "made for a" and cache.find("b") is None
     assert len(cache) == 1 and cache.bytes == 30
 
 
@@ -44,13 +47,10 @@ def test_one_large_thing_takes_the_place_of_several_small_ones(cache):
     assert len(cache) == 1 and cache.bytes == 90
 
 
-def test_two_threads_that_make_the_same_count_once(cache):
-    def make():
-        put(cache, "a")
-        return "again"
-
-    assert cache.get("a", make, lambda made: 30) == ("again", False)
-    assert cache.bytes == 30 and put(cache, "a") == ("again", True)
+def test_what_is_made_twice_counts_once(cache):
+    put(cache, "a")
+    cache.keep("a", "again", 40)
+    assert cache.bytes == 40 and put(cache, "a") == ("again", True)
 
 
 def test_clear(cache):

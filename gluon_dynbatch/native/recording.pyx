@@ -50,9 +50,10 @@ cdef type lazy_type, array_type
 #: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
 cdef dict views
 cdef object one_row
-#: Tells whether a code object is the user's; what it has told, and the code object, by its id.
-cdef object is_user_code
-cdef dict known_code
+#: Directories of libraries; by id of a code object, whether it is the user's, and itself: hashing it
+#: would read all of it.
+cdef tuple libraries
+cdef dict known_code = {}
 #: Takes an argument apart that is neither an array nor a list; raises for a wrong kind of array.
 cdef object take_apart, check_array
 #: Tells the type id of an array; what it has told, by what MXNet's functions tell.
@@ -67,15 +68,15 @@ cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
 
 def connect(
     type lazy not None, type array_ not None, dict views_ not None, row,
-    user, dict known_users not None, apart, check, array_type_id, tuple addresses not None,
+    tuple directories not None, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, one_row, is_user_code, known_code
+    global lazy_type, array_type, views, one_row, libraries
     global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at
     global get_shape, get_type, get_context
     lazy_type, array_type, views, one_row = lazy, array_, views_, row
-    is_user_code, known_code = user, known_users
+    libraries = directories
     take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at = [
         slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
@@ -222,9 +223,15 @@ cpdef tuple user_place():
         frame = fiber.gr_frame
 
 
-cdef bint is_user(object code) except -1:
+cpdef bint is_user(object code) except -1:
+    """Whether a code object is the user's."""
     known = known_code.get(<size_t><PyObject *>code)
-    return is_user_code(code) if known is None else (<tuple>known)[0]
+    if known is None:
+        name = code.co_filename
+        # Functions that MXNet generates have no file.
+        user = not (name.startswith(libraries) or name == "<string>")
+        known = known_code[<size_t><PyObject *>code] = user, code
+    return (<tuple>known)[0]
 
 
 # ------------------------------------------------------------------- arrays from outside

@@ -20,7 +20,7 @@ from ..errors import MismatchError, Where
 from ..native import recording
 from .identity import IGNORED, describe, number_of
 from .tracing import Refused, Trace
-from .where import IS_USER_CODE, user_line, where_of
+from .where import user_line, where_of
 
 #: Bytes of the pieces of one block.
 CAPACITY = 32 << 20
@@ -194,7 +194,7 @@ def _raised_at(error: BaseException) -> Optional[Where]:
     lines = [
         Where(frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if IS_USER_CODE(frame.f_code)
+        if recording.is_user(frame.f_code)
     ]
     return lines[-1] if lines else None
 

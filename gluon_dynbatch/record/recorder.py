@@ -31,7 +31,7 @@ from .lazy import OF_CONSTANT, LazyNDArray
 from .state import STATE
 from .tape import Tape, check_storage
 from .types import ROW, TYPES
-from .where import IS_USER_CODE, user_line, where_of
+from .where import library_directories, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -54,8 +54,7 @@ recording.connect(
     NDArray,
     TYPES.views,
     ROW,
-    IS_USER_CODE,
-    IS_USER_CODE.known,
+    library_directories(),
     _take_apart,
     check_storage,
     TYPES.of,
