@@ -36,6 +36,24 @@ class Hold:
         """Whether the statement was left without a call of ``__exit__`` that came to its end."""
         return self.statement is None or self.statement() is None
 
+    def leave(self, batch: Batch, kind: Any, error: Any, trace: Any) -> None:
+        """Leave the scope at the end of the statement."""
+        scope = self.scope
+        if scope is None:
+            # Not that of a statement: it was looked up to be called.
+            batch._leave_by_hand(kind, error, trace)
+            return
+        # GeneratorExit is how a generator ends that nobody asks for more: no failure.
+        failed = kind is not None and kind is not GeneratorExit
+        try:
+            if next(iter(scope._holds), None) is self:
+                scope._finish(failed)
+            elif self.computes and not failed:
+                scope.flush()
+        finally:
+            ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
+            scope._release(self, f"the scope ended {ending}")
+
     def let_go(self, statement: Any) -> None:
         """Leave the scope, as the statement is gone."""
         del statement
@@ -55,7 +73,7 @@ class Exit:
         if batch is None:
             return kind._leave_by_hand
         hold = Hold()
-        leave = functools.partial(batch._leave, hold)
+        leave = functools.partial(hold.leave, batch)
         hold.statement = weakref.ref(leave, hold.let_go)
         batch._entering = hold
         return leave

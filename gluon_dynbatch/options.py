@@ -7,7 +7,8 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import numpy as np
 
-from .errors import BudgetError, OptionError
+from .errors import BudgetError, OptionError, ScopeError, Where
+from .record.where import user_line
 from .schedule import POLICIES, parse_budget
 
 GRANULARITIES = ("graph", "block", "operator")
@@ -67,6 +68,19 @@ def budget_from_environment() -> Any:
         return parse_budget(text)
     except BudgetError as error:
         raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
+
+
+def check_joined(asked: Options, given: Options, outer: Where) -> None:
+    """Raise if a scope asks for other options than those of the one that it joins."""
+    for name, own, others, plain in zip(Options._fields, asked, given, check_options()):
+        if own != plain and own != others:
+            raise ScopeError(
+                f"a batching scope inside another asks for {name}={own!r}, the outer "
+                f"one, opened at {outer.filename}:{outer.line}, has {others!r}",
+                user_line(),
+                None,
+                "give the option to the outer scope, or leave it out here",
+            )
 
 
 def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:

@@ -19,7 +19,7 @@ from .fibers import Fibers, current
 from .flush import Flush, Runtime
 from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
 from .native.recording import user_place
-from .options import Options, budget_from_environment, check_count, check_options
+from .options import Options, budget_from_environment, check_count, check_joined
 from .plan.plan import Plan
 from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
@@ -83,7 +83,7 @@ class Batch:
         self._holds: Dict[Hold, None] = {}
         #: What looking up ``__exit__`` made for the ``__enter__`` that follows.
         self._entering: Optional[Hold] = None
-        #: What was entered through this object without a statement, as by an ``ExitStack``.
+        #: What was entered through this object without a statement, as by `ExitStack`.
         self._by_hand: List[Hold] = []
         #: What the thread that opened the scope knows of it: attributes of its `STATE`.
         self._thread: Dict[str, Any] = {}
@@ -139,7 +139,7 @@ class Batch:
         self.report = Report()
         self.plan = self.backward_plan = None
         self._defaults = {}
-        self._kept = []
+        self._kept.clear()
         self._chain = Chain()
         self._environment = budget_from_environment()
         self._place = user_place()
@@ -225,17 +225,7 @@ class Batch:
 
     def _admit(self, hold: Hold, options: Options) -> None:
         """Let a statement inside this scope join it."""
-        default = check_options()
-        for name, asked, given, plain in zip(Options._fields, options, self._options, default):
-            if asked != plain and asked != given:
-                outer = where_of(self._place)
-                raise ScopeError(
-                    f"a batching scope inside another asks for {name}={asked!r}, the outer "
-                    f"one, opened at {outer.filename}:{outer.line}, has {given!r}",
-                    user_line(),
-                    None,
-                    "give the option to the outer scope, or leave it out here",
-                )
+        check_joined(options, self._options, where_of(self._place))
         # It may never go on, and then nobody computes what this statement leaves behind.
         hold.computes = self._generator is not None and not is_running(self._generator)
         hold.scope = self
@@ -246,25 +236,8 @@ class Batch:
         while self._by_hand:
             hold = self._by_hand.pop()
             if hold.scope is not None:
-                self._leave(hold, kind, error, trace)
+                hold.leave(self, kind, error, trace)
                 break
-
-    def _leave(self, hold: Hold, kind: Any, error: Any, trace: Any) -> None:
-        scope = hold.scope
-        if scope is None:
-            # Not that of a statement: it was looked up to be called.
-            self._leave_by_hand(kind, error, trace)
-            return
-        # GeneratorExit is how a generator ends that nobody asks for more: no failure.
-        failed = kind is not None and kind is not GeneratorExit
-        try:
-            if next(iter(scope._holds), None) is hold:
-                scope._finish(failed)
-            elif hold.computes and not failed:
-                scope.flush()
-        finally:
-            ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
-            scope._release(hold, f"the scope ended {ending}")
 
     def _finish(self, failed: bool) -> None:
         """Compute what is pending at the end of the oldest statement in this scope."""
@@ -274,10 +247,8 @@ class Batch:
                 self.flush()
         elif not failed:
             self.at_work(lambda: self._compute(keep=self._chain.open))
-            for reference in self._kept:
-                kept = reference()
-                if kept is not None:
-                    kept.hand_out()
+            for kept in list(self._kept.values()):
+                kept.hand_out()
             if self._site is not None:
                 self.report.choice = self._site.leave(self.report.at_once)
 
@@ -296,9 +267,8 @@ class Batch:
             self._become(ScopeState.AT_WORK)
         HOOKS.release(self)
         CALLS.release(self)
-        recorder = self._recorder
-        if recorder is not None:
-            recorder.close(reason)
+        if self._recorder is not None:
+            self._recorder.close(reason)
         self._holds.clear()
         self._recorder = self._site = self._generator = None
         if mine:
@@ -414,11 +384,8 @@ class Batch:
 
     def _note_kept(self, kept: Kept) -> None:
         """Take note of arenas in which values stay, and let go of the oldest if they are many."""
-        self._kept.append(weakref.ref(kept))
-        alive = [one for one in (reference() for reference in self._kept) if one is not None]
-        bytes_kept = sum(one.bytes for one in alive)
-        while bytes_kept > MOST_KEPT:
-            oldest = alive.pop(0)
-            bytes_kept -= oldest.bytes
+        self._kept[len(self.report.flushes)] = kept
+        while sum(one.bytes for one in self._kept.values()) > MOST_KEPT:
+            number, oldest = min(self._kept.items())
+            del self._kept[number]
             oldest.hand_out()
-        self._kept = [weakref.ref(one) for one in alive]

@@ -54,7 +54,6 @@ PURE = (
     "show",
     "record.structure",
     "schedule",
-    "options",
     "plan",
     "cache",
 )

@@ -1,4 +1,4 @@
-# Values that are kept in arenas; a part of `recording.pyx`.
+# Arrays from outside, and those that are kept in arenas; a part of `recording.pyx`.
 
 cdef class Keeper:
     """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
@@ -7,6 +7,66 @@ cdef class Keeper:
 
     def __init__(self, list handles, list addresses, list sizes):
         self.handles, self.addresses, self.sizes = handles, addresses, sizes
+
+
+cdef object type_id_of(object array_):
+    cdef int dimensions, element_type, device, number
+    cdef const int64_t *sizes
+    cdef void *handle = <void *><size_t>array_.handle.value
+    if (
+        get_shape(handle, &dimensions, &sizes)
+        or get_type(handle, &element_type)
+        or get_context(handle, &device, &number)
+    ):
+        return type_of(array_)
+    key = element_type, device, number, *[sizes[axis] for axis in range(dimensions)]
+    known = known_types.get(key)
+    if known is None:
+        known = known_types[key] = type_of(array_)
+    return known
+
+
+cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
+    """Return the value of an array that no call of this tape makes."""
+    cdef bint kept = False
+    if type(array_) is lazy_type:
+        kept = isinstance(<object>slot(array_, tape_at)[0], Keeper)
+        if not kept:
+            array_ = array_.real()
+    identity = <size_t><PyObject *>array_
+    known = tape.external_ids.get(identity)
+    if known is not None:
+        return known
+    if kept:
+        return kept_value(tape, array_)
+    if type(array_) is not array_type:
+        check_array(array_)
+    return add_external(tape, array_, array_.handle, identity, type_id_of(array_))
+
+
+def external(Tape tape not None, array_):
+    """Return the value of an array that no call of this tape makes.
+
+    Raises
+    ------
+    ArgumentError
+        The array is sparse, or one of ``mx.np``.
+    """
+    return external_value(tape, array_)
+
+
+cdef Py_ssize_t add_external(
+    Tape tape, object array_, object handle, object identity, object type_id
+) except -1:
+    value = tape.value_type.ob_size
+    reserve(tape.value_type, 1)
+    reserve(tape.external_values, 1)
+    tape.externals.append(array_)
+    tape.handles.append(handle)
+    tape.external_ids[identity] = value
+    put(tape.external_values, value)
+    put(tape.value_type, type_id)
+    return value
 
 
 cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
