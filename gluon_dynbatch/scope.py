@@ -139,7 +139,7 @@ class Batch:
         self.report = Report()
         self.plan = self.backward_plan = None
         self._defaults = {}
-        self._kept.clear()
+        self._kept = []
         self._chain = Chain()
         self._environment = budget_from_environment()
         self._place = user_place()
@@ -247,7 +247,7 @@ class Batch:
                 self.flush()
         elif not failed:
             self.at_work(lambda: self._compute(keep=self._chain.open))
-            for kept in list(self._kept.values()):
+            for kept in self._still_kept():
                 kept.hand_out()
             if self._site is not None:
                 self.report.choice = self._site.leave(self.report.at_once)
@@ -384,8 +384,10 @@ class Batch:
 
     def _note_kept(self, kept: Kept) -> None:
         """Take note of arenas in which values stay, and let go of the oldest if they are many."""
-        self._kept[len(self.report.flushes)] = kept
-        while sum(one.bytes for one in self._kept.values()) > MOST_KEPT:
-            number, oldest = min(self._kept.items())
-            del self._kept[number]
-            oldest.hand_out()
+        alive = [*self._still_kept(), kept]
+        while sum(one.bytes for one in alive) > MOST_KEPT:
+            alive.pop(0).hand_out()
+        self._kept = list(map(weakref.ref, alive))
+
+    def _still_kept(self) -> List[Kept]:
+        return [one for one in (reference() for reference in self._kept) if one is not None]

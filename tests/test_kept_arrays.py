@@ -155,7 +155,7 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
             held.append(many[0])
             batch.flush()
             del many
-        assert sum(one.bytes for one in batch._kept.values()) <= 20_000
+        assert sum(one.bytes for one in batch._still_kept()) <= 20_000
     assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
 
 

@@ -208,10 +208,9 @@ cdef tuple known_view(object type_id, object key):
 
 cpdef tuple user_place():
     """Return code and instruction of the nearest caller outside the libraries."""
-    frame, fiber, place = next_frame(None), None, None
+    frame, fiber = next_frame(None), None
     while True:
         while frame is not None:
-            place = frame
             code = frame_code(frame)
             if is_user(code):
                 return code, frame_instruction(frame)
@@ -219,7 +218,8 @@ cpdef tuple user_place():
         # The frames of a fiber end where it began; they go on where it was begun.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
-            return frame_code(place), frame_instruction(place)
+            frame = next_frame(None)
+            return frame_code(frame), frame_instruction(frame)
         frame = fiber.gr_frame
 
 
