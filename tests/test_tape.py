@@ -26,7 +26,7 @@ def net() -> gdb.DynamicHybridBlock:
 
 
 #: Of the first call in `record`.
-LINE = 35
+LINE = 34
 
 
 def record(net: Any) -> Tape:
