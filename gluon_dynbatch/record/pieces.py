@@ -86,8 +86,6 @@ class Pieces:
             return self._run(_Call(recorder, block, args, given.leaves, key))[0]
         if recorder.watch is not None:
             return self._compare(_Call(recorder, block, args, given.leaves, key), piece)
-        if recorder.hold and piece.entries and recorder.run_part(piece.entries[0][1].token):
-            return self.call(recorder, block, args)
         result = piece.append(recorder.tape, given.leaves, self._seen.leaves, recorder)
         if result is NotImplemented:
             return self._run(_Call(recorder, block, args, given.leaves, key))[0]

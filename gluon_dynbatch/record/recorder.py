@@ -96,8 +96,6 @@ class Recorder:
         self._strict = strict
         #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
         self.watch = watch
-        #: Recorded calls that make a part of the minibatch which may run; 0: there are no parts.
-        self.hold = 0
         #: The run of a block's `forward` that is being traced.
         self.tracing: Any = None
         #: Blocks that are not hybridized, and could not be.
@@ -210,8 +208,6 @@ class Recorder:
             callee = self._library.callee(block)
         if callee.enters[self.mode]:
             return self._enter(block, args)
-        if self.hold:
-            self.run_part(callee.token)
         try:
             results = recording.call(self, callee, args)
         except RunAsPythonError:
@@ -265,18 +261,6 @@ class Recorder:
         """Take note of what stands against a piece of the tape that is being traced."""
         if self.tracing is not None:
             self.tracing.refuse(reason)
-
-    def run_part(self, token: Any) -> bool:
-        """Run a part of the minibatch if a call like the very first comes: a sample begins.
-
-        What goes backward runs as a whole.
-        """
-        if self.mode & RECORDING or len(self.tape.node_entry) < self.hold:
-            return False
-        begins = bool(self.tape.entries[self.tape.node_entry[0]].token == token)
-        if begins:
-            self._scope.flush()
-        return begins
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""

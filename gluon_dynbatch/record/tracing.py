@@ -55,7 +55,6 @@ class Trace:
         tape = self.tape
         self._begin = len(tape.node_entry), len(tape.sources), len(tape.value_type)
         self._lazies = len(tape.lazies)
-        self._hold, recorder.hold = recorder.hold, 0
         # To ask for them takes longer than all else: mostly they are as after the last run.
         if outer is None:
             self._random = recorder.random or _states_of_generators()
@@ -64,8 +63,6 @@ class Trace:
     def end(self) -> None:
         """Watch no more."""
         self._recorder.tracing = self._outer
-        if self._outer is None:
-            self._recorder.hold = self._hold
 
     def keep(self, *what: Any) -> None:
         """Have something kept: by which cache, and what that is given."""
