@@ -19,7 +19,7 @@ import gluon_dynbatch as gdb
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARGUMENTS = {
-    "bert_pairs": ["--layers", "1", "--units", "8", "--batch-size", "6", "--rounds", "1"],
+    "bert_pairs": ["--layers", "1", "--units", "8", "--pairs", "6", "--rounds", "1"],
     "convert_existing": ["--requests", "20"],
     "estimator": ["--epochs", "1"],
     "greedy_parser": ["--epochs", "1", "--sentences", "24"],
