@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -46,7 +47,7 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "gluon_dynbatch"
 html_static_path = ["_static"]
-html_css_files = ["pictures.css"]
+html_css_files = ["site.css"]
 html_theme_options = {"source_directory": "docs/"}
 
 #: Pages of the site whose text is a file outside of this folder.
@@ -60,8 +61,18 @@ PAGES[ROOT / "README.md"] = "index.md"
 LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 
 
+def examples():
+    """Yield a section for each program in `examples/`."""
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        yield f"\n## {path.stem}\n\n{text}\n\n"
+        yield f"```{{literalinclude}} ../examples/{path.name}\n:language: python\n```\n"
+
+
 def read_source(app, name, source):
     """Take the text of a page from outside, and lead links to such files to their pages."""
+    if name == "examples":
+        source[0] += "".join(examples())
     page = Path(app.env.doc2path(name))
     place = OUTSIDE.get(name, page)
     if place != page:

@@ -109,29 +109,29 @@ def reference() -> str:
 _PAGE = """\
 # Operators
 
-Every operator of MXNet 1.9.1, and whether calls of many samples run as one. This page is made from
-the rules by `python docs/list_operators.py`. A test compares it with them, and them with MXNet.
+Every operator of MXNet 1.9.1, and whether calls of many samples share a launch.
+`python docs/list_operators.py` writes this page from the rules.
 
 {summary}
 ## Merged
 
-Samples whose arrays differ in size along axis 0 share a launch if the operator treats rows (axis 0)
-one by one. Samples of equal shapes are stacked along a new axis, and then share a launch in any
-case that the condition allows; operators with \\* merge in this way only. Stacks of several sizes
-are one launch if native steps run the operators, else a launch for each size. An array is *shared*
-if all samples use the very same one. What does not fit runs call by call, and the report says why.
+Samples whose arrays differ in size along axis 0 share a launch if the operator treats each row by
+itself. Otherwise, samples of equal shapes are stacked along a new axis; operators with \\* merge in
+this way only. Each shape is then a part of one launch if native steps run it, and a launch of its
+own if MXNet's operator does. An array is *shared* if all samples use the same object. Calls that
+the condition excludes run one by one, and the report says why.
 
 {merged}
 
 ## One array for all samples
 
-These read no array, so there is nothing to merge: all samples use one result.
+These read no array, so all samples use one result.
 
 {creation}
 
 ## Never merged
 
-Their calls run one by one, with equal results, and the report gives this reason.
+Their calls run one by one, with the same results. The report gives this reason.
 
 {unsupported}
 

@@ -131,6 +131,8 @@ def main() -> None:
         for snippet in snippets(name, args.draw):
             match, shown = snippet.match, snippet.shown
             differs = bool(given) or not alike(shown or "", snippet.printed)
+            if re.match(r"\w+Error:", snippet.printed) and not re.match(r"\w+Error:", shown or ""):
+                parser.error(f"{name}: {snippet.printed}")
             if snippet.printed and match["code"] and differs:
                 end = match.end("code") + len("```\n")
                 done += text[at:end] + f"\n```text\n{snippet.printed}```\n"

@@ -21,7 +21,7 @@ import numpy as np
 from .errors import Where
 from .record.state import STATE
 from .record.where import where_of
-from .report import Report
+from .report import NOTHING, Report
 from .scope import RUNTIME
 from .show.plot import times
 
@@ -121,7 +121,7 @@ def _page(where: Where, site: Site) -> Iterator[str]:
     if report.at_once:
         yield f"{report.at_once} calls ran at once: recording them would not pay"
     if not site.lines:
-        yield "nothing was recorded"
+        yield NOTHING
         return
     units = sum(sum(flush.widths) for flush in report.flushes)
     wide = f"{units / report.launches:.1f} wide on average"

@@ -10,6 +10,11 @@ from .errors import Where
 from .show.html import report_html
 from .show.plot import plot
 
+NOTHING = (
+    "nothing was recorded: a scope records calls of hybridized blocks, so call hybridize() on the\n"
+    "outermost block, and call the block within the scope"
+)
+
 
 class Alone(NamedTuple):
     """Calls that were not merged with any other, and why.
@@ -322,7 +327,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.flushes and not self.at_once:
-            return "nothing was recorded"
+            return NOTHING
         lines = []
         if self.at_once:
             lines.append(f"at once     {self.at_once} calls: recording them would not pay")
