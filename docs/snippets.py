@@ -104,6 +104,7 @@ def write(picture: Any, path: Path) -> None:
             picture.savefig(path, bbox_inches="tight", metadata={"Date": None})
 
 
+ERROR = re.compile(r"^\w+Error:", re.MULTILINE)
 NUMBER = re.compile(r"\d+\.\d+")
 TIMED = re.compile(r"[\d.,]+(?= (?:ms|s|us|MB|samples/s|formulas/s)\b)")
 
@@ -131,7 +132,7 @@ def main() -> None:
         for snippet in snippets(name, args.draw):
             match, shown = snippet.match, snippet.shown
             differs = bool(given) or not alike(shown or "", snippet.printed)
-            if re.match(r"\w+Error:", snippet.printed) and not re.match(r"\w+Error:", shown or ""):
+            if ERROR.search(snippet.printed) and not ERROR.search(shown or ""):
                 parser.error(f"{name}: {snippet.printed}")
             if snippet.printed and match["code"] and differs:
                 end = match.end("code") + len("```\n")

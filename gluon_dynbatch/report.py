@@ -107,6 +107,8 @@ class FlushReport(NamedTuple):
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int
         Samples of ``map`` that waited for this flush.
+    by_size : tuple of str
+        Blocks and operators with a launch for each size of their arrays, and the reason.
     """
 
     nodes: int
@@ -124,7 +126,6 @@ class FlushReport(NamedTuple):
     dispatch_ms: float
     waiting_ms: float = 0.0
     waiting: int = 0
-    #: Of what there was a launch for each size, and why.
     by_size: Tuple[str, ...] = ()
 
     @property
