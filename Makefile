@@ -134,7 +134,7 @@ $(PEERS_STAMP): experiments/peers/requirements.txt
 	$(PEERS)/bin/python -m pip check
 	@touch $@
 
-$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/c/*)
+$(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/*.pxi gluon_dynbatch/native/c/*)
 	$(call SHOW,compiling native code,10,^building) \
 	  $(BIN)/python setup.py build_ext --inplace
 	@touch $@

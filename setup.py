@@ -63,30 +63,18 @@ setup(
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
-        for name in (
-            "launching",
-            "lowering",
-            "ordering",
-            "recording",
-            "resolving",
-            "rowwise",
-            "scheduling",
-        )  # fmt: skip
+        for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
     ]
     + [
         Extension(
-            f"gluon_dynbatch.native.{name}",
-            [f"gluon_dynbatch/native/{name}.pyx", f"gluon_dynbatch/native/c/{source}.c"],
+            "gluon_dynbatch.native.executing",
+            ["gluon_dynbatch/native/executing.pyx"]
+            + [f"gluon_dynbatch/native/c/{name}.c" for name in ("kernels", "pointwise", "team")],
             depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No processor is named, and nothing that changes values.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
             extra_link_args=["-pthread"],
-        )
-        for name, source in (
-            ("executing", "team"),
-            ("pointwise", "pointwise"),
-            ("products", "products"),
         )
     ],
     python_requires=PYTHON,

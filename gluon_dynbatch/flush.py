@@ -30,7 +30,7 @@ from .report import Alone, FlushReport
 from .run.assemble import Assembled
 from .run.assemble_forward import Forward
 from .run.backward import GradientTape, Prepared, prepare
-from .run.chain import Chain, find_standing, real_of
+from .run.chain import Chain, find_standing
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
@@ -144,8 +144,8 @@ class Flush:
         else:
             arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
             if tape is not None:
-                inputs = [real_of(array, standing) for array in tape.inputs]
-                tape.connect(inputs, [array for array, (_, head) in zip(arrays, heads) if head])
+                flowing = [array for array, (_, head) in zip(arrays, heads) if head]
+                Chain().connect_one(tape, held, flowing, standing)
             for view, owner, offset in views:
                 recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
                 become_view(view, owner, offset, bool(recorded))
@@ -310,8 +310,8 @@ class Flush:
         elif planned.assembled:
             assembled = planned.assembled[0]
         else:
-            natives = self._runtime.dispatcher.natives(plan)
-            assembled = Forward(plan, natives, {}).assemble()
+            kernels = self._runtime.dispatcher.natives(plan)
+            assembled = Forward(plan, kernels, {}).assemble()
             planned.assembled.append(assembled)
         runtime = self._runtime
         checks = runtime.observer and runtime.observer.checks(self._recording, planned)

@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from gluon_dynbatch.native import pointwise
+from gluon_dynbatch.kernel.expression import Slot
+from gluon_dynbatch.kernel.step import Access, Instruction, Place, Pointwise
+from gluon_dynbatch.native import executing
+from tests.kernel.native import launch
 
 TYPES = [np.float32, np.float64]
 #: What is loaded only.
@@ -18,34 +21,33 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
 
 
-@pytest.fixture(params=pointwise.instruction_sets())
+@pytest.fixture(params=executing.instruction_sets())
 def instruction_set(request):
-    pointwise.use_instruction_set(request.param)
+    executing.use_instruction_set(request.param)
     yield request.param
-    pointwise.use_instruction_set()
+    executing.use_instruction_set()
 
 
-def slot(array):
-    """Return what a loop wants to know of an array: a matrix, or a vector that all rows share."""
-    pitch = array.strides[0] // array.itemsize if array.ndim > 1 else 0
-    return array.ctypes.data, pitch, READ.index(array.dtype)
+def access(register, number, how="row", column=0):
+    """Return an access to an array by its number."""
+    return Access(register, Place(Slot("in", number), column), how)
+
+
+def run(program, arrays, rows):
+    """Run a program over rows of arrays, known by their numbers."""
+    launch([program], {Slot("in", k): array for k, array in enumerate(arrays)}, rows)
 
 
 def apply(name, *operands):
     """Return what a function gives for arrays of equal shape and type."""
-    code, arity = pointwise.CODES[name]
+    arity = executing.CODES[name][1]
     assert arity == len(operands)
     rows = [np.ascontiguousarray(operand)[None] for operand in operands]
     out = np.empty_like(rows[0])
-    loop = pointwise.Loop(
-        TYPES.index(out.dtype),
-        4,
-        out.size,
-        [(i, i, 0, 0) for i in range(arity)],
-        [(code, 3, 0, 1, 2, *SETTINGS.get(name, (0, 0)))],
-        [(3, arity, 0, 0)],
-    )
-    loop.run([slot(array) for array in (*rows, out)], 1)
+    loads = [access(i, i) for i in range(arity)]
+    instruction = Instruction(name, 3, tuple(range(arity)), SETTINGS.get(name, ()))
+    stores = [access(3, arity)]
+    run(Pointwise(out.size, out.dtype.name, 4, loads, [instruction], stores), [*rows, out], 1)
     return out[0]
 
 
@@ -237,7 +239,7 @@ ELSEWHERE = {"const", "ramp", "gate"}
 
 def test_specials_are_as_mxnet_gives_them(instruction_set):
     x = specials(np.float32)
-    for name, (_, arity) in pointwise.CODES.items():
+    for name, (_, arity) in executing.CODES.items():
         if name in ELSEWHERE:
             continue
         operator = MXNET.get(name) or getattr(mx.nd, name)
@@ -280,12 +282,10 @@ def programs(draw):
     width = draw(st.one_of(st.integers(1, 20), st.integers(21, 1000)))
     rows = draw(st.one_of(st.integers(0, 5), st.integers(6, 100)))
     rng = np.random.default_rng(draw(st.integers(0, 999)))
-    registers = draw(st.integers(1, 6))
-    reg = st.integers(0, registers - 1)
     slots = []
 
     def array(vector, how, beside, types=TYPES):
-        columns = width if how == 0 else 1
+        columns = width if how == "row" else 1
         column = draw(st.integers(0, beside))
         extent = column + columns + draw(st.integers(0, beside))
         values = rng.integers(-8, 8, extent if vector else (rows + 1, extent))
@@ -295,60 +295,61 @@ def programs(draw):
     # A dense program has nothing beside its columns and shares no row.
     beside = draw(st.sampled_from([0, 3]))
     loads = []
-    for r in range(registers):
-        how = draw(st.sampled_from(["columns", "spread"])) if beside else "columns"
-        how = pointwise.LOADS[how]
+    for r in range(draw(st.integers(1, 6))):
+        how = draw(st.sampled_from(["row", "spread"])) if beside else "row"
         column = array(draw(st.booleans()) if beside else False, how, beside, READ)
-        loads.append((r, len(slots) - 1, column, how))
-    names = draw(st.lists(st.sampled_from(sorted(EXACT)), max_size=6))
-    instructions = [
-        (pointwise.CODES[name][0], *(draw(reg) for _ in range(4)), draw(st.integers(-3, 3)), 0)
-        for name in names
-    ]
+        loads.append(access(r, len(slots) - 1, how, column))
+    registers, free, instructions = len(loads), [], []
+    for name in draw(st.lists(st.sampled_from(sorted(EXACT)), max_size=6)):
+        arguments = [draw(st.integers(0, registers - 1)) for _ in range(executing.CODES[name][1])]
+        # Only what is computed from registers shares one.
+        again = bool(arguments and free and draw(st.booleans()))
+        target = draw(st.sampled_from(free)) if again else registers
+        registers += not again
+        free += [target] * bool(arguments)
+        value = draw(st.integers(-3, 3))
+        instructions.append(Instruction(name, target, tuple(arguments), (value,)))
     stores = []
     for _ in range(draw(st.integers(1, 3))):
-        how = draw(st.sampled_from(sorted(pointwise.STORES) if beside else ["assign", "add"]))
-        how = pointwise.STORES[how]
-        _, at, column, load_how = draw(st.sampled_from(loads))
-        taken = {store[1] for store in stores}
-        same = how < 2 and load_how == 0 and slots[at].ndim == 2 and at not in taken
+        how = draw(st.sampled_from(["row", "total", "top"] if beside else ["row"]))
+        _, (slot, column), load_how = draw(st.sampled_from(loads))
+        at = slot.number
+        taken = {store.place.slot for store in stores}
+        same = how == load_how == "row" and slots[at].ndim == 2 and slot not in taken
         same = same and slots[at].dtype in TYPES
         if not (same and draw(st.booleans())):
-            column = array(False, 0 if how < 2 else 1, beside)
+            column = array(False, how, beside)
             at = len(slots) - 1
-        stores.append((draw(reg), at, column, how))
-    dtype = draw(st.sampled_from([0, 1]))
-    return (dtype, registers, width, loads, instructions, stores), names, slots, rows
+        stores.append(access(draw(st.integers(0, registers - 1)), at, how, column))
+    dtype = draw(st.sampled_from(TYPES)).__name__
+    return Pointwise(width, dtype, registers, loads, instructions, stores), slots, rows
 
 
-def interpret(program, names, slots, rows):
-    _, _, width, loads, instructions, stores = program
-    now = {}
-    for r, at, column, how in loads:
-        data = np.broadcast_to(slots[at], (rows + 1, slots[at].shape[-1]))[:rows]
-        taken = data[:, column : column + (1 if how else width)].astype(np.float64)
+def interpret(program, slots, rows):
+    width, now = program.width, {}
+    for r, (slot, column), how in program.loads:
+        data = np.broadcast_to(slots[slot.number], (rows + 1, slots[slot.number].shape[-1]))[:rows]
+        taken = data[:, column : column + (width if how == "row" else 1)].astype(np.float64)
         now[r] = np.broadcast_to(taken, (rows, width))
-    for name, (_, target, *operands, value, _) in zip(names, instructions):
-        arity = pointwise.CODES[name][1]
-        result = EXACT[name](value, *(now[r] for r in operands[:arity]))
+    for name, target, operands, (value,) in program.instructions:
+        result = EXACT[name](value, *(now[r] for r in operands))
         result = result + np.arange(width) if name == "ramp" else result
         now[target] = np.broadcast_to(result, (rows, width))
-    for r, at, column, how in stores:
-        to = slots[at][:rows]
-        if how < 2:
-            to = to[:, column : column + width]
-            to[...] = now[r] + (to if how else 0)
+    for r, (slot, column), how in program.stores:
+        to = slots[slot.number][:rows]
+        if how == "row":
+            to[:, column : column + width] = now[r]
         else:
-            to[:, column] = (np.sum if how == 2 else np.max)(now[r], axis=1)
+            to[:, column] = (np.sum if how == "total" else np.max)(now[r], axis=1)
 
 
 @settings(max_examples=150)
 @given(programs())
 def test_programs_do_what_numpy_says(drawn):
-    program, names, slots, rows = drawn
+    program, slots, rows = drawn
     expected = [array.copy() for array in slots]
-    interpret(program, names, expected, rows)
-    pointwise.Loop(*program).run([slot(array) for array in slots], rows)
+    interpret(program, expected, rows)
+    run(program, slots, rows)
     for got, want in zip(slots, expected):
         np.testing.assert_array_equal(got, want)
 
@@ -360,17 +361,13 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
     x[1, width // 2] = np.nan
     x[2], x[3, 0], x[4, -1] = -np.inf, np.nan, np.nan
     sums, maxima = np.zeros((2, 9, 1), np.float32)
-    pointwise.Loop(0, 1, width, [(0, 0, 0, 0)], [], [(0, 1, 0, 2), (0, 2, 0, 3)]).run(
-        [slot(x), slot(sums), slot(maxima)], 9
-    )
+    stores = [access(0, 1, "total"), access(0, 2, "top")]
+    run(Pointwise(width, "float32", 1, [access(0, 0)], [], stores), [x, sums, maxima], 9)
     np.testing.assert_array_equal(maxima[:, 0], x.max(axis=1))
     exact = [math.fsum(row) for row in x]
     np.testing.assert_array_equal(sums[:, 0], np.array(exact, np.float32))
 
 
-def test_bad_arguments_are_refused():
+def test_there_is_no_such_instruction_set():
     with pytest.raises(ValueError, match="instruction set 'abacus'"):
-        pointwise.use_instruction_set("abacus")
-    loop = pointwise.Loop(0, 1, 1, [(0, 1, 0, 0)], [], [])
-    with pytest.raises(ValueError, match="2 slots, not 1"):
-        loop.run([(0, 0, 0)], 1)
+        executing.use_instruction_set("abacus")

@@ -261,8 +261,8 @@ class Compiler:
         made: List[Step] = []
         for i, (x, weight) in enumerate(zip(node.args, weights)):
             bias = biases[i] if i < len(biases) else None
-            rows = self.place_of(x)
-            made.append(Product(rows, weight, result, bias, i > 0, _parts(node), node.dtype))
+            left = self.place_of(x)
+            made.append(Product(left, weight, result, bias, i > 0, _parts(node), node.dtype))
         assert len(biases) <= len(weights)
         return made
 

@@ -25,31 +25,20 @@ from .expression import (
 from .functions import FUNCTIONS
 
 
-class MatrixGradient(NamedTuple):
-    """Rows whose outer products, added up, are the gradient of a matrix."""
+class Summand(NamedTuple):
+    """Rows that add up to the gradient of a matrix: their outer products with what was multiplied.
+
+    An array of which every row is the same is a matrix of one row: they themselves are added up.
+    """
 
     weight: Weight
-    #: Gradients of products, and what was multiplied.
     gradient: Node
-    rows: Node
+    rows: Optional[Node]
 
     @property
     def parts(self) -> int:
-        """How many rows of the product one row of a launch has."""
+        """How many rows one row of a launch has."""
         return self.gradient.width // self.weight.units
-
-
-class RowGradient(NamedTuple):
-    """Rows whose sum is the gradient of an array of which every row is the same.
-
-    Where a product multiplies several parts of a row, its biases have as many gradients in a row,
-    one after another, which are summed as well.
-    """
-
-    slot: Slot
-    gradient: Node
-    #: How often the row stands side by side in a row of the gradient.
-    parts: int
 
 
 class Gradients(NamedTuple):
@@ -57,8 +46,7 @@ class Gradients(NamedTuple):
 
     #: Per array of which each row has its own row.
     rows: Dict[Slot, Node]
-    every: Tuple[RowGradient, ...]
-    matrices: Tuple[MatrixGradient, ...]
+    sums: Tuple[Summand, ...]
 
 
 class Differentiation:
@@ -80,8 +68,7 @@ class Differentiation:
         #: Per node the gradients of some of its columns: first column, and a node.
         self._pieces: Dict[Node, List[Tuple[int, Node]]] = {}
         self._rows: Dict[Slot, Node] = {}
-        self._every: List[RowGradient] = []
-        self._matrices: List[MatrixGradient] = []
+        self._sums: List[Summand] = []
         for node, gradient in heads:
             self._add(node, gradient)
 
@@ -90,7 +77,7 @@ class Differentiation:
         for node in reversed(list(self._expressions.nodes)):
             if node in self._pieces:
                 self._visit(node, self._assembled(node))
-        return Gradients(self._rows, tuple(self._every), tuple(self._matrices))
+        return Gradients(self._rows, tuple(self._sums))
 
     def _add(self, node: Node, gradient: Node, start: int = 0) -> None:
         self._pieces.setdefault(node, []).append((start, gradient))
@@ -119,7 +106,7 @@ class Differentiation:
         if node.kind == READ:
             slot, every = node.attrs
             if every:
-                self._every.append(RowGradient(slot, g, 1))
+                self._sums.append(Summand(Weight(slot, 1, g.width, False), g, None))
             else:
                 self._rows[slot] = g
         elif node.kind == PART:
@@ -152,11 +139,11 @@ class Differentiation:
     def _product(self, node: Node, g: Node) -> None:
         weights, biases = node.attrs
         for x, weight in zip(node.args, weights):
-            self._matrices.append(MatrixGradient(weight, g, x))
+            self._sums.append(Summand(weight, g, x))
             if not weight.chosen:
                 self._add(x, self._expressions.product([(g, weight.flipped())]))
-        parts = node.width // weights[0].units
-        self._every += [RowGradient(bias, g, parts) for bias in biases]
+        units = weights[0].units
+        self._sums += [Summand(Weight(bias, 1, units, False), g, None) for bias in biases]
 
     def _function(self, node: Node, g: Node) -> None:
         name, _ = node.attrs

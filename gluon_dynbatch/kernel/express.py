@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Dict, FrozenSet, List, Tuple, Union
+from typing import Dict, List, Tuple, Union
 
 import numpy as np
 from mxnet.base import MXNetError
 from mxnet.gluon import Parameter
 
-from ..lower.segment import ParameterRows, Segment
+from ..lower.segment import ParameterRows, Segment, whole_of
 from ..modes import TRAINING
 from ..rules.site import RefuseError, Site
 from ..trace.symbols import VARIABLE, Ref, make_symbol
@@ -30,8 +30,6 @@ class Expressed:
     expressions: Expressions
     #: Per head of the segment, as wide as the rows of its output.
     results: Tuple[Node, ...]
-    #: What gradients are wanted of.
-    differentiable: FrozenSet[Slot]
 
 
 def express(segment: Segment) -> Expressed:
@@ -49,7 +47,7 @@ def express(segment: Segment) -> Expressed:
     expressing = _Expressing(segment)
     for row in range(len(segment.ops)):
         expressing.emit(row)
-    return Expressed(expressing.build, expressing.results(), _differentiable(segment))
+    return Expressed(expressing.build, expressing.results())
 
 
 class _Expressing:
@@ -131,8 +129,7 @@ def _dtype(segment: Segment, slot: Slot) -> str:
 
 def dtype_of(parameter: Union[Parameter, ParameterRows]) -> str:
     """Return the type of a parameter."""
-    whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
-    return np.dtype(whole.dtype).name
+    return np.dtype(whole_of(parameter).dtype).name
 
 
 def shape_of(parameter: Union[Parameter, ParameterRows]) -> Shape:
@@ -141,13 +138,6 @@ def shape_of(parameter: Union[Parameter, ParameterRows]) -> Shape:
         return parameter.stop - parameter.start, *parameter.parameter.shape[1:]
     # A block whose parameters another has initialized does not know their shapes.
     return tuple(parameter.shape or parameter.list_data()[0].shape)
-
-
-def _differentiable(segment: Segment) -> FrozenSet[Slot]:
-    inputs = {Slot("in", k) for k, port in enumerate(segment.inputs) if port.differentiable}
-    return frozenset(inputs) | {
-        Slot("param", k) for k, p in enumerate(segment.parameters) if p.grad_req != "null"
-    }
 
 
 def _shapes(segment: Segment, refs: List[Ref]) -> Dict[Ref, Tuple[Shape, bool]]:

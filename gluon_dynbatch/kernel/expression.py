@@ -312,17 +312,17 @@ class Expressions:
 
     def total(self, x: Node) -> Node:
         """Return the sum of all columns."""
-        if x.kind == JOIN:
-            first, *others = map(self.total, x.args)
-            return reduce(lambda a, b: a + b, others, first)
-        return self._make(TOTAL, (x,), (), 1, x.dtype)
+        return self._reduced(TOTAL, "add", x)
 
     def top(self, x: Node) -> Node:
         """Return the largest of all columns."""
+        return self._reduced(TOP, "greatest", x)
+
+    def _reduced(self, kind: str, two: str, x: Node) -> Node:
         if x.kind == JOIN:
-            first, *others = map(self.top, x.args)
-            return reduce(lambda a, b: self.function("greatest", a, b), others, first)
-        return self._make(TOP, (x,), (), 1, x.dtype)
+            pieces = (self._reduced(kind, two, piece) for piece in x.args)
+            return reduce(lambda a, b: self.function(two, a, b), pieces)
+        return self._make(kind, (x,), (), 1, x.dtype)
 
 
 def _source(x: Node) -> Node:

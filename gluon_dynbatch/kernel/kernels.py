@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, NamedTuple, Set, Tuple, Union
+from typing import Any, Dict, List, Tuple, Union
 
 from ..lower.segment import Segment
 from .columns import NotExpressed, require
 from .compile import Compiler, Store
-from .derivative import Differentiation, Gradients
+from .derivative import Differentiation
 from .express import Expressed, dtype_of, express, shape_of
 from .expression import FUNCTION, PRODUCT, READ, Node, Slot
-from .step import Array, Kernel, MatrixSum, Place, RowSum
-
-
-class Wanted(NamedTuple):
-    """Which gradients there are, and which are asked for, by number."""
-
-    heads: Tuple[int, ...]
-    inputs: Tuple[int, ...]
-    parameters: Tuple[int, ...]
-
+from .step import Array, Kernel, Place, Sum, Wanted
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
 _KNOWN: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
@@ -91,8 +82,6 @@ class SegmentKernels:
         self._arrays.update({**results, **compiler.arrays, **_shared(expressed)})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
-        #: The kernels in native code, by their ids and for which numbers of rows they are.
-        self.loaded: Dict[Any, Any] = {}
 
     def backward(self, wanted: Wanted) -> Kernel:
         """Return the kernel that goes backward, made on first use."""
@@ -119,29 +108,16 @@ class SegmentKernels:
                 arrays[target] = array
                 node = found.rows.get(slot) or build.const(0, array.width, array.dtype)
                 stores.append(Store(Place(target), node))
-        return self._compiled(found, trained, stores, arrays)
-
-    def _compiled(
-        self,
-        found: Gradients,
-        trained: Set[Slot],
-        stores: List[Store],
-        arrays: Dict[Slot, Array],
-    ) -> Kernel:
-        matrices = [m for m in found.matrices if m.weight.slot in trained]
-        every = [row for row in found.every if row.slot in trained]
-        works = sum(slot.kind == "work" for slot in arrays)
-        compiler = Compiler(self._placed, works)
-        kept = [*(m.gradient for m in matrices), *(row.gradient for row in every)]
-        steps = compiler.steps(stores, kept)
+        compiler = Compiler(self._placed, sum(slot.kind == "work" for slot in arrays))
+        summands = [s for s in found.sums if s.weight.slot in trained]
+        steps = compiler.steps(stores, [s.gradient for s in summands])
         arrays.update(compiler.arrays)
         place = compiler.place_of
-        return Kernel(
-            steps,
-            arrays,
-            tuple(MatrixSum(m.weight, place(m.gradient), place(m.rows), m.parts) for m in matrices),
-            tuple(RowSum(row.slot, place(row.gradient), row.parts) for row in every),
+        sums = tuple(
+            Sum(s.weight, place(s.gradient), None if s.rows is None else place(s.rows), s.parts)
+            for s in summands
         )
+        return Kernel(steps, arrays, sums, wanted)
 
 
 def _shared(expressed: Expressed) -> Dict[Slot, Array]:

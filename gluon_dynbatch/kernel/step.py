@@ -6,8 +6,12 @@ rows at a time.  What adds up over rows, the gradients of weights, is left to th
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 
+import numpy as np
+
+from ..native import executing
 from .expression import Dot, Slot, Weight
 
 
@@ -21,10 +25,18 @@ class Place(NamedTuple):
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
 
 
+class Packed(NamedTuple):
+    """A matrix, packed for products with it or with its transpose."""
+
+    weight: Weight
+    transposed: bool
+    dtype: str
+
+
 class Product(NamedTuple):
     """Rows times a matrix."""
 
-    rows: Place
+    left: Place
     weight: Weight
     result: Place
     bias: Optional[Slot]
@@ -34,11 +46,18 @@ class Product(NamedTuple):
     parts: int
     dtype: str
 
+    def matrix(self, few: bool) -> Union[Slot, Packed]:
+        """Return what is read of the weight: to pack it for few rows takes too long."""
+        weight = self.weight
+        if weight.chosen or (few and weight.transposed):
+            return weight.slot
+        return Packed(weight._replace(transposed=False), weight.transposed, self.dtype)
+
     def __str__(self) -> str:
         if self.weight.chosen:
-            return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.rows}]"
+            return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.left}]"
         bias = f" + {self.bias}" if self.bias else ""
-        return f"{self.result} {'+=' if self.adds else '='} {self.rows} x {self.weight}{bias}"
+        return f"{self.result} {'+=' if self.adds else '='} {self.left} x {self.weight}{bias}"
 
 
 class Dots(NamedTuple):
@@ -102,47 +121,88 @@ class Array(NamedTuple):
     dtype: str
     every: bool = False
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * np.dtype(self.dtype).itemsize
 
-class MatrixSum(NamedTuple):
-    """Adds up, over rows of all launches, to the gradient of a matrix."""
+
+class Sum(NamedTuple):
+    """Adds up, over rows of all launches, to the gradient of a matrix.
+
+    An array that all rows share is a matrix of one row, with which nothing was multiplied.
+    """
 
     weight: Weight
     gradient: Place
-    rows: Place
+    rows: Optional[Place]
+    #: How many rows one row of a launch has.
     parts: int
 
-
-class RowSum(NamedTuple):
-    """Adds up, over rows of all launches, to the gradient of one row."""
-
-    slot: Slot
-    gradient: Place
-    parts: int
+    def __str__(self) -> str:
+        turned = "" if self.rows is None else f".T x {self.rows}"
+        return f"gradient of {self.weight.slot} += {self.gradient}{turned}"
 
 
-class Kernel(NamedTuple):
-    """The steps of a launch, in one direction."""
+class Wanted(NamedTuple):
+    """Which gradients there are, and which are asked for, by number."""
 
-    steps: Tuple[Step, ...]
-    arrays: Dict[Slot, Array]
-    #: Backward only.
-    matrices: Tuple[MatrixSum, ...] = ()
-    every: Tuple[RowSum, ...] = ()
+    heads: Tuple[int, ...]
+    inputs: Tuple[int, ...]
+    parameters: Tuple[int, ...]
 
-    @property
+
+class Kernel:
+    """The steps of a launch, in one direction, and backward what adds up to gradients.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        In order.
+    arrays : dict of Slot to Array
+        What they work on.
+    sums : tuple of Sum
+        Backward, what adds up.
+    wanted : Wanted, optional
+        Backward, what for.
+    """
+
+    def __init__(
+        self,
+        steps: Tuple[Step, ...],
+        arrays: Dict[Slot, Array],
+        sums: Tuple[Sum, ...] = (),
+        wanted: Optional[Wanted] = None,
+    ):
+        self.steps, self.arrays, self.sums, self.wanted = steps, arrays, sums, wanted
+        #: What adds up to gradients.
+        self.summed = frozenset(found.gradient.slot for found in sums)
+        self._native: Dict[bool, executing.Kernel] = {}
+
+    def native(self, few: bool = False) -> executing.Kernel:
+        """Return the kernel in native code, perhaps one for few rows."""
+        if few not in self._native:
+            self._native[few] = executing.Kernel(self, few)
+        return self._native[few]
+
+    @cached_property
+    def works(self) -> Tuple[Slot, ...]:
+        """What steps leave for others."""
+        return tuple(slot for slot in self.arrays if slot.kind == "work")
+
+    @cached_property
     def read(self) -> FrozenSet[Slot]:
         """What steps and sums read."""
-        found = set()
+        found = {place.slot for s in self.sums for place in (s.gradient, s.rows) if place}
         for step in self.steps:
             if isinstance(step, Product):
-                found |= {step.rows.slot, step.weight.slot}
+                found |= {step.left.slot, step.weight.slot}
                 found |= {step.bias} if step.bias else set()
             elif isinstance(step, Dots):
                 found |= {step.left.slot, step.right.slot}
             else:
                 found |= {load.place.slot for load in step.loads}
-        found |= {slot for m in self.matrices for slot in (m.gradient.slot, m.rows.slot)}
-        return frozenset(found | {row.gradient.slot for row in self.every})
+        return frozenset(found)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, (*self.steps, *self.matrices, *self.every)))
+        return "\n".join(map(str, (*self.steps, *self.sums)))

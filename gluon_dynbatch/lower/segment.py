@@ -59,6 +59,11 @@ class ParameterRows(NamedTuple):
         return self.parameter.data(context)._slice(self.start, self.stop)
 
 
+def whole_of(parameter: Union[Parameter, ParameterRows]) -> Parameter:
+    """Return the parameter that an argument is, or has rows of."""
+    return parameter.parameter if isinstance(parameter, ParameterRows) else parameter
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """A piece of a program in its batching layout."""

@@ -1,18 +1,16 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`.  `executing` runs programs in MXNet's engine, and `launching` the kernels in
-them; the C behind them is in `c`, and `pointwise` and `products` show that to tests.
+`resolving` by `plan`.  `executing` runs programs in MXNet's engine, with the kernels in them; the C
+behind it is in `c`.
 """
 
 from __future__ import annotations
 
 __all__ = [
     "executing",
-    "launching",
     "lowering",
     "ordering",
-    "pointwise",
     "recording",
     "resolving",
     "scheduling",
@@ -21,10 +19,8 @@ __all__ = [
 try:
     from . import (
         executing,
-        launching,
         lowering,
         ordering,
-        pointwise,
         recording,
         resolving,
         scheduling,

@@ -9,14 +9,8 @@ run one after another, wide ones in several threads.
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport bsearch, calloc, free, qsort
 from libc.string cimport memcpy, memset
-
-from .launching cimport ROWS_AT_ONCE, Kernel, Kernel_, release_kernel, room, run_block
-from .products cimport (
-    packed_elements, run_bias_gradient, run_pack, run_weight_gradient, weight_gradient_scratch,
-)
-from .rowwise cimport add_to_chosen
 
 cdef extern from *:
     """
@@ -32,6 +26,9 @@ cdef extern from "c/team.h" nogil:
     int gdb_threads(int most)
     void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
+include "kernels.pxi"
+include "rowwise.pxi"
+
 #: First number of each record of a program.
 LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO, CHOSEN = range(7)
 
@@ -40,44 +37,23 @@ cdef enum:
     #: Operations that are worth another thread, which takes some 20 us to wake up.
     WORTH = 4000000
 
-cdef int64_t *SIZES = [4, 8, 4, 8]
-
-
-#: MXNet's ``MXNDArrayDetach`` and ``MXNDArrayFree``.
+#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach`` and ``MXNDArrayFree``.
+ctypedef int (*Push_)(
+    void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
+    void **, int, void **, int, void *, int, const char *) noexcept
 ctypedef int (*Detach)(void *, void **) noexcept nogil
 ctypedef int (*Free)(void *) noexcept nogil
+cdef Push_ push_to_engine
 cdef Detach detach_array
 cdef Free free_array
+cdef int32_t[2] CPU = [1, 0]
 
 
-def connect(uintptr_t detach, uintptr_t release):
-    """Take the addresses of two functions of MXNet's."""
-    global detach_array, free_array
+def connect(uintptr_t push, uintptr_t detach, uintptr_t release):
+    """Take the addresses of these functions of MXNet's."""
+    global push_to_engine, detach_array, free_array
+    push_to_engine = <Push_>push
     detach_array, free_array = <Detach>detach, <Free>release
-
-
-cdef struct Held:
-    # Arrays of our own for what is read.  The engine knows of its own memory when it may go, but
-    # not of memory that is lent, by NumPy or others: that may go with the last array.
-    int64_t count
-    void **arrays
-
-
-cdef int hold(Held *held, void **handles, int64_t count) except -1:
-    cdef int64_t i
-    held.arrays = <void **>room(count, 8)
-    for i in range(count):
-        if detach_array(handles[i], &held.arrays[i]):
-            raise MemoryError("an array is gone")
-        held.count += 1
-    return 0
-
-
-cdef void let_go(Held *held) noexcept nogil:
-    cdef int64_t i
-    for i in range(held.count):
-        free_array(held.arrays[i])
-    free(held.arrays)
 
 
 cdef struct Program_:
@@ -94,7 +70,10 @@ cdef struct Push:
     Program_ *program
     int64_t low, high
     char **bases
-    Held held
+    # Arrays of our own for what is read.  The engine knows of its own memory when it may go, but
+    # not of memory that is lent, by NumPy or others: that may go with the last array.
+    int64_t held_count
+    void **held
 
 
 cdef void release_program(Program_ *program) noexcept nogil:
@@ -110,7 +89,10 @@ cdef void release_program(Program_ *program) noexcept nogil:
 
 cdef void release_push(void *given) noexcept nogil:
     cdef Push *push = <Push *>given
-    let_go(&push.held)
+    cdef int64_t i
+    for i in range(push.held_count):
+        free_array(push.held[i])
+    free(push.held)
     release_program(push.program)
     free(push.bases)
     free(push)
@@ -156,7 +138,7 @@ cdef void run_pieces(void *given, int number) noexcept nogil:
         low = TAKE(&split.next) * split.piece
         if low >= split.rows:
             return
-        run_matrix(split.code, split.bases, scratch, low, min(low + split.piece, split.rows))
+        add_up(split.code, split.bases, scratch, low, min(low + split.piece, split.rows))
 
 
 cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
@@ -176,25 +158,9 @@ cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
         split.rows += parts[2 * i + 1]
         work += parts[2 * i + 1] * kernel.work
     threads = max(min(threads, work // WORTH), 1)
-    split.piece = even(split.rows, threads)
+    split.piece = max(even(split.rows, threads), 1)
     gdb_together(run_parts, split, threads)
     return parts + 2 * count + 2 * kernel.slots_count
-
-
-cdef void add_rows(int64_t kind, char *target, const char *source, int64_t count) noexcept nogil:
-    cdef int64_t i
-    if kind == 0:
-        for i in range(count):
-            (<float *>target)[i] += (<const float *>source)[i]
-    elif kind == 1:
-        for i in range(count):
-            (<double *>target)[i] += (<const double *>source)[i]
-    elif kind == 2:
-        for i in range(count):
-            (<int32_t *>target)[i] += (<const int32_t *>source)[i]
-    else:
-        for i in range(count):
-            (<int64_t *>target)[i] += (<const int64_t *>source)[i]
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
@@ -211,7 +177,7 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
         if code[0] == 0:
             memcpy(target, source, code[4] * size)
         elif code[0] == 1:
-            add_rows(kind, target, source, code[4])
+            add_row(kind, target, source, code[4])
         else:
             memset(target, 0, code[4] * size)
         code += 5
@@ -219,50 +185,51 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 
 
 cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
-    """MATRIX, ROW or CHOSEN, type, units, inputs, target (base, offset, elements per row), whether
+    """MATRIX, ROW or CHOSEN, type, rows and columns of the target, where it is (base, offset), whether
     the second of two rows is the gradient (of CHOSEN the type of places), chunks, then per chunk:
     rows, and gradient and rows, each a base, an offset in bytes and elements per row."""
     cdef const int64_t *code = split.code
     cdef int64_t work = 0, i
     split.rows, split.piece, split.next = code[2], code[2], 0
     if code[0] == DO_MATRIX:
-        for i in range(code[8]):
-            work += 2 * code[2] * code[3] * code[9 + 7 * i]
+        for i in range(code[7]):
+            work += 2 * code[2] * code[3] * code[8 + 7 * i]
         threads = max(min(threads, work // WORTH), 1)
         split.piece = even(split.rows, threads)
         gdb_together(run_pieces, split, threads)
     else:
-        run_matrix(code, split.bases, split.scratch, 0, code[2])
-    return code + 9 + 7 * code[8]
+        add_up(code, split.bases, split.scratch, 0, code[2])
+    return code + 8 + 7 * code[7]
 
 
-cdef void run_matrix(
+cdef void add_up(
     const int64_t *code, char **bases, char *scratch, int64_t low, int64_t high
 ) noexcept nogil:
     """Compute some rows of the sum of a MATRIX record, or that of another record."""
-    cdef int64_t chunks = code[8], i
-    cdef const int64_t *chunk = code + 9
-    cdef int64_t *rows = <int64_t *>scratch
-    cdef int64_t *dy_row = rows + chunks
-    cdef int64_t *x_row = dy_row + chunks
-    cdef const void **dy = <const void **>(x_row + chunks)
-    cdef const void **x = dy + chunks
-    for i in range(chunks):
-        rows[i], dy_row[i], x_row[i] = chunk[0], chunk[3], chunk[6]
-        dy[i] = bases[chunk[1]] + chunk[2]
-        x[i] = bases[chunk[4]] + chunk[5]
-        chunk += 7
-    target = bases[code[4]] + code[5]
+    cdef const gdb_kernels *kernels = gdb_kernels_of(code[1])
+    cdef int64_t count = code[7], i
+    cdef const int64_t *own = code + 8
+    cdef gdb_chunk *chunks = <gdb_chunk *>scratch
+    cdef char *target = bases[code[4]] + code[5]
+    for i in range(count):
+        chunks[i] = gdb_chunk(
+            own[0], bases[own[1]] + own[2], own[3], bases[own[4]] + own[5], own[6])
+        own += 7
     if code[0] == DO_CHOSEN:
-        for i in range(chunks):
-            add_to_chosen(code[1], target, code[2], code[3], rows[i], dy[i], dy_row[i], code[7],
-                          x[i], x_row[i])
+        for i in range(count):
+            add_to_chosen(code[1], target, code[2], code[3], &chunks[i], code[6])
     elif code[0] == DO_ROW:
-        run_bias_gradient(code[1], code[2], chunks, rows, dy, dy_row, target, 1)
+        kernels.bias_gradient(code[3], chunks, count, target)
     else:
-        run_weight_gradient(
-            code[1], code[2], code[3], low, high, chunks, rows, dy, dy_row, x, x_row, target,
-            code[6], 1 | 2 * code[7], scratch + (40 * chunks + 63) // 64 * 64)
+        kernels.weight_gradient(
+            code[2], code[3], low, high, chunks, count, target, code[3], code[6],
+            scratch + lines(count * sizeof(gdb_chunk)))
+
+
+cdef void run_pack(const int64_t *code, char **bases) noexcept nogil:
+    """PACK, type, source (base, offset, strides), rows, columns, target (base, offset)."""
+    gdb_kernels_of(code[1]).pack(
+        bases[code[2]] + code[3], code[4], code[5], code[6], code[7], bases[code[8]] + code[9])
 
 
 cdef void run_program(void *context, void *given) noexcept nogil:
@@ -281,9 +248,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
         elif code[0] == DO_ROWS:
             code = run_rows(code, bases)
         elif code[0] == DO_PACK:
-            # PACK, type, source (base, offset, strides), rows, columns, target (base, offset).
-            run_pack(code[1], bases[code[2]] + code[3], code[4], code[5], code[6], code[7],
-                     bases[code[8]] + code[9])
+            run_pack(code, bases)
             code += 10
         elif code[0] == DO_ZERO:
             memset(bases[code[1]] + code[2], 0, code[3])
@@ -292,11 +257,30 @@ cdef void run_program(void *context, void *given) noexcept nogil:
             code = run_sum(&split, threads)
 
 
-ctypedef int (*PushFunction)(
-    void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
-    void **, int, void **, int, void *, int, const char *) noexcept
+cdef int by_memory(const void *one, const void *other) noexcept nogil:
+    """Compare two arrays by MXNet's first member of them, which they share if they share memory."""
+    cdef uintptr_t a = (<uintptr_t **>one)[0][0], b = (<uintptr_t **>other)[0][0]
+    return (a > b) - (a < b)
 
-cdef int32_t[2] CPU = [1, 0]
+
+cdef int64_t distinct(void **arrays, int64_t count, void **others, int64_t n) noexcept nogil:
+    """Keep one array for each memory, none for that of others, which are sorted, as these are then."""
+    cdef int64_t kept = 0, i
+    qsort(arrays, count, 8, by_memory)
+    for i in range(count):
+        if kept and by_memory(&arrays[i], &arrays[kept - 1]) == 0:
+            continue
+        if n == 0 or bsearch(&arrays[i], others, n, 8, by_memory) == NULL:
+            arrays[kept] = arrays[i]
+            kept += 1
+    return kept
+
+
+cdef void **copied(const uintptr_t[::1] numbers) except NULL:
+    cdef void **found = <void **>room(numbers.shape[0], 8)
+    if numbers.shape[0]:
+        memcpy(found, &numbers[0], 8 * numbers.shape[0])
+    return found
 
 
 cdef class Program:
@@ -306,7 +290,7 @@ cdef class Program:
     ----------
     code : numpy.ndarray of int64
         The records, one after another.
-    kernels : list of Kernel
+    kernels : iterable of Kernel
         The kernels that they name.
     scratch : int
         Bytes of scratch that MATRIX and ROW records need.
@@ -314,7 +298,7 @@ cdef class Program:
 
     cdef Program_ *program
 
-    def __cinit__(self, const int64_t[::1] code, list kernels, int64_t scratch):
+    def __cinit__(self, const int64_t[::1] code, kernels=(), int64_t scratch=0):
         cdef Kernel kernel
         cdef int64_t i
         self.program = <Program_ *>room(1, sizeof(Program_))
@@ -329,7 +313,7 @@ cdef class Program:
             self.program.kernels[i] = kernel.kernel
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
-        self.program.scratch = (scratch + 63) // 64 * 64
+        self.program.scratch = lines(scratch)
         self.program.threads = gdb_threads(0)
 
     def __dealloc__(self):
@@ -342,97 +326,53 @@ cdef class Program:
         return self.program.scratch * self.program.threads
 
     def push(
-        self, uintptr_t function, int64_t low, int64_t high, const uintptr_t[::1] bases,
-        uintptr_t[::1] read, uintptr_t[::1] written, bytes name,
+        self, const uintptr_t[::1] bases, const uintptr_t[::1] read,
+        const uintptr_t[::1] written, bytes name, int64_t low=0, int64_t high=-1,
     ):
-        """Hand records to the engine; `read` and `written` are handles of arrays.
+        """Hand records to the engine; return its error code.
 
-        Of arrays that share memory one is named, as written if any is.  Base 0 is scratch.
+        Parameters
+        ----------
+        bases : numpy.ndarray of uintptr
+            Addresses; that of scratch comes first.
+        read, written : numpy.ndarray of uintptr
+            Handles of arrays; several may share memory, and those that are written may be read.
+        name : bytes
+            What the profiler shows.
+        low, high : int
+            Numbers of the code, all by default.
         """
         cdef Push *push = <Push *>room(1, sizeof(Push))
-        cdef int64_t i
-        push.low, push.high = low, high
-        push.bases = <char **>malloc(8 * bases.shape[0])
-        memcpy(push.bases, &bases[0], 8 * bases.shape[0])
+        cdef int64_t reads, writes, i
+        cdef void **written_ = NULL
+        cdef void **read_ = NULL
         RETAIN(&self.program.references)
         push.program = self.program
-        hold(&push.held, <void **>&read[0] if read.shape[0] else NULL, read.shape[0])
-        return (<PushFunction>function)(
-            run_program, push, release_push, CPU,
-            <void **>&read[0] if read.shape[0] else NULL, read.shape[0],
-            <void **>&written[0] if written.shape[0] else NULL, written.shape[0],
-            NULL, 0, name)
+        push.low, push.high = low, self.program.length if high < 0 else high
+        try:
+            push.bases = <char **>copied(bases)
+            written_, read_ = copied(written), copied(read)
+            # The engine wants each memory once, and what is written not among what is read.
+            writes = distinct(written_, written.shape[0], NULL, 0)
+            reads = distinct(read_, read.shape[0], written_, writes)
+            push.held = <void **>room(reads, 8)
+            for i in range(reads):
+                if detach_array(read_[i], &push.held[i]):
+                    raise MemoryError("an array is gone")
+                push.held_count += 1
+            return push_to_engine(
+                run_program, push, release_push, CPU, read_, reads, written_, writes, NULL, 0, name)
+        finally:
+            free(written_)
+            free(read_)
 
-
-cdef struct Gather:
-    int64_t count
-    char *target
-    #: Where each piece is, and its bytes.
-    char **sources
-    int64_t *sizes
-    Held held
-
-
-cdef void run_gather(void *context, void *given) noexcept nogil:
-    cdef Gather *gather = <Gather *>given
-    cdef char *target = gather.target
-    cdef int64_t i
-    for i in range(gather.count):
-        memcpy(target, gather.sources[i], gather.sizes[i])
-        target += gather.sizes[i]
-
-
-cdef void release_gather(void *given) noexcept nogil:
-    cdef Gather *gather = <Gather *>given
-    let_go(&gather.held)
-    free(gather.sources)
-    free(gather.sizes)
-    free(gather)
-
-
-cdef int by_memory(const void *one, const void *other) noexcept nogil:
-    cdef uintptr_t a = (<uintptr_t **>one)[0][0], b = (<uintptr_t **>other)[0][0]
-    return (a > b) - (a < b)
-
-
-def gather(
-    uintptr_t function, const uintptr_t[::1] sources, uintptr_t[::1] handles,
-    const int64_t[::1] counts, int64_t size, uintptr_t target, uintptr_t target_handle,
-):
-    """Let the engine copy pieces of memory side by side; return its error code.
-
-    Parameters
-    ----------
-    function : int
-        Address of ``MXEnginePushSyncND``.
-    sources, handles
-        Where the pieces are, and handles of their arrays, which this sorts.
-    counts : numpy.ndarray of int64
-        Elements of each.
-    size : int
-        Bytes of an element.
-    target, target_handle : int
-        Where they are to stand, and the handle of that array.
-    """
-    cdef Gather *made = <Gather *>room(1, sizeof(Gather))
-    cdef int64_t count = sources.shape[0], distinct = 0, i
-    cdef uintptr_t **known = <uintptr_t **>&handles[0]
-    made.count, made.target = count, <char *>target
-    made.sources = <char **>room(count, 8)
-    made.sizes = <int64_t *>room(count, 8)
-    for i in range(count):
-        made.sources[i], made.sizes[i] = <char *>sources[i], counts[i] * size
-    qsort(known, count, 8, by_memory)
-    for i in range(count):
-        # The engine wants each memory once, and what is written not among what is read.
-        if known[i][0] != (<uintptr_t *>target_handle)[0]:
-            if distinct == 0 or known[i][0] != known[distinct - 1][0]:
-                known[distinct] = known[i]
-                distinct += 1
-    hold(&made.held, <void **>known, distinct)
-    return (<PushFunction>function)(
-        run_gather, made, release_gather, CPU, <void **>known, distinct,
-        <void **>&target_handle, 1, NULL, 0, b"gluon_dynbatch fill")
+    def run(self, const uintptr_t[::1] bases):
+        """Run all records here and now; for tests."""
+        cdef Push push
+        push.program, push.bases = self.program, <char **>&bases[0]
+        push.low, push.high = 0, self.program.length
+        with nogil:
+            run_program(NULL, &push)
 
 
 def use_threads(int most):
@@ -442,14 +382,10 @@ def use_threads(int most):
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):
     """Return how much memory a packed matrix takes."""
-    return packed_elements(dtype, inputs, units) * SIZES[dtype]
+    return gdb_kernels_of(dtype).packed_elements(inputs, units) * SIZES[dtype]
 
 
 def sum_scratch(int dtype, int64_t units, int64_t inputs, int64_t chunks):
     """Return how much scratch a MATRIX or ROW record takes."""
-    return 40 * chunks + 128 + weight_gradient_scratch(dtype, units, inputs)
-
-
-def memory_of(uintptr_t handle):
-    """Return a number that arrays share if they share memory: MXNet's first member of an array."""
-    return (<uintptr_t *>handle)[0]
+    return lines(chunks * sizeof(gdb_chunk)) + 64 + gdb_kernels_of(dtype).gradient_scratch(
+        units, inputs)

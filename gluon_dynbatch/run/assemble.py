@@ -7,16 +7,20 @@ gives their addresses.  Launches that have no kernel stand between stretches of 
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from itertools import groupby
+from math import prod
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..kernel.expression import Slot, Weight
-from ..kernel.kernels import Wanted
+from ..kernel.express import dtype_of, shape_of
+from ..kernel.expression import Slot
+from ..kernel.kernels import SegmentKernels
+from ..kernel.step import Kernel, Packed
+from ..lower.segment import ParameterRows, Port, Segment, whole_of
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Shared, Slice, Whole
-from .kernels import DTYPES, Loaded, Native, itemsize
 
 #: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
 SCRATCH, TEMPORARY, KEPT, SAVED = "scratch", "temporary", "kept", "saved"
@@ -33,18 +37,28 @@ class Stretch(NamedTuple):
 
     low: int
     high: int
-    #: A launch that it runs, by number; None if it is none or several.
+    #: Position in the plan of the launch that it runs; None if it is none or several.
     launch: Optional[int] = None
 
 
 class Other(NamedTuple):
-    """A launch that MXNet's operators run: its position in the plan, and its number."""
+    """A launch that MXNet's operators run: its position in the plan."""
 
-    position: int
     launch: int
 
 
 Item = Union[Stretch, Other]
+
+
+class Fills(NamedTuple):
+    """What copies arrays from outside side by side, into arenas."""
+
+    #: Its bases are scratch, the arenas, and the arrays.
+    program: executing.Program
+    #: Numbers of the arrays.
+    externals: Tuple[int, ...]
+    #: Which arenas are written to.
+    arenas: Tuple[int, ...]
 
 
 class Assembled(NamedTuple):
@@ -55,6 +69,49 @@ class Assembled(NamedTuple):
     bases: Tuple[Base, ...]
     #: Bytes of memory by use.
     sizes: Dict[str, int]
+    fills: Fills
+
+    def in_order(self, one_by_one: bool) -> List[Item]:
+        """Return what is to be run; stretches of code are joined, or not."""
+        if one_by_one:
+            return list(self.items)
+        found: List[Item] = []
+        for item in self.items:
+            last = found[-1] if found else None
+            if isinstance(item, Stretch) and isinstance(last, Stretch) and last.high == item.low:
+                found[-1] = Stretch(last.low, item.high)
+            else:
+                found.append(item)
+        return found
+
+
+#: A block of scratch.
+NOWHERE: Spot = (-1, 0)
+
+
+@lru_cache(maxsize=None)
+def itemsize(dtype: str) -> int:
+    """Return the bytes of a number."""
+    return int(np.dtype(dtype).itemsize)
+
+
+def is_native(plan: Plan, operand: Rows, dtype: str, context: Any) -> bool:
+    """Whether native code puts rows together; else MXNet's operators do."""
+    if context.device_type != "cpu":
+        return False
+    pieces = plan.pieces[operand.first : operand.first + operand.pieces, 0]
+    return dtype in executing.DTYPES or not (pieces == resolving.ADD).any()
+
+
+def copies(dtype: str, count: int, target: Spot) -> List[int]:
+    """Return the beginning of a record that puts so many pieces together."""
+    kind = executing.DTYPES.get(dtype, len(executing.DTYPES))
+    return [executing.ROWS, kind, itemsize(dtype), count, *target]
+
+
+def bytes_of(parameter: Any) -> int:
+    """Return the bytes of a parameter."""
+    return prod(shape_of(parameter)) * itemsize(dtype_of(parameter))
 
 
 class Alike(NamedTuple):
@@ -62,38 +119,35 @@ class Alike(NamedTuple):
 
     parts: Tuple[Part, ...]
     #: Per part: what runs it forward, and backward, if anything does.
-    forward: Tuple[Loaded, ...]
-    backward: Tuple[Loaded, ...]
+    forward: Tuple[Kernel, ...]
+    backward: Tuple[Kernel, ...]
+    #: Whether kernels are those for few rows, forward.
+    few: bool
     #: Where the first part has its arrays, as far as they stay.
     spots: Dict[Any, Spot]
 
     @classmethod
     def of(
-        cls, parts: Sequence[Part], forward: Sequence[Loaded], backward: Sequence[Loaded]
+        cls, parts: Sequence[Part], forward: List[Kernel], backward: Sequence[Kernel], few: bool
     ) -> Iterator[Alike]:
         """Yield those of a launch, still without spots."""
-        kernels = [forward, backward] if backward else [forward]
-        together = zip(parts, zip(*kernels))
-        for _, own in groupby(together, lambda one: [(k.slots, k.read) for k in one[1]]):
-            found, both = zip(*own)
-            yield cls(found, *zip(*both), *([()] * (2 - len(kernels))), {})
+
+        def slots(number: int) -> List[Any]:
+            own = [(forward[number].native(few).slots, forward[number].read)]
+            return own + [(k.native().slots, k.read) for k in backward[number : number + 1]]
+
+        for _, numbers in groupby(range(len(parts)), slots):
+            low, *others = numbers
+            own = slice(low, low + 1 + len(others))
+            yield cls(tuple(parts[own]), tuple(forward[own]), tuple(backward[own]), few, {})
 
     def starts(self, slot: Slot) -> List[int]:
         """Return where each part has its rows, in bytes behind those of the first, and the end."""
         found = [0]
-        for part, loaded in zip(self.parts, self.backward or self.forward):
-            array = loaded.arrays[slot]
-            size = 0 if array.every else part.rows * array.width * itemsize(array.dtype)
-            found.append(found[-1] + size)
+        for part, kernel in zip(self.parts, self.backward or self.forward):
+            array = kernel.arrays[slot]
+            found.append(found[-1] + (0 if array.every else part.rows * array.row_bytes))
         return found
-
-
-class Trained(NamedTuple):
-    """What the backward pass needs of a launch forward."""
-
-    wanted: Wanted
-    #: Per part.
-    loaded: Tuple[Loaded, ...]
 
 
 class Area:
@@ -110,45 +164,94 @@ class Area:
         return at
 
 
-#: A block of scratch.
-NOWHERE: Spot = (-1, 0)
-
-#: Types of which native code adds up rows; others it only copies.
-SUMMED = ("float32", "float64", "int32", "int64")
-
-
-def is_native(plan: Plan, operand: Rows, dtype: str, context: Any) -> bool:
-    """Whether native code puts rows together; else MXNet's operators do."""
-    if context.device_type != "cpu":
-        return False
-    pieces = plan.pieces[operand.first : operand.first + operand.pieces, 0]
-    return dtype in SUMMED or not (pieces == resolving.ADD).any()
-
-
 class Assembler:
-    """A program in the making."""
+    """A program in the making.
 
-    def __init__(self, plan: Plan, arenas: str, bases: Dict[Base, int]):
-        self.plan = plan
+    Parameters
+    ----------
+    plan : Plan
+        What is run.
+    kernels : dict of Segment to SegmentKernels or None
+        The kernels of each segment, None for what MXNet's operators run.
+    trained : dict of int to tuple of Kernel
+        Per launch that is native backward, what does that, part by part.
+    prefix : str
+        What tells bases of this plan from those of the other one.
+    bases : dict
+        Numbers of arrays; both programs number them alike, so that places of the one are places
+        of the other.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Dict[Segment, Optional[SegmentKernels]],
+        trained: Dict[int, Tuple[Kernel, ...]],
+        prefix: str,
+        bases: Dict[Base, int],
+    ):
+        self.plan, self.kernels, self.trained = plan, kernels, trained
         self.code = array("q")
-        self.kernels: Dict[int, Any] = {}
-        self.bases = bases
+        self._kernels: Dict[int, executing.Kernel] = {}
+        self.bases, self._prefix = bases, prefix
         self.base(SCRATCH)
         #: Per arena: its base, and the bytes of an element and of a row.
         self._arenas = [
-            (self.base(arenas, i), itemsize(arena.dtype), itemsize(arena.dtype) * arena.row_size)
+            (
+                self.base(f"{prefix}arena", i),
+                itemsize(arena.dtype),
+                itemsize(arena.dtype) * arena.row_size,
+            )
             for i, arena in enumerate(plan.arenas)
         ]
         self._pieces = self._read_pieces()
         self._parameters: Dict[Tuple[str, int], Dict[Slot, Spot]] = {}
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
-        self.items: List[Item] = []
+        self._items: List[Item] = []
         self._low = 0
         self.scratch = 0
 
-    def add(self, *numbers: int) -> None:
-        """Add a record, or a part of one."""
-        self.code.extend(numbers)
+    def assemble(self) -> Assembled:
+        """Go through all launches."""
+        self.begin()
+        for position, launch in enumerate(self.plan.launches):
+            if self.is_native(launch):
+                self.launch(launch)
+                self._end(position)
+            else:
+                for k, (operand, port) in enumerate(zip(launch.operands, self.ports(launch))):
+                    where = port.dtype, launch.segment.context
+                    self.rows_apart(operand, *where, f"{self._prefix}rows", position, k)
+                self._end()
+                self._items.append(Other(position))
+        self.finish()
+        self._end()
+        program = executing.Program(
+            np.frombuffer(self.code, dtype=np.int64), self._kernels.values(), self.scratch
+        )
+        sizes = {use: area.size for use, area in self.areas.items()}
+        sizes[SCRATCH] = program.scratch
+        return Assembled(
+            tuple(self._items), program, tuple(self.bases), sizes, _assemble_fills(self.plan)
+        )
+
+    def is_native(self, launch: Launch) -> bool:
+        """Whether native code runs a launch."""
+        raise NotImplementedError
+
+    def launch(self, launch: Launch) -> None:
+        """Add a launch that native code runs."""
+        raise NotImplementedError
+
+    def ports(self, launch: Launch) -> Sequence[Port]:
+        """Return what the operands of a launch are."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Add what comes before all launches."""
+
+    def finish(self) -> None:
+        """Add what comes after all launches."""
 
     def base(self, *key: Any) -> int:
         """Return the number of an array."""
@@ -163,14 +266,17 @@ class Assembler:
         base, _, row = self._arenas[region.arena]
         return base, region.start * row
 
-    def parameters(self, kind: str, native: Native) -> Dict[Slot, Spot]:
+    def parameters(self, kind: str, segment: Segment) -> Dict[Slot, Spot]:
         """Return where the parameters of a segment are, or gradients of them."""
-        found = self._parameters.get((kind, id(native)))
+        found = self._parameters.get((kind, id(segment)))
         if found is None:
-            found = self._parameters[kind, id(native)] = {
-                p.slot: (self.base(kind, p.parameter, native.context), p.offset)
-                for p in native.parameters
-            }
+            found = self._parameters[kind, id(segment)] = {}
+            for number, p in enumerate(segment.parameters):
+                offset = 0
+                if isinstance(p, ParameterRows):
+                    offset = bytes_of(p) // (p.stop - p.start) * p.start
+                base = self.base(kind, whole_of(p), segment.context)
+                found[Slot("param", number)] = base, offset
         return found
 
     def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
@@ -181,7 +287,7 @@ class Assembler:
             base, size, _ = self._arenas[operand.arena]
             return base, operand.element * size
         target = self.reserve(use, operand.rows * operand.row_size * itemsize(dtype))
-        self.rows(operand, dtype, target)
+        self._rows(operand, dtype, target)
         return target
 
     def _read_pieces(self) -> memoryview:
@@ -192,42 +298,41 @@ class Assembler:
         found[:, 3] *= arenas[:, 1]
         return memoryview(found).cast("B") if found.size else memoryview(b"")
 
-    def rows(self, operand: Rows, dtype: str, target: Spot) -> None:
+    def _rows(self, operand: Rows, dtype: str, target: Spot) -> None:
         """Put rows together."""
-        kind = SUMMED.index(dtype) if dtype in SUMMED else len(SUMMED)
-        self.add(executing.ROWS, kind, itemsize(dtype), operand.pieces, *target)
+        self.code.extend(copies(dtype, operand.pieces, target))
         first, size = operand.first, 8 * self.plan.pieces.shape[1]
         self.code.frombytes(self._pieces[first * size : (first + operand.pieces) * size])
 
-    def copied(self, operand: Rows, dtype: str, where: Any, *key: Any) -> None:
+    def rows_apart(self, operand: Any, dtype: str, context: Any, *key: Any) -> None:
         """Put rows together in an array of their own, if native code does so there."""
-        base = self.base(*key)
-        if is_native(self.plan, operand, dtype, where.context):
-            self.rows(operand, dtype, (base, 0))
+        if isinstance(operand, Rows):
+            base = self.base(*key)
+            if is_native(self.plan, operand, dtype, context):
+                self._rows(operand, dtype, (base, 0))
 
     def copy(self, source: Spot, target: Spot, dtype: str, count: int) -> None:
         """Copy numbers."""
-        self.add(executing.ROWS, 0, itemsize(dtype), 1, *target, resolving.COPY, 0, *source, count)
+        self.code.extend([*copies(dtype, 1, target), resolving.COPY, 0, *source, count])
 
-    def pack(self, weight: Weight, transposed: bool, dtype: str, source: Spot, use: str) -> Spot:
+    def pack(self, packed: Packed, source: Spot, use: str) -> Spot:
         """Pack a matrix for products with it, or with its transpose."""
-        kind, inputs, units = DTYPES[dtype], weight.rows, weight.columns
-        strides = weight.columns, 1
-        if transposed:
+        weight, kind = packed.weight, executing.DTYPES[packed.dtype]
+        inputs, units, strides = weight.rows, weight.columns, (weight.columns, 1)
+        if packed.transposed:
             inputs, units, strides = units, inputs, (1, weight.columns)
         target = self.reserve(use, executing.packed_bytes(kind, inputs, units))
-        self.add(executing.PACK, kind, *source, *strides, inputs, units, *target)
+        self.code.extend((executing.PACK, kind, *source, *strides, inputs, units, *target))
         return target
 
-    def launch(
-        self, parts: Sequence[Part], kernels: Sequence[Loaded], spots: Dict[Any, Spot]
+    def run(
+        self, parts: Sequence[Part], kernels: List[executing.Kernel], spots: Dict[Any, Spot]
     ) -> None:
         """Run a kernel for each part; what has no spot stands in scratch."""
         code = [executing.LAUNCH, len(parts)]
-        for part, loaded in zip(parts, kernels):
-            address = loaded.kernel.address
-            self.kernels[address] = loaded.kernel
-            code += address, part.rows
+        for part, kernel in zip(parts, kernels):
+            self._kernels[kernel.address] = kernel
+            code += kernel.address, part.rows
         for slot in kernels[0].slots:
             code += spots.get(slot, NOWHERE)
         self.code.extend(code)
@@ -237,29 +342,28 @@ class Assembler:
         for slot, (base, offset) in spots.items():
             spots[slot] = base, offset + alike.starts(slot)[-1]
 
-    def end(self, launch: Optional[int] = None) -> None:
-        """End a stretch of code; who reads it ends later."""
+    def _end(self, launch: Optional[int] = None) -> None:
+        """End a stretch of code."""
         if len(self.code) > self._low:
-            self.items.append(Stretch(self._low, len(self.code), launch))
+            self._items.append(Stretch(self._low, len(self.code), launch))
             self._low = len(self.code)
         self.areas[TEMPORARY].used = 0
 
-    def other(self, position: int, launch: Launch) -> None:
-        """Leave a launch to MXNet."""
-        self.items.append(Other(position, launch.number))
 
-    def assembled(self, first: Sequence[int] = ()) -> Assembled:
-        """Return the program; some records are put before all others."""
-        code, items = self.code, self.items
-        if first:
-            n = len(first)
-            code = array("q", first) + code
-            items = [Stretch(0, n)] + [
-                Stretch(i.low + n, i.high + n, i.launch) if isinstance(i, Stretch) else i
-                for i in items
-            ]
-        numbers = np.frombuffer(code, dtype=np.int64)
-        program = executing.Program(numbers, list(self.kernels.values()), self.scratch)
-        sizes = {use: area.size for use, area in self.areas.items()}
-        sizes[SCRATCH] = program.scratch
-        return Assembled(tuple(items), program, tuple(self.bases), sizes)
+def _assemble_fills(plan: Plan) -> Fills:
+    code, externals, arenas = array("q"), [], []
+    for fill in plan.fills:
+        (number, start, _), arena = fill.region, plan.arenas[fill.region.arena]
+        if arena.context.device_type == "cpu":
+            count, first = len(fill.externals), 1 + len(plan.arenas) + len(externals)
+            target = 1 + number, start * arena.row_size * itemsize(arena.dtype)
+            code.extend(copies(arena.dtype, count, target))
+            pieces = np.empty((count, 5), dtype=np.int64)
+            pieces[:, 0], pieces[:, 3], pieces[:, 4] = resolving.COPY, 0, fill.counts
+            pieces[:, 1] = np.cumsum(fill.counts) - fill.counts
+            pieces[:, 2] = np.arange(first, first + count)
+            code.frombytes(pieces.tobytes())
+            externals += fill.externals
+            arenas.append(number)
+    program = executing.Program(np.frombuffer(code, dtype=np.int64))
+    return Fills(program, tuple(externals), tuple(arenas))

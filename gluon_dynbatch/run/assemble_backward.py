@@ -2,148 +2,178 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Iterable, List, Optional
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 from ..kernel.expression import Slot
-from ..lower.segment import Segment
+from ..kernel.step import Kernel, Place, Sum
+from ..lower.segment import Port, whole_of
 from ..native import executing
-from ..plan.plan import Launch, Plan, Rows, Whole
-from .assemble import KEPT, TEMPORARY, Alike, Assembled, Assembler, Spot, Trained
+from ..plan.plan import Launch, Plan, Whole
+from .assemble import KEPT, TEMPORARY, Alike, Assembler, Spot, bytes_of, itemsize
 from .assemble_forward import Forward
-from .kernels import Native, itemsize
 
 
-class Backward:
+class Record(NamedTuple):
+    """What adds up over rows to a gradient, as records of programs have it."""
+
+    slot: Slot
+    #: Which record, type, rows and columns of the gradient.
+    head: Tuple[int, int, int, int]
+    #: Whether what is read second is the gradient; of rows that are chosen, the type of places.
+    extra: int
+    parts: int
+    #: Two arrays: slot, first byte, elements from row to row.
+    read: Tuple[Tuple[Slot, int, int], ...]
+
+
+class Backward(Assembler):
     """The program of a transposed plan.
 
     Parameters
     ----------
-    plan, forward_plan : Plan
-        What is run, and what was run forward.
-    natives, trained
-        As given to `Forward`.
+    plan : Plan
+        What is run.
     forward : Forward
-        Where that has left what is read.
+        Where the forward pass has left what is read.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        forward_plan: Plan,
-        natives: Dict[Segment, Optional[Native]],
-        trained: Dict[int, Trained],
-        forward: Forward,
-    ):
-        self._plan, self._natives, self._trained = plan, natives, trained
-        self._forward_plan, self._forward = forward_plan, forward
-        # Both programs number arrays alike, so that places of the one are places of the other.
-        self._make = Assembler(plan, "gradient arena", forward.bases)
+    def __init__(self, plan: Plan, forward: Forward):
+        super().__init__(plan, forward.kernels, forward.trained, "gradient ", forward.bases)
+        self._forward = forward
+        self._records: Dict[int, List[Record]] = {}
         self._sums: Dict[Any, List[int]] = {}
-        #: Bytes of the gradients that add up, by base.
-        self._zeros: Dict[int, int] = {}
+        #: Per launch where gradients add up.
+        self._targets: Dict[int, Dict[Slot, Spot]] = {}
+        self._zeroed: Set[int] = set()
 
-    def assemble(self) -> Assembled:
-        """Go through all launches, then add up the gradients of parameters."""
-        make = self._make
-        for position, launch in enumerate(self._plan.launches):
-            if launch.number in self._trained:
-                self._launch(launch)
-                make.end(launch.number)
-            else:
-                self._other(position, launch)
-        for number, (result, fill) in enumerate(zip(self._plan.results, self._forward_plan.fills)):
-            if isinstance(result, Rows):
-                arena = self._forward_plan.arenas[fill.region.arena]
-                make.copied(result, arena.dtype, arena, "result", number)
-        self._add_up(self._sums)
-        make.end()
-        zeros = ((executing.ZERO, base, 0, count) for base, count in self._zeros.items())
-        return make.assembled([number for record in zeros for number in record])
+    def is_native(self, launch: Launch) -> bool:
+        """Whether native code runs a launch."""
+        return launch.number in self.trained
 
-    def _other(self, position: int, launch: Launch) -> None:
-        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
-            if isinstance(operand, Rows):
-                self._make.copied(operand, port.dtype, launch.segment, "gathered", position, k)
-        self._make.end()
-        self._make.other(position, launch)
+    def ports(self, launch: Launch) -> Sequence[Port]:
+        """Return what the operands of a launch are."""
+        return launch.segment.outputs
 
-    def _launch(self, launch: Launch) -> None:
-        make, trained = self._make, self._trained[launch.number]
-        summed: FrozenSet[Slot] = frozenset().union(*(loaded.summed for loaded in trained.loaded))
-        spots: Dict[Slot, Spot] = {}
+    def begin(self) -> None:
+        """Let gradients that add up begin with zero."""
+        for launch in self.plan.launches:
+            if self.is_native(launch):
+                self._targets[launch.number] = self._find_targets(launch)
+
+    def launch(self, launch: Launch) -> None:
+        """Add a launch that native code runs."""
+        trained, spots = self.trained[launch.number], {}
+        summed: FrozenSet[Slot] = frozenset().union(*(kernel.summed for kernel in trained))
         for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
             slot = Slot("head", k)
             if operand is not None:
                 use = KEPT if slot in summed else TEMPORARY
-                spots[slot] = make.operand(operand, port.dtype, use)
+                spots[slot] = self.operand(operand, port.dtype, use)
         for p, region in enumerate(launch.outputs):
             if region is not None:
-                spots[Slot("grad", p)] = make.region(region)
-        targets = self._targets(launch)
+                spots[Slot("grad", p)] = self.region(region)
         launches = self._forward.launches[launch.number]
         for alike in launches:
             alike.spots.update(spots)
-            self._run(alike, targets)
+            self._run(alike, self._targets[launch.number])
             if len(launches) > 1:
-                make.advance(spots, alike)
+                self.advance(spots, alike)
         self._add_up_shared(launch)
 
     def _run(self, alike: Alike, targets: Dict[Slot, Spot]) -> None:
-        make, spots, first = self._make, alike.spots, alike.backward[0]
-        for slot, _ in first.works:
+        spots, first = alike.spots, alike.backward[0]
+        for slot in first.works:
             if slot in first.summed and slot not in spots:
-                spots[slot] = make.reserve(KEPT, alike.starts(slot)[-1])
-        make.launch(alike.parts, alike.backward, spots)
-        starts = {slot: alike.starts(slot) for found in first.sums for slot, _, _ in found.read}
-        for number, (part, loaded) in enumerate(zip(alike.parts, alike.backward)):
-            for found in loaded.sums:
+                spots[slot] = self.reserve(KEPT, alike.starts(slot)[-1])
+        self.run(alike.parts, [kernel.native() for kernel in alike.backward], spots)
+        records = self._records_of(first)
+        starts = {slot: alike.starts(slot) for found in records for slot, _, _ in found.read}
+        for number, (part, kernel) in enumerate(zip(alike.parts, alike.backward)):
+            for found in self._records_of(kernel):
                 chunk = [part.rows * found.parts]
                 for slot, column, pitch in found.read:
                     base, offset = spots[slot]
                     chunk += (base, offset + starts[slot][number] + column, pitch)
-                key = (found.head, targets[found.slot], found.tail)
+                key = (found.head, targets[found.slot], found.extra)
                 self._sums.setdefault(key, []).extend(chunk)
 
-    def _targets(self, launch: Launch) -> Dict[Slot, Spot]:
+    def finish(self) -> None:
+        """Copy gradients of fills out that lie apart, and add up those of parameters."""
+        plan = self._forward.plan
+        for number, (result, fill) in enumerate(zip(self.plan.results, plan.fills)):
+            arena = plan.arenas[fill.region.arena]
+            self.rows_apart(result, arena.dtype, arena.context, "result", number)
+        self._add_up(self._sums)
+
+    def _records_of(self, kernel: Kernel) -> List[Record]:
+        if id(kernel) not in self._records:
+            self._records[id(kernel)] = [_record(kernel, found) for found in kernel.sums]
+        return self._records[id(kernel)]
+
+    def _find_targets(self, launch: Launch) -> Dict[Slot, Spot]:
         """Return where gradients add up; all that is trained gets one, also if none flows there."""
-        make, native = self._make, self._natives[launch.segment]
-        wanted, found = self._trained[launch.number].wanted, {}
-        assert native is not None
+        wanted, segment, found = self.trained[launch.number][0].wanted, launch.segment, {}
+        assert wanted is not None
         if wanted.parameters:
-            found.update(make.parameters("gradient", native))
-            for p in native.parameters:
-                self._zeros[found[p.slot][0]] = p.bytes
+            found.update(self.parameters("gradient", segment))
+            for p, (base, _) in zip(segment.parameters, found.values()):
+                self._zero(base, bytes_of(whole_of(p)))
         for p in wanted.inputs:
-            region = launch.outputs[p]
-            operand = self._forward_plan.launches[launch.number].operands[p]
+            region, slot = launch.outputs[p], Slot("in", p)
+            operand = self._forward.plan.launches[launch.number].operands[p]
             if region is not None:
-                found[Slot("in", p)] = make.region(region)
+                found[slot] = self.region(region)
             elif isinstance(operand, Whole):
-                base = make.base("external gradient", operand.external)
-                port = launch.segment.inputs[p]
-                self._zeros[base] = port.row_size * itemsize(port.dtype)
-                found[Slot("in", p)] = base, 0
+                found[slot] = self.base("external gradient", operand.external), 0
+                port = segment.inputs[p]
+                self._zero(found[slot][0], port.row_size * itemsize(port.dtype))
         return found
 
+    def _zero(self, base: int, count: int) -> None:
+        if base not in self._zeroed:
+            self._zeroed.add(base)
+            self.code.extend((executing.ZERO, base, 0, count))
+
     def _add_up(self, sums: Iterable[Any]) -> None:
-        make = self._make
         for key in sums:
-            (head, target, tail), chunks = key, self._sums[key]
+            (head, target, extra), chunks = key, self._sums[key]
             count = len(chunks) // 7
-            make.add(*head, *target, *tail, count)
-            make.code.extend(chunks)
-            make.scratch = max(make.scratch, executing.sum_scratch(*head[1:], count))
+            self.code.extend([*head, *target, extra, count, *chunks])
+            self.scratch = max(self.scratch, executing.sum_scratch(*head[1:], count))
 
     def _add_up_shared(self, launch: Launch) -> None:
         """Add up the gradients of operands that all rows share: launches to come read them."""
-        make = self._make
         for p, region in enumerate(launch.outputs):
             if region is not None and launch.segment.inputs[p].shared:
-                spot, arena = make.region(region), self._plan.arenas[region.arena]
-                make.add(
-                    executing.ZERO, *spot, region.rows * arena.row_size * itemsize(arena.dtype)
-                )
+                spot, arena = self.region(region), self.plan.arenas[region.arena]
+                count = region.rows * arena.row_size * itemsize(arena.dtype)
+                self.code.extend((executing.ZERO, *spot, count))
                 own = [key for key in self._sums if key[1] == spot]
                 self._add_up(own)
                 for key in own:
                     del self._sums[key]
+
+
+def _record(kernel: Kernel, found: Sum) -> Record:
+    weight, parts = found.weight, found.parts
+
+    def rows(place: Place, width: int) -> Tuple[Slot, int, int]:
+        own = kernel.arrays[place.slot]
+        first = place.column * itemsize(own.dtype)
+        return place.slot, first, width if parts > 1 else own.width
+
+    def kind(place: Place) -> int:
+        return int(executing.DTYPES[kernel.arrays[place.slot].dtype])
+
+    head = kind(found.gradient), weight.rows, weight.columns
+    gradient = rows(found.gradient, weight.units)
+    if found.rows is None:
+        # All that is added is the gradient.
+        read = gradient, (found.gradient.slot, 0, 0)
+        return Record(weight.slot, (executing.ROW, *head), 0, parts, read)
+    both = gradient, rows(found.rows, weight.inputs)
+    if weight.chosen:
+        return Record(weight.slot, (executing.CHOSEN, *head), kind(found.rows), parts, both)
+    flipped = not weight.transposed
+    both = both[::-1] if flipped else both
+    return Record(weight.slot, (executing.MATRIX, *head), int(flipped), parts, both)

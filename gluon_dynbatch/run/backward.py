@@ -8,30 +8,28 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..kernel.kernels import Wanted
-from ..lower.segment import ParameterRows
+from ..kernel.step import Kernel, Wanted
+from ..lower.segment import Port, whole_of
 from ..modes import FLOATS, TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
 from ..record.lazy import LazyNDArray
-from .assemble import SAVED, Assembled, Base, Item, Stretch, Trained, is_native
+from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
+from .buffers import part, zero
 from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
-from .execute import Buffers, part, zero
-from .gradient import record_function
+from .execute import Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
-from .memory import Memory
-from .profiling import PROFILER
 
 
 class Piece(NamedTuple):
@@ -67,25 +65,24 @@ class Prepared(NamedTuple):
     forward: Assembled
     backward: Assembled
     #: Per launch that goes backward natively, how.
-    trained: Dict[int, Trained]
+    trained: Dict[int, Tuple[Kernel, ...]]
 
 
 def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
     """Transpose a plan, and assemble the code of both."""
     transposed = transpose(plan, heads)
-    natives = dispatcher.natives(plan)
-    trained = {}
+    kernels, trained = dispatcher.natives(plan), {}
     for launch in transposed.launches:
-        own = [natives[part.segment] for part in launch.parts]
+        own = [kernels[part.segment] for part in launch.parts]
         wanted = _wanted(plan, launch)
-        loaded = tuple(native.backward(wanted) for native in own if native is not None)
-        if loaded:
-            trained[launch.number] = Trained(wanted, loaded)
-    forward = Forward(plan, natives, trained)
+        backward = tuple(one.backward(wanted) for one in own if one is not None)
+        if backward:
+            trained[launch.number] = backward
+    forward = Forward(plan, kernels, trained)
     assembled = forward.assemble()
-    backward = Backward(transposed, plan, natives, trained, forward).assemble()
+    made = Backward(transposed, forward).assemble()
     reach = find_reach(plan, transposed, heads)
-    return Prepared(transposed, reach, assembled, backward, trained)
+    return Prepared(transposed, reach, assembled, made, trained)
 
 
 def _wanted(plan: Plan, launch: Launch) -> Wanted:
@@ -102,7 +99,7 @@ def _wanted(plan: Plan, launch: Launch) -> Wanted:
     )
 
 
-class GradientTape:
+class GradientTape(Pass):
     """What the forward run leaves for the backward run of one flush.
 
     Parameters
@@ -117,6 +114,9 @@ class GradientTape:
         The arrays from outside, by number.
     """
 
+    prefix, suffix = "gradient ", " backward"
+    read_only = frozenset(["arena", SAVED])
+
     def __init__(
         self,
         forward: Plan,
@@ -124,10 +124,9 @@ class GradientTape:
         prepared: Prepared,
         externals: List[NDArray],
     ):
+        super().__init__(prepared.plan, prepared.backward)
         self._forward = forward
         self._heads = heads
-        self.plan = prepared.plan
-        self._prepared = prepared
         self._reach = prepared.reach
         self._externals = externals
         self._launches = {
@@ -135,42 +134,32 @@ class GradientTape:
             for launch in self.plan.launches
             if launch.number not in prepared.trained
         }
-        self._buffers = Buffers(self.plan.arenas, self.plan.sizes)
         self._leaves = Leaves()
         self._recorded: Dict[int, Recorded] = {}
-        self._positions = {launch.number: k for k, launch in enumerate(self.plan.launches)}
+        #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
+        self._live: Optional[np.ndarray] = None
 
-    def begin(self, buffers: Buffers, memory: Memory) -> None:
+    def begin(self, arrays: Dict[Base, NDArray]) -> None:
         """Take note of the memory of the forward pass."""
-        self._known = {("arena", i): array for i, array in enumerate(buffers.arrays)}
-        saved = memory.arrays.get((SAVED,))
-        if saved is not None:
-            self._known[(SAVED,)] = saved
+        # There are values, but no parameters: see design page 0011.
+        self._known = {base: array for base, array in arrays.items() if base[0] in self.read_only}
         #: What native code trains, by number.
         self._trained: Dict[Base, int] = {}
-        for base in self._prepared.backward.bases:
+        for base in self._assembled.bases:
             if base[0] == "gradient":
                 self._trained[base] = self._leaves.train(base[1].data(base[2]))
             elif base[0] == "external gradient":
                 self._trained[base] = self._leaves.train(self._externals[base[1]])
 
-    def _prepare_memory(self, targets: List[Optional[NDArray]]) -> None:
-        """Find memory for the backward pass; gradients are computed in their `targets`."""
-        self._gradients = self._leaves.gradients(targets)
-        # Of the forward pass there are values, but no parameters: see design page 0011.
-        self._memory = Memory(
-            self._prepared.backward,
-            self._array,
-            self._known,
-            frozenset(["arena", SAVED]),
-            frozenset(["parameter", "external", "copied"]),
-        )
+    def ports(self, launch: Launch) -> Tuple[Port, ...]:
+        """Return what the operands of a launch are."""
+        return launch.segment.outputs
 
-    def _array(self, base: Base) -> NDArray:
-        """Return the array that code knows by a number."""
+    def array_at(self, base: Base) -> Optional[NDArray]:
+        """Return the array that code knows by a number; None if this pass does not use it."""
         kind, *which = base
-        if kind == "gradient arena":
-            return self._buffers.arrays[which[0]]
+        if kind in self.read_only:
+            return self._known[base]
         if base in self._trained:
             return self._gradients[self._trained[base]]
         if kind == "result":
@@ -178,11 +167,7 @@ class GradientTape:
             arena = self._forward.arenas[region.arena]
             shape = region.rows, arena.row_size
             return mx.nd.empty(shape, ctx=arena.context, dtype=arena.dtype)
-        assert kind == "gathered", base
-        launch = self.plan.launches[which[0]]
-        operand, port = launch.operands[which[1]], launch.segment.outputs[which[1]]
-        shape = operand.rows, operand.row_size
-        return mx.nd.empty(shape, ctx=launch.segment.context, dtype=port.dtype)
+        return super().array_at(base)
 
     def wants(self, number: int) -> bool:
         """Whether a launch of MXNet's operators is to be recorded."""
@@ -223,7 +208,7 @@ class GradientTape:
             if region is not None:
                 # A shared operand has its own shape; its gradient row is seen with that shape.
                 variables.append(array)
-                gradients.append(_shaped(self._buffers.region(region), array.shape))
+                gradients.append(_shaped(self.buffers.region(region), array.shape))
             elif type(launch.operands[p]) is Whole:
                 # Detached, the user's array gets no gradient behind the back of this tape.
                 trained = launch.segment.inputs[p].differentiable
@@ -240,21 +225,6 @@ class GradientTape:
         self._idle = self._idle_inputs()
         self.inputs = [*self._leaves.trained, *(a for _, _, a in self._filled), *self._idle]
 
-    def connect(self, inputs: List[Optional[NDArray]], heads: List[NDArray]) -> None:
-        """Make the flush a node of MXNet's tape; of inputs that are None no gradient is wanted."""
-        given = [array for array in inputs if array is not None]
-
-        def backward(
-            gradients: List[NDArray], wanted: List[bool], targets: List[Optional[NDArray]]
-        ) -> List[Optional[NDArray]]:
-            asked = [array is not None and wanted.pop(0) for array in inputs]
-            places = [None if array is None else targets.pop(0) for array in inputs]
-            found = zip(inputs, self.pull(dict(enumerate(gradients)), [], asked, places))
-            return [None if p is None else p.of_shape(a.shape) for a, p in found if a is not None]
-
-        if given:
-            record_function(given, heads, backward)
-
     def _idle_inputs(self) -> List[NDArray]:
         """Return what the loop would give zeros: no gradient flows there, but it has been read."""
         arrays = (self._externals[e] for e in self._reach.idle)
@@ -263,7 +233,7 @@ class GradientTape:
         for number in self._reach.launches:
             segment = self._forward.launches[number].segment
             for parameter in segment.parameters:
-                whole = parameter.parameter if isinstance(parameter, ParameterRows) else parameter
+                whole = whole_of(parameter)
                 if whole.grad_req != "null":
                     data = whole.data(segment.context)
                     if np.dtype(data.dtype).name in FLOATS:
@@ -282,21 +252,12 @@ class GradientTape:
         They may be in their `targets` already.  The gradient of a head is the sum of what is given
         for all of it and of its pieces.
         """
-        self._prepare_memory(targets)
-        by_head: Dict[int, List[Piece]] = {}
-        for piece in pieces:
-            by_head.setdefault(piece.head, []).append(piece)
-        for fill in self.plan.fills:
-            if all(head in whole and head not in by_head for head in fill.externals):
-                self._buffers.fill(fill, whole)
-                continue
-            parts = [
-                [Piece(head, 0, whole[head], 0, int(count))] if head in whole else []
-                for head, count in zip(fill.externals, fill.counts)
-            ]
-            for own, head in zip(parts, fill.externals):
-                own += by_head.get(head, [])
-            self._buffers.add_up(fill, parts)
+        self._gradients = self._leaves.gradients(targets)
+        self.find_arrays()
+        if not pieces and len(whole) == len(self._heads):
+            self.buffers.fill(self.plan, self._assembled.fills, whole)
+        else:
+            self._add_up([Piece(head, 0, a, 0, a.size) for head, a in whole.items()] + pieces)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         used = self._used_heads() if self._launches else []
         self._run()
@@ -307,54 +268,39 @@ class GradientTape:
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
+    def _add_up(self, pieces: List[Piece]) -> None:
+        """Let the gradients of heads be sums of pieces."""
+        by_head: Dict[int, List[Piece]] = {}
+        for piece in pieces:
+            by_head.setdefault(piece.head, []).append(piece)
+        for fill in self.plan.fills:
+            self.buffers.add_up(fill, [by_head.get(head, []) for head in fill.externals])
+
     def _used_heads(self) -> List[int]:
         """Return which heads got a gradient other than zero."""
         used: List[int] = []
         for fill in self.plan.fills:
-            given = self._buffers.region(fill.region).asnumpy().any(axis=1)
+            given = self.buffers.region(fill.region).asnumpy().any(axis=1)
             used += [head for head, some in zip(fill.externals, given) if some]
         return used
 
     def _run(self, live: Optional[np.ndarray] = None) -> None:
         """Run all launches backward; of MXNet's operators only what belongs to live units."""
         self._leaves.clear()
-        for item in self._memory.items(PROFILER.running):
-            number = item.launch
-            if number is not None and PROFILER.running:
-                launch = self._forward.launches[number]
-                name = f"{self._forward.graph.name(int(launch.units[0]))} backward"
-                regions = self.plan.launches[self._positions[number]].regions
-                written = [self._buffers.region(region) for region in regions]
-                with PROFILER.shown(name, len(launch.units), written):
-                    self._run_item(item, live)
-            else:
-                self._run_item(item, live)
+        self._live = live
+        self.run_launches()
 
-    def _run_item(self, item: Item, live: Optional[np.ndarray]) -> None:
-        if isinstance(item, Stretch):
-            self._memory.push(item, "gluon_dynbatch backward")
-            return
-        launch = self.plan.launches[item.position]
+    def launch(self, position: int, launch: Launch) -> None:
+        """Run a launch of MXNet's operators backward."""
+        live = self._live
         rows = None if live is None else live_rows(self._forward, launch, live)
-        self._together(item.position, launch)
         if rows is not None:
-            self._backward_rows(launch, rows)
+            self._backward_rows(position, launch, rows)
         else:
-            self._backward_launch(launch)
+            self._backward_launch(position, launch)
 
-    def _together(self, position: int, launch: Launch) -> None:
-        """Put operands together that native code does not."""
-        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
-            context = launch.segment.context
-            if isinstance(operand, Rows) and not is_native(self.plan, operand, port.dtype, context):
-                self._put(operand, self._memory.array("gathered", position, k))
-
-    def _put(self, operand: Rows, target: NDArray) -> None:
-        pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        self._buffers.together(operand, pieces, target)
-
-    def _backward_launch(self, launch: Launch) -> None:
-        heads, gradients = self._head_gradients(launch)
+    def _backward_launch(self, position: int, launch: Launch) -> None:
+        heads, gradients = self._head_gradients(position, launch)
         results = self._recorded[launch.number].results
         # The graph of a launch lives as long as this tape: the user may go backward twice.
         with ONE_AT_A_TIME:
@@ -365,21 +311,17 @@ class GradientTape:
                 train_mode=bool(launch.segment.mode & TRAINING),
             )
 
-    def _head_gradients(self, launch: Launch) -> Tuple[List[int], List[NDArray]]:
+    def _head_gradients(self, position: int, launch: Launch) -> Tuple[List[int], List[NDArray]]:
         """Return the results of a launch that get a gradient, by position, and these gradients."""
         heads = [k for k, operand in enumerate(launch.operands) if operand is not None]
         results = self._recorded[launch.number].results
-        position = self._positions[launch.number]
-        return heads, [
-            self._fetched(launch.operands[k], results[k].shape, "gathered", position, k)
-            for k in heads
-        ]
+        return heads, [_shaped(self.operand(position, k), results[k].shape) for k in heads]
 
-    def _backward_rows(self, launch: Launch, rows: np.ndarray) -> None:
+    def _backward_rows(self, position: int, launch: Launch, rows: np.ndarray) -> None:
         """Run some rows of a launch backward; the gradients of all others are zero."""
         recorded = self._recorded[launch.number]
         regions = {
-            p: self._buffers.region(region)
+            p: self.buffers.region(region)
             for p, region in enumerate(launch.outputs)
             if region is not None
         }
@@ -387,19 +329,13 @@ class GradientTape:
             for region in regions.values():
                 zero(region)
         elif recorded.repeatable(launch.segment):
-            heads, gradients = self._head_gradients(launch)
+            heads, gradients = self._head_gradients(position, launch)
             backward_through(launch.segment, recorded, rows, regions, heads, gradients)
         else:
-            self._backward_launch(launch)
+            self._backward_launch(position, launch)
             for p, region in regions.items():
                 if not launch.segment.inputs[p].shared:
                     keep_rows(region, rows)
-
-    def _fetched(self, operand: Any, shape: Tuple[int, ...], *base: Any) -> NDArray:
-        """Return an operand, which code has put together at a base if it is not in place."""
-        if isinstance(operand, Rows):
-            return _shaped(self._memory.array(*base), shape)
-        return _shaped(self._buffers.operand(operand), shape)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""
@@ -410,11 +346,11 @@ class GradientTape:
                 region = self._forward.fills[number].region
                 arena = self._forward.arenas[region.arena]
                 result, shape = self.plan.results[number], (region.rows, arena.row_size)
-                fills[number] = self._fetched(result, shape, "result", number)
-                if isinstance(result, Rows) and not is_native(
-                    self.plan, result, arena.dtype, arena.context
-                ):
-                    self._put(result, fills[number])
+                if isinstance(result, Rows):
+                    kind = arena.dtype, arena.context
+                    fills[number] = self.together(result, *kind, "result", number)
+                else:
+                    fills[number] = _shaped(self.buffers.operand(result), shape)
         return fills
 
     def _input_gradients(

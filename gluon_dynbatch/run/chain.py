@@ -53,7 +53,7 @@ class Link(NamedTuple):
     """One flush."""
 
     tape: GradientTape
-    kept: Kept
+    kept: Optional[Kept]
     heads: Sequence[Head]
     #: Arena, first element, and number of each head, in this order.
     places: List[Tuple[int, int, int]]
@@ -94,10 +94,29 @@ class Chain:
         self._links.append(Link(tape, kept, heads, sorted(places), routes))
         kept.chain = self
 
+    def connect_one(
+        self,
+        tape: GradientTape,
+        heads: Sequence[Head],
+        arrays: List[NDArray],
+        standing: Dict[int, Standing],
+    ) -> None:
+        """Make one flush a node of MXNet's tape; the arrays of its heads are the results."""
+        routes = [_real_of(array, standing) for array in tape.inputs]
+        self._links.append(Link(tape, None, heads, [], routes))
+        self._outputs = [(0, number) for number in range(len(heads))]
+        self._record(arrays)
+
+    def _record(self, arrays: List[NDArray]) -> None:
+        routes = (route for link in self._links for route in link.routes)
+        inputs = [route for route in routes if isinstance(route, NDArray)]
+        if inputs and arrays:
+            record_function(inputs, arrays, self.backward)
+
     def _route(self, array: NDArray, standing: Dict[int, Standing]) -> Union[Inner, NDArray, None]:
         place = standing.get(id(array))
         if place is None or place.kept.chain is not self:
-            return real_of(array, standing)
+            return _real_of(array, standing)
         number = next(i for i, link in enumerate(self._links) if link.kept is place.kept)
         head = _head_at(self._links[number], place.arena, place.first, place.count)
         return None if head is None else Inner(number, *head)
@@ -107,15 +126,12 @@ class Chain:
         self.done = True
         made: List[Tuple[NDArray, int, List[LazyNDArray]]] = []
         for number, link in enumerate(self._links):
+            assert link.kept is not None
             link.kept.chain = None
             for head, first, array, sharing in _taken_out(link):
                 self._outputs.append((number, head))
                 made.append((array, first, sharing))
-        inputs = [
-            array for link in self._links for array in link.routes if isinstance(array, NDArray)
-        ]
-        if inputs and made:
-            record_function(inputs, [array for array, _, _ in made], self.backward)
+        self._record([array for array, _, _ in made])
         previous = mx.autograd.set_recording(True)
         try:
             for array, first, sharing in made:
@@ -158,7 +174,7 @@ class Chain:
         return [gradient for own in reversed(results) for gradient in own]
 
 
-def real_of(array: NDArray, standing: Dict[int, Standing]) -> Optional[NDArray]:
+def _real_of(array: NDArray, standing: Dict[int, Standing]) -> Optional[NDArray]:
     """Return the array of MXNet's tape that one from outside is; None if it has no gradient."""
     place = standing.get(id(array))
     if place is None:

@@ -7,10 +7,10 @@ import weakref
 from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Set, Tuple
 
 from .. import rules
+from ..kernel.kernels import SegmentKernels, kernels_of
 from ..lower.segment import Segment
 from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
-from .kernels import Native, native
 
 #: Held while a ``CachedOp`` is run forward or backward: it is not made for two threads, and MXNet
 #: goes backward in a thread of its own while the user's may already go forward again.
@@ -48,20 +48,18 @@ class Dispatcher:
         self._executables: weakref.WeakKeyDictionary[Segment, Executable] = (
             weakref.WeakKeyDictionary()
         )
-        self._kernels: weakref.WeakKeyDictionary[Segment, Optional[Native]] = (
-            weakref.WeakKeyDictionary()
-        )
 
-    def kernels(self, segment: Segment) -> Optional[Native]:
+    def kernels(self, segment: Segment) -> Optional[SegmentKernels]:
         """Return the kernels of `segment`; None if MXNet's operators run it."""
-        if not self.native or segment.context.device_type != "cpu":
+        if not self.native:
             return None
-        if segment not in self._kernels:
-            found = self._kernels[segment] = native(segment)
-            self.built += found is not None
-        return self._kernels[segment]
+        new, found = segment.kernels is None, kernels_of(segment)
+        if isinstance(found, str):
+            return None
+        self.built += new
+        return found
 
-    def natives(self, plan: Plan) -> Dict[Segment, Optional[Native]]:
+    def natives(self, plan: Plan) -> Dict[Segment, Optional[SegmentKernels]]:
         """Return the kernels of all segments of a plan."""
         segments = (part.segment for launch in plan.launches for part in launch.parts)
         return {segment: self.kernels(segment) for segment in segments}

@@ -39,7 +39,7 @@ from mxnet.ndarray import NDArray
 from ..errors import GradientError
 from ..record.intercept import replace_for_good
 from ..record.where import user_line
-from .execute import add_to
+from .buffers import add_to
 from .notice import GIVE, Notice
 
 LOGGER = logging.getLogger("gluon_dynbatch")

@@ -12,7 +12,8 @@ from ..plan.transpose import Head
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
-from .execute import Execution, take_out
+from .buffers import take_out
+from .execute import Execution
 
 
 def hand_out_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:

@@ -10,8 +10,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import recording
 from ..record.lazy import LazyNDArray
-from .execute import Buffers, part, take_out
-from .memory import address_of
+from .buffers import Buffers, address_of, part, take_out
 
 
 class Kept(recording.Keeper):  # type: ignore[misc]

@@ -16,8 +16,8 @@ from mxnet.ndarray import NDArray
 
 from ..lower.segment import ParameterRows
 from ..record.lazy import LazyNDArray
+from .buffers import part, zero
 from .dispatch import Executable
-from .execute import part, zero
 
 
 class _Leaf(NamedTuple):

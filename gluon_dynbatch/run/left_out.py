@@ -21,8 +21,9 @@ from .. import rules
 from ..modes import TRAINING
 from ..plan.plan import Launch, Plan
 from ..schedule.dependencies import Array, ragged_range
+from .buffers import upload
 from .dispatch import ONE_AT_A_TIME
-from .execute import Mode, upload
+from .execute import Mode
 
 
 class Recorded(NamedTuple):

@@ -13,7 +13,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
-from gluon_dynbatch.run import backward, dispatch, execute, gradient, hand_out, memory
+from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, hand_out
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
 from tests.common import FIXED, alive, assert_nothing_is_left, none_left
@@ -27,15 +27,15 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "analysis": (flush, "analyze"),
     "planning": (flush, "make_plan"),
     "planning the gradient": (backward, "transpose"),
-    "making kernels": (dispatch, "native"),
+    "making kernels": (dispatch, "kernels_of"),
     "assembling": (backward, "Forward"),
-    "memory": (execute.mx.nd, "empty"),
-    "filling": (execute.Buffers, "fill"),
-    "pushing": (memory.Memory, "push"),
+    "memory": (buffers.mx.nd, "empty"),
+    "filling": (buffers.Buffers, "fill"),
+    "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
     "handing out": (hand_out, "take_out"),
-    "connecting": (backward, "record_function"),
+    "connecting": (chain, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
 
@@ -189,7 +189,7 @@ def test_custom_operator_that_fails(unharmed, capfd):
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", ["_run", "_backward_launch", "_fetched", "_input_gradients"])
+@pytest.mark.parametrize("name", ["_run", "_backward_launch", "operand", "_input_gradients"])
 def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
     for p in net.collect_params().values():

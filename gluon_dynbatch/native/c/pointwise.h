@@ -7,7 +7,7 @@
 #ifndef GDB_POINTWISE_H
 #define GDB_POINTWISE_H
 
-#include <stdint.h>
+#include "kernels.h"
 
 /* X(name, number of registers read): semantics are those of MXNet's operators of these names.
  *
@@ -35,19 +35,25 @@ enum {
     GDB_N_CODES
 };
 
-enum { GDB_FLOAT32, GDB_FLOAT64, GDB_INT32, GDB_INT64 };  /* integers are only loaded */
-enum { GDB_COLUMNS, GDB_SPREAD };                /* how a register is loaded */
-enum { GDB_ASSIGN, GDB_ADD, GDB_SUM, GDB_MAX };  /* how a register is stored */
+/* How a register is loaded, GDB_ROW or GDB_SPREAD, and how it is stored. */
+enum { GDB_ROW, GDB_SPREAD, GDB_TOTAL, GDB_TOP };
+
+/* Rows of numbers: the address of the first, elements between rows (0: one row for all), and type.
+ * Integers are only loaded. */
+typedef struct {
+    char *data;
+    int64_t pitch;
+    int32_t dtype;
+} gdb_array;
 
 typedef struct {
     int32_t code, target, a, b, c;  /* registers; those beyond the code's arity are not looked at */
     double value, value2;
 } gdb_instruction;
 
-/* Loads: GDB_COLUMNS takes columns [column, column + width) of each row, GDB_SPREAD takes element
- * `column` of each row for all columns. Stores: GDB_ASSIGN and GDB_ADD (to what is there) are for
- * columns [column, column + width); GDB_SUM and GDB_MAX (where NaN wins) assign the sum or maximum
- * over a row's columns to element `column` of the row. */
+/* GDB_ROW is for columns [column, column + width) of each row. GDB_SPREAD takes element `column` of
+ * each row for all columns; GDB_TOTAL and GDB_TOP (where NaN wins) assign the sum or maximum over a
+ * row's columns to it. */
 typedef struct {
     int32_t reg, slot, column, how;
 } gdb_access;
@@ -67,19 +73,11 @@ extern const int32_t gdb_code_arity[GDB_N_CODES];
 /* Return how many bytes of scratch memory a run of the loop needs; any alignment will do. */
 int64_t gdb_loop_scratch(const gdb_loop *loop);
 
-/* Run a loop: all loads, then the instructions, then the stores in their order, for every row.
+/* Run a loop: all loads, then the instructions, then the stores in their order, for every row. What
+ * a load, const or ramp writes to a register nothing else overwrites.
  *
- * slot[s] is the address of row 0 of an array, pitch[s] how many elements its rows are apart (0: one
- * row for all, which can't be stored to), slot_dtype[s] its type; numbers are converted when they are
- * loaded and stored. What is stored may lie upon what is loaded if each element lies upon itself. */
-void gdb_run_loop(const gdb_loop *loop, char *const *slot, const int64_t *pitch,
-                  const int32_t *slot_dtype, int64_t rows, void *scratch);
-
-/* Return the name of the i-th instruction set that this processor can run, the best first, or NULL. */
-const char *gdb_instruction_set(int i);
-
-/* Run all loops with an instruction set (NULL: the best) from now on; return 0 if there is none such.
- * For tests: the best is chosen when the first loop runs. */
-int gdb_use_instruction_set(const char *name);
+ * Numbers are converted when they are loaded and stored. What is stored may lie upon what is loaded
+ * if each element lies upon itself. */
+void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch);
 
 #endif

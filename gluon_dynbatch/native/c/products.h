@@ -1,53 +1,355 @@
-/* Matrix products of rows with a parameter: for few rows as fast as reading the parameter allows.
+/* Matrix products for one type and one instruction set.
  *
- * All functions may be called from any thread and without the GIL; they allocate nothing. `dtype`
- * is 0 for float, 1 for double; sizes are in elements, `x_row` is the stride between rows of `x`.
+ * As in Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), except
+ * that A is read where it is: it has few rows, and an element of it is loaded once for NV products.
  */
 #ifndef GDB_PRODUCTS_H
 #define GDB_PRODUCTS_H
 
-#include <stdint.h>
+#define DEPTH 256 /* at most so many products are summed up in registers */
+#define HEIGHT 16 /* tiles of A that are multiplied by one panel of B after the other */
+#define LINE 64   /* bytes of a line of the cache, and of the widest vector */
+#define ROWS 250  /* that weight_gradient packs; no power of two, which is bad for caches */
+#define AHEAD 1024 /* bytes by which B is prefetched: it is in the second cache, or beyond it */
 
-/* Instruction sets, by what they are worth. On anything but x86 there is only the first one. */
-enum { GDB_BASELINE, GDB_AVX2, GDB_AVX512, GDB_ISAS };
+/* Rows, and vectors per row, of a tile of C that is kept in registers. */
+#define MR GDB_TILE_ROWS
+#define NV GDB_TILE_VECTORS
+#define LANES ((int)(GDB_BYTES / sizeof(T)))
+#define NR (NV * LANES)
+#define VECTOR F(vector)
+#define QUAD F(quad)
+#define QUAD_LANES ((int)(16 / sizeof(T)))
+#define LOAD(p) (*(const VECTOR *)(p))
+#define INLINE static inline __attribute__((always_inline))
 
-/* Use the best instruction set up to `most` that this processor has, and return it. For tests; the
- * best of all is used without it. What was packed for one instruction set is unfit for another. */
-int gdb_products_isa(int most);
+/* a0 b0 a1 b1 ... of the lower, or the upper, halves of two vectors of 16 bytes. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define LOW_float(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH_float(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#define LOW_double(a, b) __builtin_shufflevector(a, b, 0, 2)
+#define HIGH_double(a, b) __builtin_shufflevector(a, b, 1, 3)
+#else
+typedef int32_t order_float __attribute__((vector_size(16)));
+typedef int64_t order_double __attribute__((vector_size(16)));
+#define LOW_float(a, b) __builtin_shuffle(a, b, (order_float){0, 4, 1, 5})
+#define HIGH_float(a, b) __builtin_shuffle(a, b, (order_float){2, 6, 3, 7})
+#define LOW_double(a, b) __builtin_shuffle(a, b, (order_double){0, 2})
+#define HIGH_double(a, b) __builtin_shuffle(a, b, (order_double){1, 3})
+#endif
+#define LOW(type, a, b) LOW_(type, a, b)
+#define LOW_(type, a, b) LOW_##type(a, b)
+#define HIGH(type, a, b) HIGH_(type, a, b)
+#define HIGH_(type, a, b) HIGH_##type(a, b)
 
-/* Elements that a packed k x n matrix takes. */
-int64_t gdb_packed_elements(int dtype, int64_t k, int64_t n);
-
-/* Pack B, k x n, with B[p][j] = b[p * row_stride + j * column_stride]. If `packed` begins at a
- * multiple of 64 bytes, products of few rows are up to 1.5 times as fast. */
-void gdb_pack(int dtype, const void *b, int64_t row_stride, int64_t column_stride, int64_t k,
-              int64_t n, void *packed);
-
-/* C = A B + bias, or C += A B + bias; A is m x k, B packed, `bias` has n elements or is NULL. */
-void gdb_multiply(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
-                  const void *packed, void *c, int64_t c_row, const void *bias, int accumulate);
-
-/* The same for few rows and a B that is the transpose of W, n x k, as it is: to pack it for them
- * would take longer. */
-void gdb_multiply_few(int dtype, int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
-                      const void *w, int64_t w_row, void *c, int64_t c_row, const void *bias,
-                      int accumulate);
-
-/* Bytes of scratch that gdb_weight_gradient takes; each thread needs its own. */
-int64_t gdb_weight_gradient_scratch(int dtype, int64_t n, int64_t k);
-
-/* How a weight gradient is computed: added to dW; rows are skipped where X, not dY, is zero. */
-enum { GDB_ACCUMULATE = 1, GDB_SKIP_X = 2 };
-
-/* Rows first to last (excluded) of dW, n x k: the sum of dY^T X over chunks of rows, dY[i] being
- * rows[i] x n and X[i] rows[i] x k. A row that is zero in all of dY adds nothing, whatever X is. */
-void gdb_weight_gradient(int dtype, int64_t n, int64_t k, int64_t first, int64_t last,
-                         int64_t chunks, const int64_t *rows, const void *const *dy,
-                         const int64_t *dy_row, const void *const *x, const int64_t *x_row,
-                         void *dw, int64_t dw_row, int how, void *scratch);
-
-/* The sum of the rows of all chunks, or its addition to db. */
-void gdb_bias_gradient(int dtype, int64_t n, int64_t chunks, const int64_t *rows,
-                       const void *const *dy, const int64_t *dy_row, void *db, int accumulate);
+/* What is beyond MR or NV is never reached, and compiled to nothing. */
+#define TILE(r, v)                                                                                 \
+    case r:                                                                                        \
+        if (r <= MR && v <= NV)                                                                    \
+            F(tile)(r < MR ? r : MR, v < NV ? v : NV, k, a, a_row, a_column, b, c, c_row, bias, \
+                       accumulate);                                                                \
+        break;
+#define TILES(v)                                                                                   \
+    switch (rows) {                                                                                \
+        TILE(1, v) TILE(2, v) TILE(3, v) TILE(4, v) TILE(5, v) TILE(6, v) TILE(7, v) TILE(8, v)    \
+    }
 
 #endif
+
+typedef T VECTOR __attribute__((vector_size(GDB_BYTES), aligned(__alignof__(T)), may_alias));
+typedef T QUAD __attribute__((vector_size(16), aligned(__alignof__(T)), may_alias));
+
+static int64_t F(packed_elements)(int64_t k, int64_t n)
+{
+    return k * ((n + LANES - 1) / LANES * LANES);
+}
+
+/* The width of the panel that begins at column j: NR, or less in whole vectors for the last one. */
+INLINE int F(width)(int64_t n, int64_t j)
+{
+    return n - j >= NR ? NR : (int)((n - j + LANES - 1) / LANES * LANES);
+}
+
+/* Transpose QUAD_LANES x QUAD_LANES elements by perfect shuffles. */
+INLINE void F(transpose)(const T *from, int64_t from_row, T *to, int64_t to_row)
+{
+    QUAD in[QUAD_LANES], out[QUAD_LANES];
+    UNROLL for (int i = 0; i < QUAD_LANES; i++) in[i] = *(const QUAD *)(from + i * from_row);
+    UNROLL for (int step = 1; step < QUAD_LANES; step *= 2) {
+        UNROLL for (int i = 0; i < QUAD_LANES / 2; i++) {
+            out[2 * i] = LOW(T, in[i], in[i + QUAD_LANES / 2]);
+            out[2 * i + 1] = HIGH(T, in[i], in[i + QUAD_LANES / 2]);
+        }
+        UNROLL for (int i = 0; i < QUAD_LANES; i++) in[i] = out[i];
+    }
+    UNROLL for (int i = 0; i < QUAD_LANES; i++) *(QUAD *)(to + i * to_row) = in[i];
+}
+
+/* Pack columns of which the elements are adjacent, a line of the cache of each at a time. */
+static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int count,
+                            int width, T *to)
+{
+    const int step = LINE / sizeof(T);
+    for (int64_t from = 0; from < k; from += step) {
+        int64_t until = from + step < k ? from + step : k;
+        for (int j = 0; j < width; j += QUAD_LANES) {
+            int64_t p = from;
+            if (j + QUAD_LANES <= count)
+                for (; p + QUAD_LANES <= until; p += QUAD_LANES)
+                    F(transpose)(b + j * column_stride + p, column_stride, to + p * width + j,
+                                    width);
+            for (; p < until; p++)
+                for (int i = j; i < j + QUAD_LANES; i++)
+                    to[p * width + i] = i < count ? b[i * column_stride + p] : 0;
+        }
+    }
+}
+
+static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
+                    int64_t k, int64_t n, void *packed)
+{
+    const T *b = from;
+    T *to = packed;
+    for (int64_t j = 0; j < n; j += NR, b += NR * column_stride) {
+        int width = F(width)(n, j), count = n - j < width ? (int)(n - j) : width;
+        if (row_stride == 1 && column_stride != 1)
+            F(pack_columns)(b, column_stride, k, count, width, to);
+        else
+            for (int64_t p = 0; p < k; p++) {
+                const T *row = b + p * row_stride;
+                T *line = to + p * width;
+                if (column_stride == 1 && count == NR)
+                    memcpy(line, row, NR * sizeof(T));
+                else
+                    for (int i = 0; i < width; i++)
+                        line[i] = i < count ? row[i * column_stride] : 0;
+            }
+        to += k * width;
+    }
+}
+
+/* One tile of C. `rows` and `vectors` are constants wherever this is inlined. */
+INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, int64_t a_row,
+                       int64_t a_column, const T *b, T *c, int64_t c_row, const T *bias,
+                       int accumulate)
+{
+    const T *row[MR];
+    VECTOR sum[MR][NV], right[NV];
+    UNROLL for (int i = 0; i < rows; i++) {
+        row[i] = a + i * a_row;
+        UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = (VECTOR){0};
+    }
+    for (int64_t p = 0, at = 0; p < k; p++, at += a_column, b += vectors * LANES) {
+        UNROLL for (int v = 0; v < vectors; v++) {
+            right[v] = LOAD(b + v * LANES);
+            __builtin_prefetch((const char *)(b + v * LANES) + AHEAD);
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            VECTOR left = row[i][at] - (VECTOR){0};
+            UNROLL for (int v = 0; v < vectors; v++) sum[i][v] += left * right[v];
+        }
+    }
+    if (bias)
+        UNROLL for (int v = 0; v < vectors; v++) {
+            right[v] = LOAD(bias + v * LANES);
+            UNROLL for (int i = 0; i < rows; i++) sum[i][v] += right[v];
+        }
+    UNROLL for (int i = 0; i < rows; i++, c += c_row)
+        UNROLL for (int v = 0; v < vectors; v++) {
+            VECTOR *to = (VECTOR *)(c + v * LANES);
+            if (accumulate) sum[i][v] += *to;
+            *to = sum[i][v];
+        }
+}
+
+static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_row,
+                        int64_t a_column, const T *b, T *c, int64_t c_row,
+                        const T *bias, int accumulate)
+{
+    if (width == LANES)
+        TILES(1)
+    else if (width == 2 * LANES)
+        TILES(2)
+    else
+        TILES(3)
+}
+
+/* A tile of which the last vector is more than the rest of C's columns goes through a buffer. */
+static void F(edge_tile)(int rows, int width, int count, int64_t k, const T *a,
+                         int64_t a_row, int64_t a_column, const T *b, T *c,
+                         int64_t c_row, const T *bias, int accumulate)
+{
+    T buffer[MR * NR];
+    F(any_tile)(rows, width, k, a, a_row, a_column, b, buffer, width, NULL, 0);
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < count; j++) {
+            T sum = buffer[i * width + j] + (bias ? bias[j] : 0);
+            c[i * c_row + j] = accumulate ? c[i * c_row + j] + sum : sum;
+        }
+}
+
+/* C (+)= A B (+ bias) for k values of p of a B that was packed with `depth` of them. Tiles of A are
+ * `a_tile` apart. */
+static void F(block)(int64_t m, int64_t n, int64_t k, const T *a, int64_t a_tile,
+                     int64_t a_row, int64_t a_column, const T *b, int64_t depth,
+                     int64_t start, T *c, int64_t c_row, const T *bias,
+                     int accumulate)
+{
+    for (int64_t j = 0; j < n; j += NR) {
+        int width = F(width)(n, j);
+        const T *panel = b + j * depth + start * width, *shift = bias ? bias + j : NULL;
+        for (int64_t i = 0; i < m; i += MR) {
+            int rows = m - i < MR ? (int)(m - i) : MR;
+            const T *left = a + i / MR * a_tile;
+            T *to = c + i * c_row + j;
+            if (n - j >= width)
+                F(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift,
+                               accumulate);
+            else
+                F(edge_tile)(rows, width, (int)(n - j), k, left, a_row, a_column, panel, to,
+                                c_row, shift, accumulate);
+        }
+    }
+}
+
+static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
+                        const void *packed, void *to, int64_t c_row, const void *bias,
+                        int accumulate)
+{
+    const T *a = left;
+    T *c = to;
+    int64_t parts = k > DEPTH ? (k + DEPTH - 1) / DEPTH : 1, part = (k + parts - 1) / parts;
+    for (int64_t i = 0; i < m; i += HEIGHT * MR) {
+        int64_t rows = m - i < HEIGHT * MR ? m - i : HEIGHT * MR, p = 0;
+        do {
+            F(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p, MR * a_row, a_row,
+                        1, packed, k, p, c + i * c_row, c_row, p ? NULL : bias, p || accumulate);
+            p += part;
+        } while (p < k);
+    }
+}
+
+/* Sums of products of `a` and some rows of W. */
+INLINE void F(dots)(const int count, int64_t k, const T *a, const T *w, int64_t w_row,
+                       T *total)
+{
+    VECTOR sum[4];
+    int64_t whole = k / LANES * LANES;
+    UNROLL for (int u = 0; u < count; u++) sum[u] = (VECTOR){0};
+    for (int64_t p = 0; p < whole; p += LANES)
+        UNROLL for (int u = 0; u < count; u++) sum[u] += LOAD(a + p) * LOAD(w + u * w_row + p);
+    for (int u = 0; u < count; u++) {
+        total[u] = 0;
+        for (int i = 0; i < LANES; i++) total[u] += sum[u][i];
+        for (int64_t p = whole; p < k; p++) total[u] += a[p] * w[u * w_row + p];
+    }
+}
+
+/* Four rows of W stay in the first cache for all rows of A. */
+static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left,
+                            int64_t a_row, const void *weight, int64_t w_row, void *to,
+                            int64_t c_row, const void *bias, int accumulate)
+{
+    const T *shift = bias;
+    for (int64_t j = 0; j < n; j += 4) {
+        const T *w = (const T *)weight + j * w_row;
+        int count = n - j < 4 ? (int)(n - j) : 4;
+        for (int64_t i = 0; i < m; i++) {
+            const T *a = (const T *)left + i * a_row;
+            T *c = (T *)to + i * c_row + j, total[4];
+            if (count == 4)
+                F(dots)(4, k, a, w, w_row, total);
+            else
+                for (int u = 0; u < count; u++) F(dots)(1, k, a, w + u * w_row, 0, total + u);
+            for (int u = 0; u < count; u++)
+                c[u] = total[u] + (shift ? shift[j + u] : 0) + (accumulate ? c[u] : 0);
+        }
+    }
+}
+
+INLINE int F(is_zero)(const T *row, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += 64) {
+        int found = 0;
+        for (int64_t i = j; i < n && i < j + 64; i++) found |= row[i] != 0;
+        if (found) return 0;
+    }
+    return 1;
+}
+
+/* Copy rows of X and of dY, from the given row of the given chunk on, until there are ROWS of them;
+ * X to panels, dY to tiles of MR columns. Return how many there are. */
+static int64_t F(gather)(int64_t n, int64_t k, int64_t first, int64_t last,
+                         const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
+                         T *right, T *left)
+{
+    int64_t filled = 0;
+    for (; *chunk < end; ++*chunk, *row = 0)
+        for (; *row < (*chunk)->rows; ++*row) {
+            const T *y = (const T *)(*chunk)->dy + *row * (*chunk)->dy_row;
+            const T *x = (const T *)(*chunk)->x + *row * (*chunk)->x_row;
+            if (filled == ROWS) return filled;
+            if (skip_x ? F(is_zero)(x, k) : F(is_zero)(y, n)) continue;
+            for (int64_t j = 0; j < k; j += NR)
+                F(pack)(x + j, 0, 1, 1, k - j < NR ? k - j : NR,
+                        right + j * ROWS + filled * F(width)(k, j));
+            for (int64_t i = first; i < last; i += MR) {
+                T *to = left + (i - first) * ROWS + filled * MR;
+                if (last - i >= MR) /* for which the compiler knows how many */
+                    memcpy(to, y + i, MR * sizeof(T));
+                else
+                    memcpy(to, y + i, (last - i) * sizeof(T));
+            }
+            filled++;
+        }
+    return filled;
+}
+
+static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
+                               const gdb_chunk *chunk, int64_t count, void *to, int64_t dw_row,
+                               int skip_x, void *scratch)
+{
+    T *right = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
+    T *left = right + F(packed_elements)(ROWS, k);
+    T *dw = (T *)to + first * dw_row;
+    const gdb_chunk *end = chunk + count;
+    int64_t row = 0, filled;
+    do {
+        filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
+        for (int64_t i = 0; i < last - first && filled; i += HEIGHT * MR)
+            F(block)(last - first - i < HEIGHT * MR ? last - first - i : HEIGHT * MR, k, filled,
+                     left + i * ROWS, ROWS * MR, 1, MR, right, ROWS, 0, dw + i * dw_row, dw_row,
+                     NULL, 1);
+    } while (filled == ROWS);
+}
+
+static int64_t F(gradient_scratch)(int64_t n, int64_t k)
+{
+    int64_t left = (n + MR - 1) / MR * MR * ROWS;
+    return (F(packed_elements)(ROWS, k) + left) * sizeof(T) + LINE;
+}
+
+/* Sums of 64 rows at a time, and their sums, both as doubles. */
+static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
+{
+    T *db = to;
+    for (int64_t j = 0; j < n; j += 64) {
+        int width = n - j < 64 ? (int)(n - j) : 64;
+        double total[64] = {0}, part[64] = {0};
+        int64_t seen = 0;
+        for (const gdb_chunk *chunk = chunks; chunk < chunks + count; chunk++) {
+            const T *row = (const T *)chunk->dy + j;
+            for (int64_t r = 0; r < chunk->rows; r++, row += chunk->dy_row) {
+                for (int i = 0; i < width; i++) part[i] += row[i];
+                if (++seen % 64) continue;
+                for (int i = 0; i < 64; i++) total[i] += part[i], part[i] = 0;
+            }
+        }
+        for (int i = 0; i < width; i++) db[j + i] += (T)(total[i] + part[i]);
+    }
+}
+
+static const gdb_kernels F(kernels) = {
+    F(functions), F(add_sums),     F(raise_maxima),     F(packed_elements), F(pack),
+    F(multiply),  F(multiply_few), F(gradient_scratch), F(weight_gradient), F(bias_gradient),
+};

@@ -1,0 +1,54 @@
+/* What depends on the type that GDB_DOUBLE says: names, numbers, functions of C's library.
+ *
+ * All of these are looked up where they are used, so that they are defined once. */
+#ifndef GDB_TYPES_H
+#define GDB_TYPES_H
+
+#define JOIN(a, b) JOIN_(a, b)
+#define JOIN_(a, b) a##b
+#define JOIN3(a, b, c) JOIN3_(a, b, c)
+#define JOIN3_(a, b, c) a##_##b##_##c
+#define PICK(of_double, of_float) JOIN(PICK_, GDB_DOUBLE)(of_double, of_float)
+#define PICK_1(of_double, of_float) of_double
+#define PICK_0(of_double, of_float) of_float
+
+#define T PICK(double, float)
+#define WIDE PICK(long double, double)
+#define BITS PICK(int64_t, int32_t)
+#define UNSIGNED PICK(uint64_t, uint32_t)
+
+/* A name of ours for this type and set, and for doubles. */
+#define F(name) JOIN3(name, PICK(f64, f32), GDB_SET)
+#define DOUBLE_NAME(name) JOIN3(name, f64, GDB_SET)
+
+/* Functions of C's library for this type, and for the wide one. */
+#define M(name) PICK(name, name##f)
+#define WIDE_M(name) PICK(name##l, name)
+#define LGAMMA PICK(lgammal_r, lgamma_r)
+#ifdef __APPLE__
+#define lgammal_r(x, sign) lgamma_r((double)(x), sign)
+#endif
+
+#define C(number) PICK(number, number##f)
+#define MANTISSA PICK(52, 23)
+#define BIAS PICK(1023, 127)
+#define ROUNDER PICK(0x1.8p52, 0x1.8p23f) /* adding it leaves an integer in the low bits */
+#define LN2_HIGH PICK(0x1.62e42fefap-1, 0x1.62ep-1f)
+#define LN2_LOW PICK(0x1.cf79abc9e3b39p-40, 3.19461849e-5f)
+#define EXP_MIN PICK(-746.0, -104.0f)
+#define EXP_MAX PICK(710.0, 89.0f)
+#define BELOW_HALF PICK(0x1.fffffffffffffp-2, 0x1.fffffep-2f)
+
+/* The iterations of the loop that follows do not depend on each other. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define INDEPENDENT _Pragma("GCC ivdep")
+#define UNROLL _Pragma("GCC unroll 16")
+#else
+#define INDEPENDENT
+#define UNROLL
+#endif
+
+#endif

@@ -1,0 +1,84 @@
+"""Runs steps and records of programs on arrays of NumPy's, without MXNet."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+
+from gluon_dynbatch.kernel.expression import Slot
+from gluon_dynbatch.kernel.step import Array, Kernel, Packed, Step
+from gluon_dynbatch.native import executing
+
+
+class Code:
+    """A program in the making, and the arrays that it works on."""
+
+    def __init__(self) -> None:
+        self.code: List[int] = []
+        self._arrays: List[Any] = [None]
+
+    def base(self, array: np.ndarray) -> int:
+        """Return the number of an array."""
+        self._arrays.append(array)
+        return len(self._arrays) - 1
+
+    def run(self, kernels: Sequence[Any] = (), scratch: int = 0) -> None:
+        """Run everything."""
+        program = executing.Program(np.array(self.code, dtype=np.int64), kernels, scratch)
+        self._arrays[0] = np.empty(program.scratch, np.uint8)
+        addresses = [array.ctypes.data for array in self._arrays]
+        program.run(np.array(addresses, dtype=np.uintp))
+
+
+def pitch(array: np.ndarray) -> int:
+    """Return how many elements rows are apart."""
+    return array.strides[0] // array.itemsize
+
+
+def launch(
+    steps: Sequence[Step], arrays: Dict[Slot, Optional[np.ndarray]], rows: int, few: bool = False
+) -> None:
+    """Run steps on matrices, of which each row has its own, and vectors, which all rows share."""
+    arrays = {slot: array for slot, array in arrays.items() if array is not None}
+    every = {slot: array.ndim == 1 for slot, array in arrays.items()}
+    described = {
+        slot: Array(len(array) if every[slot] else pitch(array), array.dtype.name, every[slot])
+        for slot, array in arrays.items()
+    }
+    native, made = Kernel(tuple(steps), described).native(few), Code()
+    places: List[int] = []
+    for slot in native.slots:
+        if isinstance(slot, Packed):
+            places += (pack(made, slot, arrays[slot.weight.slot]), 0)
+        else:
+            places += (made.base(arrays[slot]), 0)
+    made.code += [executing.LAUNCH, 1, native.address, rows, *places]
+    made.run([native])
+
+
+def pack(made: Code, packed: Packed, matrix: np.ndarray) -> int:
+    """Add the packing of a matrix; return where it is."""
+    weight, kind = packed.weight, executing.DTYPES[packed.dtype]
+    size, strides = (weight.rows, weight.columns), (weight.columns, 1)
+    if packed.transposed:
+        size, strides = size[::-1], strides[::-1]
+    target = made.base(np.empty(executing.packed_bytes(kind, *size), np.uint8))
+    made.code += [executing.PACK, kind, made.base(matrix), 0, *strides, *size, target, 0]
+    return target
+
+
+def add_up(
+    record: int,
+    total: np.ndarray,
+    gradients: Sequence[np.ndarray],
+    rows: Sequence[np.ndarray],
+    second: bool = False,
+) -> None:
+    """Add products of chunks of rows to a matrix, or the gradients themselves."""
+    made, kind = Code(), executing.DTYPES[total.dtype.name]
+    size = total.shape if total.ndim == 2 else (1, len(total))
+    made.code += [record, kind, *size, made.base(total), 0, int(second), len(gradients)]
+    for dy, x in zip(gradients, rows):
+        made.code += [len(dy), made.base(dy), 0, pitch(dy), made.base(x), 0, pitch(x)]
+    made.run(scratch=executing.sum_scratch(kind, *size, len(gradients)))
