@@ -117,7 +117,8 @@ class Backward(Assembler):
         if wanted.parameters:
             found.update(self.parameters("gradient", segment))
             for p, (base, _) in zip(segment.parameters, found.values()):
-                self._zero(base, bytes_of(whole_of(p)))
+                if base not in self._zeroed:
+                    self._zero(base, bytes_of(whole_of(p)))
         for p in wanted.inputs:
             region, slot = launch.outputs[p], Slot("in", p)
             operand = self._forward.plan.launches[launch.number].operands[p]
