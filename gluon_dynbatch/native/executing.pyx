@@ -37,23 +37,26 @@ cdef enum:
     #: Operations that are worth another thread, which takes some 20 us to wake up.
     WORTH = 4000000
 
-#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach`` and ``MXNDArrayFree``.
+#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``, ``MXNDArrayGetData``.
 ctypedef int (*Push_)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
     void **, int, void **, int, void *, int, const char *) noexcept
 ctypedef int (*Detach)(void *, void **) noexcept nogil
 ctypedef int (*Free)(void *) noexcept nogil
+ctypedef int (*Get)(void *, void **) noexcept nogil
 cdef Push_ push_to_engine
 cdef Detach detach_array
 cdef Free free_array
+cdef Get address_of_array
 cdef int32_t[2] CPU = [1, 0]
 
 
-def connect(uintptr_t push, uintptr_t detach, uintptr_t release):
+def connect(uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t get_data):
     """Take the addresses of these functions of MXNet's."""
-    global push_to_engine, detach_array, free_array
+    global push_to_engine, detach_array, free_array, address_of_array
     push_to_engine = <Push_>push
     detach_array, free_array = <Detach>detach, <Free>release
+    address_of_array = <Get>get_data
 
 
 cdef struct Program_:
@@ -74,6 +77,10 @@ cdef struct Push:
     # not of memory that is lent, by NumPy or others: that may go with the last array.
     int64_t held_count
     void **held
+    # Bases that are known when the program runs, and the arrays held from `late_held` on.  MXNet
+    # gives an array memory when its operator runs; asked at that time, it may give it twice.
+    int64_t late_count, late_held
+    int64_t *late
 
 
 cdef void release_program(Program_ *program) noexcept nogil:
@@ -93,6 +100,7 @@ cdef void release_push(void *given) noexcept nogil:
     for i in range(push.held_count):
         free_array(push.held[i])
     free(push.held)
+    free(push.late)
     release_program(push.program)
     free(push.bases)
     free(push)
@@ -236,11 +244,14 @@ cdef void run_program(void *context, void *given) noexcept nogil:
     """Run the records of a push, one after another."""
     cdef Push *push = <Push *>given
     cdef char **bases = push.bases
+    cdef int64_t i
     cdef int64_t threads = min(push.program.threads, <int64_t>gdb_threads(0))
     cdef Split split = Split(
         push.program.code + push.low, bases, bases[0], push.program.scratch, 0, 0, 0)
     cdef const int64_t *code = split.code
     cdef const int64_t *end = push.program.code + push.high
+    for i in range(push.late_count):
+        address_of_array(push.held[push.late_held + i], <void **>&bases[push.late[i]])
     while code < end:
         split.code = code
         if code[0] == DO_LAUNCH:
@@ -327,7 +338,8 @@ cdef class Program:
 
     def push(
         self, const uintptr_t[::1] bases, const uintptr_t[::1] read,
-        const uintptr_t[::1] written, bytes name, int64_t low=0, int64_t high=-1,
+        const uintptr_t[::1] written, const uintptr_t[:, ::1] late, bytes name, int64_t low=0,
+        int64_t high=-1,
     ):
         """Hand records to the engine; return its error code.
 
@@ -337,6 +349,8 @@ cdef class Program:
             Addresses; that of scratch comes first.
         read, written : numpy.ndarray of uintptr
             Handles of arrays; several may share memory, and those that are written may be read.
+        late : numpy.ndarray of uintptr, shape (any, 2)
+            Numbers of bases, and the arrays that these are: MXNet's, which may wait to be computed.
         name : bytes
             What the profiler shows.
         low, high : int
@@ -344,6 +358,7 @@ cdef class Program:
         """
         cdef Push *push = <Push *>room(1, sizeof(Push))
         cdef int64_t reads, writes, i
+        cdef void *array_
         cdef void **written_ = NULL
         cdef void **read_ = NULL
         RETAIN(&self.program.references)
@@ -355,11 +370,17 @@ cdef class Program:
             # The engine wants each memory once, and what is written not among what is read.
             writes = distinct(written_, written.shape[0], NULL, 0)
             reads = distinct(read_, read.shape[0], written_, writes)
-            push.held = <void **>room(reads, 8)
-            for i in range(reads):
-                if detach_array(read_[i], &push.held[i]):
+            push.held = <void **>room(reads + late.shape[0], 8)
+            push.late = <int64_t *>room(late.shape[0], 8)
+            push.late_held = reads
+            for i in range(reads + late.shape[0]):
+                array_ = read_[i] if i < reads else <void *>late[i - reads, 1]
+                if detach_array(array_, &push.held[i]):
                     raise MemoryError("an array is gone")
                 push.held_count += 1
+            for i in range(late.shape[0]):
+                push.late[i] = late[i, 0]
+            push.late_count = late.shape[0]
             return push_to_engine(
                 run_program, push, release_push, CPU, read_, reads, written_, writes, NULL, 0, name)
         finally:
@@ -370,7 +391,7 @@ cdef class Program:
         """Run all records here and now; for tests."""
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
-        push.low, push.high = 0, self.program.length
+        push.low, push.high, push.late_count = 0, self.program.length, 0
         with nogil:
             run_program(NULL, &push)
 

@@ -113,8 +113,10 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
-def places(arrays, tuple numbers not None, size_t get_data):
+def places(arrays, tuple numbers not None, size_t get_data, size_t wait):
     """Return addresses and handles of some arrays of one type, each as bytes of integers.
+
+    An array of MXNet's is waited for: one that has no memory yet would be given it twice.
 
     Parameters
     ----------
@@ -124,11 +126,14 @@ def places(arrays, tuple numbers not None, size_t get_data):
         Which of them.
     get_data : int
         Address of MXNet's ``MXNDArrayGetData``.
+    wait : int
+        That of ``MXNDArrayWaitToRead``; 0 not to wait, and to leave their addresses open, as 0.
     """
     cdef array addresses = array("Q", bytes(8 * len(numbers)))
     cdef array handles = array("Q", bytes(8 * len(numbers)))
     cdef void *handle
     cdef void *data
+    cdef bint failed
     cdef Py_ssize_t i, number
     for i in range(len(numbers)):
         number = numbers[i]
@@ -141,8 +146,12 @@ def places(arrays, tuple numbers not None, size_t get_data):
             handles.data.as_ulonglongs[i] = keeper.handles[which]
         else:
             handle = <void *><size_t>array_.handle.value
-            if (<GetData>get_data)(handle, &data):
-                raise MemoryError("an array has no memory")
+            data = NULL
+            if wait:
+                with nogil:
+                    failed = (<Wait>wait)(handle)
+                if failed or (<GetData>get_data)(handle, &data):
+                    raise MemoryError("an array has no memory")
             addresses.data.as_ulonglongs[i] = <size_t>data
             handles.data.as_ulonglongs[i] = <size_t>handle
     return addresses, handles

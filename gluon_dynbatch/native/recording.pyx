@@ -45,6 +45,7 @@ ctypedef int (*GetShape)(void *, int *, const int64_t **) noexcept
 ctypedef int (*GetType)(void *, int *) noexcept
 ctypedef int (*GetContext)(void *, int *, int *) noexcept
 ctypedef int (*GetData)(void *, void **) noexcept
+ctypedef int (*Wait)(void *) noexcept nogil
 
 cdef type lazy_type, array_type
 #: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.

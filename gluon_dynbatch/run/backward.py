@@ -116,6 +116,7 @@ class GradientTape(Pass):
 
     prefix, suffix = "gradient ", " backward"
     read_only = frozenset(["arena", SAVED])
+    late = frozenset(["gradient", "external gradient"])
 
     def __init__(
         self,
@@ -255,7 +256,7 @@ class GradientTape(Pass):
         self._gradients = self._leaves.gradients(targets)
         self.find_arrays()
         if not pieces and len(whole) == len(self._heads):
-            self.buffers.fill(self.plan, self._assembled.fills, whole)
+            self.buffers.fill(self.plan, self._assembled.fills, whole, wait=False)
         else:
             self._add_up([Piece(head, 0, a, 0, a.size) for head, a in whole.items()] + pieces)
         # Native steps never multiply a gradient of zero with what is infinite; others may.

@@ -15,15 +15,15 @@ from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Fill, Plan, Region, Rows, Shared, Slice
 from .assemble import Fills, copies, itemsize
 
-#: Address of a function of MXNet.
-GET_DATA = ctypes.cast(_LIB.MXNDArrayGetData, ctypes.c_void_p).value
-
-executing.connect(
-    *(
-        ctypes.cast(function, ctypes.c_void_p).value
-        for function in (_LIB.MXEnginePushSyncND, _LIB.MXNDArrayDetach, _LIB.MXNDArrayFree)
+#: Addresses of functions of MXNet.
+PUSH, DETACH, FREE, GET_DATA, WAIT = (
+    ctypes.cast(getattr(_LIB, name), ctypes.c_void_p).value
+    for name in (
+        *("MXEnginePushSyncND", "MXNDArrayDetach", "MXNDArrayFree"),
+        *("MXNDArrayGetData", "MXNDArrayWaitToRead"),
     )
 )
+executing.connect(PUSH, DETACH, FREE, GET_DATA)
 
 #: Taking out this many arrays of one shape pays for splitting one array.
 MANY = 8
@@ -43,7 +43,7 @@ def allocate(shape: Tuple[int, ...], dtype: str, context: mx.Context) -> NDArray
 
 
 def address_of(array: NDArray) -> int:
-    """Return where the elements of an array are."""
+    """Return where the elements of an array are that has its memory."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     return pointer.value or 0
@@ -85,14 +85,25 @@ class Buffers:
         return part(self.arrays[region.arena], region.start, region.start + region.rows)
 
     def fill(
-        self, plan: Plan, fills: Fills, arrays: Union[Sequence[NDArray], Dict[int, NDArray]]
+        self,
+        plan: Plan,
+        fills: Fills,
+        arrays: Union[Sequence[NDArray], Dict[int, NDArray]],
+        wait: bool,
     ) -> None:
-        """Copy those of some arrays that fills name side by side."""
+        """Copy those of some arrays that fills name side by side.
+
+        Arrays that are not waited for must not be in a layout of oneDNN's own once they are
+        computed.
+        """
         if fills.externals:
-            addresses, read = recording.places(arrays, fills.externals, GET_DATA)
+            addresses, read = recording.places(
+                arrays, fills.externals, GET_DATA, WAIT if wait else 0
+            )
             bases = [0, *map(address_of, self.arrays)]
+            late = [] if wait else list(enumerate(read, len(bases)))
             written = [self.arrays[number].handle.value for number in fills.arenas]
-            _push_fill(fills.program, [*bases, *addresses], read, written)
+            _push_fill(fills.program, [*bases, *addresses], read, written, late)
         for fill in plan.fills:
             region = self.region(fill.region)
             if region.context.device_type != "cpu":
@@ -117,9 +128,10 @@ class Buffers:
         arrays = [piece.array for _, piece in parts]
         _push_fill(
             executing.Program(np.array(code, dtype=np.int64)),
-            [0, address_of(flat), *map(address_of, arrays)],
+            [0, address_of(flat), *(0 for _ in arrays)],
             [array.handle.value for array in arrays],
             [flat.handle.value],
+            [(number, array.handle.value) for number, array in enumerate(arrays, 2)],
         )
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
@@ -159,10 +171,22 @@ class Buffers:
 
 
 def _push_fill(
-    program: executing.Program, bases: List[int], read: Sequence[int], written: List[int]
+    program: executing.Program,
+    bases: List[int],
+    read: Sequence[int],
+    written: List[int],
+    late: List[Tuple[int, int]],
 ) -> None:
-    given = (np.array(numbers, dtype=np.uintp) for numbers in (bases, read, written))
+    given = words(bases, read, written, late)
     check_call(program.push(*given, b"gluon_dynbatch fill"))
+
+
+def words(
+    bases: List[int], read: Sequence[int], written: List[int], late: List[Tuple[int, int]]
+) -> List[np.ndarray]:
+    """Return what a push takes, as arrays."""
+    given = [np.array(numbers, dtype=np.uintp) for numbers in (bases, read, written)]
+    return [*given, np.array(late, dtype=np.uintp).reshape((-1, 2))]
 
 
 def part(array: NDArray, start: int, stop: int) -> NDArray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, FrozenSet, List, MutableMapping, Optional, Tuple
+from weakref import WeakKeyDictionary
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd
 from mxnet.base import MXNetError, check_call
 from mxnet.ndarray import NDArray
@@ -17,9 +17,20 @@ from ..modes import TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, Base, Stretch, is_native
 from .assemble_forward import Forward
-from .buffers import Buffers, address_of, allocate
+from .buffers import Buffers, address_of, allocate, words
 from .dispatch import ONE_AT_A_TIME, Dispatcher
 from .profiling import PROFILER
+
+#: Arrays of parameters that have their memory.
+_COMPUTED: MutableMapping[Any, Dict[mx.Context, NDArray]] = WeakKeyDictionary()
+
+
+def wait_once(parameter: Any, array: NDArray) -> None:
+    """Wait for the first values of an array of a parameter, when MXNet gives it memory."""
+    known = _COMPUTED.setdefault(parameter, {})
+    if known.get(array.context) is not array:
+        array.wait_to_read()
+        known[array.context] = array
 
 
 class Mode:
@@ -58,6 +69,8 @@ class Pass:
     suffix = ""
     #: Kinds of arrays that native code does not write to.
     read_only: FrozenSet[str] = frozenset()
+    #: Kinds that MXNet may not have given memory yet: their addresses are asked for by the engine.
+    late: FrozenSet[str] = frozenset()
 
     def __init__(self, plan: Plan, assembled: Assembled):
         self.plan, self._assembled = plan, assembled
@@ -70,13 +83,18 @@ class Pass:
         addresses: List[int] = []
         read: List[int] = []
         written: List[int] = []
-        for base in self._assembled.bases:
+        late: List[Tuple[int, int]] = []
+        for number, base in enumerate(self._assembled.bases):
             array = self.array_at(base)
-            addresses.append(0 if array is None else address_of(array))
+            known = array is not None and base[0] not in self.late
+            addresses.append(address_of(array) if known else 0)
             if array is not None:
                 self.arrays[base] = array
-                (read if base[0] in self.read_only else written).append(array.handle.value)
-        self._given = [np.array(given, dtype=np.uintp) for given in (addresses, read, written)]
+                handle = array.handle.value
+                (read if base[0] in self.read_only else written).append(handle)
+                if not known:
+                    late.append((number, handle))
+        self._given = words(addresses, read, written, late)
 
     def array_at(self, base: Base) -> Optional[NDArray]:
         """Return the array that code knows by a number; None if this pass does not use it."""
@@ -190,7 +208,7 @@ class Execution(Pass):
         """Run all launches; returns as soon as they are handed to the engine."""
         self._mode = Mode()
         try:
-            self.buffers.fill(self.plan, self._assembled.fills, self.externals)
+            self.buffers.fill(self.plan, self._assembled.fills, self.externals, wait=True)
             self.run_launches(self._checks)
         finally:
             self._mode.restore()
@@ -199,8 +217,13 @@ class Execution(Pass):
         """Return the array that code knows by a number."""
         kind, *which = base
         if kind == "external":
+            self.externals[which[0]].wait_to_read()
             return self.externals[which[0]]
-        return self._parameter(*which) if kind == "parameter" else super().array_at(base)
+        if kind == "parameter":
+            found = self._parameter(*which)
+            wait_once(which[0], found)
+            return found
+        return super().array_at(base)
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
