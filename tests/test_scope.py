@@ -200,7 +200,12 @@ def test_one_line_per_flush_in_the_log(net, caplog):
 
 @pytest.mark.parametrize("recording", [False, True])
 def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
-    """MXNet runs on while the user records the next minibatch; its own threads may wait."""
+    """MXNet runs on while the user records the next minibatch; its own threads may wait.
+
+    What a scope reads has been computed: parameters, which are waited for once, too.
+    """
+    with gdb.batching():
+        net(SAMPLES[0])
     waits, user = [], threading.get_ident()
     for owner, name in (
         (mx.nd.NDArray, "wait_to_read"), (mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "asscalar"),

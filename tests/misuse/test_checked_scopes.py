@@ -41,14 +41,13 @@ def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
 
 def test_debug_checks_each_launch_before_the_next(net, monkeypatch):
     """The launch that differs is the last to run."""
-    ran, run = [], Execution._run
+    ran, run = [], Execution.push
 
-    def counted(self, item, mode):
-        if self._checks is not None:
-            ran.append(item.launch)
-        run(self, item, mode)
+    def counted(self, stretch):
+        ran.append(stretch.launch)
+        run(self, stretch)
 
-    monkeypatch.setattr(Execution, "_run", counted)
+    monkeypatch.setattr(Execution, "push", counted)
     break_rules(monkeypatch, "_mul_scalar", scalar="98")
     with pytest.raises(gdb.MismatchError, match="in launch 1 than alone"):
         with gdb.batching(debug=True, **FIXED):
