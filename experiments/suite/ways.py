@@ -177,7 +177,8 @@ class Cast:
         if not isinstance(made.model, gdb.DynamicHybridBlock):
             return None
         made.model.hybridize(trace_once=True)
-        return Local(Runner(made._replace(samples=self.workload.samples)), ONCE)
+        runner = Runner(made._replace(samples=self.workload.samples))
+        return Local(runner, ONCE, learns=True)
 
     def _remote(self, name: str) -> Optional[Remote]:
         if self.workload.name not in PEERS[name]:
