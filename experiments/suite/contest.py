@@ -38,8 +38,9 @@ KINDS = ("inference", "training")
 REPEATED = 4
 #: Minibatches of one turn at most.
 MOST_MINIBATCHES = 64
-#: Minibatches that a contender runs before the first round.
-WARM = 6
+#: Minibatches that a contender runs before the first round, if they take no more than so many
+#: seconds, and at least.  First steps of training may be slow: numbers get tiny as steps are large.
+WARM, WARM_SECONDS, LEAST_WARM = 40, 3, 3
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 #: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
@@ -293,7 +294,10 @@ def _warm_up(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]]) -
     """Run untimed; return the least seconds of a minibatch."""
     took = []
     epoch = math.ceil(len(one.workload.samples) / size)
-    for _ in range(max(WARM, epoch) if one.learns else WARM):
+    end = time.perf_counter() + WARM_SECONDS
+    for number in range(max(WARM, epoch) if one.learns else WARM):
+        if number >= LEAST_WARM and not one.learns and time.perf_counter() > end:
+            break
         batch = one.portion([next(fresh)], 1)
         took.append(1e-3 * one.time(kind, batch, size).ms * len(batch[0]) / size)
     return min(took)
