@@ -1,7 +1,8 @@
 """The errors of the package, and the form of their messages.
 
 Each class is a `DynBatchError`, so one ``except`` catches all of them.  Each is also the built-in
-exception that Gluon or Python would raise in its place, so existing handlers work.
+exception that Gluon or Python would raise in its place, so existing handlers work.  What to do is
+part of a message; `docs/errors.md` has causes, ways out and an example of each.
 """
 
 from __future__ import annotations
@@ -61,19 +62,11 @@ class DynBatchError(Exception):
 
 
 class BudgetError(DynBatchError, ValueError):
-    """The analysis budget is not a budget.
-
-    Cause: it is negative, NaN, a boolean or not a number.
-    Way out: give milliseconds (``2.5``), ``"auto"``, ``None`` for no limit, or a `Budget`.
-    """
+    """The analysis budget is negative, NaN, a boolean or not a number."""
 
 
 class OptionError(DynBatchError, ValueError):
-    """An option has a value that does not exist.
-
-    Cause: an unknown granularity or policy, or a limit below 1.
-    Way out: take one of the values that the message lists.
-    """
+    """An option has a value that does not exist."""
 
     @classmethod
     def unknown(cls, option: str, value: object, valid: tuple[str, ...]) -> OptionError:
@@ -83,147 +76,71 @@ class OptionError(DynBatchError, ValueError):
 
 
 class ArgumentError(DynBatchError, TypeError):
-    """A recorded call got an argument that cannot be recorded.
-
-    Cause: an argument that is not an array, a number, a string, None, or a list, tuple or
-    dictionary of these.
-    Way out: pass the arrays inside that object instead of the object.
-    """
+    """A call got an argument that cannot be recorded, or `map` a function that it cannot call."""
 
 
 class ShapeError(DynBatchError, ValueError):
-    """The shapes of a call do not fit each other.
-
-    Cause: the block itself refuses them; the same call outside a scope fails too.
-    Way out: correct the shapes at the line that the message names.
-    """
+    """The operators of a call refuse these shapes, within a scope and without."""
 
 
 class DTypeError(DynBatchError, TypeError):
-    """The data types of a call do not fit each other.
-
-    Cause: an operator got arrays of different types, or a type that it does not support.
-    Way out: cast at the line that the message names, or ``cast`` the block.
-    """
+    """The operators of a call refuse these data types."""
 
 
 class ContextError(DynBatchError, ValueError):
-    """The arrays of a call are on different devices.
-
-    Cause: inputs on one context meet inputs or parameters on another.
-    Way out: move them with ``as_in_context``, or initialize the parameters on that context too.
-    """
+    """The arrays and parameters of a call are on different devices."""
 
 
 class SampleError(DynBatchError, RuntimeError):
-    """The number of the sample for which `map` raised an exception, as its ``__cause__``.
-
-    Cause: the function raised the exception for this sample.
-    Way out: correct it, or give ``on_error="return"`` to get exceptions among the results.
-    """
+    """`map` raised an exception of this sample; the ``__cause__`` of the exception."""
 
 
 class ScopeError(DynBatchError, RuntimeError):
-    """A batching scope is used in the wrong way.
-
-    Cause: a scope inside another asks for other options; another thread uses a pending value or the
-    scope itself; or an array that is still to be read got another handle.
-    Way out: give options to the outer scope, and call ``flush()`` before values leave the thread.
-    """
+    """A scope or a pending value is used where another scope or thread has it."""
 
 
 class StaleArrayError(DynBatchError, RuntimeError):
-    """A lazy array was read that was never computed.
-
-    Cause: an exception ended the scope, or the flush, that the array was recorded in.
-    Way out: handle that exception first, then compute the array again in a new scope.
-    """
+    """A lazy array is used whose scope or flush failed before it was computed."""
 
 
 class NotMergedError(DynBatchError, RuntimeError):
-    """With ``strict=True``, something could not be merged.
-
-    Cause: an operator has no batching rule for these attributes, or a block cannot be traced.
-    Way out: leave out ``strict=True`` to run it sample by sample, or add a rule for the operator.
-    """
+    """With ``strict=True``, a call has no batching rule, or cannot be recorded."""
 
 
 class CellError(DynBatchError, RuntimeError):
-    """A cell cannot be traced into a symbol.
-
-    Cause: its ``hybrid_forward`` reads a value, or branches on one.
-    Way out: move that control flow to the ``forward`` of a dynamic block that calls static cells.
-    """
+    """The ``hybrid_forward`` of a cell reads a value, or branches on one."""
 
 
 class UninitializedError(DynBatchError, RuntimeError):
-    """A parameter has no value yet.
-
-    Cause: the block was called before ``initialize()``.
-    Way out: call ``initialize()`` on the outermost block before the scope.
-    """
+    """A block was called before ``initialize()``."""
 
 
 class GradientError(DynBatchError, RuntimeError):
-    """The gradient of a recorded call cannot be computed.
-
-    Cause: no call was recorded for autograd, its graph was already freed, or an operator in it has
-    no gradient.
-    Way out: enter ``autograd.record()`` before the scope, and run backward once per recording.
-    """
+    """No gradient: not recorded for autograd, or its graph was freed or has none."""
 
 
 class LaunchError(DynBatchError, RuntimeError):
-    """A merged launch failed while it ran.
-
-    Cause: an operator refused a value, or memory did not suffice.  MXNet's own message is part of
-    this one; the line is that of the first call in the launch.
-    Way out: ``analysis_budget=0`` finds the call.  Smaller minibatches or ``max_rows`` need less
-    memory.
-    """
+    """An operator of a launch refused a value, or memory did not suffice."""
 
 
 class MismatchError(DynBatchError, AssertionError):
-    """With ``debug=True``, a merged result differs, or an array that a pending call reads changed.
-
-    Cause: a batching rule that is wrong for these attributes, or an operator that is not
-    deterministic.
-    Way out: report it with the program.  Until it is fixed, ``analysis_budget=0`` runs the calls
-    one by one.
-    """
+    """With ``debug=True``, a result is wrong, or what a pending call reads changed unseen."""
 
 
 class QueueFullError(DynBatchError, RuntimeError):
-    """The queue of a `RequestBatcher` is full.
-
-    Cause: requests come faster than they are run.
-    Way out: tell the client to come back later, or make the batcher with ``on_full="wait"``.
-    """
+    """More requests wait for a `RequestBatcher` than may."""
 
 
 class ClosedError(DynBatchError, RuntimeError):
-    """A request was submitted to a closed `RequestBatcher`.
-
-    Cause: it was closed, or it was made in the process that this one was forked from.
-    Way out: submit before ``close()``.  Make a batcher in each process, after the fork.
-    """
+    """A request was submitted to a `RequestBatcher` that is closed or another process's."""
 
 
 class RequestError(DynBatchError, RuntimeError):
-    """A request ended by an exception that would end the thread or task that waits for it.
-
-    Cause: the function raised ``SystemExit``, ``StopIteration`` or the like.  It is the
-    ``__cause__`` of this error.
-    Way out: raise an ordinary exception in the function.
-    """
+    """A request raised what would end the thread or task that waits for it; the ``__cause__``."""
 
 
 class MissingError(DynBatchError, ImportError):
-    """A picture needs a program or a package that is not installed.
-
-    Cause: the extra ``draw``, or the program ``dot`` of Graphviz, is missing.
-    Way out: install what the message names; ``print`` shows plans and reports without it.
-    """
+    """A picture needs a package or a program that is not installed."""
 
 
 class RunAsPythonError(Exception):

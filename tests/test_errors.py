@@ -20,10 +20,9 @@ def test_there_are_as_many_as_documented():
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_each_is_ours_and_a_builtin_and_says_cause_and_way_out(cls):
+def test_each_is_ours_and_a_builtin(cls):
     mixin, builtin = cls.__bases__
-    assert mixin is DynBatchError and builtin.__module__ == "builtins"
-    assert "Cause:" in cls.__doc__ and "Way out:" in cls.__doc__
+    assert mixin is DynBatchError and builtin.__module__ == "builtins" and cls.__doc__
     again = pickle.loads(pickle.dumps(cls("text")))
     assert type(again) is cls and str(again) == "text"
 
