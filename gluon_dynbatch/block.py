@@ -54,7 +54,7 @@ def batching(
         Limit on the analysis of one flush: milliseconds, a :class:`Budget`, or None for no limit.
         With 0, calls run one by one in the order in which they were recorded.
     granularity : {"auto", "graph", "block", "operator"}, optional
-        The unit that is merged: a whole sample, a call of a block, or a piece of a call.
+        What is merged: samples that do the same, call by call; calls of blocks; or pieces of calls.
     policy : {"auto", "depth", "agenda", "search"}, optional
         How groups are found, from the cheapest to the most thorough, or the name of another policy
         in ``gluon_dynbatch.schedule.POLICIES``.

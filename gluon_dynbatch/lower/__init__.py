@@ -2,5 +2,5 @@
 
 Read `graph.py` (what comes out, and its checker), `segment.py`, `cut.py` and `normal_form.py` (a
 program in pieces, and the form in which equal pieces are one object), `expand.py` and `wire.py`
-(every call as units, with every operand named), `fuse_samples.py` (whole samples as single calls).
+(every call as units, with every operand named).
 """

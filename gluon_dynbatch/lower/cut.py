@@ -38,13 +38,15 @@ def cut_call(
     variant : Variant
         The call, and which of its arguments all calls share.
     granularity : str
-        ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was written.
+        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was
+        written.
     recurrent : frozenset of int
         Arguments that come out of the recursion this call takes part in.
     table : SegmentTable
         Where equal segments meet.
     """
-    if granularity == "operator" and variant.layout in ("unbatched", "concat"):
+    whole = granularity == "operator" and variant.layout in ("unbatched", "concat")
+    if whole or granularity == "graph":
         granularity = "block"
     key = (granularity, recurrent if granularity == "operator" else frozenset())
     return table.cut(variant, key, lambda: _cut(variant, *key, table))

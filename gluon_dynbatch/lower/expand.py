@@ -80,7 +80,8 @@ def expand(
     tape : Tape
         The calls.
     granularity : str
-        ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was written.
+        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was
+        written.
     weights : numpy.ndarray of bool, shape (values,)
         What `find_weights` returns.
     table : SegmentTable
@@ -98,7 +99,7 @@ def expand(
         places = recurrent.get(survey.callee[number], frozenset())
         arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
         cuts[number] = cut_call(_variant(entry, survey), granularity, arguments, table)
-    return wire(tape, cuts, unused, ragged)
+    return wire(tape, cuts, unused, ragged, granularity == "graph")
 
 
 def _variant(entry: Entry, survey: _Survey) -> Variant:

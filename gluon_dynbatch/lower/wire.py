@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ def wire(
     cuts: Dict[int, Cut],
     unused: Optional[Array],
     ragged: Callable[[Segment], bool],
+    lockstep: bool,
 ) -> Graph:
     """Wire the segments of all calls together.
 
@@ -34,6 +35,8 @@ def wire(
         Calls that share no launch with others.
     ragged : callable
         Whether a segment can share launches with those that have arrays of other sizes.
+    lockstep : bool
+        Whether only samples with the same calls share launches, call by call.
     """
     segments = dict.fromkeys(use.segment for cut in cuts.values() for use in cut.uses)
     numbers = {segment: number for number, segment in enumerate(segments)}
@@ -70,6 +73,9 @@ def wire(
         {number: cut.concat_rows for number, cut in cuts.items() if cut.concat_rows},
     )
     signature = signatures(graph, unused, ragged)
+    if lockstep:
+        units = np.stack([signature, _steps(graph)])
+        signature = np.unique(units, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
 
 
@@ -102,6 +108,44 @@ def signatures(graph: Graph, unused: Optional[Array], ragged: Callable[[Segment]
     if unused is not None:
         signature = signature + distinct.sum() * unused[graph.node]
     return signature.astype(np.int32)
+
+
+def _steps(graph: Graph) -> Array:
+    """Give numbers to units, one to equal steps of equal samples.
+
+    A sample is a connected component of the graph.  Samples are equal if their units are, one after
+    another, and read the same of each other.  Units of samples without their like have number 0.
+    """
+    preds, offsets = graph.dependencies.preds.tolist(), graph.dependencies.offsets.tolist()
+    read = [preds[low:high] for low, high in zip(offsets, offsets[1:])]
+    first = list(range(len(read)))
+
+    def find(unit: int) -> int:
+        while first[unit] != unit:
+            first[unit] = unit = first[first[unit]]
+        return unit
+
+    for unit, own in enumerate(read):
+        for one in own:
+            low, high = sorted((find(one), find(unit)))
+            first[high] = low
+    samples: Dict[int, List[int]] = {}
+    for unit in range(len(read)):
+        samples.setdefault(find(unit), []).append(unit)
+    alike: Dict[Any, List[List[int]]] = {}
+    place = [0] * len(read)
+    segment = graph.segment.tolist()
+    for units in samples.values():
+        for position, unit in enumerate(units):
+            place[unit] = position
+        calls = tuple((segment[unit], *(place[one] for one in read[unit])) for unit in units)
+        alike.setdefault(calls, []).append(units)
+    steps, known = np.zeros(len(read), dtype=np.int64), 1
+    for calls, found in alike.items():
+        if len(found) > 1:
+            steps[found] = np.arange(known, known + len(calls))
+            known += len(calls)
+    return steps
 
 
 def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> Array:

@@ -17,8 +17,8 @@ Ints = NDArray[np.int32]
 class Dependencies(NamedTuple):
     """The dependency graph of one flush at one granularity.
 
-    A *unit* is what is placed into a launch as a whole: a recorded call (granularity ``block``), a
-    segment of one (``operator``) or everything one sample did (``graph``).  Units are numbered in a
+    A *unit* is what is placed into a launch as a whole: a recorded call, or at granularity
+    ``operator`` a segment of one.  Units are numbered in a
     topological order, so a predecessor has a smaller number than its successors.
 
     Attributes

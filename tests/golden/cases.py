@@ -109,7 +109,7 @@ def limited() -> Case:
 
 
 def graphs() -> Case:
-    """Three samples of one shape are one launch; the fourth keeps its calls."""
+    """Three samples of one shape share a launch per call; the fourth shares none."""
     a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
     xs = inputs(4)
     samples = [complete(1, x) for x in xs[:3]] + [xs[3]]
