@@ -127,11 +127,10 @@ class _Planner:
         outputs, slot_arena, slot_element = self._place_slots()
         arena_of = np.concatenate([slot_arena, external_arena[::-1]])
         element_of = np.concatenate([slot_element, external_element[::-1]])
-        arena, element = np.empty_like(at), np.empty_like(at)
-        graph = self._graph
         # Externals are numbered from -1 downwards: from the end of the tables.
-        resolving.places(at, graph.term, graph.term_offset, arena_of, element_of, arena, element)
-        reads = Reads(operand, at, target, length, arena, element)
+        term = self._graph.term[at]
+        element = element_of[term] + self._graph.term_offset[at]
+        reads = Reads(operand, at, target, length, arena_of[term], element)
         operands, pieces = self._operands(reads)
         return Plan(
             self._graph,

@@ -48,15 +48,13 @@ def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[
     numpy.ndarray of int64, shape (pieces, 5)
         All pieces.
     """
-    found, pieces = resolving.resolve(
-        Slice,
-        Rows,
-        rows,
-        row_sizes,
-        reads.operand,
-        reads.target,
-        reads.length,
-        reads.arena,
-        reads.element,
-    )
+    by_target = np.lexsort((reads.target, reads.operand))
+    position = np.empty_like(by_target)
+    position[by_target] = np.arange(len(by_target))
+    operand, _, *columns = (column[by_target] for column in reads)
+    ends = np.searchsorted(operand, np.arange(-1, len(rows)), side="right")
+    if ends[0] or ends[-1] < len(operand):
+        raise ValueError("a read without target")
+    order = position[np.argsort(reads.operand, kind="stable")]
+    found, pieces = resolving.resolve(Slice, Rows, rows, row_sizes, ends[1:], order, *columns)
     return found, np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))
