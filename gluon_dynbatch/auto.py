@@ -154,14 +154,13 @@ class CallSite:
         first, account = self._first, self._account
         if first is None or not self._open:
             return ""
-        if not account.recorded:
-            self._at_once[first] = max(at_once, self._at_once.get(first, 0))
-        else:
+        if account.recorded:
             # Unless the larger part was recorded, it is too early to say.
-            if not account.pays and account.calls > at_once:
-                self._at_once[first] = account.calls + at_once
-            else:
+            if account.pays or account.calls <= at_once:
                 self._at_once.pop(first, None)
+            else:
+                # As sizes vary, only a scope twice as large is recorded again.
+                self._at_once[first] = 2 * (account.calls + at_once)
             self._known.add(first)
             ends = "calls at once" if first in self._at_once else "record calls"
             self._why[first] = f"auto: {ends}, {account}"

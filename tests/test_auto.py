@@ -74,6 +74,11 @@ def test_minibatches_of_reading_scopes_may_grow_and_shrink(net, sizes):
     assert batch.report.at_once == sizes[-1] and not batch.report.flushes
 
 
+def test_reading_scopes_that_grow_a_little_are_not_recorded_again(net):
+    batches = [run_reading(net, rows(count)) for count in (20, 25, 30, 35, 40)]
+    assert [batch.report.at_once for batch in batches] == [0, 25, 30, 35, 40]
+
+
 def test_wide_launches_are_recorded_whatever_the_sizes(net):
     for count in (60, 150, 40, 80, 400):
         batch, _ = run(net, rows(count))
@@ -146,7 +151,7 @@ def test_recording_begins_when_more_calls_come_than_expected(net):
         run(net, rows(1))
     samples = rows(60)
     batch, got = run(net, samples)
-    assert batch.report.at_once == 1 and batch.report.nodes == 59
+    assert batch.report.at_once == 2 and batch.report.nodes == 58, "twice as many are at once"
     assert type(got[0]) is mx.nd.NDArray and type(got[-1]) is LazyNDArray
     equal(got, [net(x) for x in samples], 1e-5)
     batch, _ = run(net, samples)
