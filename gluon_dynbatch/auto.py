@@ -29,6 +29,8 @@ CALL, OPERATOR = 40, 14
 FLUSH, PLAN, RECORDED, LAUNCH = 450, 1300, 8, 20
 #: With a backward pass, calls at once and flushes take so many times as long.
 BACKWARD_AT_ONCE, BACKWARD = 3, 2
+#: Operations of products that take several times as long as the flush that runs them ahead.
+AHEAD = 800_000_000
 #: Places remembered per thread.
 MOST_SITES = 256
 
@@ -58,6 +60,16 @@ def choose(options: Any) -> Choice:
 def is_recorded(tape: Tape) -> bool:
     """Whether a backward pass may follow."""
     return any(entry.mode & RECORDING for entry in tape.entries.values())
+
+
+def is_much(tape: Tape) -> bool:
+    """Whether it pays to run what is pending while more is recorded.
+
+    A backward pass would have as many parts, and runs while the next minibatch is recorded anyway.
+    """
+    counts = np.bincount(tape.node_entry).tolist()
+    work = sum(counts[number] * entry.work for number, entry in tape.entries.items())
+    return work >= AHEAD and not is_recorded(tape)
 
 
 class Account:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 
 import mxnet as mx
 
-from .auto import MOST_SITES, CallSite
+from .auto import MOST_SITES, CallSite, is_much
 from .debug import Watch
 from .errors import OptionError, ScopeError
 from .fibers import Fibers, current
@@ -336,6 +336,12 @@ class Batch:
         """Make what has been computed a part of MXNet's tape."""
         if self._chain.open:
             self.at_work(self._chain.connect)
+
+    def run_ahead(self) -> None:
+        """Compute what is recorded so far if the engine is long enough at it."""
+        assert self._recorder is not None
+        if self._options_now().leaves_all_open and is_much(self._recorder.tape):
+            self.at_work(self._compute)
 
     def flush(self) -> None:
         """Compute everything recorded so far.

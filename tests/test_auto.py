@@ -203,3 +203,83 @@ def test_blocks_that_are_not_dynamic_are_counted_too():
     plain.hybridize()
     batches = [run_reading(plain, rows(6)) for _ in range(4)]
     assert [b.report.at_once for b in batches] == [0, 6, 6, 6]
+
+
+# What runs ahead of the end of a scope
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """So much work that a little more than a thousand calls are worth a flush of their own."""
+    return ready(gdb.convert(gluon.nn.Dense(400, in_units=1000)))
+
+
+def wide_rows(count):
+    return [mx.nd.random.normal(0, 0.003, (1, 1000)) for _ in range(count)]
+
+
+def nodes(batch):
+    return [flush.nodes for flush in batch.report.flushes]
+
+
+def test_what_is_pending_runs_ahead_if_it_is_much(wide):
+    samples = wide_rows(1100)
+    batch, outputs = run(wide, samples)
+    assert nodes(batch) == [1024, 76] and not batch.report.forced
+    equal(outputs, [wide(x) for x in samples], 1e-5)
+
+
+def test_calls_go_on_from_what_ran_ahead(wide):
+    """Half of the samples are cut between their two calls."""
+    head = ready(gdb.convert(gluon.nn.Dense(3, in_units=400)))
+    samples = wide_rows(1024)
+    with gdb.batching() as batch:
+        middles = [wide(x) for x in samples]
+        outputs = [head(middle[:, 0:400]) for middle in middles]
+    assert nodes(batch)[0] == 1024
+    equal(outputs, [head(wide(x)) for x in samples], 1e-4)
+
+
+def test_fibers_run_ahead(wide):
+    samples = wide_rows(1030)
+
+    def read(x):
+        total = wide(x).sum()
+        return total.asscalar() + 1
+
+    with gdb.batching() as batch:
+        got = batch.map(read, samples)
+    assert nodes(batch)[0] == 2048
+    np.testing.assert_allclose(got, [wide(x).sum().asscalar() + 1 for x in samples], rtol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"policy": "depth"}, {"max_rows": 5000}])
+def test_whoever_asks_for_something_has_one_flush(wide, options):
+    assert nodes(run(wide, wide_rows(1100), **options)[0]) == [1100]
+
+
+def test_what_is_little_work_or_may_go_backward_has_one_flush(net, wide):
+    assert nodes(run(net, rows(1100))[0]) == [1100]
+    with autograd.record():
+        batch, _ = run(wide, wide_rows(1100))
+    assert nodes(batch) == [1100]
+
+
+def test_pieces_run_ahead_but_what_is_traced_stays_whole(wide):
+    class Chain(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.wide = wide
+
+        def forward(self, *arrays):
+            return mx.nd.add_n(*[self.wide(x) for x in arrays])
+
+    chain = Chain()
+    chain.hybridize(trace_once=True)
+    samples = wide_rows(1100)
+    with gdb.batching() as batch:
+        first = chain(*samples)
+        again = [chain(*samples[:2]) for _ in range(500)]
+    assert nodes(batch)[0] == 1101, "cut before the next sample"
+    assert batch.report.traced.known == 499
+    equal([first, *again], [chain(*samples)] + 500 * [chain(*samples[:2])], 1e-3)

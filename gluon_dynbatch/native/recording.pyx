@@ -104,6 +104,7 @@ cdef class Tape:
 
     cdef public bint open
     cdef public double started
+    cdef public Py_ssize_t ask_at
     cdef readonly array node_entry, node_value0, sources, offsets, value_type, external_values
     cdef readonly dict entries, external_ids
     cdef readonly list wheres, handles
@@ -267,6 +268,9 @@ def call(recorder, callee, args):
     cdef Tape tape = recorder.tape
     cdef list made, operands = [], key = [callee.token, recorder.mode]
     cdef Py_ssize_t first, used = 0
+    if tape.node_entry.ob_size >= tape.ask_at:
+        recorder.run_ahead()
+        tape = recorder.tape
     if not tape.started:
         tape.started = time.perf_counter()
     for arg in args:

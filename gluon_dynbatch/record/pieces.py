@@ -69,6 +69,8 @@ class Pieces:
 
     def call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
         """Return what ``block.forward(*args)`` returns, and have the same recorded."""
+        if len(recorder.tape.node_entry) >= recorder.tape.ask_at:
+            recorder.run_ahead()
         if not self._hopeless and (self._seen is None or not self._seen.unchanged()):
             self._look(block)
         given = recording.Structure(recorder.tape)

@@ -29,7 +29,7 @@ from . import structure
 from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
 from .state import STATE
-from .tape import Tape, check_storage
+from .tape import LOOK, Tape, check_storage
 from .types import ROW, TYPES
 from .where import library_directories, user_line, where_of
 
@@ -73,8 +73,8 @@ class Recorder:
     library : object
         Gives the entry of a call, from ``library.entries`` or ``library.entry(...)``.
     scope : Batch
-        Computes what is pending, by ``flush()``, makes it a part of MXNet's tape, by ``connect()``,
-        and has work done that is not to be recorded, by
+        Computes what is pending, by ``flush()``, or ``run_ahead()`` if that pays; makes it part of
+        MXNet's tape, by ``connect()``, and has work done that is not recorded, by
         ``at_work(work)``.
     """
 
@@ -162,6 +162,14 @@ class Recorder:
             self._count_forced()
             self._scope.flush()
             self.connect()
+
+    def run_ahead(self) -> None:
+        """Have what is pending computed while more is recorded, if the scope finds it is enough."""
+        tape = self.tape
+        # What is traced is cut out of one tape.
+        if self.tracing is None:
+            self._scope.run_ahead()
+            tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
 
     def connect(self) -> None:
         """Make all that has been computed a part of MXNet's tape, before arrays change there."""

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ..trace.entry import Entry
 
 
+#: Calls after each so many the recorder is asked whether they are to run ahead.
+LOOK = 1024
+
+
 class Operand(NamedTuple):
     """A value that a call reads, from an offset in elements on: ``x[2:5]`` costs no call."""
 
@@ -55,6 +59,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
     #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
     #: spent waiting for values since; 0 before.
     started: float
+    #: Number of calls from which on the recorder is asked whether they are to run by now.
+    ask_at: int
     #: Per node: id of its entry, and its first value.
     node_entry: array[int]
     node_value0: array[int]
@@ -78,6 +84,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
 
     def __init__(self, recorder: Any = None):
         self.recorder = recorder
+        self.ask_at = LOOK  # type: ignore[misc]
         #: Why there are no values, if there are none.
         self.error: Optional[str] = None
         #: Values of what creation operators made, by operator and attributes.

@@ -16,12 +16,14 @@ from .. import rules
 from ..errors import RunAsPythonError, Where
 from ..modes import RECORDING, TRAINING
 from ..record.operators import Operator
-from ..record.types import TYPES, ArrayType
+from ..record.types import TYPES, ArrayType, elements
 from .infer import infer
 from .program import BlockCallee, Program, trace_operator
 from .symbols import VARIABLE, can_compile, count_operators
 from .variant import Variant, choose_variant
 
+#: Operators that multiply with a weight, one row of it for each result.
+PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 #: Ids of entries.
 _NUMBERS = itertools.count()
 
@@ -55,6 +57,12 @@ class Entry:
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
         self.operators = count_operators(program.ops)
+        #: Operations of its products.
+        self.work = sum(
+            2 * elements(self.shapes[row, 0]) * elements(self.shapes[op.inputs[1]][1:])
+            for row, op in enumerate(program.ops)
+            if op.op in PRODUCTS
+        )
         #: Whether it draws random numbers.
         self.draws = any(rules.is_random(op.op) for op in program.ops)
         #: What recording a call needs, for the native code.
