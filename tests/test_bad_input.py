@@ -17,50 +17,89 @@ from tests.common import unharmed as net
 
 __all__ = ["net"]
 
-# Shapes, dtypes, contexts
+
+class Tree:
+    def __repr__(self):
+        return "Tree(3)"
 
 
-#: By what is wrong with an argument of a cell: the error, what it says, and the argument.
-ARGUMENTS = {
-    "shape": (gdb.ShapeError, ["(1, 5) float32"], array(1, 5)),
-    "dtype": (gdb.DTypeError, ["float64", ".astype("], array(1, 4, dtype="float64")),
-    "context": (
-        gdb.ContextError, ["the_dense_weight", "cpu(1)", "cpu(0)"], array(1, 4, ctx=mx.cpu(1)),
-    ),
-}  # fmt: skip
+def called(fn):
+    """Call a cell that does what no cell can do."""
+    block = cell(fn)
+    return lambda net, y: block(y)  # wrong
 
 
-@pytest.mark.parametrize("kind, texts, argument", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_wrong_argument_of_a_cell(net, kind, texts, argument):
-    with refused(kind, "block: the_dense", *texts), gdb.batching():
-        net(array(1, 4))
-        net(argument)  # wrong
+def given(argument):
+    """Give a cell what is no argument."""
+    block = cell(lambda F, x, other: x)
+    return lambda net, y: block(y, argument)  # wrong
 
 
-#: The same of operators on a pending array.
-OPERANDS = {
-    "shape": (
+FORWARD, CELL, STRUCTURES = "forward()", "block: the_cell", "lists, tuples and dictionaries"
+ADD, FIRST = cell(lambda F, a, b: a + b), cell(lambda F, n: F.ones((1, 2)) * n)
+#: By what is wrong: the error, what it says, and a call with a net and what that has returned.
+WRONG = {
+    "shape": (gdb.ShapeError, ["block: the_dense", "(1, 5) float32"],
+              lambda net, y: net(array(1, 5))),  # wrong
+    "dtype": (gdb.DTypeError, ["block: the_dense", "float64", ".astype("],
+              lambda net, y: net(array(1, 4, dtype="float64"))),  # wrong
+    "context": (gdb.ContextError, ["block: the_dense", "the_dense_weight", "cpu(1)", "cpu(0)"],
+                lambda net, y: net(array(1, 4, ctx=mx.cpu(1)))),  # wrong
+    "two contexts": (gdb.ContextError, ["cpu(0), cpu(1)", CELL, ".as_in_context("],
+                     lambda net, y: ADD(array(1, 4), array(1, 4, ctx=mx.cpu(1)))),  # wrong
+    "object": (gdb.ArgumentError, [], lambda net, y: net(object())),  # wrong
+    "no array": (gdb.ArgumentError, [CELL], lambda net, y: FIRST(3)),  # wrong
+    "csr": (gdb.ArgumentError, ["csr", ".tostype('default')"],
+            lambda net, y: net(array(1, 4).tostype("csr"))),  # wrong
+    "NumPy interface": (gdb.ArgumentError, ["mx.np", ".as_nd_ndarray()"],
+                        lambda net, y: net(array(1, 4).as_np_ndarray())),  # wrong
+    # Operators on what is pending.
+    "shape of an operand": (
         gdb.ShapeError, ["block: broadcast_add", "(1, 3) float32, (1, 5) float32"],
-        lambda y: y + array(1, 5),  # wrong
-    ),
-    "shape, generated function": (
-        gdb.ShapeError, ["block: dot", "(5, 2)"], lambda y: mx.nd.dot(y, array(5, 2)),  # wrong
-    ),
-    "dtype": (
+        lambda net, y: y + array(1, 5)),  # wrong
+    "shape, generated function": (gdb.ShapeError, ["block: dot", "(5, 2)"],
+                                  lambda net, y: mx.nd.dot(y, array(5, 2))),  # wrong
+    "dtype of an operand": (
         gdb.DTypeError, ["broadcast_add", "(1, 3) float32, (1, 3) float64"],
-        lambda y: y + array(1, 3, dtype="float64"),  # wrong
-    ),
-    "context": (
-        gdb.ContextError, ["cpu(0), cpu(1)", "broadcast_add"],
-        lambda y: y + array(1, 3, ctx=mx.cpu(1)),  # wrong
-    ),
+        lambda net, y: y + array(1, 3, dtype="float64")),  # wrong
+    "context of an operand": (gdb.ContextError, ["cpu(0), cpu(1)", "broadcast_add"],
+                              lambda net, y: y + array(1, 3, ctx=mx.cpu(1))),  # wrong
+    "row_sparse operand": (
+        gdb.ArgumentError, ["row_sparse"],
+        lambda net, y: mx.nd.dot(y, array(3, 3).tostype("row_sparse"))),  # wrong
+    # Stock Gluon refuses such arguments and results, too.
+    **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], given(wrong))
+       for wrong in (object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), iter([]))},
+    "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], given([Tree()])),
+    "axis": (gdb.ShapeError, [CELL, "axis 7"], called(lambda F, x: F.sum(x, axis=7))),
+    **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], called(fn)) for name, fn in {
+        "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),
+        "asscalar": lambda F, x: x * x.sum().asscalar(),
+        "shape": lambda F, x: x * x.shape[0],
+        "branch": lambda F, x: x if x.sum() > 0 else -x,
+        "float": lambda F, x: x * float(x.sum()),
+        "int": lambda F, x: x * int(x.sum()),
+    }.items()},
+    **{f"cell, {name}": (gdb.CellError, [CELL], called(fn)) for name, fn in {
+        "result None": lambda F, x: None,
+        "result number": lambda F, x: 3,
+        "result object": lambda F, x: object(),
+        "nd": lambda F, x: mx.nd.relu(x),
+    }.items()},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind, texts, call", OPERANDS.values(), ids=OPERANDS)
-def test_wrong_operand(net, kind, texts, call):
-    with refused(kind, *texts), gdb.batching():
-        call(net(array(1, 4)))
+@pytest.mark.parametrize("kind, texts, call", WRONG.values(), ids=WRONG)
+def test_a_wrong_call_is_told_at_its_line_and_leaves_the_scope_in_order(net, kind, texts, call):
+    x = array(1, 4)
+    wanted = net(x)
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        first = net(x)
+        with refused(kind, *texts):
+            call(net, first)
+        second = net(x)
+    assert (batch.report.nodes, batch.report.launches) == (2, 1)
+    equal([first, second], [wanted] * 2)
 
 
 def test_wrong_shape_inside_a_dynamic_block(net):
@@ -76,33 +115,6 @@ def test_wrong_shape_inside_a_dynamic_block(net):
     block.hybridize()
     with refused(gdb.ShapeError, "block: the_dense", "(1, 3) float32"), gdb.batching():
         block(array(1, 4))
-
-
-def test_a_wrong_call_that_is_caught_leaves_the_scope_in_order(net):
-    wanted = [net(array(1, 4) * i).asnumpy() for i in range(4)]
-    got = []
-    with gdb.batching(granularity="block") as batch:
-        for i in range(4):
-            got.append(net(array(1, 4) * i))
-            with refused(gdb.ShapeError):
-                net(array(1, 5))  # wrong
-            with refused(gdb.DTypeError):
-                net(array(1, 4, dtype="float64"))  # wrong
-            with refused(gdb.ArgumentError):
-                net(object())  # wrong
-    assert (batch.report.nodes, batch.report.launches) == (4, 1)
-    np.testing.assert_allclose([y.asnumpy() for y in got], wanted, 1e-5, 1e-6)
-
-
-def test_two_contexts(net):
-    block = cell(lambda F, a, b: a + b)
-    with refused(gdb.ContextError, "cpu(0), cpu(1)", "block: the_cell", ".as_in_context("):
-        with gdb.batching():
-            net(array(1, 4))
-            block(array(1, 4), array(1, 4, ctx=mx.cpu(1)))  # wrong
-
-
-# Cells
 
 
 def picky(x, number):
@@ -130,90 +142,18 @@ def test_own_exception_for_the_37th_sample(net, make):
     equal([got], [net(array(1, 4)) * 36])
 
 
-def test_a_misspelt_name_in_a_cell_is_not_taken_for_something_else(net):
-    block = cell(lambda F, x: F.reluu(x))
-    with pytest.raises((AttributeError, gdb.CellError), match="reluu"), gdb.batching():
-        block(net(array(1, 4)))
-
-
-#: By what a cell does that none can do: the error, what it says, and the cell.
-CELLS = {
-    "axis": (gdb.ShapeError, ["axis 7"], lambda F, x: F.sum(x, axis=7)),
-    "asnumpy": (gdb.CellError, ["forward()"], lambda F, x: x * float(x.asnumpy().sum())),
-    "asscalar": (gdb.CellError, ["forward()"], lambda F, x: x * x.sum().asscalar()),
-    "shape": (gdb.CellError, ["forward()"], lambda F, x: x * x.shape[0]),
-    "branch": (gdb.CellError, ["forward()"], lambda F, x: x if x.sum() > 0 else -x),
-    "float": (gdb.CellError, ["forward()"], lambda F, x: x * float(x.sum())),
-    "int": (gdb.CellError, ["forward()"], lambda F, x: x * int(x.sum())),
-    "result None": (gdb.CellError, [], lambda F, x: None),
-    "result number": (gdb.CellError, [], lambda F, x: 3),
-    "result object": (gdb.CellError, [], lambda F, x: object()),
-    "nd": (gdb.CellError, [], lambda F, x: mx.nd.relu(x)),
+#: What Python itself says of a cell.
+PYTHONS = {
+    "reluu": ((AttributeError, gdb.CellError), lambda F, x: F.reluu(x)),
+    "'y'": (TypeError, lambda F, x, y: x + y),
 }
 
 
-@pytest.mark.parametrize("kind, texts, fn", CELLS.values(), ids=CELLS)
-def test_what_a_cell_cannot_do(net, kind, texts, fn):
-    block = cell(fn)
-    with refused(kind, "block: the_cell", *texts), gdb.batching():
-        block(net(array(1, 4)))  # wrong
-
-
-def test_a_cell_called_with_too_few_arguments(net):
-    block = cell(None)
-    block._fn = lambda F, x, y: x + y
-    with pytest.raises(TypeError, match="'y'"), gdb.batching():
-        block(net(array(1, 4)))
-
-
-def test_a_cell_called_without_any_array(net):
-    """Stock Gluon refuses such a call too."""
-    block = cell(lambda F, n: F.ones((1, 2)) * n)
-    with refused(gdb.ArgumentError, "block: the_cell"), gdb.batching():
-        net(array(1, 4))
-        block(3)  # wrong
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), len, iter([])],
-    ids=lambda value: type(value).__name__,
-)
-def test_an_argument_that_cannot_be_recorded(net, argument):
-    block = cell(lambda F, x, other: x)
-    with refused(gdb.ArgumentError, "block: the_cell", "lists, tuples and dictionaries"):
-        with gdb.batching():
-            block(net(array(1, 4)), argument)  # wrong
-
-
-def test_an_argument_that_cannot_be_recorded_is_named(net):
-    class Tree:
-        def __repr__(self):
-            return "Tree(3)"
-
-    block = cell(lambda F, x, other: x)
-    with refused(gdb.ArgumentError, "Tree(3) of type Tree"), gdb.batching():
-        block(net(array(1, 4)), [Tree()])  # wrong
-    with refused(gdb.ArgumentError, "Tree(3) of type Tree"):
-        block(array(1, 4), [Tree()])  # wrong
-
-
-@pytest.mark.parametrize("stype", ["csr", "row_sparse"])
-def test_sparse_array(net, stype):
-    x = array(1, 4).tostype(stype)
-    with refused(gdb.ArgumentError, stype, ".tostype('default')"), gdb.batching():
-        net(x)  # wrong
-    with refused(gdb.ArgumentError, stype), gdb.batching():
-        y = net(array(1, 4))
-        mx.nd.dot(y, array(3, 3).tostype(stype))  # wrong
-
-
-def test_array_of_the_numpy_interface(net):
-    with refused(gdb.ArgumentError, "mx.np", ".as_nd_ndarray()"), gdb.batching():
-        net(array(1, 4).as_np_ndarray())  # wrong
+@pytest.mark.parametrize("text", PYTHONS)
+def test_a_misspelt_name_and_a_missing_argument_of_a_cell(net, text):
+    kind, fn = PYTHONS[text]
+    with pytest.raises(kind, match=text), gdb.batching():
+        cell(fn)(net(array(1, 4)))
 
 
 def test_indices_out_of_bounds(net):
@@ -247,3 +187,9 @@ def test_shape_operations_that_cannot_be(net, use):
         with pytest.raises((ValueError, mx.MXNetError)):
             use(y)
     np.testing.assert_allclose(y.asnumpy(), net(array(1, 4)).asnumpy(), 1e-5, 1e-6)
+
+
+def test_without_a_scope_a_dynamic_block_refuses_the_same_arguments(net):
+    block = cell(lambda F, x, other: x)
+    with refused(gdb.ArgumentError, "Tree(3) of type Tree"):
+        block(array(1, 4), [Tree()])  # wrong

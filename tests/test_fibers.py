@@ -16,9 +16,9 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.fibers import Fiber, current
-from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH
-from tests.common import FIXED, in_thread, refused
+from tests.cells import WIDTH, attached, equal
+from tests.common import FIXED, in_thread, loop_and_scope
+from tests.strategies import examples
 from tests.test_threads import in_threads
 
 
@@ -74,35 +74,51 @@ def walker(step, most=6):
     return walk
 
 
+@given(
+    count=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    concurrency=st.none() | st.integers(1, 4),
+    options=st.sampled_from([{}, FIXED, {"granularity": "operator"}, {"debug": True}]),
+)
+@examples(25)
+def test_values_and_gradients_of_programs_steered_by_values(
+    step, count, seed, concurrency, options
+):
+    """Arrays of earlier flushes are read whole and in part, by several calls, or not at all."""
+    samples = attached(vectors(count, seed))
+    variables = [*samples, *(p.data() for p in step.collect_params().values())]
+
+    def fn(x):
+        h = c = x
+        total = mx.nd.zeros((1, WIDTH))
+        for _ in range(5):
+            scores, h, c = step(x, h, c)
+            action = int(scores.argmax(axis=1).asscalar())
+            if action == 0:
+                total = total + h * scores[:, :1]
+            elif action == 1:
+                x = h + c.reshape((-1,)).reshape((1, WIDTH))
+            elif scores.asnumpy()[0, 0] > 0:
+                h = h.detach() * 2 + h
+            else:
+                break
+        return (total * scores.sum() + h).sum()
+
+    def run(scope):
+        with mx.autograd.record(), scope as batch:
+            losses = batch.map(fn, samples, concurrency=concurrency) if batch else map(fn, samples)
+            losses = list(losses)
+        mx.autograd.backward(losses)
+        return losses, [v.grad for v in variables]
+
+    loop_and_scope(run, **options)
+
+
 def reads_of(walk, x):
     """Return how often a walk asks for a value."""
     with gdb.batching(**FIXED) as batch:
         walk(x)
     return sum(batch.report.forced.values())
-
-
-@given(count=st.integers(1, 9), concurrency=st.none() | st.integers(1, 4), seed=st.integers(0, 99))
-def test_programs_steered_by_values_equal_the_loop(step, count, concurrency, seed):
-    walk, samples = walker(step), vectors(count, seed)
-    wanted = [[a.asnumpy() for a in walk(x)] for x in samples]
-    got = gdb.map(walk, samples, concurrency=concurrency, **FIXED)
-    for one, other in zip(wanted, got):
-        for a, b in zip(one, other):
-            np.testing.assert_allclose(a, b.asnumpy(), 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize("options", [{}, FIXED, {"granularity": "operator"}, {"debug": True}])
-def test_values_and_gradients(step, options):
-    def fn(x):
-        scores, h, c = step(x, mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH)))
-        if scores.max().asscalar() > 0.1:
-            h = h * scores.sum()
-        return (h * c).sum() + scores
-
-    samples = vectors(7)
-    for x in samples:
-        x.attach_grad()
-    check_against_loop(fn, samples, step.collect_params().values(), **options)
 
 
 def test_one_flush_serves_all_that_wait(step):
@@ -134,18 +150,6 @@ def test_samples_take_the_places_of_finished_ones(step):
     assert waiting.count(4) > len(waiting) // 2
 
 
-def test_samples_may_come_without_end(step):
-    def coming():
-        for number in range(1000):
-            if number == 30:
-                raise StopAsyncIteration("the source fails")
-            yield vectors(1)[0]
-
-    with pytest.raises(StopAsyncIteration):
-        gdb.map(walker(step), coming(), concurrency=3)
-    assert current() is None
-
-
 def test_samples_that_read_values_when_they_are_made(step):
     """They are asked for by whoever comes first; nobody else can go on meanwhile."""
     walk = walker(step)
@@ -171,59 +175,40 @@ def test_samples_that_never_wait_are_one_fiber(step, monkeypatch):
     assert len(made) == 1
 
 
-# What belongs to a sample
-
-
 def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
+    """Half of the samples are recorded for a backward pass, and only they get gradients."""
     variable = contextvars.ContextVar("variable", default=None)
+    samples, zero = attached(vectors(4)), mx.nd.zeros((1, WIDTH))
+
+    def kept():
+        return mx.current_context(), mx.AttrScope._current.value.get(None), variable.get()
 
     def fn(number):
         variable.set(number)
-        h = vectors(1)[0]
-        with mx.autograd.record(train_mode=bool(number % 2)), mx.cpu(number), mx.AttrScope(
-            mark=str(number)
-        ), mx.name.Prefix(f"p{number}_"), step.name_scope():
+        recorded = bool(number % 2)
+        mode = mx.autograd.record() if recorded else mx.autograd.predict_mode()
+        with mode, mx.cpu(number), mx.AttrScope(__mark__=str(number)):
+            scores, h, c = step(samples[number], zero, zero)
             for _ in range(3):
-                assert float((h * 1).sum().asscalar()) == pytest.approx(h.asnumpy().sum(), 1e-3)
-                assert mx.autograd.is_recording()
-                assert mx.autograd.is_training() == bool(number % 2)
-                assert mx.current_context() == mx.cpu(number)
-                assert mx.AttrScope._current.value.get(None)["mark"] == str(number)
-                assert variable.get() == number
+                scores = scores + float(scores.sum().asscalar())
+                assert mx.autograd.is_recording() == mx.autograd.is_training() == recorded
+                context, attributes, value = kept()
+                assert (context, attributes["__mark__"], value) == (
+                    mx.cpu(number),
+                    str(number),
+                    number,
+                )
                 with mx.autograd.pause():
                     (h + 1).sum().asscalar()
                     assert not mx.autograd.is_recording()
-        return number
+            return (h * c + scores.sum()).sum()
 
-    def with_lazy(number):
-        with gdb.batching():
-            return fn(number)
-
-    before = mx.current_context(), mx.AttrScope._current.value.get(None), variable.get()
-    assert gdb.map(with_lazy, range(4)) == [0, 1, 2, 3]
-    assert before == (mx.current_context(), mx.AttrScope._current.value.get(None), variable.get())
-    assert not mx.autograd.is_recording()
-
-
-def test_modes_are_switched_with_samples(step):
-    """Half of the samples are recorded for a backward pass, and only they get gradients."""
-    zero = mx.nd.zeros((1, WIDTH))
-    samples = vectors(4)
-    for x in samples:
-        x.attach_grad()
-
-    def fn(pair):
-        number, x = pair
-        with mx.autograd.record() if number % 2 else mx.autograd.predict_mode():
-            scores, h, c = step(x, zero, zero)
-            float(scores.sum().asscalar())
-            return (h * c).sum()
-
+    before = kept()
     with gdb.batching(**FIXED) as batch:
-        losses = batch.map(lambda pair: fn(pair), list(enumerate(samples)))
+        losses = batch.map(fn, range(4))
+    assert before == kept() and not mx.autograd.is_recording()
     mx.autograd.backward(losses[1::2])
-    moved = [bool(x.grad.asnumpy().any()) for x in samples]
-    assert moved == [False, True, False, True]
+    assert [bool(x.grad.asnumpy().any()) for x in samples] == [False, True, False, True]
 
 
 # Exceptions
@@ -233,7 +218,7 @@ class Wrong(Exception):
     pass
 
 
-def failing(step, bad):
+def test_an_exception_names_its_sample_or_stands_among_the_results(step):
     def fn(number):
         scores, h, _ = step(vectors(9)[number], *vectors(2))
         scores.sum().asscalar()
@@ -241,23 +226,38 @@ def failing(step, bad):
             raise Wrong(number)
         return h
 
-    return fn
-
-
-def test_an_exception_names_its_sample(step):
+    bad = ()
+    wanted = fn(0)
+    bad = (1, 4)
+    got = gdb.map(fn, range(5), on_error="return")
+    assert [type(one) is Wrong for one in got] == [False, True, False, False, True]
+    equal([got[0]], [wanted])
+    bad = (3,)
     with pytest.raises(Wrong) as caught:
-        gdb.map(failing(step, {3}), range(5))
+        gdb.map(fn, range(5))
     assert isinstance(caught.value.__cause__, gdb.SampleError)
     assert "sample 3" in str(caught.value.__cause__) and __file__ in str(caught.value.__cause__)
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert any(frame.name == "fn" and frame.filename == __file__ for frame in frames)
 
 
-def test_exceptions_may_stand_among_the_results(step):
-    got = gdb.map(failing(step, {1, 4}), range(5), on_error="return")
-    assert [type(one) is Wrong for one in got] == [False, True, False, False, True]
-    wanted = failing(step, ())(0)
-    np.testing.assert_allclose(got[0].asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+@pytest.mark.parametrize("kind, where", [(KeyboardInterrupt, "fn"), (OSError, "samples")])
+def test_an_interrupt_or_a_failing_source_ends_all(step, kind, where, on_error):
+    def coming():
+        yield from range(3)
+        if where == "samples":
+            raise kind
+
+    def fn(number):
+        step(*vectors(3))[0].sum().asscalar()
+        if where == "fn" and number == 1:
+            raise kind
+        step(*vectors(3))[0].sum().asscalar()
+
+    with pytest.raises(kind):
+        gdb.map(fn, coming(), concurrency=2, on_error=on_error)
+    assert current() is None and not mx.autograd.is_recording()
 
 
 def test_what_computing_fails_with_reaches_all_that_wait():
@@ -299,29 +299,6 @@ def test_the_others_end_and_clean_up(step):
     assert batch.report.nodes == 1
 
 
-def test_an_interrupt_ends_all(step):
-    def fn(number):
-        step(*vectors(3))[0].sum().asscalar()
-        if number == 1:
-            raise KeyboardInterrupt
-        step(*vectors(3))[0].sum().asscalar()
-
-    for on_error in ("raise", "return"):
-        with pytest.raises(KeyboardInterrupt):
-            gdb.map(fn, range(3), on_error=on_error)
-    assert current() is None and not mx.autograd.is_recording()
-
-
-def test_wrong_options(step):
-    with pytest.raises(gdb.OptionError, match="on_error"):
-        gdb.map(step, [], on_error="ignore")
-    with pytest.raises(gdb.OptionError, match="concurrency"):
-        gdb.map(step, [], concurrency=0)
-    batch = gdb.batching()
-    with refused(gdb.ScopeError, "not open"):
-        batch.map(step, [])  # wrong
-
-
 # Fibers within fibers, threads, generators, recursion
 
 
@@ -341,16 +318,6 @@ def test_maps_within_maps(step):
         got = batch.map(outer, range(4))
     np.testing.assert_allclose(got, wanted, 1e-4)
     assert len(batch.report.flushes) == 2 and batch.report.flushes[0].nodes >= 12
-
-
-def test_generators_within_a_sample(step):
-    def states(x):
-        h = c = x
-        for _ in range(3):
-            scores, h, c = step(x, h, c)
-            yield float(scores.sum().asscalar())
-
-    same_as_loop(lambda x: list(states(x)), vectors(4))
 
 
 def test_threads_within_a_sample(step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import mxnet as mx
@@ -29,13 +30,6 @@ def not_kept(block, *samples, because):
         assert all(one.where.filename.endswith(".py") for one in account.refused.values())
 
 
-def said_of(block, *sample):
-    """Run a sample once, and return what the report says."""
-    with gdb.batching(**FIXED) as batch:
-        block(*sample)
-    return next(iter(batch.report.traced.refused.values())).reason
-
-
 def reading(block, x):
     h = block.net(x)
     return chain(block, h, 1 + int(h.asnumpy()[0, 0] > 0))
@@ -58,10 +52,31 @@ def keeping(block, x):
     return block.last
 
 
-#: What a block does with an array, and what is said of it.
+def write(block, x):
+    h = block.net(x)
+    h[:] = 1
+    return block.net(h)
+
+
+def mark(block, x, node):
+    node.array = block.net(x)
+    return node.array
+
+
+def grow(block, x, items):
+    items.append(1)
+    return chain(block, x, len(items))
+
+
+def ignoring(block, x, thing):
+    return block.net(x)
+
+
+#: What a block does with an array, what is said of it, and what else it takes.
 NOT_KEPT = [
     (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "asks for a value"),
     (reading, "asks for a value"),
+    (lambda b, x: b.inner(b.net(x)), "asks for a value"),
     (lambda b, x: b.net(x) * x[0, 0].asscalar(), "asks for a value"),
     (flushing, "computes what is pending"),
     (lambda b, x: b.net(x * 2), "runs at once"),
@@ -73,50 +88,33 @@ NOT_KEPT = [
     (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
     (lambda b, x: [ELSEWHERE.append(b.net(x)), b.net(x)][1], "held elsewhere"),
     (keeping, "changes an attribute"),
-    (
-        lambda b, x: [setattr(b, "calls", getattr(b, "calls", 0) + 1), b.net(x)][1],
-        "changes an attribute",
-    ),
+    (lambda b, x: [setattr(b, "calls", vars(b).get("calls", 0) + 1), b.net(x)][1],
+     "changes an attribute"),
     (lambda b, x: NET(x), "no attribute of the block"),
     (lambda b, x: b.net(x) * FOREIGN, "neither an argument"),
     (lambda b, x: (b.net(x), FOREIGN), "no call recorded"),
     (lambda b, x: b.net(x).detach(), "cut from the gradient graph"),
-]
+    (mark, "changes its arguments", lambda: Node(1)),
+    (ignoring, "whose changes cannot be noticed", random.Random),
+    (ignoring, "whose changes cannot be noticed", lambda: iter([1, 2])),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("fn, because", NOT_KEPT)
-def test_what_is_not_kept(fn, because):
-    block = traced(fn, mask=x(7))
-    not_kept(block, (x(1),), (x(2),), because=because)
+@pytest.mark.parametrize("fn, because, more", [(*row, None)[:3] for row in NOT_KEPT])
+def test_what_is_not_kept(fn, because, more):
+    block = traced(fn, mask=x(7), inner=traced(reading))
+    not_kept(block, *[(x(i), *([more()] if more else [])) for i in (1, 2)], because=because)
     ELSEWHERE.clear()
 
 
-def test_what_writes_to_its_results_is_not_kept():
-    def write(block, x):
-        h = block.net(x)
-        h[:] = 1
-        return block.net(h)
-
-    assert "writes to an array" in said_of(traced(write), x())
-
-
-def test_what_changes_its_arguments_is_not_kept():
-    def mark(block, x, node):
-        node.array = block.net(x)
-        return node.array
-
-    def grow(block, x, items):
-        items.append(1)
-        return chain(block, x, len(items))
-
-    not_kept(traced(mark), (x(1), Node(1)), (x(2), Node(1)), because="changes its arguments")
-    assert "changes its arguments" in said_of(traced(grow), x(), [1])
-
-
-@pytest.mark.parametrize("thing", [random.Random(), iter([1, 2])])
-def test_arguments_whose_changes_cannot_be_noticed(thing):
-    block = traced(lambda block, x, thing: block.net(x))
-    not_kept(block, (x(), thing), because="whose changes cannot be noticed")
+@pytest.mark.parametrize(
+    "fn, more, because",
+    [(write, (), "writes to an array"), (grow, ([1],), "changes its arguments")],
+)
+def test_what_the_loop_would_not_do_twice_alike_is_not_kept(fn, more, because):
+    with gdb.batching(**FIXED) as batch:
+        traced(fn)(x(), *more)
+    assert because in next(iter(batch.report.traced.refused.values())).reason
 
 
 def test_arguments_that_are_nested_too_deep():
@@ -138,41 +136,26 @@ def test_a_generator_of_random_numbers_in_the_block():
     not_kept(block, (x(),), because="an attribute is of type RandomState")
 
 
-def test_an_exception_is_told_with_its_line_and_nothing_is_kept():
+def test_the_line_that_raises_or_reads_a_value_is_told():
     def fail(block, x, fails):
         h = block.net(x)
-        if fails:
+        if fails == "raises":
             raise KeyError("no")  # wrong
-        return h
-
-    block = traced(fail)
-    for _ in range(2):
-        with gdb.batching(**FIXED) as batch:
-            with pytest.raises(KeyError):
-                block(x(), True)
-            block(x(), False)
-        [one] = batch.report.traced.refused.values()
-        assert "KeyError" in one.reason and "# wrong" in line_of(one.where)
-    assert batch.report.traced.known == 1
-
-
-def test_the_line_that_reads_a_value_is_told():
-    def read(block, x):
-        h = block.net(x)
-        if h.asnumpy().sum() > 100:  # wrong
+        if fails == "reads" and h.asnumpy().sum() > 100:  # wrong
             return h
         return block.net(h)
 
-    block = traced(read)
-    with gdb.batching(**FIXED) as batch:
-        block(x())
-    [one] = batch.report.traced.refused.values()
-    assert "# wrong" in line_of(one.where) and str(one.where) in str(batch.report)
-
-
-def test_an_inner_block_that_reads_keeps_the_outer_from_being_kept():
-    outer = traced(lambda block, x: block.inner(block.net(x)), inner=traced(reading))
-    not_kept(outer, (x(),), because="asks for a value")
+    block = traced(fail)
+    for fails, because in (("raises", "KeyError"), ("reads", "asks for a value")):
+        for _ in range(2):
+            with gdb.batching(**FIXED) as batch:
+                with contextlib.suppress(KeyError):
+                    block(x(), fails)
+                block(x(), None)
+            [one] = batch.report.traced.refused.values()
+            assert because in one.reason and "# wrong" in line_of(one.where)
+            assert str(one.where) in str(batch.report)
+        assert batch.report.traced.known == 1
 
 
 def test_after_many_refusals_it_is_run_without_ado():
@@ -223,12 +206,9 @@ def test_a_block_that_has_changed(change, new):
 
 def test_an_attribute_that_comes_back_finds_its_pieces():
     block = traced(scaled, scale=1.0, scales=[1.0], more={"a": 1.0})
-    samples = [(x(), 1)]
-    for scale in (1.0, 2.0):
+    for scale, known in ((1.0, 0), (2.0, 0), (1.0, 1)):
         block.scale = scale
-        scope(block, samples)
-    block.scale = 1.0
-    assert scope(block, samples).known == 1
+        assert scope(block, [(x(), 1)]).known == known
 
 
 def test_a_cast_block():
@@ -260,23 +240,14 @@ def test_hooks_run_each_time():
     assert seen == [2]
 
 
-# debug=True
-
-
-def test_debug_runs_forward_each_time():
-    block = traced(chain)
-    RUNS.clear()
-    for _ in range(2):
-        with gdb.batching(**FIXED, debug=True):
-            block(x(), 2)
-    assert len(RUNS) == 2
-
-
-def test_debug_tells_what_depends_on_something_else():
+def test_debug_runs_forward_each_time_and_tells_what_depends_on_something_else():
     times = [1]
     block = traced(lambda block, x: chain(block, x, times[0]))
-    with gdb.batching(**FIXED):
-        block(x())
+    RUNS.clear()
+    for debug in (False, True, True):
+        with gdb.batching(**FIXED, debug=debug):
+            block(x())
+    assert len(RUNS) == 3
     times[0] = 2
     with pytest.raises(gdb.MismatchError, match="other calls"), gdb.batching(**FIXED, debug=True):
         block(x())

@@ -24,10 +24,6 @@ def net() -> gdb.DynamicHybridBlock:
     return dense(prefix="scorer_")
 
 
-def samples(count: int) -> List[mx.nd.NDArray]:
-    return inputs(count)
-
-
 class Doubling(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
         self.assign(out_data[0], req[0], in_data[0] * 2)
@@ -41,7 +37,7 @@ class DoublingProp(mx.operator.CustomOpProp):
 
 def run(net: Any, count: int = 6, **options: Any) -> gdb.Batch:
     with gdb.batching(**{"granularity": "block", "policy": "depth", **options}) as batch:
-        kept = [net(x) for x in samples(count)]
+        kept = [net(x) for x in inputs(count)]
     assert len(kept) == count
     return batch
 
@@ -50,18 +46,10 @@ def test_counts_of_one_flush(net):
     (flush,) = run(net).report.flushes
     assert (flush.nodes, flush.launches, flush.mean_width, flush.largest_width) == (6, 1, 6.0, 6)
     assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
-    assert flush.alone == ()
     assert flush.arena_bytes >= 6 * (4 + 3) * 4
-
-
-def test_times_are_milliseconds_of_zero_or_more(net):
-    batch = run(net, 200)
-    for flush in batch.report.flushes:
-        for taken in (flush.recording_ms, flush.analysis_ms, flush.dispatch_ms):
-            assert 0 <= taken < 60_000
-        assert flush.recording_ms > 0 and flush.dispatch_ms > 0
-    assert 0 <= batch.report.analysis_share < 1
-    assert gdb.batching().report.analysis_share == 0
+    assert 0 < flush.recording_ms < 60_000 and 0 < flush.dispatch_ms < 60_000
+    # A single call could have been merged, had there been another.
+    assert flush.alone == () and run(net, 1).report.alone == []
 
 
 @pytest.fixture
@@ -92,7 +80,7 @@ def slow(clock, monkeypatch):
 @pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])
 def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, slow, name):
     """Waiting is a figure of its own, of the flush whose values are waited for."""
-    x = samples(1)[0]
+    x = inputs(1)[0]
     with gdb.batching(granularity="block", policy="depth") as batch:
         clock(100)
         getattr(x, name)()  # before any flush
@@ -126,12 +114,15 @@ def test_recording_is_without_what_comes_before_it_and_without_waiting(net, cloc
 
 def test_values_read_by_line_and_count(net):
     with gdb.batching(granularity="block", policy="depth") as batch:
-        for x in samples(5):
+        for x in inputs(5):
             y = net(x)
             if y.sum().asscalar() > 100:  # five times
                 raise AssertionError
-        net(x).asnumpy()  # once
+        y = net(x)
+        y.asnumpy()  # once
+        y.asnumpy()
         net(x)
+    y.asnumpy()
     told = batch.report.forced.items()
     read = {named_lines(str(where))[0].split("# ")[-1]: times for where, times in told}
     assert read == {"five times": 5, "once": 1}
@@ -145,18 +136,9 @@ def test_values_read_by_line_and_count(net):
 
 def test_values_read_within_a_library_are_put_down_to_the_user(net):
     with gdb.batching() as batch:
-        mx.metric.MSE().update([mx.nd.ones((1, 3))], [net(samples(1)[0])])  # here
+        mx.metric.MSE().update([mx.nd.ones((1, 3))], [net(inputs(1)[0])])  # here
     lines = [named_lines(str(where))[0] for where in batch.report.forced]
     assert lines and all(line.endswith("# here") for line in lines)
-
-
-def test_reading_computed_values_is_not_reported(net):
-    with gdb.batching() as batch:
-        y = net(samples(1)[0])
-        batch.flush()
-        y.asnumpy()
-    y.asnumpy()
-    assert batch.report.forced == {}
 
 
 # Calls that ran alone
@@ -165,7 +147,7 @@ def test_reading_computed_values_is_not_reported(net):
 def run_alone(net: Any, counts: List[int]) -> gdb.Batch:
     with gdb.batching() as batch:
         for count in counts:
-            for x in samples(count):
+            for x in inputs(count):
                 y = net(x)
                 mx.nd.Custom(y, op_type="dynbatch_report_doubling")  # alone
             batch.flush()
@@ -180,11 +162,6 @@ def test_calls_that_ran_alone_with_the_reason(net):
     assert [flush.alone[0].calls for flush in report.flushes] == [3, 2]
     assert f"ran alone   5 x Custom: {alone.reason}\n" in str(report)
     assert str(alone.where) in str(report)
-
-
-def test_a_single_call_is_not_said_to_run_alone(net):
-    """It could have been merged, had there been another."""
-    assert run(net, 1).report.alone == []
 
 
 def made_up(*alone: Alone, **fields: Any) -> FlushReport:
@@ -217,6 +194,7 @@ def test_alone_is_joined_over_flushes_and_sorted():
 
 def test_print():
     report = gdb.Report()
+    assert report.analysis_share == 0
     assert re.match(r"nothing was recorded(.|\n)*hybridize\(\)", str(report))
     report.flushes = [made_up(Alone("rnn", "why", 2, Where("a.py", 1, "f")))]
     report.forced = {Where("a.py", 3, "f"): 7}
@@ -231,6 +209,10 @@ def test_print():
         "value read  7 x at a.py:3 in f",
         "auto: block",
     ]
+    line = "4 calls -> 2 launches (block by agenda, plan cached), "
+    assert made_up().line == line + "recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms"
+    assert "plan made" in made_up(cached=False).line
+    assert made_up(waiting_ms=3.0).line == made_up().line, "it is logged before that is known"
 
 
 def test_print_of_many_flushes_shows_the_last(net):
@@ -243,20 +225,11 @@ def test_print_of_many_flushes_shows_the_last(net):
     ]
 
 
-def test_one_line():
-    assert made_up().line == (
-        "4 calls -> 2 launches (block by agenda, plan cached), "
-        "recording 1.0 ms, analysis 2.0 ms, dispatch 5.0 ms"
-    )
-    assert "plan made" in made_up(cached=False).line
-    assert made_up(waiting_ms=3.0).line == made_up().line, "it is logged before that is known"
-
-
 def test_json_round_trip(net):
     batch = run_alone(net, [3])
     with batch:
-        net(samples(1)[0]).asnumpy()
-        mx.nd.Custom(net(samples(1)[0]), op_type="dynbatch_report_doubling")
+        net(inputs(1)[0]).asnumpy()
+        mx.nd.Custom(net(inputs(1)[0]), op_type="dynbatch_report_doubling")
     told = json.loads(batch.report.to_json())
     nothing = {"flushes": [], "immediate": [], "forced": [], "waiting_ms": 0, "at_once": 0}
     traced = {"known": 0, "new": 0, "new_ms": 0, "refused": []}
@@ -276,6 +249,3 @@ def test_json_round_trip(net):
             (*one[:3], str(one.where)) for one in flush.alone
         ]
     assert told["flushes"][1]["nodes"] == 2
-
-
-# Plans

@@ -8,19 +8,21 @@ import sys
 import threading
 import weakref
 from collections import namedtuple
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Iterator, List
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 import serve_load
 from gluon_dynbatch.record.state import STATE
-from tests.common import nothing_is_left_behind, output_of  # noqa: F401
+from tests.cells import equal
+from tests.common import net, nothing_is_left_behind, output_of
+
+__all__ = ["net", "nothing_is_left_behind"]
 
 PATIENCE = 60
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.
@@ -35,14 +37,6 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-@pytest.fixture
-def net() -> Any:
-    block = gdb.convert(nn.Dense(3, in_units=4, activation="tanh"))
-    block.initialize(mx.init.Uniform(1))
-    block.hybridize()
-    return block
 
 
 def rows(count: int) -> List[Any]:
@@ -88,8 +82,7 @@ def test_threads_and_tasks_get_their_own_answers(net, size):
         answers = [[future.result(PATIENCE) for future in got], asyncio.run(tasks())]
         stats = batcher.stats()
     for answer in answers:
-        for a, b in zip(answer, wanted):
-            np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+        equal(answer, wanted)
     assert stats.completed == 120 == sum(n * times for n, times in stats.batch_sizes.items())
     assert max(stats.batch_sizes) <= size and stats.queued == stats.running == 0
 
@@ -124,7 +117,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("places", [(0,), (5,), (8,), (0, 1, 7)], ids=str)
+@pytest.mark.parametrize("places", [(5,), (0, 1, 8)], ids=str)
 def test_bad_requests_fail_alone(net, bad, places):
     samples, (fail, kind) = rows(9), BAD[bad]
 
@@ -141,12 +134,10 @@ def test_bad_requests_fail_alone(net, bad, places):
     with gdb.RequestBatcher(fn, 9, FOREVER) as batcher:
         answers = asyncio.run(tasks())
     errors = [answers[n] for n in places]
-    assert all(isinstance(error, kind) for error in errors) and len(set(map(id, errors))) == len(
-        places
-    )
+    assert all(isinstance(error, kind) for error in errors)
+    assert len(set(map(id, errors))) == len(places)
     for n in set(range(9)) - set(places):
-        for a, b in zip(answers[n][:2], wanted[n]):
-            np.testing.assert_allclose(a, b.asnumpy(), 1e-5, 1e-6)
+        equal(answers[n][:2], wanted[n][:2])
     assert batcher.stats().failed == len(places)
 
 
@@ -156,7 +147,7 @@ def test_a_bad_request_by_itself_does_not_fail_the_next(net):
         for _ in range(6):
             bad, good = batcher.submit(-1), batcher.submit(4)
             assert isinstance(bad.exception(PATIENCE), REFUSED)
-            np.testing.assert_array_equal(good.result(PATIENCE)[1], 2 * np.eye(2)[None])
+            equal(good.result(PATIENCE)[1:], [2 * np.eye(2, dtype="float32")[None]])
 
 
 def test_results_are_of_numpy_in_their_structure_and_memory(net):
@@ -172,12 +163,11 @@ def test_results_are_of_numpy_in_their_structure_and_memory(net):
     for x, future in zip(samples, futures):
         got, y = future.result(), net(x).asnumpy()
         assert list(got) == ["pair", "list", "label"] and got["label"] is label
-        assert (
-            type(got["pair"]) is Pair and got["pair"].label == "no" and got["list"][1:] == [2, None]
-        )
-        for a, b in ((got["pair"].score, y), (got["list"][0], y[:1])):
-            assert type(a) is np.ndarray and a.flags.owndata
-            np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+        assert type(got["pair"]) is Pair and got["pair"].label == "no"
+        assert got["list"][1:] == [2, None]
+        found = [got["pair"].score, got["list"][0]]
+        assert all(type(a) is np.ndarray and a.flags.owndata for a in found)
+        equal(found, [y, y[:1]])
 
 
 def test_an_error_keeps_no_other_request():
@@ -251,26 +241,22 @@ def test_a_full_queue_lets_wait(gate):
     assert sorted(gate.calls) == [0, 1, 2, 4]
 
 
-def test_closing_runs_what_waits(net):
-    batcher = gdb.RequestBatcher(net, 64, FOREVER)
-    futures = [batcher.submit(x) for x in rows(10)]
-    assert futures[3].cancel()
-    batcher.close()
-    batcher.close()
-    assert all(future.done() for future in futures) and batcher.stats().completed == 9
-    with pytest.raises(CancelledError):
-        futures[3].result()
-    with pytest.raises(gdb.ClosedError):
-        batcher.submit(rows(1)[0])
-
-
-def test_a_batcher_that_is_dropped_ends_its_thread(net):
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
+def test_the_end_of_a_batcher_runs_what_waits_and_ends_its_thread(net, closed):
     """The fixture waits for the thread."""
     batcher = gdb.RequestBatcher(net, 64, FOREVER)
-    future, seen = batcher.submit(rows(1)[0]), weakref.ref(batcher)
+    futures, seen = [batcher.submit(x) for x in rows(10)], weakref.ref(batcher)
+    assert futures[3].cancel()
+    if closed:
+        batcher.close()
+        batcher.close()
+        assert all(future.done() for future in futures) and batcher.stats().completed == 9
+        with pytest.raises(gdb.ClosedError):
+            batcher.submit(rows(1)[0])
     del batcher
     gc.collect()
-    assert seen() is None and future.result(PATIENCE).shape == (1, 3)
+    assert seen() is None and futures.pop(3).cancelled()
+    assert {future.result(PATIENCE).shape[1] for future in futures} == {3}
 
 
 ENDS = """
@@ -297,30 +283,10 @@ def test_the_end_of_the_process_runs_what_waits():
     assert output_of(ENDS) == "4.0\n"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_batch_size": 0},
-        {"max_batch_size": True},
-        {"max_queue": 1.5},
-        {"batch_wait_timeout_s": -1},
-        {"batch_wait_timeout_s": float("nan")},
-        {"batch_wait_timeout_s": "1"},
-        {"on_full": "drop"},
-        {"granularity": "cell"},
-    ],
-    ids=str,
-)
-def test_wrong_options(net, options):
-    with pytest.raises(gdb.OptionError):
-        gdb.RequestBatcher(net, **options)
-
-
 def test_latency_percentiles():
     stats = gdb.BatcherStats(0, 0, 4, 0, 0, 0, 1.0, 1.0, (0.4, 0.1, 0.3, 0.2), {4: 1})
-    assert [stats.latency_percentile(p) for p in (0, 25, 50, 51, 99, 100)] == [
-        0.1, 0.1, 0.2, 0.3, 0.4, 0.4,
-    ]  # fmt: skip
+    told = [stats.latency_percentile(p) for p in (0, 25, 50, 51, 100)]
+    assert told == [0.1, 0.1, 0.2, 0.3, 0.4]
     assert np.isnan(stats._replace(latencies_s=()).latency_percentile(50))
 
 

@@ -83,16 +83,12 @@ def test_what_flows_is_what_the_graph_says(name):
     assert turned <= set(found)
 
 
-def test_whole_rows_are_counted():
+def test_a_plan_is_drawn_launch_by_launch_with_the_rows_that_flow():
     """Two of three samples take a second step."""
     plan = chain([1, 2, 2]).plan
     assert [launch.units.size for launch in plan.launches] == [3, 2, 1, 1, 1]
     edges = flow(plan, groups(plan, 24))
     assert edges[0, 1] == {4: 2} and edges[1, 3] == edges[1, 4] == edges[0, 2] == {4: 1}
-
-
-def test_a_plan_is_drawn_launch_by_launch():
-    plan = chain([1, 2, 2]).plan
     source = plan.draw().source
     assert source.count("cell × ") == 2 and "cell × 3\nlaunch 0" in source
     assert " 2 rows of 4 " in source
@@ -103,6 +99,7 @@ def test_many_launches_that_run_the_same_are_one_node():
     plan = chain([*range(1, 40)]).plan
     source = plan.draw().source
     assert source.count("cell × ") == 1 and "39 launches" in source and "█" in source
+    assert bars([8, 1, 0]) == "█▁▁" and len(bars([*range(1, 1000)])) == 16
     found = groups(plan, 1)
     assert [group.name for group in found.values()] == ["cell", "other calls"]
     assert sum(sum(group.widths) for group in found.values()) == plan.graph.dependencies.size
@@ -118,11 +115,6 @@ def test_the_backward_pass_can_be_looked_at():
     assert batch.plan is not None and batch.backward_plan is None and y.shape
 
 
-def test_bars():
-    assert bars([1]) == "█" and bars([8, 1, 0]) == "█▁▁"
-    assert len(bars([*range(1, 1000)])) == 16
-
-
 def test_graphviz_renders_it(monkeypatch):
     monkeypatch.undo()
     if shutil.which("dot") is None:
@@ -131,23 +123,16 @@ def test_graphviz_renders_it(monkeypatch):
     assert len(re.findall('class="node"', drawn)) == 7  # two fills
 
 
-def test_a_figure_has_the_times_and_widths_of_the_report():
+def test_a_figure_has_the_times_and_widths_of_the_report_and_of_fibers_the_flushes():
     report = chain([1, 2, 2]).report
     left, right = report.plot().axes
     (flush,) = report.flushes
     wanted = [flush.recording_ms, flush.analysis_ms, flush.dispatch_ms, report.waiting_ms]
     assert [bar.get_width() for bar in left.patches] == wanted
     assert [*right.patches[0].get_data().values] == [3, 2, 1, 1, 1]
-
-
-def test_a_figure_of_fibers_is_by_flush():
     net = cell()
-
-    def sample(x: Any) -> Any:
-        return net(x) if net(x).sum().asscalar() > 0 else x
-
     with gdb.batching() as batch:
-        batch.map(sample, inputs(6))
+        batch.map(lambda x: net(x) if net(x).sum().asscalar() > 0 else x, inputs(6))
     waiting = [flush.waiting for flush in batch.report.flushes]
     right = batch.report.plot().axes[1]
     assert waiting[0] == 6 and [bar.get_height() for bar in right.patches] == waiting

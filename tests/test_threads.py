@@ -18,8 +18,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
-from tests.cells import cell, equal
-from tests.common import assert_nothing_is_left, output_of
+from tests.cells import cell, equal, ready
+from tests.common import FIXED, assert_nothing_is_left, output_of
 
 THREADS = 4
 PATIENCE = 30
@@ -42,10 +42,7 @@ class Chain(gdb.DynamicHybridBlock):
 
 @pytest.fixture
 def model() -> Chain:
-    block = Chain()
-    block.initialize(mx.init.Uniform(1))
-    block.hybridize()
-    return block
+    return ready(Chain(), 1)
 
 
 def sequences(seed: int, count: int = 12) -> List[List[mx.nd.NDArray]]:
@@ -79,18 +76,10 @@ def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
     assert_nothing_is_left()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"granularity": "block", "policy": "depth"},
-        {"granularity": "operator", "policy": "depth"},
-        {},
-    ],
-    ids=["block", "operator", "auto"],
-)
+@pytest.mark.parametrize("options", [FIXED, {"granularity": "operator", "policy": "depth"}, {}])
 @pytest.mark.parametrize("known", [True, False], ids=["model traced", "model new"])
 def test_threads_with_scopes_of_their_own(model, options, known):
-    """With a new model, all threads trace and compile the same calls at once."""
+    """With a new model, all threads trace and compile the same calls at once; some fail."""
     work = [sequences(n) for n in range(THREADS)]
     reference = Chain(params=model.collect_params())
     wanted = [[reference(s) for s in samples] for samples in work]
@@ -101,6 +90,10 @@ def test_threads_with_scopes_of_their_own(model, options, known):
 
     def serve(number: int) -> None:
         for _ in range(5):
+            if number % 2:
+                with pytest.raises(KeyError), gdb.batching(**options):
+                    model(work[number][0])
+                    raise KeyError
             with gdb.batching(**options) as batch:
                 outputs = [model(s) for s in work[number]]
                 assert STATE.batch is batch
@@ -166,24 +159,6 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
     in_threads(work, 2)
 
 
-def test_an_exception_in_one_thread_does_not_touch_the_others(model):
-    samples = sequences(2)
-    wanted = [model(s) for s in samples]
-
-    def work(number: int) -> None:
-        for _ in range(5):
-            if number % 2:
-                with pytest.raises(KeyError), gdb.batching():
-                    model(samples[0])
-                    raise KeyError
-            else:
-                with gdb.batching():
-                    got = [model(s) for s in samples]
-                equal(got, wanted)
-
-    in_threads(work)
-
-
 def test_gradients_in_threads():
     """Each thread trains a model of its own, as one MXNet model has one set of gradients."""
 
@@ -236,7 +211,7 @@ def test_mxnet_lets_go_of_a_graph_without_python(model):
     sys.setswitchinterval(1000)
     try:
         known = set(gradient._ALIVE)
-        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        with autograd.record(), gdb.batching(**FIXED):
             losses = [model(rows).sum() for rows in sequences(1)]
         (number,) = set(gradient._ALIVE) - known
         autograd.backward(losses)
@@ -254,7 +229,7 @@ def test_graphs_that_are_kept_cost_little_to_keep(model):
     """Few of them are looked at per flush, all in their turn."""
     kept = []
     for _ in range(40):
-        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+        with autograd.record(), gdb.batching(**FIXED):
             kept.append(model(sequences(1, 1)[0]).sum())
     assert len(gradient._ALIVE) >= len(kept)
     del kept
