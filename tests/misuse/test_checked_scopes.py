@@ -100,24 +100,40 @@ def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
     equal([first, second, third], wanted)
 
 
-# Operators that run at once
+# What does not merge
+
+#: By name of a block or operator: a call, and where the report as JSON has it.
+NOT_MERGED = {
+    "the_cell": (cell(lambda F, x: F.LinearRegressionOutput(x, x)), "flushes"),
+    "LinearRegressionOutput": (lambda y: mx.nd.LinearRegressionOutput(y, y), "flushes"),  # wrong
+    "batch_take": (
+        lambda y: mx.nd.batch_take(y, mx.nd.array([0], dtype="int32")),  # wrong
+        "immediate",
+    ),
+}  # fmt: skip
 
 
-def run_immediate(net: Any, **options: Any) -> gdb.Batch:
-    with gdb.batching(**options) as batch:
-        for _ in range(3):
-            scores = net(mx.nd.ones((2, 4)))
-            mx.nd.batch_take(scores, mx.nd.array([0, 1], dtype="int32"))  # wrong
-    return batch
+@GRANULARITIES
+@pytest.mark.parametrize("name", NOT_MERGED)
+def test_strict_refuses_what_does_not_merge_and_the_report_names_it(net, name, granularity):
+    call, place = NOT_MERGED[name]
 
+    def run(**options: Any) -> gdb.Batch:
+        with gdb.batching(granularity=granularity, **options) as batch:
+            for _ in range(3):
+                y = net(SAMPLES[0])
+                call(y)  # wrong
+        return batch
 
-def test_operators_that_run_at_once_are_named(net):
-    batch = run_immediate(net)
-    (told,) = batch.report.alone
-    assert (told.name, told.calls) == ("batch_take", 3)
-    assert "operator batch_take run at once" in told.reason
+    report = run().report
+    (told,) = report.alone
+    assert (told.name.rstrip("0_"), told.calls) == (name, 3)
     assert named_lines(str(told.where))[0].endswith("# wrong")
-    assert "ran alone   3 x batch_take" in str(batch.report)
-    assert json.loads(batch.report.to_json())["immediate"][0]["calls"] == 3
-    with refused(gdb.NotMergedError, "operator batch_take run at once"):
-        run_immediate(net, strict=True)
+    assert f"ran alone   3 x {told.name}" in str(report)
+    assert json.loads(report.to_json())[place]
+    texts = [f"operator {name} run at once"] if place == "immediate" else ["3 calls", name]
+    with refused(gdb.NotMergedError, *texts, "strict=False", late=True):
+        run(strict=True)
+    with gdb.batching(strict=True) as batch:
+        got = [mx.nd.relu(net(x)) for x in SAMPLES]
+    assert batch.report.alone == [] and len(got) == len(SAMPLES)

@@ -1,12 +1,12 @@
 """What an array means changes after a call has read it: the call is as of its own time.
 
-Every test runs a program sample by sample, in a scope, and in one with ``debug=True``.
+Nearly every test runs a program sample by sample, in a scope, and in one with ``debug=True``.
 """
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, Callable, Dict, List
+import functools
+from typing import Any, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -16,15 +16,12 @@ from mxnet.base import _LIB
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.cells import Apply, array, cell, dense, equal
+from tests.cells import Apply, array, cell, equal
 from tests.common import FIXED, refused, same_as_loop
-
-Change = Callable[[Any], Any]
+from tests.misuse.test_writes import Change, numpy_of
 
 #: Functions of MXNet's library as they are before any scope: what reaches them passes us by.
 MARK, WRITE = _LIB.MXAutogradMarkVariables, _LIB.MXNDArraySyncCopyFromCPU
-
-SCOPES = ({}, {"debug": True})
 
 
 def square() -> Apply:
@@ -35,7 +32,7 @@ def gradient_of(x: mx.nd.NDArray) -> List[Any]:
     return [mx.nd.array([-7]) if x.grad is None else x.grad]
 
 
-# Arrays from outside
+# Gradients that are attached anew
 
 MARKS: Dict[str, Change] = {
     "attach_grad": lambda x: x.attach_grad(),
@@ -86,7 +83,7 @@ def reload(net: Any) -> None:
     net.collect_params().load_dict(values)
 
 
-PARAMETERS: Dict[str, Change] = {
+CHANGES: Dict[str, Change] = {
     "grad_req add": lambda net: setattr(net.weight, "grad_req", "add"),
     "grad_req null": lambda net: setattr(net.weight, "grad_req", "null"),
     "grad_req write": lambda net: setattr(net.weight, "grad_req", "write"),
@@ -111,7 +108,7 @@ PARAMETERS: Dict[str, Change] = {
 
 
 @pytest.mark.parametrize("req", ["write", "add", "null"])
-@pytest.mark.parametrize("change", PARAMETERS.values(), ids=PARAMETERS)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_parameter_changes(change, req):
     def program():
         net = gdb.convert(nn.Dense(2, in_units=3, use_bias=False))
@@ -173,19 +170,6 @@ def test_data_iterator_uses_memory_again(tmp_path):
 
 # Memory that others than MXNet write to
 
-
-def numpy_of(capsule: Any) -> np.ndarray:
-    """Return NumPy's view of what a capsule lends, as another library would write to it."""
-    shared = mx.nd.from_dlpack(capsule)
-    KEPT.append(shared)
-    address = ctypes.c_void_p()
-    mx.base.check_call(_LIB.MXNDArrayGetData(shared.handle, ctypes.byref(address)))
-    words = (ctypes.c_float * shared.size).from_address(address.value)
-    return np.frombuffer(words, dtype=np.float32)
-
-
-KEPT: List[Any] = []
-
 LENDING: Dict[str, Change] = {
     "function": mx.nd.to_dlpack_for_write,
     "method": lambda x: x.to_dlpack_for_write(),
@@ -218,20 +202,20 @@ def test_write_by_another_library(lend, wait):
     same_as_loop(program)
 
 
-def test_lent_parameter(net):
-    x = array(1, 4)
-    wanted = net(x)
-    with gdb.batching(**FIXED):
-        before = net(x)
-        numpy_of(mx.nd.to_dlpack_for_write(net.weight.data()))[:] += 1
-        after = net(x)
-    equal([before, after], [wanted, net(x)])
+def lent(lend: Change, x: mx.nd.NDArray) -> Any:
+    return x, mx.nd.from_dlpack(lend(x))
+
+
+def of_numpy(x: mx.nd.NDArray) -> Any:
+    memory = x.asnumpy()
+    return mx.nd.from_numpy(memory), mx.nd.from_numpy(memory)
 
 
 SHARED: Dict[str, Change] = {
-    "lent before the scope": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_write(x)),
-    "a view lent": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_write(x[0:1])),
-    "lent for reading": lambda x: mx.nd.from_dlpack(mx.nd.to_dlpack_for_read(x)),
+    "lent before the scope": functools.partial(lent, mx.nd.to_dlpack_for_write),
+    "a view lent": functools.partial(lent, lambda x: mx.nd.to_dlpack_for_write(x[0:1])),
+    "lent for reading": functools.partial(lent, mx.nd.to_dlpack_for_read),
+    "of NumPy": of_numpy,
 }
 
 
@@ -239,48 +223,13 @@ SHARED: Dict[str, Change] = {
 def test_write_by_mxnet_to_shared_memory(share):
     """Two arrays of MXNet's may lie in one place and not be views of each other."""
     net = square()
-    for options in SCOPES:
-        x = array(2, 2)
-        wanted = net(x)
-        wanted.wait_to_read()
-        shared = share(x)
+    for options in ({}, {"debug": True}):
+        wanted, (x, shared) = net(array(2, 2)), share(array(2, 2))
         with gdb.batching(**FIXED, **options):
             y = net(x)
             shared += 1
-        equal([y], [wanted])
-
-
-def test_write_by_mxnet_to_memory_of_numpy():
-    memory, net = np.ones((1, 2), np.float32), square()
-    x, same = mx.nd.from_numpy(memory), mx.nd.from_numpy(memory)
-    with gdb.batching(**FIXED):
-        y = net(x)
-        same[:] = 3
-    mx.nd.waitall()
-    equal([y, x], [mx.nd.ones((1, 2)), mx.nd.ones((1, 2)) * 3])
-
-
-def test_what_no_call_reads_costs_no_flush(net):
-    """A view is another variable than the array that it looks into."""
-    whole, other = array(4, 4), dense()
-    with autograd.record(), gdb.batching(**FIXED) as batch:
-        outputs = []
-        for i in range(4):
-            x = whole[i : i + 1]
-            x.attach_grad()
-            outputs.append(net(x))
-        whole.attach_grad()
-        other.weight.grad_req = "add"
-        other.cast("float64")
-        other.initialize(force_reinit=True)
-        mx.random.seed(3)
-        unread = array(2, 4)
-        unread[:] = 0
-        unread[0:1] += 2
-        mx.nd.to_dlpack_for_write(array(1, 2))
-        mx.nd.to_dlpack_for_read(x)
-        assert all(y.pending for y in outputs)
-    assert batch.report.launches == 1 and not batch.report.forced
+        mx.nd.waitall()
+        equal([y, x[:1]], [wanted, array(2, 2)[:1] + 1])
 
 
 # What MXNet's Python does not see
@@ -290,7 +239,7 @@ def test_handle_is_replaced():
     """The array stands for another one: refused, as the first is gone."""
     state = array(1, 2).__getstate__()
     net = square()
-    for options in SCOPES:
+    for options in ({}, {"debug": True}):
         x, batch = array(1, 2), gdb.batching(**FIXED, **options)
         with refused(gdb.ScopeError, "another handle", late=True), batch:
             net(array(1, 2) * 2)
@@ -337,23 +286,3 @@ def test_debug_notices_what_nothing_else_sees(net, change, text):
     with pytest.raises(gdb.MismatchError, match=text), autograd.record(), batch:
         net(x)
         change(net, x)
-
-
-def test_functions_imported_by_name_are_seen_too(net):
-    """It does not matter that the user holds the functions from before the scope."""
-    backward, mark, set_training = autograd.backward, autograd.mark_variables, autograd.set_training
-    x, w = array(1, 4), net.weight.data()
-    with autograd.record():
-        loss = (w * w).sum()
-    wanted = net(net.weight.grad())
-    with gdb.batching(**FIXED):
-        y = net(net.weight.grad())
-        backward([loss])
-        equal([y], [wanted])
-        z = net(x)
-        mark([x], [mx.nd.ones((1, 4))])
-        assert not z.pending
-        set_training(True)
-        drawn = mx.nd.Dropout(net(mx.nd.ones((9, 4))), p=0.9)
-        set_training(False)
-    assert (drawn.asnumpy() == 0).any()
