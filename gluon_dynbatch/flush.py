@@ -15,7 +15,6 @@ from .lower.expand import expand, find_unused, find_weights
 from .lower.graph import check_graph
 from .lower.segment import Segment, SegmentTable
 from .modes import FLOATS, RECORDING
-from .native import recording as native
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
@@ -33,8 +32,7 @@ from .run.chain import Chain, find_standing
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
-from .run.hand_out import become_view, hand_out, hand_out_constants, split_views
-from .run.keep import Kept
+from .run.keep import Kept, find_memories
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 
@@ -101,7 +99,7 @@ class Flush:
         self._chain = chain or Chain()
         self._site = site
         self._keep = keep
-        #: The arenas, if arrays are kept there.
+        #: The arenas, if arrays stay there.
         self.kept: Optional[Kept] = None
         self._runtime = runtime
         self._options = options
@@ -117,50 +115,37 @@ class Flush:
         started = time.perf_counter()
         lazies = recording.held()
         if recording.constants:
-            hand_out_constants(recording, lazies)
+            _copy_constants(recording, lazies)
             lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
         choice = choose(self._options)
         before = time.perf_counter()
-        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
+        wanted = {lazy._value for lazy in lazies}
+        if recording.detached:
+            wanted.update(lazy.memory[0][0] for lazy in lazies)
+        planned, cached = self._planned(choice, sorted(wanted))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        kept, lazies = self._divide(planned, lazies)
-        owners, views = split_views(recording, kept if planned.recorded and kept else lazies)
-        heads, held = self._heads(planned, owners)
-        standing = find_standing(recording) if held else {}
-        execution, tape = self._execute(planned, held)
+        heads = self._heads(planned, lazies) if planned.recorded else []
+        standing = find_standing(recording) if heads else {}
+        execution, tape = self._execute(planned, [head for _, head in heads])
         self.backward_plan = None if tape is None else tape.plan
-        if kept:
-            self.kept = Kept(execution.buffers, recording.lazies, planned.recorded)
-            native.keep(kept, self.kept, planned.term, self.plan.arena_of, self.plan.element_of)
-            if tape is not None:
-                self._chain.add(self.plan, tape, self.kept, held, standing)
+        kept = Kept(execution.buffers, recording.lazies, planned.recorded)
+        kept.keep(recording, lazies, self.plan, planned.term)
+        if tape is not None:
+            self._chain.add(tape, kept, [name for name, _ in heads], standing)
+        if self._keep:
+            self.kept = kept
         else:
-            arrays = hand_out(execution, planned.plan, [head for head, _ in heads], owners)
-            if tape is not None:
-                flowing = [array for array, (_, head) in zip(arrays, heads) if head]
-                Chain().connect_one(tape, held, flowing, standing)
-            for view, owner, offset in views:
-                recorded = view._value == owner._value and planned.mode[view._value] & RECORDING
-                become_view(view, owner, offset, bool(recorded))
+            kept.hand_out()
         finished = time.perf_counter()
         recorded_in = started - (recording.started or started)
         times = recorded_in, analysed - before, finished - analysed
         self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
         if self._site is not None:
             self._site.note(recording, self.plan, cached, self._options.leaves_all_open)
-
-    def _divide(
-        self, planned: Planned, lazies: List[LazyNDArray]
-    ) -> Tuple[List[LazyNDArray], List[LazyNDArray]]:
-        """Return what is kept in arenas, and what gets memory of its own now."""
-        plain = all(type(lazy._offset) is int for lazy in lazies)
-        if self._keep and plain and not self._recording.detached:
-            return lazies, []
-        return [], lazies
 
     def _report(
         self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float
@@ -252,19 +237,17 @@ class Flush:
         """Return the line that recorded a node."""
         return where_of(self._recording.wheres[node])
 
-    def _heads(
-        self, planned: Planned, lazies: List[LazyNDArray]
-    ) -> Tuple[List[Tuple[Head, bool]], List[Head]]:
-        """Return where each held array lies and whether a gradient may arrive at it."""
-        heads: List[Tuple[Head, bool]] = []
-        for lazy in lazies:
-            kind = TYPES[lazy._type]
-            mode = int(planned.mode[lazy._value])
-            head = Head(
-                int(planned.term[lazy._value]), lazy._offset, kind.shape, kind.dtype, kind.context
-            )
-            heads.append((head, bool(mode & RECORDING) and kind.dtype in FLOATS))
-        return heads, [head for head, flows in heads if flows]
+    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> List[Tuple[Any, Head]]:
+        """Return where gradients may arrive, by the name of the memory that is held."""
+        found = []
+        for memory in find_memories(lazies):
+            for lazy in memory.arrays:
+                kind = TYPES[lazy._type]
+                if planned.mode[lazy._value] & RECORDING and kind.dtype in FLOATS:
+                    place = int(planned.term[lazy._value]), memory.first, memory.shape
+                    found.append((memory.name, Head(*place, kind.dtype, kind.context)))
+                    break
+        return found
 
     def _execute(
         self, planned: Planned, heads: List[Head]
@@ -312,6 +295,14 @@ class Flush:
         if tape is not None:
             tape.finish()
         return execution, tape
+
+
+def _copy_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
+    """Make copies of what creation operators made; their holders may write into them."""
+    numbers = {value: i for i, value in enumerate(recording.external_values)}
+    for lazy in lazies:
+        if lazy.constant:
+            lazy.become(recording.externals[numbers[lazy._value]].copy())
 
 
 def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:

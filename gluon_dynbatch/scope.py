@@ -246,9 +246,7 @@ class Batch:
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
                 self.flush()
         elif not failed:
-            self.at_work(lambda: self._compute(keep=self._chain.open))
-            for kept in self._still_kept():
-                kept.hand_out()
+            self.at_work(self._hand_out)
             if self._site is not None:
                 self.report.choice = self._site.leave(self.report.at_once)
 
@@ -387,6 +385,12 @@ class Batch:
                 self._note_kept(flush.kept)
             self.report.flushes.append(flush.report._replace(waiting=waiting))
             LOGGER.debug("%s", flush.report.line)
+
+    def _hand_out(self) -> None:
+        """Compute what is pending, and copy all that was computed out of arenas."""
+        self._compute(keep=False)
+        for kept in self._still_kept():
+            kept.hand_out()
 
     def _note_kept(self, kept: Kept) -> None:
         """Take note of arenas in which values stay, and let go of the oldest if they are many."""

@@ -40,17 +40,23 @@ class _OfConstant(int):
 OF_CONSTANT = _OfConstant(0)
 
 
-class _OfCopy(int):
-    """An offset into a value that is handed out as a copy: views of it lie in that copy."""
+class Elsewhere(int):
+    """An offset of an array that has other memory than its value; its views have that, too."""
 
     def __init__(self, _: int):
-        #: The copy, of which only the identity counts.
+        #: Names the copy of a value that it lies in.
         self.copy: object = object()
+        #: Once it is computed, the arena in which what it is cut from has its memory; and how much
+        #: further that is.
+        self.source: Optional[int] = None
+        self.shift = 0
 
-    def __add__(self, other: int) -> _OfCopy:
-        moved = _OfCopy(int(self) + other)
-        moved.copy = self.copy
+    def __add__(self, other: int) -> Elsewhere:
+        moved = Elsewhere(int(self) + other)
+        moved.copy, moved.source, moved.shift = self.copy, self.source, self.shift
         return moved
+
+    __radd__ = __add__
 
 
 class LazyNDArray(NDArray):  # type: ignore[misc]
@@ -142,15 +148,22 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return recorded or isinstance(tape, recording.Keeper)
 
     @property
-    def memory(self) -> Tuple[Any, int]:
-        """What names the memory that it will lie in, and the offset there, in elements.
+    def memory(self) -> Tuple[Tuple[int, Any], int]:
+        """What names the memory that it lies in or will, and the offset there, in elements.
 
-        The name is a value, and which copy of it.
+        The name is a value, or the arena of one that is computed, and which copy of it.
         """
-        memory, offset = self._tape.detached.get(self._value, ((self._value, None), 0))
-        if type(self._offset) is _OfCopy:
-            memory = memory[0], self._offset.copy
-        return memory, offset + self._offset
+        (value, copy), first = self._tape.detached.get(self._value, ((self._value, None), 0))
+        if type(self._offset) is Elsewhere:
+            copy = self._offset.copy
+            if self.is_cut:
+                value, first = self._offset.source, self._offset.shift
+        return (value, copy), first + int(self._offset)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is computed, and shares the memory of what it is cut from."""
+        return type(self._offset) is Elsewhere and self._offset.source is not None
 
     def _view(self, shape: Tuple[int, ...], first: int = 0) -> NDArray:
         """Return elements from the `first` on in another shape, without recording a call."""
@@ -217,7 +230,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if self._has_views and (inplace or self._tape.open):
             with contextlib.suppress(AssertionError):  # wrong axes
                 view = getattr(NDArray, name)(self, *axis, inplace=True)
-                view._offset = view._offset if inplace else _OfCopy(view._offset)
+                view._offset = view._offset if inplace else Elsewhere(view._offset)
                 return view
         return getattr(self.real(), name)(*axis, inplace=inplace)
 

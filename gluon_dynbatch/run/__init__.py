@@ -2,7 +2,7 @@
 
 Read `dispatch.py` (a segment as an executable), `assemble.py` (a plan as a program), `buffers.py`
 (arenas), `execute.py` (a run of a plan), `backward.py` (of its backward pass), `leaves.py` (what
-stands for parameters there), `left_out.py` (losses without a gradient), `gradient.py` (a flush as a
-node of MXNet's tape), `notice.py` (when MXNet drops it), `hand_out.py` (what is still held becomes
-real) and `profiling.py`.
+stands for parameters there), `left_out.py` (losses without a gradient), `keep.py` (arrays in
+arenas), `chain.py` (flushes as one node of MXNet's tape), `gradient.py` (such a node), `notice.py`
+(when MXNet drops it) and `profiling.py`.
 """

@@ -126,8 +126,8 @@ class GradientTape(Pass):
         externals: List[NDArray],
     ):
         super().__init__(prepared.plan, prepared.backward)
-        self._forward = forward
-        self._heads = heads
+        self.forward = forward
+        self.heads = heads
         self._reach = prepared.reach
         self._externals = externals
         self._launches = {
@@ -164,8 +164,8 @@ class GradientTape(Pass):
         if base in self._trained:
             return self._gradients[self._trained[base]]
         if kind == "result":
-            region = self._forward.fills[which[0]].region
-            arena = self._forward.arenas[region.arena]
+            region = self.forward.fills[which[0]].region
+            arena = self.forward.arenas[region.arena]
             shape = region.rows, arena.row_size
             return mx.nd.empty(shape, ctx=arena.context, dtype=arena.dtype)
         return super().array_at(base)
@@ -182,7 +182,7 @@ class GradientTape(Pass):
         results: List[NDArray],
     ) -> None:
         """Run a launch on variables of its own, and remember its results."""
-        launch = self._forward.launches[number]
+        launch = self.forward.launches[number]
         segment = launch.segment
         self._mark(launch, operands)
         arguments = [
@@ -232,7 +232,7 @@ class GradientTape(Pass):
         # What is kept in an arena gets no gradient but that of the flush that has made it.
         found = {id(array): array for array in arrays if type(array) is not LazyNDArray}
         for number in self._reach.launches:
-            segment = self._forward.launches[number].segment
+            segment = self.forward.launches[number].segment
             for parameter in segment.parameters:
                 whole = whole_of(parameter)
                 if whole.grad_req != "null":
@@ -255,7 +255,7 @@ class GradientTape(Pass):
         """
         self._gradients = self._leaves.gradients(targets)
         self.find_arrays()
-        if not pieces and len(whole) == len(self._heads):
+        if not pieces and len(whole) == len(self.heads):
             self.buffers.fill(self.plan, self._assembled.fills, whole, wait=False)
         else:
             self._add_up([Piece(head, 0, a, 0, a.size) for head, a in whole.items()] + pieces)
@@ -265,7 +265,7 @@ class GradientTape(Pass):
         fills = self._fill_gradients(wanted)
         left_out = self._launches and self._reach.last.difference(used)
         if left_out and not all_finite([*self._gradients, *fills.values()]):
-            self._run(live_units(self._forward, [self._heads[head] for head in used]))
+            self._run(live_units(self.forward, [self.heads[head] for head in used]))
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
@@ -294,7 +294,7 @@ class GradientTape(Pass):
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
         live = self._live
-        rows = None if live is None else live_rows(self._forward, launch, live)
+        rows = None if live is None else live_rows(self.forward, launch, live)
         if rows is not None:
             self._backward_rows(position, launch, rows)
         else:
@@ -344,8 +344,8 @@ class GradientTape(Pass):
         fills: Dict[int, NDArray] = {}
         for (number, _, _), want in zip(self._filled, asked):
             if want and number not in fills:
-                region = self._forward.fills[number].region
-                arena = self._forward.arenas[region.arena]
+                region = self.forward.fills[number].region
+                arena = self.forward.arenas[region.arena]
                 result, shape = self.plan.results[number], (region.rows, arena.row_size)
                 if isinstance(result, Rows):
                     kind = arena.dtype, arena.context

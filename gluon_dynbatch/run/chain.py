@@ -1,4 +1,4 @@
-"""Several flushes of a scope as one node of MXNet's tape.
+"""The flushes of a scope as one node of MXNet's tape.
 
 Arrays that a later flush reads stay in their arenas, so MXNet never sees them.  Gradients go from
 flush to flush in the same way: what the backward pass of one flush leaves for an array from
@@ -10,16 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-import mxnet as mx
 from mxnet.ndarray import NDArray
 
-from ..plan.plan import Plan
-from ..plan.transpose import Head
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
+from ..record.types import elements
 from .backward import GradientTape, Piece
 from .gradient import record_function
-from .keep import Kept
+from .keep import Kept, Memory, find_memories
 
 
 class Inner(NamedTuple):
@@ -35,16 +33,14 @@ class Standing(NamedTuple):
 
     original: LazyNDArray
     kept: Kept
-    arena: int
-    first: int
-    count: int
+    memory: Memory
 
 
 def find_standing(tape: Tape) -> Dict[int, Standing]:
     """Return what stands for kept arrays on a tape, by id."""
     places = (one for one in tape.externals if type(one) is LazyNDArray)
     return {
-        id(place): Standing(lazy, place._tape, place._value, place._offset, place.size)
+        id(place): Standing(lazy, place._tape, *find_memories([place]))
         for place, lazy in zip(places, tape.kept)
     }
 
@@ -53,13 +49,33 @@ class Link(NamedTuple):
     """One flush."""
 
     tape: GradientTape
-    kept: Optional[Kept]
-    heads: Sequence[Head]
-    #: Arena, first element, and number of each head, in this order.
-    places: List[Tuple[int, int, int]]
+    kept: Kept
+    #: First element and number of each head, in order, by the name of its memory.
+    places: Dict[Any, List[Tuple[int, int]]]
     #: Per input of the flush where its gradient goes: to an earlier flush, to an array of MXNet's
     #: tape, or nowhere.
     routes: List[Union[Inner, NDArray, None]]
+
+    def head_at(self, memory: Memory) -> Optional[Tuple[int, int]]:
+        """Return the head in which some elements lie, and the first element of that."""
+        places = self.places.get(memory.name, [])
+        at = bisect_right(places, (memory.first, len(self.tape.heads))) - 1
+        if at < 0:
+            return None
+        first, number = places[at]
+        stop = first + elements(self.tape.heads[number].shape)
+        return (number, first) if memory.first + elements(memory.shape) <= stop else None
+
+    def results(self) -> Dict[int, Memory]:
+        """Return the heads of which somebody holds any part."""
+        found: Dict[int, Memory] = {}
+        for memory in self.kept.memories():
+            place = self.head_at(memory)
+            if place is not None and not all(lazy.is_cut for lazy in memory.arrays):
+                number, first = place
+                whole = Memory(memory.name, first, self.tape.heads[number].shape, [])
+                found.setdefault(number, whole).arrays.extend(memory.arrays)
+        return found
 
 
 class Chain:
@@ -78,67 +94,48 @@ class Chain:
         return bool(self._links) and not self.done
 
     def add(
-        self,
-        plan: Plan,
-        tape: GradientTape,
-        kept: Kept,
-        heads: Sequence[Head],
-        standing: Dict[int, Standing],
+        self, tape: GradientTape, kept: Kept, names: Sequence[Any], standing: Dict[int, Standing]
     ) -> None:
-        """Add a flush, whose arrays stay in `kept`."""
-        routes = [self._route(array, standing) for array in tape.inputs]
-        places = []
-        for number, head in enumerate(heads):
-            arena, element = plan.place(head.term)
-            places.append((arena, element + head.offset, number))
-        self._links.append(Link(tape, kept, heads, sorted(places), routes))
+        """Add a flush, whose arrays are `kept`: its heads, by the names of their memories."""
+        places: Dict[Any, List[Tuple[int, int]]] = {}
+        for number, (head, (_, copy)) in enumerate(zip(tape.heads, names)):
+            arena, element = tape.forward.place(head.term)
+            places.setdefault((arena, copy), []).append((element + head.offset, number))
+        for own in places.values():
+            own.sort()
+        routes = [self._route(array, standing.get(id(array))) for array in tape.inputs]
+        self._links.append(Link(tape, kept, places, routes))
         kept.chain = self
 
-    def connect_one(
-        self,
-        tape: GradientTape,
-        heads: Sequence[Head],
-        arrays: List[NDArray],
-        standing: Dict[int, Standing],
-    ) -> None:
-        """Make one flush a node of MXNet's tape; the arrays of its heads are the results."""
-        routes = [_real_of(array, standing) for array in tape.inputs]
-        self._links.append(Link(tape, None, heads, [], routes))
-        self._outputs = [(0, number) for number in range(len(heads))]
-        self._record(arrays)
-
-    def _record(self, arrays: List[NDArray]) -> None:
-        routes = (route for link in self._links for route in link.routes)
-        inputs = [route for route in routes if isinstance(route, NDArray)]
-        if inputs and arrays:
-            record_function(inputs, arrays, self.backward)
-
-    def _route(self, array: NDArray, standing: Dict[int, Standing]) -> Union[Inner, NDArray, None]:
-        place = standing.get(id(array))
-        if place is None or place.kept.chain is not self:
-            return _real_of(array, standing)
-        number = next(i for i, link in enumerate(self._links) if link.kept is place.kept)
-        head = _head_at(self._links[number], place.arena, place.first, place.count)
-        return None if head is None else Inner(number, *head)
+    def _route(self, array: NDArray, standing: Optional[Standing]) -> Union[Inner, NDArray, None]:
+        if standing is None:
+            return array
+        original, kept, memory = standing
+        if original.is_cut or not kept.recorded:
+            return None
+        if kept.chain is not self:
+            return original.real()
+        number = next(i for i, link in enumerate(self._links) if link.kept is kept)
+        head = self._links[number].head_at(memory)
+        return None if head is None else Inner(number, head[0], memory.first - head[1])
 
     def connect(self) -> None:
         """Make the flushes one node of MXNet's tape; what is still held becomes its results."""
         self.done = True
-        made: List[Tuple[NDArray, int, List[LazyNDArray]]] = []
+        made: List[Tuple[Memory, NDArray]] = []
         for number, link in enumerate(self._links):
-            assert link.kept is not None
             link.kept.chain = None
-            for head, first, array, sharing in _taken_out(link):
-                self._outputs.append((number, head))
-                made.append((array, first, sharing))
-        self._record([array for array, _, _ in made])
-        previous = mx.autograd.set_recording(True)
-        try:
-            for array, first, sharing in made:
-                for lazy in sharing:
-                    lazy.become(_view(array, lazy, lazy._offset - first))
-        finally:
-            mx.autograd.set_recording(previous)
+            results = link.results()
+            self._outputs += [(number, head) for head in results]
+            made += zip(results.values(), link.kept.copies(list(results.values())))
+        routes = (route for link in self._links for route in link.routes)
+        inputs = [route for route in routes if isinstance(route, NDArray)]
+        if inputs and made:
+            record_function(inputs, [array for _, array in made], self.backward)
+        for memory, array in made:
+            memory.become(array, recorded=True)
+        for link in self._links:
+            link.kept.hand_out()
 
     def backward(
         self,
@@ -172,59 +169,3 @@ class Chain:
                     own.append(None if place is None else place.of_shape(route.shape))
             results.append(own)
         return [gradient for own in reversed(results) for gradient in own]
-
-
-def _real_of(array: NDArray, standing: Dict[int, Standing]) -> Optional[NDArray]:
-    """Return the array of MXNet's tape that one from outside is; None if it has no gradient."""
-    place = standing.get(id(array))
-    if place is None:
-        return array
-    return place.original.real() if place.kept.recorded else None
-
-
-def _head_at(link: Link, arena: int, first: int, count: int) -> Optional[Tuple[int, int]]:
-    """Return the head in which some elements lie, and from where on."""
-    at = bisect_right(link.places, (arena, first, len(link.heads))) - 1
-    if at < 0 or link.places[at][0] != arena:
-        return None
-    _, start, number = link.places[at]
-    inside = first + count <= start + _size(link.heads[number])
-    return (number, first - start) if inside else None
-
-
-def _size(head: Head) -> int:
-    count = 1
-    for size in head.shape:
-        count *= size
-    return count
-
-
-def _taken_out(link: Link) -> List[Tuple[int, int, NDArray, List[LazyNDArray]]]:
-    """Take everything out of the arenas; return heads, their first elements, arrays, and views."""
-    found: Dict[Any, Dict[int, Tuple[int, List[LazyNDArray]]]] = {}
-    for sharing in link.kept.sharing():
-        first = sharing[0]
-        at = _head_at(link, first._value, first._offset, first.size)
-        if at is None:
-            link.kept.take_out(first._value, [sharing])
-        else:
-            head, offset = at
-            key = first._value, link.heads[head].shape
-            start = first._offset - offset
-            # Of a head of which only parts are held, there may be several.
-            found.setdefault(key, {}).setdefault(head, (start, []))[1].extend(sharing)
-    made = []
-    for (arena, shape), members in found.items():
-        arrays = link.kept.copies(arena, shape, [start for start, _ in members.values()])
-        made += [
-            (head, start, array, sharing)
-            for (head, (start, sharing)), array in zip(members.items(), arrays)
-        ]
-    return made
-
-
-def _view(array: NDArray, lazy: LazyNDArray, first: int) -> NDArray:
-    if array.shape == lazy.shape:
-        return array
-    flat = array.reshape((-1,))
-    return (flat if flat.size == lazy.size else flat[first : first + lazy.size]).reshape(lazy.shape)

@@ -1,16 +1,68 @@
-"""Values that stay in their arenas while their scope is open: the next flush reads them there."""
+"""Values that stay in their arenas: later flushes read them there, until somebody wants them."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
+from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..native import recording
-from ..record.lazy import LazyNDArray
-from .buffers import Buffers, address_of, part, take_out
+from ..plan.plan import Plan
+from ..record.lazy import Elsewhere, LazyNDArray
+from ..record.tape import Tape
+from ..record.types import TYPES, elements
+from .buffers import Buffers, address_of, take_out
+
+
+class Memory(NamedTuple):
+    """Consecutive elements that become one array, and the lazy arrays that lie there."""
+
+    #: The value that they are a part of, or its arena once it is computed; and which copy of it.
+    name: Tuple[int, Any]
+    first: int
+    shape: Tuple[int, ...]
+    arrays: List[LazyNDArray]
+
+    def become(self, array: NDArray, recorded: bool = False) -> None:
+        """Let the lazy arrays be this one, or views of it; in MXNet's tape, unless they are cut."""
+        for lazy in self.arrays:
+            flows = recorded and not lazy.is_cut
+            previous = autograd.set_recording(flows)
+            try:
+                view = array
+                if array.shape != lazy.shape:
+                    flat, first = array.reshape((-1,)), lazy.memory[1] - self.first
+                    if lazy.size != array.size:
+                        flat = flat[first : first + lazy.size]
+                    view = flat.reshape(lazy.shape)
+                lazy.become(view.detach() if recorded and not flows else view)
+            finally:
+                autograd.set_recording(previous)
+
+
+def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
+    """Put arrays together that have elements in common."""
+    places = [(*lazy.memory, lazy) for lazy in arrays]
+    places.sort(key=lambda place: (place[0][0], id(place[0][1]), place[1]))
+    found: List[Memory] = []
+    stop = 0
+    for name, first, lazy in places:
+        kind = TYPES[lazy._type]
+        end = first + kind.elements
+        if not found or name != found[-1].name or first >= stop:
+            found.append(Memory(name, first, kind.shape, [lazy]))
+            stop = end
+            continue
+        memory, stop = found[-1], max(end, stop)
+        memory.arrays.append(lazy)
+        count = stop - memory.first
+        if elements(memory.shape) < count:
+            shape = kind.shape if kind.elements == count else (count,)
+            found[-1] = memory._replace(shape=shape)
+    return found
 
 
 class Kept(recording.Keeper):  # type: ignore[misc]
@@ -46,6 +98,18 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         #: The flushes that this one is to be part of MXNet's tape with.
         self.chain: Any = None
 
+    def keep(self, tape: Tape, arrays: List[LazyNDArray], plan: Plan, term: np.ndarray) -> None:
+        """Let arrays of a tape belong to this, each value of which a term of a plan stands for."""
+        for lazy in arrays if tape.detached else ():
+            if lazy._value in tape.detached:
+                (value, copy), first = lazy.memory
+                _, own = plan.place(term[lazy._value])
+                arena, element = plan.place(term[value])
+                lazy._offset = offset = Elsewhere(lazy._offset)
+                offset.copy, offset.source = copy, arena
+                offset.shift = element + first - own - offset
+        recording.keep(arrays, self, term, plan.arena_of, plan.element_of)
+
     @property
     def recorder(self) -> Kept:
         """Who makes arrays real."""
@@ -60,13 +124,13 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Copy an array out of its arena, and with it all that share its memory."""
         if all(reference() is not lazy for reference in self.lazies):
             # It stands for another one, among arrays from outside.
-            lazy.become(self.copies(lazy._value, lazy.shape, [lazy._offset])[0])
+            self._take_out(find_memories([lazy]))
         elif self.chain is not None:
             self.chain.connect()
         else:
-            for sharing in self.sharing():
-                if any(one is lazy for one in sharing):
-                    self.take_out(lazy._value, [sharing])
+            # Arrays are compared by what they are: that of elements would ask for a handle.
+            memories = self.memories()
+            self._take_out([m for m in memories if any(one is lazy for one in m.arrays)])
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
@@ -80,48 +144,27 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Copy all arrays that somebody still holds, and let go of the arenas."""
         if self.chain is not None:
             self.chain.connect()
-        groups: Dict[Any, List[List[LazyNDArray]]] = {}
-        for sharing in self.sharing():
-            start, stop = _span(sharing)
-            groups.setdefault((sharing[0]._value, stop - start), []).append(sharing)
-        for (arena, _), members in groups.items():
-            self.take_out(arena, members)
+        self._take_out(self.memories())
 
-    def sharing(self) -> Iterator[List[LazyNDArray]]:
-        """Yield the arrays that belong to this; together those that lie in the same elements."""
-        held = [lazy for lazy in (reference() for reference in self.lazies) if lazy is not None]
-        held = [lazy for lazy in held if lazy._tape is self]
-        sharing: List[LazyNDArray] = []
-        at = (-1, 0)
-        for lazy in sorted(held, key=lambda one: (one._value, one._offset)):
-            if sharing and (lazy._value, lazy._offset) >= at:
-                yield sharing
-                sharing = []
-            end = lazy._value, lazy._offset + lazy.size
-            at = max(at, end) if sharing else end
-            sharing.append(lazy)
-        if sharing:
-            yield sharing
+    def memories(self) -> List[Memory]:
+        """Return where arrays lie that belong to this."""
+        held = (reference() for reference in self.lazies)
+        return find_memories([lazy for lazy in held if lazy is not None and lazy._tape is self])
 
-    def copies(self, arena: int, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
-        """Return copies of the arrays of one shape that start at some elements of an arena."""
-        return take_out(self._buffers, arena, shape, starts)
+    def copies(self, memories: Sequence[Memory]) -> List[NDArray]:
+        """Return copies of some memories."""
+        groups: Dict[Any, List[int]] = {}
+        for number, memory in enumerate(memories):
+            groups.setdefault((memory.name[0], memory.shape), []).append(number)
+        found: Dict[int, NDArray] = {}
+        for (arena, shape), numbers in groups.items():
+            starts = [memories[number].first for number in numbers]
+            found.update(zip(numbers, take_out(self._buffers, arena, shape, starts)))
+        return [found[number] for number in range(len(memories))]
 
-    def take_out(self, arena: int, groups: List[List[LazyNDArray]]) -> None:
-        """Copy groups of arrays of one size each out of an arena."""
-        spans = [_span(sharing) for sharing in groups]
-        shape = (spans[0][1] - spans[0][0],)
-        copies = self.copies(arena, shape, [start for start, _ in spans])
-        for sharing, copy, (start, _) in zip(groups, copies, spans):
-            for lazy in sharing:
-                first = lazy._offset - start
-                own = copy if lazy.size == copy.size else part(copy, first, first + lazy.size)
-                lazy.become(own.reshape(lazy.shape))
-
-
-def _span(sharing: List[LazyNDArray]) -> Tuple[int, int]:
-    """Return the first element, and the one behind the last."""
-    return sharing[0]._offset, max(lazy._offset + lazy.size for lazy in sharing)
+    def _take_out(self, memories: Sequence[Memory]) -> None:
+        for memory, array in zip(memories, self.copies(memories)):
+            memory.become(array)
 
 
 def _numbers(array: NDArray) -> np.ndarray[Any, Any]:

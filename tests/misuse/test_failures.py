@@ -13,7 +13,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
-from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, hand_out
+from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
 from tests.common import FIXED, alive, assert_nothing_is_left, none_left
@@ -34,7 +34,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
-    "handing out": (hand_out, "take_out"),
+    "handing out": (keep, "take_out"),
     "connecting": (chain, "record_function"),
 }
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
@@ -90,7 +90,7 @@ def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
             first = [mx.nd.sort(unharmed(x) * scale) for x in samples]
             outputs = [a * b for a, b in zip(first, [first[i] for i in (2, 0, 2, 4, 1)])]
     assert "on purpose" in str(caught.value)
-    if stage == "connecting":
+    if stage in ("handing out", "connecting"):
         assert all(not y.pending for y in outputs)
     elif stage != "tracing":
         with pytest.raises(gdb.StaleArrayError, match=type(caught.value).__name__):

@@ -14,7 +14,7 @@ from gluon_dynbatch import auto, flush, hold
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
-from gluon_dynbatch.run import hand_out
+from gluon_dynbatch.run import chain, keep
 from tests.cells import inputs
 from tests.common import FIXED, assert_nothing_is_left, works
 
@@ -144,7 +144,7 @@ def test_interrupts_in_mid_scope(net, program):
     sweep(
         program,
         net,
-        (auto, flush, hand_out, hazards, lazy, record, tape),
+        (auto, chain, flush, hazards, keep, lazy, record, tape),
         3,
         2 * EVERY - 1,
     )
