@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import accumulate
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
 READ, PRODUCT, DOT, TOTAL, TOP = "read", "product", "dot", "total", "top"
@@ -91,7 +91,47 @@ class Dot(NamedTuple):
         return (left, first), (not right, second)
 
 
-class Node:
+T = TypeVar("T", bound="Arithmetic")
+
+
+class Arithmetic:
+    """What can be added and multiplied with its like and with numbers."""
+
+    __slots__ = ()
+
+    def apply(self: T, name: str, *args: Union[T, float], values: Tuple[float, ...] = ()) -> T:
+        """Return a function of such things."""
+        raise NotImplementedError
+
+    def __add__(self: T, other: Union[T, float]) -> T:
+        return self.apply("add", self, other)
+
+    def __radd__(self: T, other: Union[T, float]) -> T:
+        return self.apply("add", other, self)
+
+    def __sub__(self: T, other: Union[T, float]) -> T:
+        return self.apply("sub", self, other)
+
+    def __rsub__(self: T, other: Union[T, float]) -> T:
+        return self.apply("sub", other, self)
+
+    def __mul__(self: T, other: Union[T, float]) -> T:
+        return self.apply("mul", self, other)
+
+    def __rmul__(self: T, other: Union[T, float]) -> T:
+        return self.apply("mul", other, self)
+
+    def __truediv__(self: T, other: Union[T, float]) -> T:
+        return self.apply("div", self, other)
+
+    def __rtruediv__(self: T, other: Union[T, float]) -> T:
+        return self.apply("div", other, self)
+
+    def __neg__(self: T) -> T:
+        return self.apply("negative", self)
+
+
+class Node(Arithmetic):
     """A value per row; made by `Expressions` only."""
 
     __slots__ = ("args", "attrs", "dtype", "kind", "number", "owner", "width")
@@ -110,32 +150,9 @@ class Node:
         #: In topological order.
         self.number = len(owner.nodes)
 
-    def __add__(self, other: Operand) -> Node:
-        return self.owner.function("add", self, other)
-
-    def __radd__(self, other: Operand) -> Node:
-        return self.owner.function("add", other, self)
-
-    def __sub__(self, other: Operand) -> Node:
-        return self.owner.function("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Node:
-        return self.owner.function("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Node:
-        return self.owner.function("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Node:
-        return self.owner.function("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Node:
-        return self.owner.function("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Node:
-        return self.owner.function("div", other, self)
-
-    def __neg__(self) -> Node:
-        return self.owner.function("negative", self)
+    def apply(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
+        """Return a function of values and numbers."""
+        return self.owner.function(name, *args, values=values)
 
     def __str__(self) -> str:
         if self.kind == FUNCTION:

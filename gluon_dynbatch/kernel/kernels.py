@@ -6,12 +6,12 @@ import weakref
 from typing import Any, Dict, List, Tuple, Union
 
 from ..lower.segment import Segment
-from .columns import NotExpressed, require
 from .compile import Compiler, Store
 from .derivative import Differentiation
 from .express import Expressed, dtype_of, express, shape_of
 from .expression import FUNCTION, PRODUCT, READ, Node, Slot
 from .step import Array, Kernel, Place, Sum, Wanted
+from .tensor import NotExpressed, require
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
 _KNOWN: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()

@@ -1,18 +1,14 @@
-"""What MXNet's operators are as expressions.
-
-Each operator has a handler, which is given a `Call` and returns a node per result, or nothing if
-the result has the elements of the first input as they are.
-"""
+"""What MXNet's operators are as expressions: each has a handler, which is given a `Call`."""
 
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Tuple
 
-from . import axes, columns
-from .call import DTYPES, NUMBERS, Call, Handler
-from .columns import require
+from . import axes
+from .call import Call, Handler
 from .expression import PRODUCT, Dot, Node, Weight
+from .tensor import DTYPES, NUMBERS, Tensor, common_shape, require
 
 # Functions of one element and its partners.
 
@@ -20,10 +16,9 @@ from .expression import PRODUCT, Dot, Node, Weight
 def pointwise(name: str, *numbers: Tuple[str, float]) -> Handler:
     """Return the handler of a function; `numbers` are attributes with their defaults."""
 
-    def handler(call: Call) -> Sequence[Node]:
+    def handler(call: Call) -> Tensor:
         values = tuple(call.number(*number) for number in numbers)
-        inputs = [call.wide(k) for k in range(len(call.values))]
-        return [call.build.function(name, *inputs, values=values)]
+        return call.tensors[0].apply(name, *call.tensors, values=values)
 
     return handler
 
@@ -31,24 +26,23 @@ def pointwise(name: str, *numbers: Tuple[str, float]) -> Handler:
 def with_number(name: str, swapped: bool = False) -> Handler:
     """Return the handler of a function of an array and a number."""
 
-    def handler(call: Call) -> Sequence[Node]:
-        x, number = call.node(), call.number("scalar", single=False)
+    def handler(call: Call) -> Tensor:
+        x, number = call.tensors[0], call.number("scalar", single=False)
         if name == "power" and number == 2 and not swapped:
-            return [call.build.function("square", x)]
-        pair = (number, x) if swapped else (x, number)
-        return [call.build.function(name, *pair)]
+            return x.apply("square", x)
+        return x.apply(name, number, x) if swapped else x.apply(name, x, number)
 
     return handler
 
 
-def add(call: Call) -> Sequence[Node]:
+def add(call: Call) -> Tensor:
     """Add arrays; products that nobody else reads become one."""
-    build = call.build
+    build, shape, rows = call.build, common_shape(call.tensors), any(call.batched)
     products: List[Node] = []
     others: List[Node] = []
-    for k, value in enumerate(call.values):
-        node = call.wide(k)
-        (products if value.once and node.kind == PRODUCT else others).append(node)
+    for x in call.tensors:
+        node = x.to(shape, rows).node()
+        (products if x.once and node.kind == PRODUCT else others).append(node)
     if len({product.attrs[0][0].units for product in products}) > 1:
         products, others = [], products + others
     if products:
@@ -60,131 +54,117 @@ def add(call: Call) -> Sequence[Node]:
     total, *rest = others
     for one in rest:
         total = total + one
-    return [total]
+    return call.tensors[0].of(total, shape, rows)
 
 
-def activation(call: Call) -> Sequence[Node]:
-    build, x, kind = call.build, call.node(), call.site.attrs["act_type"]
+def activation(call: Call) -> Tensor:
+    x, kind = call.tensors[0], call.attrs["act_type"]
     if kind == "relu":
         # Unlike the operator of that name, oneDNN makes zero of what is no number.
-        return [build.function("select", build.function("greater", x, 0), x, 0)]
-    return [build.function(kind, x)]
+        return x.apply("select", x.apply("greater", x, 0), x, 0)
+    return x.apply(kind, x)
 
 
-def leaky_relu(call: Call) -> Sequence[Node]:
-    build, x, kind = call.build, call.node(), call.site.attrs.get("act_type", "leaky")
+def leaky_relu(call: Call) -> Tensor:
+    x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
     if kind == "gelu":
-        return [build.function("gelu", x)]
+        return x.apply("gelu", x)
     # MXNet's gradient of "selu" is not its derivative.
     slope = call.number("slope", 0.25)
     require(kind in ("leaky", "elu") and slope >= 0, f"not for {kind} with this slope")
-    below = x if kind == "leaky" else build.function("expm1", x)
-    return [build.function("select", build.function("lesser_equal", x, 0), below * slope, x)]
+    below = x if kind == "leaky" else x.apply("expm1", x)
+    return x.apply("select", x.apply("lesser_equal", x, 0), below * slope, x)
 
 
-def cast(call: Call) -> Optional[Sequence[Node]]:
-    dtype = call.site.attrs["dtype"]
+def cast(call: Call) -> Tensor:
+    x, dtype = call.tensors[0], call.attrs["dtype"]
     require(dtype in DTYPES, f"{dtype} has no kernels")
-    if dtype == call.values[0].dtype:
-        return None
-    return [call.build.cast(call.node(dtypes=NUMBERS), dtype)]
+    return x if dtype == x.dtype else x.of(call.build.cast(x.node(NUMBERS), dtype))
 
 
-def amp_cast(call: Call) -> None:
+def amp_cast(call: Call) -> Tensor:
     # For other types, MXNet's own gradient fails.
-    require({call.site.attrs["dtype"], call.values[0].dtype} == {"float32"}, "it casts")
+    require({call.attrs["dtype"], call.tensors[0].dtype} == {"float32"}, "it casts")
+    return call.tensors[0]
 
 
-def quadratic(call: Call) -> Sequence[Node]:
-    a, b, c = (call.number(name, 0) for name in "abc")
-    return [(call.node() * a + b) * call.node() + c]
+def quadratic(call: Call) -> Tensor:
+    x, (a, b, c) = call.tensors[0], (call.number(name, 0) for name in "abc")
+    return (x * a + b) * x + c
 
 
-def div_sqrt_dim(call: Call) -> Sequence[Node]:
-    return [call.node() / sqrt(call.out[-1])]
+def div_sqrt_dim(call: Call) -> Tensor:
+    return call.tensors[0] / sqrt(call.inputs[0][-1])
 
 
-def blocked(call: Call) -> Sequence[Node]:
-    return [call.build.function("multiplier", call.node(), values=(0,))]
+def blocked(call: Call) -> Tensor:
+    factor = 0 if call.op == "BlockGrad" else call.number("scalar", single=False)
+    return call.tensors[0].apply("multiplier", call.tensors[0], values=(factor,))
 
 
-def multiplier(call: Call) -> Sequence[Node]:
-    factor = call.number("scalar", single=False)
-    return [call.build.function("multiplier", call.node(), values=(factor,))]
+def where(call: Call) -> Tensor:
+    condition, one, other = call.tensors
+    ones = (1,) * (len(one.shape) - len(condition.shape))
+    return one.apply("select", condition.shaped(condition.shape + ones), one, other)
 
 
-def filled(value: float) -> Handler:
-    """Return the handler of an operator that fills an array with a number."""
-    return lambda call: [call.const(value)]
-
-
-def where(call: Call) -> Sequence[Node]:
-    shape = call.values[0].shape
-    shape += (1,) * (len(call.out) - len(shape))
-    condition = columns.broadcast(call.node(), shape, call.out)
-    return [call.build.function("select", condition, call.node(1), call.node(2))]
-
-
-def dropout(call: Call) -> None:
-    require(not call.training and call.site.attrs.get("mode") != "always", "it draws")
+def dropout(call: Call) -> Tensor:
+    require(not call.training and call.attrs.get("mode") != "always", "it draws")
+    return call.tensors[0]
 
 
 # Products.
 
 
-def dense(call: Call) -> Sequence[Node]:
-    data, weight = call.values[:2]
-    require(data.rows, "all rows share what is multiplied")
-    units, inputs = weight.shape
-    factor = Weight(call.matrix(1), units, inputs, True)
-    biases = [call.matrix(k) for k in range(2, len(call.values))]
-    return [call.build.product([(call.node(), factor)], biases)]
+def dense(call: Call) -> Tensor:
+    x, (units, width) = call.tensors[0], call.inputs[1]
+    require(x.rows, "all rows share what is multiplied")
+    factor = Weight(call.matrix(1), units, width, True)
+    biases = [call.matrix(k) for k in range(2, len(call.tensors))]
+    kept = x.shape[:1] if call.flag("flatten", True) else x.shape[:-1]
+    return x.of(call.build.product([(x.node(), factor)], biases), (*kept, units))
 
 
-def take(call: Call) -> Sequence[Node]:
+def take(call: Call) -> Tensor:
     """Choose rows of a matrix: products with rows of which a single element is one."""
-    site, build = call.site, call.build
-    index, table = (0, 1) if site.op == "Embedding" else (1, 0)
-    mode, shape = site.attrs.get("mode", "clip"), call.values[table].shape
-    dtype = call.values[table].dtype
+    build = call.build
+    index, table = (0, 1) if call.op == "Embedding" else (1, 0)
+    mode, (count, *inner) = call.attrs.get("mode", "clip"), call.inputs[table]
+    x, dtype = call.tensors[index], call.tensors[table].dtype
     require(dtype in DTYPES, f"{dtype} has no kernels")
-    require(site.op == "Embedding" or site.axis("axis", 0) == 0, "it chooses columns")
-    require(call.values[index].rows, "all rows choose the same")
+    require(call.op == "Embedding" or call.axis("axis", 0) == 0, "it chooses columns")
+    require(x.rows, "all rows choose the same")
     require(mode in ("clip", "wrap"), f"its mode is {mode}")
-    numbers = call.node(index, NUMBERS)
+    numbers = x.node(NUMBERS)
     if mode == "wrap":
-        numbers = _wrapped(numbers, shape[0])
-    weight = Weight(call.matrix(table, table), shape[0], prod(shape[1:]), False, chosen=True)
-    return [build.product([(numbers, weight)], dtype=dtype)]
+        # Places are counted on from the beginning behind the end.
+        numbers = build.function("trunc", build.cast(numbers, "float64"))
+        numbers = build.function("mod", numbers, count)
+    weight = Weight(call.matrix(table, table), count, prod(inner), False, chosen=True)
+    return x.of(build.product([(numbers, weight)], dtype=dtype), (*x.shape, *inner))
 
 
-def _wrapped(numbers: Node, count: int) -> Node:
-    """Return places counted on from the beginning behind the end, as MXNet's mode says."""
-    build = numbers.owner
-    return build.function("mod", build.function("trunc", build.cast(numbers, "float64")), count)
+def dot(call: Call) -> Tensor:
+    x, shape = call.tensors[0], call.inputs[1]
+    require(x.rows, "all rows share what is multiplied")
+    require(len(x.shape) > 1, "rows are not along axis 0")
+    require(not call.flag("transpose_a"), "it multiplies columns")
+    turned = call.flag("transpose_b") and len(shape) > 1
+    rows, inner = (prod(shape[:-1]), shape[-1]) if turned else (shape[0], prod(shape[1:]))
+    product = call.build.product([(x.node(), Weight(call.matrix(1), rows, inner, turned))])
+    return x.of(product, (*x.shape[:-1], *(shape[:-1] if turned else shape[1:])))
 
 
-def dot(call: Call) -> Sequence[Node]:
-    site, (data, other) = call.site, call.values
-    require(data.rows, "all rows share what is multiplied")
-    require(not site.flag("transpose_a") or len(data.shape) == 1, "it multiplies columns")
-    shape, turned = other.shape, site.flag("transpose_b") and len(other.shape) > 1
-    if turned:
-        rows, inner = prod(shape[:-1]), shape[-1]
-    else:
-        rows, inner = shape[0], prod(shape[1:])
-    factor = Weight(call.matrix(1), rows, inner, turned)
-    return [call.build.product([(call.node(), factor)])]
-
-
-def batch_dot(call: Call) -> Sequence[Node]:
+def batch_dot(call: Call) -> Tensor:
     """Multiply matrices of which each row has its own."""
-    site, (left, right) = call.site, call.values
+    left, right = call.tensors
     require(left.rows and right.rows, "all rows share what is multiplied")
-    turned = site.flag("transpose_a"), site.flag("transpose_b")
-    m, k = left.shape[:-3:-1] if turned[0] else left.shape[-2:]
-    how = Dot(prod(left.shape[:-2]), m, k, call.out[-1], turned)
-    return [call.build.dot(call.node(), call.node(1), how)]
+    turned = call.flag("transpose_a"), call.flag("transpose_b")
+    *outer, m, k = left.shape
+    m, k = (k, m) if turned[0] else (m, k)
+    n = right.shape[-2 if turned[1] else -1]
+    how = Dot(prod(outer), m, k, n, turned)
+    return left.of(call.build.dot(left.node(), right.node(), how), (*outer, m, n))
 
 
 _ONE = (
@@ -221,15 +201,17 @@ HANDLERS: Dict[str, Handler] = {
     "Cast": cast,
     "amp_cast": amp_cast,
     "_contrib_quadratic": quadratic,
-    "_contrib_gradientmultiplier": multiplier,
     "_contrib_div_sqrt_dim": div_sqrt_dim,
-    "BlockGrad": blocked,
-    "zeros_like": filled(0),
-    "ones_like": filled(1),
+    **dict.fromkeys(["BlockGrad", "_contrib_gradientmultiplier"], blocked),
+    "zeros_like": lambda call: call.tensors[0].const(0),
+    "ones_like": lambda call: call.tensors[0].const(1),
     "where": where,
     "Dropout": dropout,
-    **dict.fromkeys(["_copy", "Reshape", "Flatten", "expand_dims", "squeeze"], axes.unchanged),
-    "reshape_like": axes.unchanged,
+    "_copy": axes.unchanged,
+    "Reshape": axes.reshape,
+    "Flatten": axes.flatten,
+    "expand_dims": axes.expand_dims,
+    "squeeze": axes.squeeze,
     **dict.fromkeys(["transpose", "SwapAxis"], axes.transpose),
     "reverse": axes.reverse,
     "repeat": axes.repeat,
@@ -242,10 +224,10 @@ HANDLERS: Dict[str, Handler] = {
     **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
     "batch_dot": batch_dot,
-    "sum": lambda call: [axes.reduction(call, call.node())],
-    "mean": lambda call: [axes.reduction(call, call.node(), mean=True)],
-    "max": lambda call: [axes.reduction(call, call.node(), top=True)],
-    "min": lambda call: [-axes.reduction(call, -call.node(), top=True)],
+    "sum": lambda call: axes.reduction(call, call.tensors[0]),
+    "mean": lambda call: axes.reduction(call, call.tensors[0], mean=True),
+    "max": lambda call: axes.reduction(call, call.tensors[0], top=True),
+    "min": lambda call: -axes.reduction(call, -call.tensors[0], top=True),
     "norm": axes.norm,
     "L2Normalization": axes.l2_normalization,
     "_contrib_arange_like": axes.arange_like,

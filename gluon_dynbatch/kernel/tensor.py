@@ -1,0 +1,206 @@
+"""Arrays of a segment, of several axes: broadcast, moved, reduced.
+
+An array is some columns of a row.  Elements lie one after another in the order of the axes, so what
+an operator does along an axis is done to pieces of the columns, one for each element of the axes
+before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from ..schedule.dependencies import Array
+from .expression import CONST, FUNCTION, PLACED, SPREAD, Arithmetic, Expressions, Node, Slot
+
+Shape = Tuple[int, ...]
+
+#: Element types that kernels know, and those that they read numbers of places from.
+DTYPES = ("float32", "float64")
+NUMBERS = (*DTYPES, "int32", "int64")
+#: Functions that are computed again for each column rather than kept.
+CHEAP = frozenset(["copy", "multiplier", "add", "sub", "mul", "div", "negative", "square"])
+#: More pieces than these make a kernel slower than MXNet's operators.
+MOST_PIECES = 32
+
+
+class NotExpressed(Exception):
+    """Raised for what has no kernel, with a short reason."""
+
+
+def require(condition: bool, reason: str) -> None:
+    """Give up with `reason` if `condition` does not hold."""
+    if not condition:
+        raise NotExpressed(reason)
+
+
+@dataclass(frozen=True)
+class Tensor(Arithmetic):
+    """An array of a segment."""
+
+    build: Expressions
+    #: Its elements; those of a variable are read if some function does so.
+    source: Union[Node, Slot]
+    dtype: str
+    #: Axis 0 is counted per row of the launch.
+    shape: Shape
+    #: Whether each row of a launch has its own; else all rows share it.
+    rows: bool
+    #: Whether there is only one reader.
+    once: bool = True
+
+    def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
+        """Return the elements."""
+        require(self.dtype in dtypes, f"{self.dtype} has no kernels")
+        if isinstance(self.source, Node):
+            return self.source
+        return self.build.read(self.source, prod(self.shape), self.dtype, every=not self.rows)
+
+    def of(self, node: Node, shape: Optional[Shape] = None, rows: bool = False) -> Tensor:
+        """Return an array, of rows if this one is, with other elements."""
+        shape = self.shape if shape is None else shape
+        assert node.width == prod(shape), (node, shape)
+        return Tensor(self.build, node, node.dtype, shape, self.rows or rows)
+
+    def shaped(self, shape: Sequence[int]) -> Tensor:
+        """Return the same elements in another shape."""
+        return replace(self, shape=tuple(shape))
+
+    def own_axes(self, *axes: int) -> None:
+        """Give up if one of these is the axis of rows."""
+        require(not self.rows or 0 not in axes, "it works along the axis of rows")
+
+    def places(self) -> Array:
+        """Return the number of each element."""
+        return np.arange(prod(self.shape)).reshape(self.shape)
+
+    def moved(self, where: Array, rows: bool = False) -> Tensor:
+        """Return the elements that stand at some places."""
+        whole = where.size == prod(self.shape) and (np.diff(where.ravel()) == 1).all()
+        if whole and self.rows >= rows:
+            return self.shaped(where.shape)
+        return self.of(_moved(self.node(), where.ravel()), where.shape, rows)
+
+    def to(self, shape: Shape, rows: bool = False) -> Tensor:
+        """Repeat elements along axes of extent 1."""
+        if self.shape == shape and self.rows >= rows:
+            return self
+        return self.moved(np.broadcast_to(self.places(), shape), rows)
+
+    def apply(
+        self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()
+    ) -> Tensor:
+        """Return a function of arrays, which are broadcast, and numbers."""
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        shape, rows = common_shape(tensors), any(t.rows for t in tensors)
+        nodes = (a.to(shape, rows).node() if isinstance(a, Tensor) else a for a in args)
+        return self.of(self.build.function(name, *nodes, values=values), shape, rows)
+
+    def const(self, value: float) -> Tensor:
+        """Return an array of this shape that is filled with a number."""
+        return self.of(self.build.const(value, prod(self.shape), self.dtype))
+
+    def reduced(self, axes: Sequence[int], top: bool = False) -> Tensor:
+        """Return sums, or largest elements, along axes, which stay with extent 1."""
+        self.own_axes(*axes)
+        own = [axis for axis in axes if self.shape[axis] != 1]
+        if not own:
+            return self
+        low, high = own[0], own[-1] + 1
+        if prod(self.shape[a] for a in own) != prod(self.shape[low:high]):
+            return self.reduced(own[-1:], top).reduced(own[:-1], top)
+        build, found = self.build, []
+        for piece in _pieces(self.node(), prod(self.shape[:low])):
+            if prod(self.shape[high:]) == 1:
+                found.append(build.top(piece) if top else build.total(piece))
+            else:
+                first, *others = _pieces(piece, prod(self.shape[low:high]))
+                for one in others:
+                    first = build.function("greatest" if top else "add", first, one)
+                found.append(first)
+        kept = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
+        return self.of(build.join(found), kept)
+
+
+def common_shape(tensors: Sequence[Tensor]) -> Shape:
+    """Return the shape to which arrays are broadcast; rows meet rows only."""
+    ndim = max(len(t.shape) for t in tensors)
+    rows = any(t.rows for t in tensors)
+    shapes = [(1,) * (ndim - len(t.shape)) + t.shape for t in tensors]
+    shape = tuple(max(extents) for extents in zip(*shapes))
+    for t, own in zip(tensors, shapes):
+        aligned = len(t.shape) == ndim and own[0] == shape[0] if t.rows else own[0] == 1
+        require(aligned or not rows, "rows are not along axis 0")
+        require(all(n in (1, m) for n, m in zip(own, shape)), "shapes do not fit")
+    return shape
+
+
+def _limit(pieces: int) -> None:
+    require(pieces <= MOST_PIECES, f"its rows fall into more than {MOST_PIECES} pieces")
+
+
+def _pieces(x: Node, count: int) -> List[Node]:
+    """Return equal parts of the columns."""
+    _limit(count)
+    width = x.width // count
+    return [x.owner.part(x, number * width, width) for number in range(count)]
+
+
+def _moved(x: Node, order: Array) -> Node:
+    """Return columns by number: neighbours and repeated ones together."""
+    found, at = [], 0
+    steps = np.append(np.diff(order), 2)
+    changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(order))
+    while at < len(order):
+        first, step = int(order[at]), steps[at]
+        end = int(changes[np.searchsorted(changes, at, "right")]) if step in (0, 1) else at
+        piece = x.owner.part(x, first, end - at + 1 if step == 1 else 1)
+        found.append(_spread(piece, end - at + 1) if step == 0 else piece)
+        at = end + 1
+        _limit(len(found))
+    return x.owner.join(found)
+
+
+def _spread(x: Node, width: int) -> Node:
+    """Return a single column, in so many; what is dear to compute is computed once."""
+    # The sum of a single column is a place for it.
+    return x.owner.spread(x.owner.total(x) if width > 1 and _is_dear(x) else x, width)
+
+
+def _is_dear(x: Node) -> bool:
+    stack, seen = [x], {x}
+    while stack:
+        node = stack.pop()
+        if node.kind == FUNCTION and node.attrs[0] not in CHEAP:
+            return True
+        if node.kind not in PLACED:
+            stack += set(node.args) - seen
+            seen |= set(node.args)
+    return False
+
+
+def chosen(x: Node, mask: Node) -> Node:
+    """Return the column where a mask is one.
+
+    A function of a column and of what all columns share is computed for that column only.
+    """
+    build, functions = x.owner, []
+    while x.kind == FUNCTION and all(map(_is_shared, x.args[1:])):
+        functions.append(x)
+        x = x.args[0]
+    found = build.total(build.function("select", mask, x, 0))
+    for f in reversed(functions):
+        name, values = f.attrs
+        found = build.function(
+            name, found, *(build.part(a, 0, 1) for a in f.args[1:]), values=values
+        )
+    return found
+
+
+def _is_shared(x: Node) -> bool:
+    while x.kind == FUNCTION and x.attrs[0] == "multiplier":
+        x = x.args[0]
+    return x.kind in (SPREAD, CONST)
