@@ -9,6 +9,7 @@ programs, 2018).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Tuple
 
 from .build import Builder
@@ -19,7 +20,11 @@ from .site import Answer, Ref, Refusal, RefuseError, Rewrite, Site, refuse_unles
 MOST_DIMS = 6
 """Dimensions that oneDNN, which reshapes arrays for MXNet, has at most."""
 
+#: The cells of a tree ask for the same operators again and again.
+_remembered = lru_cache(maxsize=4096)
 
+
+@_remembered
 def rows(site: Site) -> Answer:
     """Say how to run a site once on the samples' arrays concatenated along axis 0.
 
@@ -42,6 +47,7 @@ def rows(site: Site) -> Answer:
     return Rewrite(tuple(build.steps), outputs)
 
 
+@_remembered
 def stack(site: Site) -> Answer:
     """Say how to run a site once on the samples' arrays stacked along a new axis 0.
 

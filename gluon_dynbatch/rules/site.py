@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 Shape = Tuple[int, ...]
@@ -45,7 +45,7 @@ class Site:
     """
 
     op: str
-    attrs: Mapping[str, str]
+    attrs: Mapping[str, str] = field(hash=False)
     inputs: Tuple[Shape, ...]
     outputs: Tuple[Shape, ...]
     batched: Tuple[bool, ...]

@@ -46,7 +46,10 @@ def read_program(
 ) -> Program:
     """Read the program off a symbol, given the names of its arguments and its parameters."""
     internals = symbol.get_internals()
-    ops, visible = read_symbol(internals)
+    # The symbol first, so that its heads come first.
+    ops, refs = read_symbol(mx.sym.Group([symbol, internals]))
+    count = len(symbol.list_outputs())
+    heads, visible = refs[:count], refs[count:]
     # Launches add up dense gradients, whatever an operator would make by itself.
     ops = tuple(
         op._replace(attrs={k: v for k, v in op.attrs.items() if k != "sparse_grad"}) for op in ops
@@ -57,7 +60,7 @@ def read_program(
         outputs[ref[0]].append(ref)
     return Program(
         ops,
-        read_symbol(symbol)[1],
+        heads,
         tuple(map(tuple, outputs)),
         tuple(names),
         {variables[name]: i for i, name in enumerate(names) if name in variables},
