@@ -1,4 +1,4 @@
-"""Exact numbers of launches: what is merged, at which granularity, by which policy.
+"""Exact numbers of launches: what is merged and what must not be, at which granularity and policy.
 
 Every case draws its minibatch, says how many launches it needs and why; values and gradients are
 compared with the plain loop.  In the drawings a letter is a call of that cell, an arrow a
@@ -12,36 +12,48 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.lower import expand
 from gluon_dynbatch.lower.cut import MOST_TERMS
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES, lower_bound
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
+    Attention,
     Binary,
     ChildSum,
     Output,
     TreeNet,
     Unary,
+    array,
     attached,
     cell,
     chain,
     complete,
+    equal,
     inputs,
     launches,
     ready,
     tree,
     widths,
 )
+from tests.common import ALL
 
 A, B, C = (ready(Unary(prefix=f"launches_{name}_")) for name in "abc")
 JOIN, CHILD_SUM = ready(Binary(prefix="launches_join_")), ChildSum(prefix="launches_sum_")
 FOREST, OUTPUT = ready(TreeNet(CHILD_SUM)), ready(Output())
 EVERY = tuple(POLICIES)
 X, Y = inputs(2)
+LOOKUP, OTHER = ready(Attention()), ready(Attention())
+MEMORIES, TRAINED = ([array(5, WIDTH, seed=k) for k in (0, 1)] for _ in range(2))
+(TRAINED_ROW,) = attached(inputs(1))
+attached(TRAINED)
+WEIGHTS = attached([array(WIDTH, WIDTH, seed=k) for k in (2, 3)])
+STEPS = [inputs(6)[:3], inputs(6)[3:]]
 #: A tree whose long arm of five leaves takes a launch per joint.
 ARM = ((((X, X), X), X), X)
 
@@ -90,6 +102,43 @@ def nested(F: Any, x: Any, children: Any) -> Any:
     for _ in range(len(children)):
         total = F.add_n(total, x)
     return F.tanh(total)
+
+
+def views(h: Any) -> Any:
+    """Return what reads rows of an array."""
+    return [h[i : i + 1] for i in range(len(h))] + [h[1].reshape((1, -1)), h.reshape((-1, WIDTH))]
+
+
+def two_views(rows: Any) -> Any:
+    """Let two cells that compute the same look at other rows of what `A` makes."""
+    memory = A(rows)
+    top = [LOOKUP(x, memory[0:2]) for x in inputs(2)]
+    return top + [OTHER(x, memory[2:4]) for x in inputs(2)]
+
+
+def two(F: Any, x: Any, h: Any, left: Any, right: Any) -> Any:
+    """Two arguments, each with a product of its own; either may be recurrent."""
+    x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
+    h = F.FullyConnected(h, right, no_bias=True, num_hidden=WIDTH)
+    return F.tanh(x + h)
+
+
+def recurrent(place: int) -> Any:
+    """Run `two` over steps: neither argument is what it returned before, or one of them is."""
+    net = cell(two)
+
+    def run(xs: Any) -> Any:
+        states = xs[:1]
+        for x in xs:
+            read = [(x, x), (x, states[-1]), (states[-1], x)][place]
+            states.append(net(*read, *WEIGHTS))
+        return states
+
+    return run
+
+
+def each(launches: int) -> Any:
+    return dict.fromkeys(GRANULARITIES, launches)
 
 
 def with_children(*counts: int) -> Any:
@@ -178,6 +227,57 @@ CASES = {
         unpacked(cell(lambda F, x, c: F.tanh(F.add_n(F.add_n(*c), x)))),
         with_children(2, MOST_TERMS + 2), ("depth",), {"operator": 1},
     ),
+
+    # What must not be merged, and what need not be told apart
+    "two cells with equal weights are two cells": (
+        unpacked(lambda cell, x: cell(x)), list(zip([A, B, A, B], inputs(4))), ("depth",), each(2),
+    ),
+    # Another dtype is another launch; another number or length of rows is not.
+    "types": (
+        cell(lambda F, x: F.LeakyReLU(x, slope=0.1)),
+        [*map(mx.nd.ones, [(1, 3), (2, 3), (5, 3), (1, 4)]), mx.nd.ones((1, 3), dtype="float64")],
+        ("depth",), {"block": 2, "operator": 2},
+    ),
+    # 2 and -1 are two programs, and so are 0.0 and -0.0.
+    "numbers": (
+        unpacked(cell(lambda F, x, factor: x * factor)),
+        list(zip(inputs(7), [2, -1, 2, -1, 0.0, -0.0, 2])), ("depth",), each(4),
+    ),
+    # Queries are joined along rows; the one memory is passed as it is.
+    "a memory that all samples read": (
+        unpacked(LOOKUP), [(x, MEMORIES[0]) for x in inputs(6)], ("depth",), each(1),
+    ),
+    # Of the samples' own they are stacked; as trained weights they are two weights.
+    "two memories": (
+        unpacked(LOOKUP), list(zip(inputs(6), MEMORIES * 3)), ("depth",), {"block": 1},
+    ),
+    "two trained memories": (
+        unpacked(LOOKUP), list(zip(inputs(6), TRAINED * 3)), ("depth",), {"block": 2},
+    ),
+    # {a} {lookup x 2: rows 0 and 1} {other lookup x 2: rows 2 and 3}
+    "two views of one array are two shared arrays": (
+        two_views, [mx.nd.concat(*inputs(4), dim=0)], ("depth",), {"block": [2, 2, 1]},
+    ),
+    # A common begin state is a row of each call, also if it is a variable.
+    "a row that some samples share": (
+        unpacked(JOIN), list(zip(inputs(8), [*[Y] * 3, *[TRAINED_ROW] * 3, *inputs(2)])),
+        ("depth",), {"block": 1, "operator": 1},
+    ),
+    # Rows, slices and reshapes of a lazy array are no calls at all.
+    "views": (
+        lambda x: [A(y) for y in views(A(x))], [mx.nd.ones((n, WIDTH)) for n in (3, 5)],
+        ("depth",), {"block": [12, 2]},
+    ),
+    # Three steps of two samples: the product of the argument that is not recurrent runs at once.
+    "no argument is recurrent": (
+        recurrent(0), STEPS, ("depth",), {"operator": [6]},
+    ),
+    "one argument is recurrent": (
+        recurrent(1), STEPS, ("depth",), {"operator": [6, 2, 2, 2]},
+    ),
+    "the other is recurrent": (
+        recurrent(2), STEPS, ("depth",), {"operator": [6, 2, 2, 2]},
+    ),
 }  # fmt: skip
 
 
@@ -235,7 +335,7 @@ def test_sums_with_a_shared_term_and_one_that_comes_twice():
 # Budgets and limits
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
+@ALL
 def test_no_analysis_is_one_launch_per_call(granularity):
     assert launches(lambda x: chain([A, A], x), inputs(4), granularity, analysis_budget=0) == 8
 
@@ -275,3 +375,53 @@ def test_values_steer_as_many_launches_as_in_lock_step_by_hand():
         batch.map(run, samples)
     by_hand, unread = 2 * max(rounds), 2
     assert batch.report.launches == by_hand + unread
+
+
+# What must not be merged
+
+
+@ALL
+def test_modes_tell_calls_apart(granularity):
+    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
+    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
+        kept = [A(X), A(X * 2)]
+        with autograd.pause():
+            cut = [A(X), A(X * 2), A(X)]
+    assert batch.report.launches == 2
+    equal(kept, cut[:2])
+
+
+def test_equal_zeros_are_one_value():
+    """Initial states made inside the scope take no memory and no launch per sample."""
+    with gdb.batching(granularity="block") as batch:
+        outputs = [A(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
+    assert widths(batch) == [5]
+    assert len(batch.plan.fills[0].externals) == 1
+    equal(outputs, [A(mx.nd.zeros((1, WIDTH)))] * 5)
+
+
+@ALL
+@pytest.mark.parametrize("product", [False, True])
+def test_other_halves_of_one_product(product, granularity):
+    """Nothing but the half differs, so the two are no equal calls."""
+
+    def half(which):
+        def take(F, x, weight):
+            if product:
+                x = F.FullyConnected(x, weight, num_hidden=WIDTH, no_bias=True)
+            return F.split(x, num_outputs=2, axis=1)[which]
+
+        return cell(take)
+
+    first, second = half(0), half(1)
+    xs = inputs(2) if product else [mx.nd.arange(4).reshape((1, 4)).astype("int32")]
+    check_against_loop(
+        lambda x: [first(x, WEIGHTS[0]), second(x, WEIGHTS[0]), first(x + 1, WEIGHTS[0])], xs,
+        granularity=granularity, policy="depth",
+    )  # fmt: skip
+
+
+def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
+    """Which is right, if not the best; the table of who delivers what would get too large."""
+    monkeypatch.setattr(expand, "MOST_EDGES", 0)
+    check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

@@ -1,67 +1,134 @@
 """``make fuzz``: random programs against the loop for a chosen time.
 
-Prints every failing program as a script that runs by itself, shrunk unless it ends its process,
-and what was covered.
+Prints every failing program as a script, shrunk unless it ends its process, and what was covered.
+Programs run in processes of their own, as a crash or a deadlock of MXNet may end one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Set
+from typing import Any, Dict, Optional, Sequence, Set
 
-from .operators import LIMITED, generated, not_generated
-from .programs import CALL, LOOPS
-from .worker import CURRENT, SEEN, SUMMARY, ending
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
 
-from gluon_dynbatch import rules  # isort: skip
+from gluon_dynbatch import rules
+from gluon_dynbatch.scope import RUNTIME
+from tests.cells import check_invariants
+from tests.common import ROOT, by_mxnets_operators
 
-#: Rounds of one worker process, and seconds after which one of its programs counts as hanging.
-ROUNDS, STALLED = 10, 300.0
-ERRORS, CRASHED = "errors.txt", "Segmentation fault"
+from .harness import ExcusedError
+from .operators import generated, not_generated
+from .programs import CALL, LOOPS, Program, programs
+
+#: Programs of one process, and seconds after which it counts as hanging.
+ROUND, PATIENCE = 100, 600.0
 #: How often the loop is run to see whether it crashes or hangs, which it may do now and then.
 LOOP_RUNS = 3
 
 
+def worker(
+    seed: int, path: Path, count: int = ROUND, wanted: Sequence[str] = (), shrinks: bool = True
+) -> None:
+    """Draw and check programs until one fails, and tell in a file what is known so far."""
+    told: Dict[str, Any] = {
+        "programs": 0, "excused": Counter(), "operators": [], "running": None, "failure": None,
+    }  # fmt: skip
+
+    def tell(**more: Any) -> None:
+        used = {op.op for entry in RUNTIME.library.entries.values() for op in entry.program.ops}
+        told.update(more, operators=sorted(used & set(rules.TABLE)))
+        path.write_text(json.dumps(told), encoding="utf-8")
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
+    )
+    @given(programs(wanted))
+    def check(program: Program) -> None:
+        tell(programs=told["programs"] + 1, running=program.script)
+        try:
+            for batch in program.compare():
+                check_invariants(batch)
+            with by_mxnets_operators():
+                program.compare()
+        except ExcusedError as excuse:
+            told["excused"][str(excuse).split(":")[0]] += 1
+        except Exception as error:
+            told["failure"] = program.script, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            # What ends the process from here on is a line that is tried for another program.
+            tell(running=None)
+
+    logging.getLogger("hypothesis").setLevel(logging.ERROR)
+    try:
+        check()
+    except Exception:
+        if told["failure"] is None:
+            raise
+
+
+def ending(script: str, patience: float = 60) -> Optional[int]:
+    """Run a script in a process of its own and return its exit code; None if it hangs."""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    try:
+        return subprocess.run(command, timeout=patience, capture_output=True, cwd=ROOT).returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
 class Findings:
+    """What workers have found so far; failing programs are written into a folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.programs = 0
-        self.failures = 0
+        self.programs = self.failures = 0
         self.excused: Dict[str, int] = Counter()
         self.operators: Set[str] = set()
 
-    def add(self, summary: Dict[str, Any], seed: int) -> None:
-        self.programs += summary["programs"]
-        self.excused.update(summary["excused"])
-        self.operators.update(summary["operators"])
-        if summary["failure"] is not None:
-            self.report(seed, *summary["failure"])
+    def run_worker(self, seed: int, count: int = ROUND) -> None:
+        """Run one worker and wait for it; it may crash or hang."""
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "told.json"
+            wanted = sorted(set(generated()) - self.operators)
+            call = f"worker({seed}, Path({str(path)!r}), {count}, {wanted})"
+            code = ending(f"from tests.fuzz.__main__ import *\n{call}", PATIENCE)
+            if not path.exists():
+                self.report(seed, call, f"the worker ended with {code}")
+                return
+            told = json.loads(path.read_text(encoding="utf-8"))
+        self.programs += told["programs"]
+        self.excused.update(told["excused"])
+        self.operators.update(told["operators"])
+        if told["failure"]:
+            self.report(seed, *told["failure"])
+        elif code != 0 and told["running"]:
+            self._judge(seed, told["running"], code)
+        elif code != 0:
+            self.excused["MXNet crashes on a line that is tried"] += 1
 
-    def dead(self, seed: int, told: str) -> None:
-        """Report a worker that ended before it could tell anything, which is a fault here."""
-        self.failures += 1
-        print(f"the worker of seed {seed} failed:\n{told}", flush=True)
-
-    def crash(self, seed: int, script: str, stalled: bool, told: str) -> None:
-        """Report a program that crashed or stalled its process, unless the loop does so too."""
-        what = "hangs" if stalled else "crashes"
-        code = ending(script)
-        if code == 0 and stalled:
-            # The machine may have been busy with other things.
-            self.excused["stalled once, but not by itself"] += 1
-        elif code == 0:
-            self.report(seed, script, f"a process that ran others before it {what}: {told}")
+    def _judge(self, seed: int, script: str, code: Optional[int]) -> None:
+        """Report a program that ended its process or hung, unless the loop does so too."""
+        if ending(script) == 0:
+            self.report(seed, script, f"{code} in a process that ran others before it")
         elif any(ending(script.replace(CALL, LOOPS)) != 0 for _ in range(LOOP_RUNS)):
-            self.excused[f"the loop itself {what}"] += 1
+            self.excused["the loop itself crashes or hangs"] += 1
         else:
-            self.report(seed, script, f"{what}: {told}")
+            self.report(seed, script, f"ends its process with {code}")
 
     def report(self, seed: int, script: str, message: str) -> None:
         self.failures += 1
@@ -79,48 +146,7 @@ class Findings:
             f"not tried   {', '.join(sorted(set(generated()) - self.operators)) or 'none'}",
         ]
         lines += [f"            {op} never: {why}" for op, why in not_generated().items()]
-        lines += [f"            {op} {how}" for op, how in LIMITED.items()]
         return "\n".join([*lines, f"failures    {self.failures}"])
-
-
-def run_worker(seed: int, until: float, findings: Findings, rounds: int = ROUNDS) -> None:
-    """Run one worker and wait for it; it may crash or hang."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        seen = json.dumps(sorted(findings.operators))
-        (folder / SEEN).write_text(seen, encoding="utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.worker"]
-        command += [str(seed), str(rounds), str(until), name]
-        # To a file, as nobody reads a pipe before the end.
-        with open(folder / ERRORS, "w", encoding="utf-8") as errors:
-            worker = subprocess.Popen(command, stderr=errors)
-            stalled = not _waited(worker, folder)
-            if stalled:
-                worker.kill()
-            worker.wait()
-        told = (folder / ERRORS).read_text(encoding="utf-8")[-2000:]
-        if not (folder / SUMMARY).exists():
-            findings.dead(seed, told)
-            return
-        findings.add(json.loads((folder / SUMMARY).read_text(encoding="utf-8")), seed)
-        if (folder / CURRENT).exists():
-            script = (folder / CURRENT).read_text(encoding="utf-8")
-            findings.crash(seed, script, stalled and CRASHED not in told, told)
-        elif stalled or worker.returncode:
-            findings.excused["MXNet crashes on a line that is tried"] += 1
-
-
-def _waited(worker: Any, folder: Path) -> bool:
-    """Wait for the end of a worker; False if it makes no progress."""
-    began = time.time()
-    while worker.poll() is None:
-        idle = time.time() - max(began, folder.stat().st_mtime)
-        told = (folder / ERRORS).read_text(encoding="utf-8")
-        # Having said that it crashes, MXNet may wait for itself for ever.
-        if idle > STALLED or idle > 5 and CRASHED in told:
-            return False
-        time.sleep(0.2)
-    return True
 
 
 def main() -> int:
@@ -131,11 +157,10 @@ def main() -> int:
     options = parser.parse_args()
     began = time.time()
     seed = int(began) % 1_000_000_000 if options.seed is None else options.seed
-    until = began + 60 * options.minutes
     findings = Findings(options.folder)
     print(f"first seed  {seed}", flush=True)
-    while time.time() < until:
-        run_worker(seed, until, findings)
+    while time.time() < began + 60 * options.minutes:
+        findings.run_worker(seed)
         seed += 1
         print(
             f"{(time.time() - began) / 60:.0f} minutes, {findings.programs} programs, "

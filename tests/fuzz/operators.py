@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
 from gluon_dynbatch import rules
-from tests.rules.all_cases import FAMILIES
+from tests.rules.all_cases import draw
 from tests.rules.interpreter import Case
 
 #: Extents of the arrays of a case.
@@ -18,20 +17,16 @@ Extents = Tuple[int, int, int]
 
 #: Operators of the rule table that no program calls, with the reason.
 LEFT_OUT: Dict[str, str] = {
-    "MakeLoss": "its gradient ignores the head gradient, so results that are not used count too",
-    "make_loss": "its gradient ignores the head gradient, so results that are not used count too",
-}
-
-#: Calls that no program makes, by operator, with the reason; the operator is called otherwise.
-LIMITED: Dict[str, str] = {
-    "_linalg_det": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
-    "_linalg_slogdet": "not of a variable: with grad_req add, MXNet's gradient corrupts its heap",
-    "FullyConnected": "with a bias in dense layers only: where the weight has no gradient, MXNet "
-    "gives the bias none either",
-    "RNN": "with states cut off, and in single precision only if of several layers: otherwise "
-    "MXNet's gradients of states and lower layers need gradients of weights and data, which they "
-    "read, or are what was in memory",
-    "SequenceLast": "with lengths only: MXNet's gradient of the other form corrupts its heap",
+    **dict.fromkeys(
+        ("MakeLoss", "make_loss"),
+        "its gradient ignores the head gradient, so results that are not used count too",
+    ),
+    **dict.fromkeys(
+        ("_linalg_det", "_linalg_slogdet"),
+        "with grad_req add, MXNet's gradient of a variable corrupts its heap",
+    ),
+    "RNN": "MXNet's gradients of states and lower layers need gradients of weights and data, which "
+    "they read, or are what was in memory",
 }
 
 _PREFIXES = ("_contrib_", "_linalg_", "_random_", "_image_", "_np_")
@@ -56,17 +51,22 @@ def spelling(op: str) -> Optional[str]:
 @lru_cache(maxsize=None)
 def cases(extents: Extents) -> Dict[str, List[Case]]:
     found: Dict[str, List[Case]] = {}
-    for case in chain.from_iterable(family.cases(*extents) for family in FAMILIES):
+    for case in draw(*extents):
         if case.stack and case.op not in LEFT_OUT and not _left_out(case):
             found.setdefault(case.op, []).append(case)
     return found
 
 
 def _left_out(case: Case) -> bool:
-    """Whether a call moves running statistics, is in single precision always, or is limited."""
+    """Whether a call has no loop to compare with.
+
+    It moves running statistics, is in single precision always, or corrupts MXNet's heap; with a
+    bias beside a weight that has no gradient, MXNet gives the bias none either.
+    """
     moves = case.op == "BatchNorm" and case.attrs.get("use_global_stats") != "True"
     no_lengths = case.op == "SequenceLast" and "use_sequence_length" not in case.attrs
-    return moves or no_lengths or case.attrs.get("act_type") == "prelu"
+    bias = case.op == "FullyConnected" and len(case.inputs) == 3
+    return moves or no_lengths or bias or case.attrs.get("act_type") == "prelu"
 
 
 @lru_cache(maxsize=None)

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import List, Tuple
+from typing import List
 
-from . import (
-    elementwise_cases,
-    index_cases,
-    linear_cases,
-    reduce_cases,
-    sequence_cases,
-    shape_cases,
-    vision_cases,
-)
+from . import elementwise_cases, linear_cases, shape_cases
 from .interpreter import Case
 
-FAMILIES = (
-    elementwise_cases,
-    index_cases,
-    linear_cases,
-    reduce_cases,
-    sequence_cases,
-    shape_cases,
-    vision_cases,
-)
-#: Of arrays, such that no axis is taken for another.
-EXTENTS = ((4, 3, 2), (2, 3, 4))
+#: Of arrays, such that no axis is taken for another; and what may be taken for an axis to spread.
+EXTENTS = ((4, 3, 2), (2, 3, 4), (1, 1, 1))
 
 
-def draw(*extents: int) -> List[Case]:
-    return list(chain.from_iterable(family.cases(*extents) for family in FAMILIES))
+def draw(a: int, b: int, c: int) -> List[Case]:
+    files = elementwise_cases, linear_cases, shape_cases
+    return [case for file in files for family in file.FAMILIES for case in family(a, b, c)]
 
 
-#: Per case, the same operator call with other extents.
-CASES: List[Tuple[Case, ...]] = list(zip(*(draw(*extents) for extents in EXTENTS)))
-NAMES = [f"{number}-{variants[0].op}" for number, variants in enumerate(CASES)]
-EVERY = [variants[0] for variants in CASES]
+EVERY = draw(*EXTENTS[0])
+NAMES = [f"{number}-{c.op}" for number, c in enumerate(EVERY)]

@@ -153,43 +153,6 @@ def one_axis(d: Draw) -> Drawn:
         yield case(op, x, width, width, axis=axis), {"pattern": "BSS"}
 
 
-def convolutions(d: Draw) -> Drawn:
-    ndim, groups, back = d.count(1, 2), d.count(1, 2), d.flag()
-    channels, filters = groups * d.count(1, 2), groups * d.count(1, 2)
-    kernel = tuple(d.count(1, 3) for _ in range(ndim))
-    given: Dict[str, Any] = {
-        "kernel": kernel,
-        "stride": tuple(d.count(1, 2) for _ in kernel),
-        "pad": tuple(d.count(0, k - 1) for k in kernel),
-        "num_filter": filters,
-        "num_group": groups,
-        "no_bias": d.flag(),
-    }
-    if not back:
-        given["dilate"] = tuple(d.count(1, 2) for _ in kernel)
-    weight = (channels, filters // groups) if back else (filters, channels // groups)
-    inputs = [Array((R, channels, *(d.count(5, 7) for _ in kernel))), Array((*weight, *kernel))]
-    inputs += [] if given["no_bias"] else [Array((filters,))]
-    op = "Deconvolution" if back else "Convolution"
-    yield case(op, *inputs, **given), {"pattern": "B" + "S" * (len(inputs) - 1)}
-
-
-def pooling(d: Draw) -> Drawn:
-    kernel = tuple(d.count(1, 3) for _ in range(d.count(1, 2)))
-    given: Dict[str, Any] = {
-        "kernel": kernel,
-        "stride": tuple(d.count(1, 2) for _ in kernel),
-        "pad": tuple(d.count(0, k // 2) for k in kernel),
-        "pool_type": d.pick(["max", "avg", "sum"]),
-        "global_pool": d.flag(),
-        "pooling_convention": d.pick(["valid", "full"]),
-    }
-    if given["pool_type"] == "avg":
-        given["count_include_pad"] = d.flag()
-    image = (R, d.count(1, 4), *(d.count(4, 6) for _ in kernel))
-    yield case("Pooling", Array(image), **given), {}
-
-
 def choosing_by_number(d: Draw) -> Drawn:
     tail, index, kind = d.shape(), d.shape(), d.pick(["index", "index32", "wild"])
     x, ndim = Array((R, *tail)), len(tail) + 1
@@ -248,80 +211,13 @@ def repeating(d: Draw) -> Drawn:
     yield case("Pad", image, mode=d.pick(["constant", "edge"]), pad_width=pad), {}
 
 
-def norms_and_sorting(d: Draw) -> Drawn:
-    shape = (R, *d.shape())
-    ndim = len(shape)
-    axis: Any = d.pick(["None", *range(-ndim, ndim)])
-    keep, order = d.flag(), d.count(1, 2)
-    free = {"always": ndim < 3 or axis == "None"}
-    yield case("norm", Array(shape), ord=order, axis=axis, keepdims=keep), free
-    x = Array(shape, "distinct")
-    yield case("sort", x, axis=axis, is_ascend=d.flag()), {}
-    yield case("argsort", x, axis=axis, gradient=False), {}
-    yield case("argmax", x, axis=axis, keepdims=keep, gradient=False), {}
-    if axis == "None" or axis % ndim:
-        yield case("topk", x, axis=axis, k=1, ret_typ="both", is_ascend=keep), {}
-
-
-def normalisation(d: Draw) -> Drawn:
-    groups = d.count(1, 2)
-    channels = groups * d.count(1, 2)
-    x = Array((R, channels, *d.counts(2, 4, 1, 2)))
-    scaled, one = {"pattern": "BSS"}, (Array((channels,), "positive"), Array((channels,)))
-    yield case("InstanceNorm", x, *one), scaled
-    per_group = Array((groups,), "positive"), Array((groups,))
-    yield case("GroupNorm", x, *per_group, num_groups=groups), scaled
-    yield case("L2Normalization", x, mode=d.pick(["instance", "channel", "spatial"])), {}
-    given = {"fix_gamma": d.flag(), "training": False}
-    yield case("BatchNorm", x, *one, *one[::-1], **given), {"pattern": "BSSSS"}
-
-
-def sequences(d: Draw) -> Drawn:
-    time, batch, axis = d.count(1, 4), d.count(1, 4), d.count(0, 1)
-    op = d.pick(["SequenceMask", "SequenceLast", "SequenceReverse"])
-    axis, tail = 0 if op == "SequenceReverse" else axis, d.shape(2)
-    x = Array((R, time, *tail) if axis else (time, batch, *tail))
-    lengths = Array((R,) if axis else (batch,), "length", time)
-    yield case(op, x, lengths, axis=axis, use_sequence_length=True), {}
-    lengths = Array((R, time), "length32", batch)
-    yield case("softmax", Array((R, time, batch)), lengths, axis=2, use_length=True), {}
-
-
-def attention(d: Draw) -> Drawn:
-    heads, size, batch, queries, keys = (d.count(1, 3) for _ in range(5))
-    for name, *shapes in [
-        ("selfatt_qk", (queries, batch, heads * size * 3)),
-        ("selfatt_valatt", (queries, batch, heads * size * 3), (batch * heads, queries, queries)),
-        ("encdec_qk", (queries, batch, heads * size), (keys, batch, heads * size * 2)),
-        ("encdec_valatt", (keys, batch, heads * size * 2), (batch * heads, queries, keys)),
-    ]:
-        op = f"_contrib_interleaved_matmul_{name}"
-        yield case(op, *map(Array, shapes), heads=heads), {}
-
-
-def fused_recurrence(d: Draw) -> Drawn:
-    mode = d.pick(["rnn_relu", "rnn_tanh", "gru", "lstm"])
-    time, batch, width = (d.count(1, 4) for _ in range(3))
-    layers, ways, hidden = (d.count(1, 2) for _ in range(3))
-    gates = {"gru": 3, "lstm": 4}.get(mode, 1)
-    widths = [width, *[ways * hidden] * (layers - 1)]
-    size = sum(ways * gates * hidden * (w + hidden + 2) for w in widths)
-    states = [Array((layers * ways, batch, hidden))] * (2 if mode == "lstm" else 1)
-    given = {"mode": mode, "state_size": hidden, "num_layers": layers,
-             "bidirectional": ways == 2, "state_outputs": d.flag()}  # fmt: skip
-    c = case("RNN", Array((time, batch, width)), Array((size,), "small"), *states, **given)
-    for letters in ("B", "BS"):
-        yield c, {"pattern": ("BS" + letters * 2)[: len(c.inputs)]}
-
-
 def where(d: Draw) -> Drawn:
     shape = (R, *d.shape())
     condition = Array(shape if d.flag() or len(shape) == 1 else shape[:1], "bit")
     yield case("where", condition, Array(shape), Array(shape)), {}
 
 
-OFTEN = (reshape, reductions, broadcasting, transpose_and_swap, slices, dot, one_axis)
-SELDOM = (
-    convolutions, pooling, products, choosing_by_number, joining_and_cutting, repeating,
-    norms_and_sorting, normalisation, sequences, attention, fused_recurrence, where,
+FAMILIES = (
+    reshape, reductions, broadcasting, transpose_and_swap, slices, dot, one_axis, products,
+    choosing_by_number, joining_and_cutting, repeating, where,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cases of the element by element operators."""
+"""Cases of the operators that look at one element at a time, or choose some by number."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Iterator
 
 from gluon_dynbatch import rules
 
-from .interpreter import Array, Case, R, case
+from .interpreter import BOTH, Array, Case, R, case
 
-BOTH = "BB BS SB"
 #: Functions of one array, by name, and those with a number; operators on two arrays.
 SINGLE = sorted(set(rules.MERGED[0].rules) - {"LeakyReLU", "add_n", "amp_multicast"})
 UNARY = [op for op in SINGLE if not op.endswith("_scalar")]
@@ -36,7 +35,7 @@ def kind_for(op: str) -> str:
     return "unit" if op in UNIT else "positive" if op in LOGS.split() else "normal"
 
 
-def unary(a: int, b: int) -> Iterator[Case]:
+def unary(a: int, b: int, c: int) -> Iterator[Case]:
     for op in UNARY:
         attrs = PARAMETERS.get(op, {})
         yield case(op, Array((R, a), kind_for(op)), rows="B", stack="B", **attrs)
@@ -53,7 +52,7 @@ def unary(a: int, b: int) -> Iterator[Case]:
     yield case("MakeLoss", Array((R, a)), normalization="batch", training=False)
 
 
-def binary(a: int, b: int) -> Iterator[Case]:
+def binary(a: int, b: int, c: int) -> Iterator[Case]:
     for op in [op for op in BINARY if not op.startswith("broadcast_")]:
         same = Array((R, a), "positive")
         yield case(op, same, same, rows="BB", ones="BS SB", stack=BOTH)
@@ -78,7 +77,7 @@ def binary(a: int, b: int) -> Iterator[Case]:
     )
 
 
-def several(a: int, b: int) -> Iterator[Case]:
+def several(a: int, b: int, c: int) -> Iterator[Case]:
     x = Array((R, a))
     yield case("add_n", x, x, x, num_args=3, rows="BBB", stack="BBB BBS BSB SBB BSS SBS SSB",
                ones="BBS BSB SBB BSS SBS SSB")  # fmt: skip
@@ -90,7 +89,7 @@ def several(a: int, b: int) -> Iterator[Case]:
     yield case("where", Array((R,), "bit"), x, x, rows="BBB", ones=every, stack=every)
 
 
-def leaky(a: int, b: int) -> Iterator[Case]:
+def leaky(a: int, b: int, c: int) -> Iterator[Case]:
     x, cube = Array((R, a)), Array((R, a, b))
     for act in ["leaky", "elu", "selu", "gelu"]:
         yield case("LeakyReLU", x, act_type=act, slope=0.3, rows="B", stack="B")
@@ -105,7 +104,7 @@ def leaky(a: int, b: int) -> Iterator[Case]:
     yield case("LeakyReLU", Array((a,)), Array((a,)), **prelu)
 
 
-def random(a: int, b: int) -> Iterator[Case]:
+def random(a: int, b: int, c: int) -> Iterator[Case]:
     x, cube = Array((R, a)), Array((R, a, b))
     yield case("Dropout", x, p=0.4, training=False, rows="B", stack="B")
     drawn = {"random": True, "gradient": False}
@@ -144,7 +143,7 @@ def random(a: int, b: int) -> Iterator[Case]:
     yield case("_sample_multinomial", odds, get_prob=True, **drawn)
 
 
-def densities(a: int, b: int) -> Iterator[Case]:
+def densities(a: int, b: int, c: int) -> Iterator[Case]:
     sample, p, q = Array((R, a, b), "unit"), Array((R, a), "unit"), Array((R, a), "positive")
     count = Array((R, a, b), "length", 4)
     three = {"rows": "BBB", "ones": "BBS BSB BSS SBB SBS SSB"}
@@ -168,6 +167,69 @@ def densities(a: int, b: int) -> Iterator[Case]:
                    is_log=log)  # fmt: skip
 
 
-def cases(a: int, b: int, c: int) -> Iterator[Case]:
-    for family in (unary, binary, several, leaky, random, densities):
-        yield from family(a, b)
+def tables(a: int, b: int, c: int) -> Iterator[Case]:
+    table, both = Array((7, c)), {"input_dim": 7, "output_dim": c}
+    for shape in ((R,), (R, a), (R, a, b)):
+        for kind in ("index", "index32"):
+            yield case("Embedding", Array(shape, kind, 7), table, rows="BS", stack="BS", **both)
+            yield case("take", table, Array(shape, kind, 7), rows="SB", stack=BOTH)
+        yield case("one_hot", Array(shape, "index", a), depth=a, on_value=2, rows="B", stack="B")
+    yield case("one_hot", Array((R, a), "wild", b), depth=b, rows="B", stack="B")
+    for mode in ("clip", "wrap"):
+        yield case(
+            "take", Array((a, b, c)), Array((R, b), "wild", a), mode=mode, rows="SB", stack=BOTH
+        )
+        yield case(
+            "take",
+            Array((R, a, b)),
+            Array((c,), "wild", a),
+            axis=1,
+            mode=mode,
+            rows="BS",
+            stack="BS SB",
+        )
+        yield case(
+            "take",
+            Array((R, a, b)),
+            Array((c, 2), "wild", b),
+            axis=-1,
+            mode=mode,
+            rows="BS",
+            stack="BS SB",
+        )
+        yield case("take", Array((a,)), Array((b,), "wild", a), mode=mode, stack=BOTH)
+    yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise")
+
+
+def picks(a: int, b: int, c: int) -> Iterator[Case]:
+    x, cube = Array((R, a)), Array((R, a, b))
+    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    yield case("batch_take", x, Array((R,), "index32", a), gradient=False, **pair)
+    for keep in (False, True):
+        for mode in ("clip", "wrap"):
+            given = {"keepdims": keep, "mode": mode, **pair}
+            yield case("pick", x, Array((R,), "wild", a), **given)
+            yield case("pick", cube, Array((R, b), "wild", a), axis=1, **given)
+            yield case("pick", cube, Array((R, 1, b), "wild", a), axis=-2, **given)
+        yield case(
+            "pick", Array((a, b)), Array((b,), "index", a), axis=0, keepdims=keep, stack=BOTH
+        )
+        yield case("pick", Array((a,)), Array((1,), "index", a), keepdims=keep, stack=BOTH)
+    for kind in ("index", "index32"):
+        yield case("gather_nd", Array((a, b, c)), Array((1, 5), kind, a), stack=BOTH)
+        least = min(a, b)
+        yield case("gather_nd", Array((a, b, c)), Array((2, 5), kind, least), stack=BOTH)
+        yield case("gather_nd", Array((a, b, c)), Array((2, 3, 2), kind, least), stack=BOTH)
+        yield case("gather_nd", Array((a, b)), Array((2, 4), kind, least), stack=BOTH)
+
+
+def coordinates(a: int, b: int, c: int) -> Iterator[Case]:
+    size = {"shape": (7, 7), "stack": "B"}
+    for kind in ("index", "index32"):
+        yield case("_ravel_multi_index", Array((2, c), kind, 7), **size)
+        yield case("_unravel_index", Array((a,), kind, 49), **size)
+
+
+FAMILIES = (
+    unary, binary, several, leaky, random, densities, tables, picks, coordinates,
+)  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -15,10 +14,13 @@ from mxnet.ndarray import CachedOp
 from mxnet.ndarray.register import _imperative_invoke
 
 from gluon_dynbatch import rules
+from gluon_dynbatch.trace.symbols import Builder, make_symbol
 
 R = 0
 """Stands for the leading size in the shapes of a case: free in the rows layout, 2 in the stack."""
 STACK_ROWS = 2
+#: Patterns of two inputs.
+BOTH = "BB BS SB"
 
 
 @dataclass(frozen=True)
@@ -125,35 +127,18 @@ def case(
     return Case(op, inputs, text, rows, ones, stack, training, gradient, random)
 
 
-def symbol_of(nodes: List[Dict[str, Any]], heads: Sequence[Tuple[int, int]]) -> mx.sym.Symbol:
-    graph = {
-        "nodes": nodes,
-        "arg_nodes": [i for i, node in enumerate(nodes) if node["op"] == "null"],
-        "heads": [[row, out, 0] for row, out in heads],
-        "attrs": {"mxnet_version": ["int", 10901]},
-    }
-    return mx.sym.load_json(json.dumps(graph))
-
-
 def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:
     """Build a rewrite's symbol over the variables ``in0``, ``in1``, ..."""
-    nodes = [{"op": "null", "name": f"in{k}", "inputs": []} for k in range(inputs)]
-    place = {(rules.INPUT, k): (k, 0) for k in range(inputs)}
+    made = Builder()
+    place = {(rules.INPUT, k): made.variable(f"in{k}") for k in range(inputs)}
 
     def find(ref: rules.Ref) -> Tuple[int, int]:
         return place.get(ref, (inputs + ref[0], ref[1]))
 
     for number, step in enumerate(rewrite.steps):
         assert all(s < number for s, _ in step.inputs), "a step refers to a later one"
-        nodes.append(
-            {
-                "op": step.op,
-                "name": f"step{number}",
-                "attrs": dict(step.attrs),
-                "inputs": [[*find(ref), 0] for ref in step.inputs],
-            }
-        )
-    return symbol_of(nodes, [find(ref) for ref in rewrite.outputs])
+        made.add(step.op, map(find, step.inputs), step.attrs)
+    return make_symbol(made.ops, map(find, rewrite.outputs))
 
 
 def call_symbol(symbol: mx.sym.Symbol, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArray]:
@@ -274,25 +259,29 @@ class Loop:
             )
 
 
-class Sites:
-    """What rules see of a case, with several numbers of rows; nothing is drawn for who refuses."""
+class Checker:
+    """Asks the rules about a case, with several numbers of rows, and runs what they answer."""
 
-    def __init__(self, c: Case, rng: np.random.Generator):
-        self._case, self._rng = c, rng
+    def __init__(self, c: Case, seed: int = 0):
+        self._case, self._rng = c, np.random.default_rng(seed)
         self._shapes: Dict[int, Any] = {}
 
-    def ask(self, layout: Any, pattern: str, leading: int) -> Any:
+    def loop(self, leading: Sequence[int]) -> Loop:
+        """Run the loop of the case, nothing of which is shared."""
+        return Loop(self._case, "B" * len(self._case.inputs), False, leading, self._rng)
+
+    def _ask(self, layout: Any, pattern: str, leading: int) -> Any:
         c = self._case
         if leading not in self._shapes:
-            loop = Loop(c, "B" * len(c.inputs), False, [leading], self._rng)
+            loop = self.loop([leading])
             arrays = loop.samples[0], loop.outputs[0]
             self._shapes[leading] = [tuple(a.shape for a in some) for some in arrays]
         batched = tuple(letter == "B" for letter in pattern)
         return layout(rules.Site(c.op, c.attrs, *self._shapes[leading], batched, c.training))
 
-    def check(self, layout: Any, pattern: str, leading: Sequence[int]) -> bool:
+    def merges(self, layout: Any, pattern: str, leading: Sequence[int]) -> bool:
         """Compare what merges with the loop; return whether it merges."""
-        answers = [self.ask(layout, pattern, n) for n in dict.fromkeys(leading)]
+        answers = [self._ask(layout, pattern, n) for n in dict.fromkeys(leading)]
         merges = {isinstance(answer, rules.Rewrite) for answer in answers}
         assert len(merges) == 1, (self._case, pattern, answers)
         if True in merges:
@@ -301,36 +290,31 @@ class Sites:
             Loop(self._case, pattern, stacked, list(leading), self._rng).check(answers[0])
         return True in merges
 
+    def check_stack(self, samples: int) -> None:
+        for pattern in self._case.patterns():
+            merges = self.merges(rules.stack, pattern, [STACK_ROWS] * samples)
+            assert merges == (pattern in self._case.stack.split()), (self._case, pattern)
 
-def check_stack(c: Case, rng: np.random.Generator, samples: int) -> None:
-    sites = Sites(c, rng)
-    for pattern in c.patterns():
-        merges = sites.check(rules.stack, pattern, [STACK_ROWS] * samples)
-        assert merges == (pattern in c.stack.split()), (c, pattern)
+    def check_rows(self) -> None:
+        """Check all patterns in the rows layout, with ragged samples where possible."""
+        c = self._case
+        for pattern in c.patterns():
+            always, ones = pattern in c.rows.split(), pattern in (c.rows + " " + c.ones).split()
+            if not c.has_rows(pattern):
+                # A batched input has a literal leading size: merging is free.
+                assert not ones
+                for leading in (1, 2, 3):
+                    self.merges(rules.rows, pattern, [leading] * 2)
+            elif c.shares_rows(pattern):
+                assert self.merges(rules.rows, pattern, [2, 2]) == always, (c, pattern)
+                assert self.merges(rules.rows, pattern, [1, 1, 1]) == ones, (c, pattern)
+            else:
+                leading = list(self._rng.permutation([1, 2, 3]))
+                assert self.merges(rules.rows, pattern, leading) == always, (c, pattern)
 
-
-def check_rows(c: Case, rng: np.random.Generator) -> None:
-    """Check all patterns of the case in the rows layout, with ragged samples where possible."""
-    sites = Sites(c, rng)
-    for pattern in c.patterns():
-        always, ones = pattern in c.rows.split(), pattern in (c.rows + " " + c.ones).split()
-        if not c.has_rows(pattern):
-            # A batched input has a literal leading size: merging is free.
-            assert not ones
-            for leading in (1, 2, 3):
-                sites.check(rules.rows, pattern, [leading] * 2)
-        elif c.shares_rows(pattern):
-            assert sites.check(rules.rows, pattern, [2, 2]) == always, (c, pattern)
-            assert sites.check(rules.rows, pattern, [1, 1, 1]) == ones, (c, pattern)
-        else:
-            merges = sites.check(rules.rows, pattern, list(rng.permutation([1, 2, 3])))
-            assert merges == always, (c, pattern)
-
-
-def agree(c: Case, pattern: Optional[str] = None, always: bool = True) -> None:
-    """Check both layouts; the stack layout has to merge if `always`."""
-    sites = Sites(c, np.random.default_rng(0))
-    for letters in [pattern] if pattern else c.patterns():
-        assert sites.check(rules.stack, letters, [2, 2]) or not always, (c, letters)
-        if c.has_rows(letters) and not c.shares_rows(letters):
-            sites.check(rules.rows, letters, [2, 1, 3])
+    def agree(self, pattern: Optional[str] = None, always: bool = True) -> None:
+        """Check both layouts; the stack layout has to merge if `always`."""
+        for letters in [pattern] if pattern else self._case.patterns():
+            assert self.merges(rules.stack, letters, [2, 2]) or not always, (self._case, letters)
+            if self._case.has_rows(letters) and not self._case.shares_rows(letters):
+                self.merges(rules.rows, letters, [2, 1, 3])

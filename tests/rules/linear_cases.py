@@ -1,12 +1,12 @@
-"""Cases of matrix products, convolutions and other operators with a batch axis of their own."""
+"""Cases of products, images, boxes, padded sequences, attention and recurrent layers."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Iterator
 
-from .interpreter import Array, Case, R, case
+from .interpreter import BOTH, Array, Case, R, case
 
-BOTH = "BB BS SB"
 MATRICES = "det inverse potrf sumlogdiag extractdiag extracttrian slogdet syevd"
 
 
@@ -138,6 +138,131 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     )
 
 
-def cases(a: int, b: int, c: int) -> Iterator[Case]:
-    for family in (fully_connected, products, matrices, images):
-        yield from family(a, b, c)
+def pictures(a: int, b: int, c: int) -> Iterator[Case]:
+    several, one = Array((R, 5, 6, 3)), Array((5, 6, 3))
+    calls = {
+        "_image_crop": {"x": 1, "y": 2, "width": 3, "height": 2},
+        "_image_resize": {"size": (4, 3), "gradient": False},
+        "_image_to_tensor": {"gradient": False},
+    }
+    for op, given in calls.items():
+        yield case(op, several, rows="B", stack="B", **given)
+        yield case(op, one, stack="B", **given)
+    colours = {"mean": (0.1, 0.2, 0.3), "std": (1, 2, 3)}
+    yield case("_image_normalize", Array((R, 3, a, b)), rows="B", stack="B", **colours)
+    yield case("_image_normalize", Array((3, a, b)), stack="B", **colours)
+    yield case("_image_adjust_lighting", Array((R, a, 3)), alpha=(0.1, 0.2, 0.3), rows="B",
+               stack="B", gradient=False)  # fmt: skip
+
+
+def regions(a: int, b: int, c: int) -> Iterator[Case]:
+    many, images = Array((3, 5), "region", a), Array((a, 2, 6, 6))
+    absent = Array((3, 5), "region or none", a)
+    given = {"pooled_size": (2, 2), "spatial_scale": 1.0}
+    yield case("ROIPooling", images, absent, stack=BOTH, **given)
+    yield case("_contrib_ROIAlign", images, many, stack=BOTH, **given)
+    yield case("_contrib_ROIAlign", images, many, stack=BOTH, sample_ratio=2, **given)
+
+
+def boxes(a: int, b: int, c: int) -> Iterator[Case]:
+    still = {"gradient": False}
+    yield case("_contrib_box_nms", Array((R, a, 6), "positive"), rows="B", stack="B")
+    yield case("_contrib_box_nms", Array((a, 6), "positive"), stack="B", overlap_thresh=0.1)
+    pairs = {"threshold": 0.5, **still}
+    yield case("_contrib_bipartite_matching", Array((R, a, b)), rows="B", stack="B", **pairs)
+    yield case("_contrib_bipartite_matching", Array((a, b)), stack="B", **pairs)
+    some, other = Array((R, 4), "corners"), Array((c, 4), "corners")
+    yield case("_contrib_box_iou", some, other, rows="BS", stack="BS", **still)
+    yield case("_contrib_box_iou", Array((R, b, 4), "corners"), other, rows="BS", stack="BS",
+               **still)  # fmt: skip
+    anchors = Array((1, c, 4), "corners")
+    yield case("_contrib_box_decode", Array((R, c, 4)), anchors, rows="BS", stack="BS", **still)
+    four = "BBBB BBBS BBSB BBSS BSBB BSBS BSSB BSSS SBBB SBBS SBSB SBSS SSBB SSBS SSSB"
+    merged = " ".join(f"{p}SS" for p in four.split())
+    yield case("_contrib_box_encode", Array((R, c), "bit"), Array((R, c), "index", b),
+               Array((R, c, 4), "corners"), Array((R, b, 4), "corners"), Array((4,)),
+               Array((4,), "positive"), rows="BBBBSS", ones=merged,
+               stack=merged, **still)  # fmt: skip
+    odds, shifts = Array((R, 3, c), "probability"), Array((R, 4 * c))
+    pair = {"rows": "BBS", "ones": "BSS SBS", "stack": "BBS BSS SBS", **still}
+    yield case("_contrib_MultiBoxDetection", odds, shifts, anchors, **pair)
+    labels = Array((R, b, 5), "positive")
+    pair = {"rows": "SBB", "ones": "SBS SSB", "stack": "SBB SBS SSB", **still}
+    yield case("_contrib_MultiBoxTarget", anchors, labels, Array((R, 3, c)), **pair)
+
+
+GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
+
+
+def mixtures(inputs: int, shared: int = -1) -> str:
+    """List all patterns of batched and shared inputs, one of which may have to be shared."""
+    found = ["".join(letters) for letters in product("BS", repeat=inputs)]
+    return " ".join(p for p in found if "B" in p and (shared < 0 or p[shared] == "S"))
+
+
+def sequences(a: int, b: int, c: int) -> Iterator[Case]:
+    every = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    for op in ("SequenceMask", "SequenceLast", "SequenceReverse"):
+        value = {"value": 3} if op == "SequenceMask" else {}
+        for tail in ((), (c,), (2, c)):
+            lengths = {"use_sequence_length": True, **value}
+            yield case(op, Array((a, b, *tail)), Array((b,), "length", a), stack=BOTH, **lengths)
+            # MXNet corrupts its heap when it differentiates SequenceLast without lengths.
+            plain = {"gradient": op != "SequenceLast", **value}
+            yield case(op, Array((a, b, *tail)), stack="B", **plain)
+            if op != "SequenceReverse":
+                data, length = Array((R, a, *tail)), Array((R,), "length", a)
+                yield case(op, data, length, axis=1, **lengths, **every)
+                yield case(op, data, axis=1, rows="B", stack="B", **plain)
+
+
+def attention(a: int, b: int, c: int) -> Iterator[Case]:
+    heads, size = 2, 3
+    contrib = "_contrib_interleaved_matmul"
+    joint = Array((a, b, heads * size * 3))
+    yield case(f"{contrib}_selfatt_qk", joint, heads=heads, stack="B")
+    own = Array((b * heads, a, a))
+    yield case(f"{contrib}_selfatt_valatt", joint, own, heads=heads, stack=BOTH)
+    query, memory = Array((a, b, heads * size)), Array((c, b, heads * size * 2))
+    yield case(f"{contrib}_encdec_qk", query, memory, heads=heads, stack=BOTH)
+    other = Array((b * heads, a, c))
+    yield case(f"{contrib}_encdec_valatt", memory, other, heads=heads, stack=BOTH)
+
+
+def recurrent(a: int, b: int, c: int) -> Iterator[Case]:
+    for mode, gates in GATES.items():
+        for layers, both_ways in ((1, False), (2, True)):
+            ways = 2 if both_ways else 1
+            size = 0
+            for layer in range(layers):
+                width = c if layer == 0 else ways * 2
+                size += ways * gates * 2 * (width + 2 + 2)
+            states = [Array((layers * ways, b, 2))] * (2 if mode == "lstm" else 1)
+            merged = mixtures(2 + len(states), shared=1)
+            yield case("RNN", Array((a, b, c)), Array((size,), "small"), *states, mode=mode,
+                       state_size=2, num_layers=layers, bidirectional=both_ways,
+                       state_outputs=both_ways, stack=merged)  # fmt: skip
+    size = 4 * 2 * (c + 2 + 2) + 4 * 2 * (2 + 2 + 2)
+    states = [Array((2, b, 2))] * 2
+    given = {"mode": "lstm", "state_size": 2, "num_layers": 2, "p": 0.5, "gradient": False}
+    merged = mixtures(4, shared=1)
+    yield case("RNN", Array((a, b, c)), Array((size,), "small"), *states, **given, stack=merged,
+               random=True)  # fmt: skip
+    yield case("RNN", Array((a, b, c)), Array((size,), "small"), *states, **given, stack=merged,
+               training=False)  # fmt: skip
+
+
+def losses(a: int, b: int, c: int) -> Iterator[Case]:
+    scores, labels = Array((a + 3, b, c + 2)), Array((b, 2), "length", c)
+    yield case("CTCLoss", scores, labels, stack=BOTH)
+    yield case("CTCLoss", scores, labels, blank_label="last", stack=BOTH)
+    whole, some = Array((b,), "full", a + 3), Array((b,), "length", 2)
+    yield case("CTCLoss", scores, labels, whole, some, use_data_lengths=True,
+               use_label_lengths=True, stack=mixtures(4))  # fmt: skip
+    yield case("CTCLoss", scores, labels, some, use_label_lengths=True, stack=mixtures(3))
+
+
+FAMILIES = (
+    fully_connected, products, matrices, images, pictures, regions, boxes, sequences, attention,
+    recurrent, losses,
+)  # fmt: skip

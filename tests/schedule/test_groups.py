@@ -1,18 +1,143 @@
+"""Every way to group is valid and equals a slow and obvious one; so does the bound."""
+
+from __future__ import annotations
+
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gluon_dynbatch.errors import OptionError
-from gluon_dynbatch.schedule import check_groups, group_by_depth, singles_in_order, split_by_rows
-from tests.schedule.dags import build, graphs
+from gluon_dynbatch.schedule import (
+    POLICIES,
+    Budget,
+    analyze,
+    check_groups,
+    group_by_depth,
+    lower_bound,
+    singles_in_order,
+    split_by_rows,
+)
+from gluon_dynbatch.schedule.agenda import group_by_agenda
+from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
+from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
+from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.merge import merge_groups
+from tests.schedule.dags import (
+    as_networkx,
+    build,
+    fewest_launches,
+    graphs,
+    random_graph,
+    slow_agenda,
+    slow_bound,
+    slow_depth,
+    slow_merge,
+    slow_path_counts,
+)
+
+SETTINGS = settings(deadline=None)
+LARGER = st.builds(random_graph, st.integers(0, 99), st.just(60), st.just(4),
+                   st.sampled_from([2, 20, 60]))  # fmt: skip
 
 
 def pairs(first, second):
     return set(zip(first.tolist(), second.tolist()))
 
 
-@settings(deadline=None)
+@SETTINGS
+@given(graphs() | LARGER)
+def test_depth(graph):
+    """Groups are numbered as the pairs of a longest path and a signature are sorted."""
+    groups, depth = group_by_depth(graph), slow_depth(graph)
+    check_groups(graph, groups)
+    assert unit_depth(graph).tolist() == depth
+    keys = list(zip(depth, graph.signature.tolist()))
+    assert groups.tolist() == [sorted(set(keys)).index(key) for key in keys]
+
+
+@pytest.mark.parametrize("toward_bound", [False, True])
+@SETTINGS
+@given(graph=graphs() | LARGER)
+def test_agenda(toward_bound, graph):
+    depth = unit_depth(graph)
+    counts = path_counts(graph, depth)[0] if toward_bound else None
+    groups = group_by_agenda(graph, depth, counts)
+    check_groups(graph, groups)
+    assert groups.tolist() == slow_agenda(graph, toward_bound)
+
+
+@SETTINGS
+@given(graphs(), st.booleans())
+def test_merge(graph, single):
+    """Pairs are merged until none is left."""
+    start = np.arange(graph.size, dtype=np.int32) if single else group_by_depth(graph)
+    before = start.copy()
+    merged = merge_groups(graph, start)
+    check_groups(graph, merged)
+    assert merged.tolist() == slow_merge(graph, start.tolist())
+    assert (merge_groups(graph, merged) == merged).all() and (start == before).all()
+
+
+@settings(deadline=None, derandomize=True)  # the last line holds nearly always
+@given(graphs(max_units=8))
+def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
+    fewest = fewest_launches(graph)
+    assert lower_bound(graph) == slow_bound(graph)
+    assert quick_bound(graph, unit_depth(graph)) <= lower_bound(graph) <= fewest
+    for policy in POLICIES:
+        assert fewest <= analyze(graph, policy, Budget()).launches
+    assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
+
+
+@SETTINGS
+@given(graphs())
+def test_path_counts(graph):
+    assert path_counts(graph, unit_depth(graph))[0].tolist() == slow_path_counts(graph)
+
+
+def test_path_counts_of_more_signatures_than_are_followed_at_once():
+    """Three thousand copies of a graph count as one of them does, in several rounds."""
+    part = random_graph(seed=5, units=60, signatures=20, window=60)
+    copies = 3000
+    whole = Dependencies(
+        np.tile(part.signature, copies),
+        np.append(0, np.tile(np.diff(part.offsets), copies).cumsum()),
+        np.concatenate([part.preds + part.size * copy for copy in range(copies)]).astype(np.int32),
+        np.tile(part.rows, copies),
+    )
+    assert len(repeated_signatures(part, unit_depth(part))) * whole.size > 2**21
+    counts, bound = path_counts(whole, unit_depth(whole))
+    assert (counts.reshape(copies, -1) == slow_path_counts(part)).all()
+    assert bound == lower_bound(part)
+
+
+def test_signatures_at_one_depth_are_not_followed():
+    """Of a0 -> b1 and a2 -> b3 -> a4 only signature a lies at two depths."""
+    graph = build([0, 1, 0, 1, 0], [[], [0], [], [2], [3]])
+    assert repeated_signatures(graph, unit_depth(graph)).tolist() == [0]
+
+
+@SETTINGS
+@given(graphs())
+def test_a_graph_from_its_sinks(graph):
+    last, dag, turned = graph.size - 1, as_networkx(graph), reverse(graph)
+    offsets, units = successors(graph)
+    for unit in dag:
+        found = units[offsets[unit] : offsets[unit + 1]]
+        assert sorted(found.tolist()) == sorted(after for _, after in dag.out_edges(unit))
+    backward = nx.relabel_nodes(dag.reverse(), {unit: last - unit for unit in dag})
+    assert sorted(as_networkx(turned).edges()) == sorted(backward.edges())
+    assert (turned.signature[::-1] == graph.signature).all()
+    assert (turned.rows[::-1] == graph.rows).all()
+    check_groups(graph, unreverse(group_by_depth(turned)))
+
+
+# Grouping that is changed, and wrong
+
+
+@SETTINGS
 @given(graphs(), st.integers(1, 9))
 def test_split_groups_are_valid_and_small_enough(graph, max_rows):
     groups = group_by_depth(graph)
@@ -34,6 +159,22 @@ def test_split_fills_each_part():
         split_by_rows(groups, rows, 0)
 
 
+@SETTINGS
+@given(graphs())
+def test_groups_stay_together_when_singles_are_ordered(graph):
+    groups = group_by_depth(graph)
+    ordered = singles_in_order(groups)
+    check_groups(graph, ordered)
+    assert len(pairs(groups, ordered)) == groups.max(initial=-1) + 1
+
+
+def test_neighbouring_singles_are_ordered_as_recorded():
+    groups = np.array([2, 0, 1, 3, 3, 5, 4], np.int32)
+    assert singles_in_order(groups).tolist() == [0, 1, 2, 3, 3, 4, 5]
+    paired = np.array([1, 1, 0], np.int32)
+    assert singles_in_order(paired) is paired
+
+
 @pytest.mark.parametrize(
     ("groups", "reason"),
     [
@@ -53,19 +194,3 @@ def test_check_refuses(groups, reason):
     with pytest.raises(AssertionError, match=reason):
         check_groups(graph, groups)
     check_groups(graph, np.array([0, 1, 2, 3], np.int32))
-
-
-@settings(deadline=None)
-@given(graphs())
-def test_groups_stay_together_when_singles_are_ordered(graph):
-    groups = group_by_depth(graph)
-    ordered = singles_in_order(groups)
-    check_groups(graph, ordered)
-    assert len(pairs(groups, ordered)) == groups.max(initial=-1) + 1
-
-
-def test_neighbouring_singles_are_ordered_as_recorded():
-    groups = np.array([2, 0, 1, 3, 3, 5, 4], np.int32)
-    assert singles_in_order(groups).tolist() == [0, 1, 2, 3, 3, 4, 5]
-    paired = np.array([1, 1, 0], np.int32)
-    assert singles_in_order(paired) is paired

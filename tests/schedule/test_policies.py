@@ -1,43 +1,34 @@
+"""What policies promise within a budget, how good they are, and one that is not the library's."""
+
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import (
     POLICIES,
     Budget,
+    Merge,
     Search,
     analyze,
     group_by_depth,
     lower_bound,
 )
-from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.budget import DEFAULT_RATE, UNLIMITED, Meter, parse_budget
+from gluon_dynbatch.schedule.dependencies import reverse, unreverse
 from gluon_dynbatch.schedule.merge import merge_groups
-from tests.schedule.dags import (
-    build,
-    check_promises,
-    fewest_launches,
-    graphs,
-    random_graph,
-    random_trees,
-)
-
-policies = st.sampled_from(sorted(POLICIES))
-searches = st.sampled_from(["agenda", "search"])
-
-
-def launches(graph, policy, budget):
-    return analyze(graph, policy, budget).launches
-
+from tests.cells import Unary, chain, inputs, launches, ready
+from tests.schedule.dags import build, check_promises, graphs, random_graph, random_trees
 
 # What every policy holds, whatever the budget
 
 
 @settings(deadline=None)
-@given(graphs(), st.lists(st.integers(0, 6000), max_size=8))
+@given(graphs(), st.lists(st.integers(0, 6000), max_size=3))
 def test_promises(graph, visits):
     check_promises(graph, visits)
 
@@ -61,12 +52,15 @@ def test_visits_charged_are_the_visits_needed(policy):
     assert not less.complete and less.visits < unlimited.visits
 
 
-def test_unknown_policy_lists_the_valid_ones():
-    with pytest.raises(OptionError, match="'best'.*\n.*'depth', 'agenda', 'search'"):
-        analyze(build([], []), "best", Budget())
-
-
-# Time
+@pytest.mark.parametrize("visits, wanted", [
+    (0, [0, 1, 2, 3, 4, 5]), (4, [0, 0, 1, 1, 2, 3]), (6, [0, 0, 1, 1, 2, 2]),
+])  # fmt: skip
+def test_a_prefix_keeps_its_groups_and_the_rest_follows(visits, wanted):
+    """Of the chains a0 -> b2 -> b4 and a1 -> b3 -> b5 the first units are analysed."""
+    graph = build([0, 0, 1, 1, 1, 1], [[], [], [0], [1], [2], [3]])
+    analysis = analyze(graph, "depth", Budget(visits=visits))
+    assert analysis.groups.tolist() == wanted
+    assert analysis.visits == visits and analysis.complete == (visits == 6)
 
 
 def test_milliseconds_are_converted_by_the_measured_rate():
@@ -90,44 +84,82 @@ def test_looks_at_the_clock_between_steps():
     assert 3.5 <= analysis.milliseconds < 10
 
 
+@pytest.mark.parametrize(
+    ("value", "budget"),
+    [
+        (None, Budget()),
+        (" None ", Budget()),
+        (0, Budget(milliseconds=0)),
+        ("2.5", Budget(milliseconds=2.5)),
+        (np.float32(0.5), Budget(milliseconds=0.5)),
+        (math.inf, Budget(milliseconds=math.inf)),
+        (Budget(visits=7), Budget(visits=7)),
+        ("AUTO", "auto"),
+    ],
+)
+def test_budgets_as_users_write_them(value, budget):
+    assert parse_budget(value) == budget
+
+
+def test_visits_and_time_run_out():
+    """The tighter limit counts; without one, nothing runs out."""
+    seconds = [100.0]
+
+    def left(milliseconds, rate, visits=None, charged=0):
+        meter = Meter(Budget(milliseconds, visits), rate, lambda: seconds[-1])
+        meter.visits += charged
+        told = []
+        for passed in (0, 0.003, 0.002):
+            seconds.append(seconds[-1] + passed)
+            told.append(meter.left)
+        return told
+
+    assert left(None, None, 10) == [10] * 3
+    assert left(None, None, 10, charged=7) == [3] * 3
+    assert left(None, None, 10, charged=12) == [0] * 3
+    assert left(4, None)[0] == 4 * DEFAULT_RATE
+    assert left(4, 1000) == [4000, pytest.approx(1000, abs=1), 0]
+    assert left(4, math.inf) == [UNLIMITED, UNLIMITED, 0]
+    assert left(4, 10, 30)[0] == 30 and left(4, 5, 30)[0] == 20
+    assert left(None, None, charged=10**12) == [UNLIMITED] * 3
+
+
 # How good they are
 
 
-@settings(deadline=None)
-@given(graphs())
-def test_each_policy_is_at_least_as_good_as_the_one_before(graph):
-    depth, agenda, search = (launches(graph, p, Budget()) for p in ("depth", "agenda", "search"))
-    assert search <= agenda <= depth
-    assert agenda <= group_by_agenda(graph, unit_depth(graph)).max(initial=-1) + 1
-
-
-@settings(deadline=None, derandomize=True)
-@given(graphs(max_units=9))
-def test_search_is_nearly_always_best_on_tiny_graphs(graph):
-    """At most one launch more than the fewest; this is a heuristic, but a good one."""
-    assert launches(graph, "search", Budget()) <= fewest_launches(graph) + 1
-
-
-def test_search_finds_the_least_for_a_long_arm_and_a_short_one(draw):
-    """Agenda cannot tell when to run the lone c; counting from the sinks does.
+def test_search_finds_the_least_for_a_long_arm_and_a_short_one():
+    """Counting from the sinks tells when to run the lone c.
 
     a0 -> c1 -> c2 -> b3
     a4 -> b5
     c6
     """
-    drawing = draw("a0 -> c1 -> c2 -> b3\na4 -> b5\nc6")
-    analysis = analyze(drawing.graph, "search", Budget())
-    assert analysis.launches == lower_bound(drawing.graph) == 4
-    assert drawing.launches(analysis.groups)[0] == "a0 a4"
+    graph = build([0, 2, 2, 1, 0, 1, 2], [[], [0], [1], [2], [], [4], []])
+    assert analyze(graph, "search", Budget()).launches == lower_bound(graph) == 4
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_trees_keyed_by_child_count_come_close_to_the_bound(seed):
+    """Depth and mean depth spread each child count over the levels; the bound does not."""
     graph = random_trees(seed, trees=100, size=10)
     analysis = analyze(graph, "search", Budget())
     assert analysis.launches <= lower_bound(graph) + 1
-    assert analysis.launches < launches(graph, "agenda", Budget())
+    assert analysis.launches < analyze(graph, "agenda", Budget()).launches
     assert analysis.complete
+
+
+def test_depth_merges_several_hundred_groups():
+    """Two sequences of two cells in turn, one of them a step ahead; depth finds no two alike.
+
+    a -> b -> a -> b -> ...
+    b -> a -> b -> a -> ...
+    """
+    steps = 300
+    signature = [unit % 2 for unit in range(steps)] + [(unit + 1) % 2 for unit in range(steps)]
+    preds = [[unit - 1] if unit % steps else [] for unit in range(2 * steps)]
+    graph = build(signature, preds)
+    assert group_by_depth(graph).max() + 1 == 2 * steps
+    assert analyze(graph, "depth", Budget()).launches == steps + 1
 
 
 def test_stops_as_soon_as_the_bound_is_reached():
@@ -140,8 +172,8 @@ def test_search_on_a_graph_whose_paths_are_too_expensive_to_count():
     """Very many signatures on a deep, narrow graph: it goes by average depth alone."""
     graph = random_graph(seed=9, units=1975, signatures=700, window=40)
     assert Search(graph).path_counts_cost is None
-    search, agenda = (analyze(graph, policy, Budget()) for policy in ("search", "agenda"))
-    assert search.complete and search.launches < launches(graph, "depth", Budget())
+    depth, agenda, search = (analyze(graph, policy, Budget()) for policy in POLICIES)
+    assert search.complete and search.launches < depth.launches
     assert (search.groups == agenda.groups).all() and search.visits == agenda.visits
 
 
@@ -151,3 +183,56 @@ def test_a_search_without_limit_ends_soon(seed):
     depth, search = (analyze(graph, policy, Budget()) for policy in ("depth", "search"))
     assert search.complete and search.launches < depth.launches
     assert search.visits <= 300 * graph.size
+
+
+# A user's own: one class, and a line in the registry
+
+
+class AsLateAsPossible:
+    """Group by the distance to the sinks instead of the sources."""
+
+    def cost(self, search):
+        return 4 * search.graph.size
+
+    def run(self, search):
+        return unreverse(group_by_depth(reverse(search.graph)))
+
+
+class AllTogether:
+    """Wrong on purpose: calls that need each other in one launch, which is fewer than any."""
+
+    def cost(self, search):
+        return 1
+
+    def run(self, search):
+        return search.graph.signature.copy()
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """Give what counts the launches of two chains under a policy."""
+    monkeypatch.setitem(POLICIES, "late", (AsLateAsPossible(), Merge()))
+    monkeypatch.setitem(POLICIES, "wrong", (AllTogether(),))
+    b, c = ready(Unary(prefix="b_")), ready(Unary(prefix="c_"))
+    samples = list(zip(([c, b, b], [b, b]), inputs(2)))
+    return lambda policy: launches(
+        lambda sample: chain(*sample), samples, "block", policy, debug=True
+    )
+
+
+def test_users_choose_it_by_name(count):
+    """Depth runs b3 too early: it has no company then, and b2 has none either.
+
+    c0 -> b1 -> b2      by depth    {c0} {b3} {b1 b4} {b2}
+    b3 -> b4            late        {c0} {b1 b3} {b2 b4}
+    """
+    assert (count("depth"), count("late")) == (4, 3)
+    with pytest.raises(OptionError, match="'search', 'late'"):
+        gdb.batching(policy="later")
+    with pytest.raises(OptionError, match="'best'.*\n.*'depth', 'agenda', 'search'"):
+        analyze(build([], []), "best", Budget())
+
+
+def test_debug_refuses_groups_that_cannot_run(count):
+    with pytest.raises(AssertionError, match="launched before"):
+        count("wrong")
