@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
-from mxnet.gluon import Parameter
+from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
 from .record.recorder import FLATTENER
+from .samples import applier
 from .scope import Batch
 
 #: Relative and absolute tolerance by dtype.
@@ -20,7 +21,7 @@ TOLERANCES = {"float16": (2e-2, 2e-2), "float32": (1e-4, 1e-5), "float64": (1e-8
 def check_against_loop(
     fn: Callable[[Any], Any],
     samples: Iterable[Any],
-    params: Optional[Iterable[Parameter]] = None,
+    params: Union[ParameterDict, Iterable[Parameter], None] = None,
     tolerance: Optional[Tuple[float, float]] = None,
     **scope_options: Any,
 ) -> Batch:
@@ -32,11 +33,12 @@ def check_against_loop(
     Parameters
     ----------
     fn : callable
-        The program for one sample.  It returns an array, or a nest of arrays.
+        The program for one sample.  It returns an array, or a nest of arrays.  Tuples are passed
+        as by :func:`gluon_dynbatch.map`.
     samples : iterable
         The minibatch.  Gradients of arrays in it are compared if they have one (``attach_grad``).
-    params : iterable of Parameter, optional
-        Parameters whose gradients are compared, for instance ``net.collect_params().values()``.
+    params : ParameterDict or iterable of Parameter, optional
+        Parameters whose gradients are compared, for instance ``net.collect_params()``.
     tolerance : tuple of float, optional
         Relative and absolute tolerance.  By default (1e-4, 1e-5) for float32, (1e-8, 1e-9) for
         float64 and (2e-2, 2e-2) for float16.
@@ -59,12 +61,13 @@ def check_against_loop(
     >>> net.initialize()
     >>> net.hybridize()
     >>> samples = [mx.nd.ones((1, 3)), mx.nd.zeros((1, 3))]
-    >>> batch = gdb.testing.check_against_loop(net, samples, net.collect_params().values())
+    >>> batch = gdb.testing.check_against_loop(net, samples, net.collect_params())
     >>> batch.report.nodes >= 2
     True
     """
-    samples = list(samples)
-    variables = _variables(samples, list(params or ()))
+    fn, samples = applier(fn), list(samples)
+    params = params.values() if isinstance(params, ParameterDict) else params or ()
+    variables = _variables(samples, list(params))
     wanted, wanted_gradients = _run(fn, samples, variables)
     batch = batching(**scope_options)
     got, got_gradients = _run(fn, samples, variables, batch)
@@ -102,7 +105,7 @@ def _run(
             results = [fn(sample) for sample in samples]
         else:
             with batch:
-                results = batch.map(lambda sample: fn(sample), samples)
+                results = batch.map(fn, samples)
         leaves = FLATTENER.flatten(results)[0]
         heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
     if heads:

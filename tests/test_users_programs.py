@@ -13,7 +13,7 @@ from tests.common import ALL, loop_and_scope
 
 
 def check(net, fn, samples, **options):
-    return check_against_loop(fn, samples, net.collect_params().values(), **options)
+    return check_against_loop(fn, samples, net.collect_params(), **options)
 
 
 @ALL
@@ -66,7 +66,7 @@ def test_a_weight_behind_an_operator(granularity, several):
     weighed = cell(lambda F, x, weight: x * F.exp(F.sin(weight)))
     weights = attached([array(2, 3, seed=i) for i in range(4 if several else 1)])
     samples = [(array(2, 3, seed=10 + i), weights[i % len(weights)]) for i in range(4)]
-    batch = check_against_loop(lambda sample: weighed(*sample), samples, granularity=granularity)
+    batch = check_against_loop(lambda x, w: weighed(x, w), samples, granularity=granularity)
     assert not batch.report.alone
 
 

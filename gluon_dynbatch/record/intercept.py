@@ -128,7 +128,8 @@ def _change_hook(before: Any, original: Any) -> Any:
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
             STATE.recorder.refuse(
-                "it changes a parameter, writes to an array, or makes one of given values"
+                "it changes a parameter, writes to an array, or makes one of given values, "
+                "which belongs among its arguments"
             )
             before(STATE.recorder, *args)
         return original(*args)
