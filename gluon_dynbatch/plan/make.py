@@ -6,6 +6,7 @@ The members of launches are put in order, everything is given its place, and ope
 from __future__ import annotations
 
 import math
+from functools import reduce
 from operator import mul
 from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
@@ -86,7 +87,7 @@ def _rows(parts: Sequence[Part], sides: Sequence[Sequence[Port]]) -> Iterator[Tu
     counts = [part.rows for part in parts]
     for ports in zip(*sides):
         sizes = [port.row_size for port in ports]
-        size = math.gcd(*sizes)
+        size = reduce(math.gcd, sizes)
         yield sum(map(mul, counts, sizes)) // size, size
 
 
