@@ -29,22 +29,19 @@ from starlette.routing import Route
 import gluon_dynbatch as gdb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from relatedness.assembly import assemble  # noqa: E402
+from relatedness.assembly import restored  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
 from relatedness.model import RelatednessModel  # noqa: E402
 from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
-from workloads.pairs import RELATEDNESS  # noqa: E402
+from workloads.text import count_words, encode  # noqa: E402
 
 
 def trained(epochs=2, size=25):
     """Train a model on the built-in corpus; return it with its vocabulary."""
-    pairs = load_corpus(splits=("train",)).splits["train"]
-    vocab = RELATEDNESS.vocab(pairs)
-    samples, loss = (
-        RELATEDNESS.encode(pairs, vocab, mx.cpu()),
-        gluon.loss.KLDivLoss(from_logits=True),
-    )
+    pairs = load_corpus(splits=("train",))["train"]
+    vocab = count_words(pair.words for pair in pairs)
+    samples, loss = encode(pairs, vocab), gluon.loss.KLDivLoss(from_logits=True)
     model = RelatednessModel(len(vocab), embedding_size=300, hidden_size=150)
     model.initialize(mx.init.Xavier())
     model.hybridize()
@@ -52,7 +49,7 @@ def trained(epochs=2, size=25):
     for low in list(range(0, len(samples), size)) * epochs:
         batch = samples[low : low + size]
         with mx.autograd.record(), gdb.batching():
-            losses = [loss(model(*sample[:4]), sample.target) for sample in batch]
+            losses = [loss(model(*sample.inputs), sample.target) for sample in batch]
         mx.autograd.backward(losses)
         trainer.step(len(batch))
     return model, vocab
@@ -60,7 +57,7 @@ def trained(epochs=2, size=25):
 
 def loaded(path):
     """Read a model with its vocabulary."""
-    parts = assemble(argparse.Namespace(ctx=[mx.cpu()]), {}, read_checkpoint(path))
+    parts = restored(read_checkpoint(path))
     parts.model.hybridize()
     return parts.model, parts.vocab
 

@@ -7,24 +7,31 @@ Without folders of data, samples are generated or those of the built-in corpus.
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
+import subprocess
 import sys
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+import gluonnlp
+import mxnet as mx
+import numpy as np
+import scipy
 from tqdm import tqdm
 
+import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, at_least, listed, run_program
-from relatedness.corpora import DataError
-from suite import alone, contest, pictures, tables, ways
+from suite import contest, pictures, tables, ways
 from suite.contest import KINDS, DiffersError
-from suite.outcome import Outcome
 from suite.remote import PYTHON
-from suite.results import ResultsError, environment, read_json, write_json
-from suite.tables import Measured
+from suite.rows import Measured, Rows
 from workloads.base import WorkloadError
 from workloads.registry import FOLDERS, WORKLOADS
+from workloads.text import DataError
 
 #: Ways that are run if no others are asked for, and those whose memory is compared, for
 #: minibatches of so many samples at most.
@@ -42,35 +49,54 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def measure(args: argparse.Namespace, argv: Sequence[str], content: Dict[str, Any]) -> None:
+def environment() -> Dict[str, Any]:
+    """Describe what figures are measured on."""
+    processor = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        processor = next(names, processor)
+    threads = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
+    return {
+        "python": platform.python_version(),
+        **{module.__name__: module.__version__ for module in (mx, np, scipy, gluonnlp, gdb)},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor,
+        "cores": os.cpu_count(),
+        **{name: os.environ.get(name) for name in threads},
+    }
+
+
+def measure(args: argparse.Namespace, argv: Sequence[str]) -> None:
     """Measure workload by workload; write the figures as they come."""
+    settings = {name: value for name, value in vars(args).items() if name != "alone"}
+    content: Dict[str, Any] = {"environment": environment(), "settings": settings, "workloads": {}}
     cases = [(name, _batch_sizes(args, name)) for name in args.workloads]
     for name in args.workloads:  # what cannot be made is an error before anything is measured
         ways.make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
-    rounds = sum(len(sizes) for _, sizes in cases) * len(args.kinds)
-    with tqdm(total=rounds, unit="contest", disable=not sys.stderr.isatty()) as bar:
+    count = sum(len(sizes) for _, sizes in cases) * len(args.kinds)
+    with tqdm(total=count, unit="contest", disable=not sys.stderr.isatty()) as bar:
         for name, sizes in cases:
             with ExitStack() as stack:
                 cast = ways.Cast(name, args, stack)
-                made = cast.workload
-                entry = WORKLOADS[name]
+                made, entry = cast.workload, WORKLOADS[name]
                 found = Measured(made.title, made.counted, entry.source, entry.reading, made.lines,
-                                 [], cast.left_out, cast.versions, {})  # fmt: skip
-                for size in sizes:
-                    for kind in args.kinds:
-                        bar.set_postfix_str(f"{name}, {kind}, {size}")
-                        found.outcomes.append(_contest(cast, args, kind, size))
-                        bar.update()
+                                 cast.left_out, cast.versions, Rows(), [])  # fmt: skip
+                for size, kind in product(sizes, args.kinds):
+                    bar.set_postfix_str(f"{name}, {kind}, {size}")
+                    found.rows.extend(_contest(cast, args, kind, size))
+                    bar.update()
                 if args.alone_minibatches and all(way in cast.made for way in ALONE):
-                    for kind, way in product(args.kinds, ALONE):
-                        figures = alone.measure_in_process(argv, name, way, kind)
-                        found.alone.setdefault(kind, {})[way] = figures
+                    pairs = product(args.kinds, ALONE)
+                    found.alone.extend(_alone(argv, name, way, kind) for kind, way in pairs)
             content["workloads"][name] = found.as_json()
-            print(*found.texts(), sep="\n", flush=True)
-            write_json(args.output / "benchmark.json", content)
+            print(*tables.texts(found), sep="\n", flush=True)
+            args.output.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(content, indent=1, default=str)  # paths by their names
+            (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) -> Outcome:
+def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) -> Rows:
     contenders = cast.gather(args.ways, size)
     if not contenders:
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
@@ -84,16 +110,44 @@ def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:
     return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
 
 
+def _alone(argv: Sequence[str], workload: str, way: str, kind: str) -> Dict[str, Any]:
+    """Start this program anew for one way and nothing else; return what `measure_alone` says."""
+    mx.nd.waitall()  # a fork that meets a pending backward pass would never return
+    command = [sys.executable, __file__, *argv, "--workloads", workload, "--alone", way, kind]
+    ended = subprocess.run(command, text=True, capture_output=True)
+    if ended.returncode:
+        said = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise UsageError(f"{workload}, {way}, {kind}: its process said {said}")
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
 def measure_alone(args: argparse.Namespace) -> None:
-    """Measure what --alone names; nothing else runs in this process."""
-    way, kind, file = args.alone
+    """Run new minibatches in the way that --alone names; nothing else runs in this process.
+
+    Prints ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
+    ``start_mb`` (memory of the process before it), ``peak_mb`` (the most until the last), and
+    ``size``. Memory is None where the system does not tell.
+    """
+    way, kind = args.alone
     (name,) = args.workloads
     with ExitStack() as stack:
         contender = ways.Cast(name, args, stack).make(way)
-        sizes = _batch_sizes(args, name)
+        samples, sizes = contender.workload.samples, _batch_sizes(args, name)
         size = max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
-        figures = alone.measure(contender, kind, size, args.alone_minibatches, args.seed)
-    write_json(Path(file), figures)
+        size = min(size, len(samples))
+        fresh = contender.workload.minibatches(size, args.seed)
+        start = _memory("VmRSS")
+        took = [contender.time(kind, [next(fresh)], size).ms for _ in range(args.alone_minibatches)]
+    figures = {"way": way, "kind": kind, "size": size, "first_seconds": 1e-3 * took[0]}
+    print(json.dumps({**figures, "start_mb": start, "peak_mb": _memory("VmHWM")}))
+
+
+def _memory(field: str) -> Optional[float]:
+    """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
+    path = Path("/proc/self/status")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return int(found[0]) / 1024 if found else None
 
 
 def read(path: Path) -> Dict[str, Measured]:
@@ -101,21 +155,21 @@ def read(path: Path) -> Dict[str, Measured]:
 
     Raises
     ------
-    ResultsError
+    UsageError
         If the file holds something else.
     """
-    content = read_json(path)
     try:
-        found = content["workloads"].items()
-        return {name: Measured.from_json(each) for name, each in found}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(f"{path}: not written by this program ({error!r})") from None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Measured.from_json(each) for name, each in content["workloads"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not written by this program ({error!r})") from None
 
 
-def show(output: Path, found: Dict[str, Measured]) -> None:
+def show(output: Path) -> None:
     """Print tables of all workloads, write all tables, draw all pictures."""
+    found = read(output / "benchmark.json")
     last = [table.markdown() for table in (tables.settings(found), tables.bars(found)) if table]
-    texts = [text for each in found.values() for text in each.texts()]
+    texts = [text for each in found.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")
     drawn = [path.name for path in pictures.draw(found, output)]
@@ -154,7 +208,7 @@ def make_parser(quick: bool = False) -> argparse.ArgumentParser:
     add("--read", action="store_true", help="measure nothing; show and draw what is in --output")
     text = "runs the other systems (default: what make peers builds)"
     add("--peers-python", type=Path, default=PYTHON, metavar="FILE", help=text)
-    add("--alone", nargs=3, help=argparse.SUPPRESS)
+    add("--alone", nargs=2, help=argparse.SUPPRESS)
     return parser
 
 
@@ -171,19 +225,15 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
     if args.alone is not None:
         return measure_alone(args)
     if not args.read:
-        settings = {name: value for name, value in vars(args).items() if name != "alone"}
-        content = {"environment": environment(), "settings": settings, "workloads": {}}
-        measure(args, argv, content)
-    args.output.mkdir(parents=True, exist_ok=True)
-    return show(args.output, read(args.output / "benchmark.json"))
+        measure(args, argv)
+    return show(args.output)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
     argv = sys.argv[1:] if argv is None else list(argv)
     args = parse(argv)
-    return run_program(lambda: run(args, argv), DataError, WorkloadError, DiffersError,
-                       alone.AloneError, ResultsError)  # fmt: skip
+    return run_program(lambda: run(args, argv), DataError, WorkloadError, DiffersError)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ``python experiments/launch.py --workers 2 --servers 1 -- train --data sick --embedding glove.txt``
 
-What stands after ``--`` is for `tree_lstm_relatedness.py`; ``--kvstore dist_sync`` is added.
+What stands after ``--`` is for `tree_lstm_relatedness.py`.
 All processes run on this machine; ``--hosts a,b`` starts none and prints what to start on which.
 A process that ends before its time ends the others, and is named.
 """
@@ -48,7 +48,7 @@ def roles(
         "DMLC_NUM_SERVER": str(servers),
     }
     serve = [sys.executable, "-c", "import mxnet"]  # which does it all, told so by DMLC_ROLE
-    work = [sys.executable, str(PROGRAM), *options, "--kvstore", "dist_sync"]
+    work = [sys.executable, str(PROGRAM), *options]
     names = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
     return [
         Role(f"{kind} {i + 1}" if count > 1 else kind, {"DMLC_ROLE": kind, **common}, command)

@@ -23,9 +23,10 @@ import mxnet as mx
 import numpy as np
 
 from command import POSITIVE, Parser
-from relatedness.assembly import assemble, read_items
+from relatedness.assembly import assemble
 from relatedness.checkpoint import write_checkpoint
-from relatedness.trees import Pair
+from relatedness.corpora import Pair
+from relatedness.options import TASKS
 from tree_lstm_relatedness import make_parser
 
 SERVICE = Path(__file__).parents[1] / "examples" / "serve.py"
@@ -61,7 +62,7 @@ def body_of(pair: Pair) -> bytes:
 def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]]:
     """Write a checkpoint of a new model; return bodies, and the scores that the loop gives them."""
     args = make_parser().parse_args(["train", *options])
-    pairs = read_items(args, ("test",))["test"]
+    pairs = TASKS[args.task].read(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
     for parameter in parts.model.collect_params().values():
         parameter.set_data(mx.nd.random.normal(0, 0.5, parameter.shape))
@@ -69,10 +70,8 @@ def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]
     trainer = mx.gluon.Trainer(parts.model.collect_params(), "sgd")
     write_checkpoint(path, parts.model, trainer, parts.vocab, state)
     parts.model.hybridize()
-    samples = parts.task.encode(pairs, parts.vocab, mx.cpu())
-    scores = parts.task.answers(
-        mx.nd.concat(*(parts.model(*sample[:4]) for sample in samples), dim=0).asnumpy(), pairs
-    )
+    outputs = [parts.model(*sample.inputs) for sample in parts.data(args, pairs).samples]
+    scores = parts.task.answers(mx.nd.concat(*outputs, dim=0).asnumpy())
     return list(zip(map(body_of, pairs), scores))
 
 

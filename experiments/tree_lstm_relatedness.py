@@ -8,7 +8,6 @@ the sentiment of sentences (binary Tree-LSTM over phrases). Data come from a fol
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 from contextlib import nullcontext
@@ -19,21 +18,15 @@ import numpy as np
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, run_program
-from relatedness.assembly import (
-    assemble,
-    check_resumable,
-    make_loader,
-    make_runner,
-    read_input,
-    read_items,
-)
+from relatedness.assembly import assemble, check_resumable, make_runner, restored
 from relatedness.checkpoint import CheckpointError, read_checkpoint
-from relatedness.corpora import SPLITS, DataError
+from relatedness.corpora import SPLITS, read_requests
 from relatedness.distributed import Group
 from relatedness.options import OUTPUT, TASKS, add_options, batching_options
 from relatedness.training import DivergedError, Training, described, evaluate
 from suite.contest import KINDS, Local, contest
 from suite.tables import speeds
+from workloads.text import DataError, read_lines
 
 #: What the demo compares.
 MODES = ("imperative", "hybridized", "dynamic")
@@ -48,22 +41,16 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     if last.exists() and not args.resume and not overwrite:
         raise UsageError(f"{last} exists: --resume goes on from it, or give another --output")
     checkpoint = read_checkpoint(last) if args.resume else None
-    items = read_items(args)
+    items = TASKS[args.task].read(args, SPLITS)
     if checkpoint is not None:
         check_resumable(args, items, checkpoint)
     batching_options(args)  # a wrong one is an error before others wait for this process
     # Only now wait for the other processes: each has looked at the folder before one writes to it.
-    group = Group(args.kvstore, args.kvstore_timeout)
-    parts = assemble(args, items, checkpoint)
-    run = Training(
-        make_runner(args, parts, group=group),
-        make_loader(args, parts, items["train"], shuffle=True),
-        make_loader(args, parts, items["dev"]),
-        output,
-        parts.settings,
-        checkpoint,
-        group,
-    )
+    group = Group(args.kvstore_timeout)
+    parts = restored(checkpoint, args.ctx) if checkpoint else assemble(args, items)
+    runner = make_runner(args, parts, store=group.store)
+    data = [parts.data(args, items[split]) for split in ("train", "dev")]
+    run = Training(runner, *data, parts.vocab, output, parts.settings, group, checkpoint)
     if run.writes:
         print(
             f"seed {args.seed}: {len(items['train'])} {parts.task.unit} to train on, "
@@ -90,21 +77,29 @@ def _judge(args: argparse.Namespace, split: str) -> Tuple[str, List[Any], np.nda
         raise UsageError("--resume is for train")
     if args.checkpoint is None:
         raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
-    checkpoint = read_checkpoint(args.checkpoint)
-    parts = assemble(args, {}, checkpoint)
+    parts = restored(read_checkpoint(args.checkpoint), args.ctx)
     if not split and parts.task is not TASKS["relatedness"]:
         raise UsageError("--input is for relatedness")
-    items = parts.task.read(args, (split,))[split] if split else read_input(args)
-    unknown, words = parts.task.unknown(items, parts.vocab)
+    items = parts.task.read(args, (split,))[split] if split else _read_input(args)
+    words = [word for item in items for word in item.words]
+    unknown = sum(word not in parts.vocab for word in words)
     if unknown:
         print(
-            f"{unknown} of {words} words are not in the vocabulary of {args.checkpoint}; they "
+            f"{unknown} of {len(words)} words are not in the vocabulary of {args.checkpoint}; they "
             "share its vector for unknown words",
             file=sys.stderr,
         )
-    loader = make_loader(args, parts, items)
-    metrics, answers = evaluate(make_runner(args, parts), loader)
-    return described(metrics, loader), items, answers
+    data = parts.data(args, items)
+    metrics, answers = evaluate(make_runner(args, parts), data)
+    return described(metrics, data), items, answers
+
+
+def _read_input(args: argparse.Namespace) -> List[Any]:
+    """Read pairs without scores from the file, or the standard input, that ``--input`` names."""
+    piped = str(args.input) == "-"
+    path = Path("<stdin>") if piped else args.input
+    lines = read_lines(path, sys.stdin.buffer.read() if piped else None)
+    return read_requests(path, lines, args.limit, args.on_bad_sample == "skip")
 
 
 def run_evaluate(args: argparse.Namespace) -> None:
@@ -130,27 +125,22 @@ def run_predict(args: argparse.Namespace) -> None:
 def run_demo(args: argparse.Namespace) -> None:
     """Train on the built-in corpus, show what one flush did, compare the speeds."""
     run = train(args, overwrite=True)
-    task, vocab = run.train.task, run.train.vocab
-    print(f"\nThe best epoch has a held-out {task.best_by} of {run.best:.3f}.")
+    print(f"\nThe best epoch has a held-out {run.train.task.best_by} of {run.best:.3f}.")
     print(f"Checkpoints, metrics and the learning curve are in {args.output}.")
     print(f"\nOne flush of {args.batch_size} pairs, inference:")
     runner = run.runner
-    samples = task.encode(run.dev.items[: args.batch_size], vocab, args.ctx[0])
     with gdb.batching(**runner.options) as batch:
-        for sample in samples:
+        for sample in run.dev.samples[: args.batch_size]:
             runner.workload.score(sample)
     print(batch.report)
     print("\nThe same model and pairs, three ways:\n")
-    size = min(args.pairs, len(run.train.items))
-    samples = task.encode(run.train.items, vocab, args.ctx[0])
-    contenders = [
-        Local(make_runner(args, assemble(args, {"": run.train.items}), mode, samples), mode)
-        for mode in MODES
-    ]
+    items, samples = {"": run.train.items}, run.train.samples
+    contenders = [Local(make_runner(args, assemble(args, items), m, samples), m) for m in MODES]
+    size = min(args.pairs, len(samples))
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
-        outcome = contest(contenders, fresh, kind, size, args.rounds)
-        print(speeds(f"pairs per second, {kind}", [outcome]).markdown())
+        rows = contest(contenders, fresh, kind, size, args.rounds)
+        print(speeds(f"pairs per second, {kind}", rows).markdown())
 
 
 def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
@@ -171,21 +161,16 @@ def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
     verb.add_argument("--split", choices=SPLITS, default="test")
     verb = add("predict", run_predict, "write name<TAB>answer", batch_size=256)
     verb.add_argument("--split", choices=SPLITS, help="default test")
-    verb.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help='CoNLL-U with sentences two by two, "-" for standard input, in place of '
-        "a split; a comment # pair_id = NAME names a pair",
-    )
+    text = 'pairs in place of a split, a line of JSON each (see README.md); "-": standard input'
+    verb.add_argument("--input", type=Path, metavar="FILE", help=text)
     verb = add("demo", run_demo, "train on the built-in corpus and compare speeds",
                output=Path("runs/demo"), epochs=6, lr_decay=1.0, weight_decay=1e-4)  # fmt: skip
-    for option, kind, default, text in (
-        ("--pairs", POSITIVE, 64, "in a minibatch that is timed"),
-        ("--rounds", POSITIVE, 3, "of all three ways"),
+    for option, default, text in (
+        ("--pairs", 64, "in a minibatch that is timed"),
+        ("--rounds", 3, "of all three ways"),
     ):
         text = f"{text} (default {default})"
-        verb.add_argument(option, type=kind, default=default, metavar="N", help=text)
+        verb.add_argument(option, type=POSITIVE, default=default, metavar="N", help=text)
     return parser
 
 
@@ -194,21 +179,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(argv)
     args = make_parser(args.task).parse_args(argv)
-    status = run_program(lambda: _run(args), DataError, CheckpointError, DivergedError)
+    status = run_program(lambda: args.run(args), DataError, CheckpointError, DivergedError)
     if status and os.environ.get("DMLC_ROLE"):
         # The key-value store would first wait for processes that wait for this one.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     return status
-
-
-def _run(args: argparse.Namespace) -> None:
-    try:
-        args.run(args)
-    except multiprocessing.TimeoutError:
-        reason = "a worker process sends no minibatches; try a smaller --num-workers"
-        raise UsageError(reason) from None
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 from relatedness.model import RelatednessModel
-from workloads.pairs import Sample
+from workloads.base import Sample
 
 from .levels import Levels, divide
 
@@ -206,10 +206,10 @@ class ManualBatching:
 
 def _plan(samples: Sequence[Sample]) -> _Plan:
     """Plan a minibatch: first sentences of all pairs first, so that roots come in that order."""
-    ctx = samples[0].tokens_a.context
-    sentences = [s.tokens_a for s in samples] + [s.tokens_b for s in samples]
-    levels = divide([s.tree_a for s in samples] + [s.tree_b for s in samples])
-    words = mx.nd.concat(*sentences, dim=0).take(_upload(levels.words, ctx))
+    ctx = samples[0].inputs[0].context
+    words, trees, *others = zip(*(sample.inputs for sample in samples))
+    levels = divide(trees + others[1])
+    words = mx.nd.concat(*words, *others[0], dim=0).take(_upload(levels.words, ctx))
     return _Plan(words, levels.starts, *_edges(levels, ctx))
 
 

@@ -20,8 +20,8 @@ from gluonnlp.data import batchify
 from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
-from workloads.base import Workload
-from workloads.sequences import TaggedSample, Tagger
+from workloads.base import Sample, Workload
+from workloads.sequences import Tagger
 
 NDArray = mx.nd.NDArray
 #: Added to the input gate at the padding; its sigmoid is zero in float32.
@@ -94,7 +94,7 @@ class PaddedBatching:
         optimizer = mx.optimizer.create("adagrad", learning_rate=old.learning_rate, wd=old.wd)
         self.trainer = gluon.Trainer(self.model.collect_params(), optimizer)
         self._rows = {
-            id(sample): (sample.words.asnumpy(), sample.tags.asnumpy(), len(sample.words))
+            id(sample): (sample.inputs[0].asnumpy(), sample.target.asnumpy(), sample.size)
             for sample in workload.samples
         }
         self._join = batchify.Tuple(
@@ -102,11 +102,11 @@ class PaddedBatching:
             batchify.Stack(dtype="float32"),
         )  # fmt: skip
 
-    def _joined(self, samples: Sequence[TaggedSample]) -> List[NDArray]:
+    def _joined(self, samples: Sequence[Sample]) -> List[NDArray]:
         joined = self._join([self._rows[id(sample)] for sample in samples])
         return [array.as_in_context(mx.cpu()) for array in joined]
 
-    def score(self, samples: Sequence[TaggedSample]) -> NDArray:
+    def score(self, samples: Sequence[Sample]) -> NDArray:
         """Give the scores of all tags for the words of some samples, shape (words, tags)."""
         words, _, lengths = self._joined(samples)
         places = np.concatenate(
@@ -115,7 +115,7 @@ class PaddedBatching:
         scores = self.model(words).reshape((-3, 0))  # (T * N, tags)
         return scores.take(mx.nd.array(places, dtype="int32"))
 
-    def differentiate(self, samples: Sequence[TaggedSample], loss: Any = None) -> NDArray:
+    def differentiate(self, samples: Sequence[Sample], loss: Any = None) -> NDArray:
         """Compute the loss of some samples, shape (N,), and the gradients of all parameters."""
         words, tags, lengths = self._joined(samples)
         with autograd.record():

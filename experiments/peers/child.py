@@ -1,9 +1,8 @@
 """The other end of the pipe: a process that runs one peer on one workload.
 
-``python -m peers.child MODULE:CLASS`` reads pickles from its standard input and answers each by
-a line of JSON. The first is a `Task`, answered by what is known of the peer; then come requests,
-the name of a method of `Peer` and its arguments. Needs NumPy alone, as the peers' environment has
-no MXNet.
+``python -m peers.child MODULE:CLASS`` reads from its standard input a pickled `Task`, answered by
+what is known of the peer, and then lines of JSON, each the name of a method of `Peer` and its
+arguments. All answers are lines of JSON. Needs NumPy alone, as the peers' environment has no MXNet.
 """
 
 from __future__ import annotations
@@ -114,14 +113,11 @@ def main(name: str) -> None:
     peer: Peer = getattr(importlib.import_module(module), kind)(task)
     gc.collect()
     gc.freeze()
-    answer: Any = {name: getattr(peer, name) for name in ("version", "flags", "same_steps")}
-    while True:
-        print(json.dumps(answer), file=answers, flush=True)
-        try:
-            method, arguments = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        answer = getattr(peer, method)(*arguments)
+    greeting = {name: getattr(peer, name) for name in ("version", "flags", "same_steps")}
+    print(json.dumps(greeting), file=answers, flush=True)
+    for request in sys.stdin.buffer:
+        method, arguments = json.loads(request)
+        print(json.dumps(getattr(peer, method)(*arguments)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

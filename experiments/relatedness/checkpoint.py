@@ -18,17 +18,18 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-FORMAT = 5
+FORMAT = 6
 #: What optimizers of MXNet 1.9.1 keep beside the state of each parameter (Nadam, LARS). What LBSGD
 #: sums up over several minibatches is left out: made by name, it takes them one by one.
 NUMBERS = ("lr", "num_update", "m_schedule", "last_lr", "cur_lr")
+Parameters = Dict[str, gluon.Parameter]
 
 
 class CheckpointError(ValueError):
@@ -45,26 +46,26 @@ class Checkpoint(NamedTuple):
     state : dict
         What was given to `write_checkpoint`: epoch, settings, best result.
     vocab : gluonnlp.Vocab
-    parameters : dict
-        From the names that ``save_parameters`` uses to arrays.
-    trainer : dict
-        What updates have changed, see `_progress`; of states, the arrays in a row.
+    optimizer : dict
+        Its ``kind`` and ``numbers``, and ``counts`` of the updates of each parameter.
+    arrays : dict
+        ``parameter:NAME`` and ``state:NAME:NUMBER``, by the names that ``save_parameters`` uses.
     """
 
     path: Path
     state: Dict[str, Any]
     vocab: gluonnlp.Vocab
-    parameters: Dict[str, np.ndarray]
-    trainer: Dict[str, Any]
+    optimizer: Dict[str, Any]
+    arrays: Dict[str, np.ndarray]
 
     @contextlib.contextmanager
     def understood(self) -> Iterator[None]:
         """Say that this checkpoint is another program's if something is not where it is sought."""
         try:
             yield
+        except CheckpointError:
+            raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
             reason = f"not a checkpoint of this program ({type(error).__name__}: {error})"
             raise CheckpointError(f"{self.path}: {reason}") from None
 
@@ -76,12 +77,13 @@ class Checkpoint(NamedTuple):
         CheckpointError
             If a name, a shape or a dtype differs.
         """
-        wanted = model._collect_params_with_prefix()
-        found = {name: _kind(p.shape, p.dtype) for name, p in wanted.items()}
-        own = {name: _kind(a.shape, a.dtype) for name, a in self.parameters.items()}
-        for name in sorted({*found, *own}):
-            if found.get(name) != own.get(name):
-                reason = f"{name} is {own.get(name, 'missing')}, in the model {found.get(name)}"
+        wanted = {
+            f"parameter:{name}": _kind(p) for name, p in model._collect_params_with_prefix().items()
+        }
+        own = {name: _kind(a) for name, a in self.arrays.items() if name.startswith("parameter:")}
+        for name in sorted({*wanted, *own}):
+            if wanted.get(name) != own.get(name):
+                reason = f"{name} is {own.get(name, 'missing')}, in the model {wanted.get(name)}"
                 raise CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
     def restore(self, model: gluon.Block, trainer: Optional[gluon.Trainer] = None) -> None:
@@ -93,16 +95,37 @@ class Checkpoint(NamedTuple):
             If they are not those of this model and this trainer.
         """
         self.check(model)
-        for name, parameter in model._collect_params_with_prefix().items():
-            array = self.parameters[name]
+        parameters = model._collect_params_with_prefix()
+        for name, parameter in parameters.items():
+            array = self.arrays[f"parameter:{name}"]
             parameter.set_data(mx.nd.array(array, dtype=array.dtype))
         if trainer is not None:
             with self.understood():
-                _restore(model, trainer, self.trainer)
+                self._restore(parameters, trainer)
+
+    def _restore(self, parameters: Parameters, trainer: gluon.Trainer) -> None:
+        """Put progress into a trainer with the same kind of optimizer."""
+        optimizer, updater = trainer._optimizer, trainer._updaters[0]
+        if self.optimizer["kind"] != type(optimizer).__name__:
+            raise ValueError(f"written with the optimizer {self.optimizer['kind']}")
+        numbers = _numbers(parameters, trainer)
+        optimizer._set_current_context(next(iter(parameters.values())).list_ctx()[0].device_id)
+        for name, count in self.optimizer["counts"].items():
+            number = numbers[name]
+            state = optimizer.create_state_multi_precision(number, parameters[name].data())
+            leaves = _leaves(state)
+            saved = [self.arrays.get(f"state:{name}:{i}") for i in range(len(leaves))]
+            for leaf, array in zip(leaves, saved):
+                if array is None or _kind(array) != _kind(leaf):
+                    raise ValueError(f"the optimizer's state of {name} is of another kind")
+                leaf[:] = mx.nd.array(array, dtype=array.dtype)
+            updater.states[number], updater.states_synced[number] = state, True
+            optimizer._index_update_count[number] = int(count)
+        vars(optimizer).update(self.optimizer["numbers"])
 
 
-def _kind(shape: Sequence[int], dtype: Any) -> str:
-    return f"{np.dtype(dtype).name} {tuple(shape)}"
+def _kind(array: Any) -> str:
+    return f"{np.dtype(array.dtype).name} {tuple(array.shape)}"
 
 
 @contextlib.contextmanager
@@ -129,18 +152,20 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, replacing an older one at `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    progress = _progress(model, trainer)
-    arrays = {
-        f"state:{name}:{number}": array.asnumpy()
-        for name, held in progress.pop("states").items()
-        for number, array in enumerate(_leaves(held))
-    }
-    for name, parameter in model._collect_params_with_prefix().items():
-        arrays[f"parameter:{name}"] = parameter.data(parameter.list_ctx()[0]).asnumpy()
-    header = {"state": state, "vocab": list(vocab.idx_to_token), "trainer": progress}
+    parameters = model._collect_params_with_prefix()
+    arrays = {f"parameter:{name}": p.data().asnumpy() for name, p in parameters.items()}
+    optimizer, states = trainer._optimizer, trainer._updaters[0].states
+    counts = {}
+    for name, number in _numbers(parameters, trainer).items():
+        if number in states:
+            counts[name] = optimizer._index_update_count[number]
+            for i, leaf in enumerate(_leaves(states[number])):
+                arrays[f"state:{name}:{i}"] = leaf.asnumpy()
+    numbers = {name: vars(optimizer)[name] for name in NUMBERS if name in vars(optimizer)}
+    made_by = {"kind": type(optimizer).__name__, "numbers": numbers, "counts": counts}
+    header = {"state": state, "vocab": list(vocab.idx_to_token), "optimizer": made_by}
     body = io.BytesIO()
-    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    np.savez(body, header=text, **arrays)
+    np.savez(body, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
     with whole_file(path) as file:
         file.write(first_line(body.getvalue()) + body.getvalue())
 
@@ -167,9 +192,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error
     if first != first_line(body):
-        old = first.split()[:2] == [b"gluon_dynbatch", b"checkpoint"] and first.split()[2:3]
+        own = first.startswith(b"gluon_dynbatch checkpoint ")
         reason = "not a whole checkpoint: its first line or its checksum is wrong"
-        if old and old != [str(FORMAT).encode()]:
+        if own and first.split()[2:3] != [str(FORMAT).encode()]:
             reason = f"written by another version, whose format is not {FORMAT}; train anew"
         raise CheckpointError(f"{path}: {reason}")
     try:
@@ -177,18 +202,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
         vocab = _vocab(header["vocab"])
-        trainer = {**header["trainer"], "states": {}}
-        checkpoint = Checkpoint(path, dict(header["state"]), vocab, {}, trainer)
+        return Checkpoint(path, dict(header["state"]), vocab, dict(header["optimizer"]), arrays)
     except Exception as error:  # whatever an archive that is none makes its readers raise
         reason = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
         raise CheckpointError(f"{path}: not a whole checkpoint: {reason}") from None
-    for name, array in arrays.items():
-        kind, _, rest = name.partition(":")
-        if kind == "parameter":
-            checkpoint.parameters[rest] = array
-        else:
-            trainer["states"].setdefault(rest.rpartition(":")[0], []).append(array)
-    return checkpoint
 
 
 def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
@@ -202,42 +219,10 @@ def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
     )
 
 
-def _trained(model: gluon.Block, trainer: gluon.Trainer) -> Dict[str, int]:
+def _numbers(parameters: Parameters, trainer: gluon.Trainer) -> Dict[str, int]:
     """Give the numbers of trained parameters by name; names are equal in every process."""
-    names = {id(p): name for name, p in model._collect_params_with_prefix().items()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     return {names[id(p)]: i for i, p in enumerate(trainer._params) if p.grad_req != "null"}
-
-
-def _progress(model: gluon.Block, trainer: gluon.Trainer) -> Dict[str, Any]:
-    """Collect what the updates so far have changed in a trainer, whose parameters are a model's."""
-    optimizer, states = trainer._optimizer, trainer._updaters[0].states
-    trained = _trained(model, trainer)
-    counts = optimizer._all_index_update_counts[0]  # those of other devices are the same
-    return {
-        "optimizer": type(optimizer).__name__,
-        "numbers": {name: vars(optimizer)[name] for name in NUMBERS if name in vars(optimizer)},
-        "counts": {name: counts[i] for name, i in trained.items() if i in counts},
-        "states": {name: states[i] for name, i in trained.items() if i in states},
-    }
-
-
-def _restore(model: gluon.Block, trainer: gluon.Trainer, saved: Dict[str, Any]) -> None:
-    """Put progress into a trainer with the same kind of optimizer."""
-    optimizer, trained = trainer._optimizer, _trained(model, trainer)
-    if saved["optimizer"] != type(optimizer).__name__:
-        raise ValueError(f"written with the optimizer {saved['optimizer']}")
-    counts = {trained[name]: int(count) for name, count in saved["counts"].items()}
-    for device, updater in enumerate(trainer._updaters):
-        optimizer._all_index_update_counts[device] = dict(counts)
-        for name, number in trained.items():
-            if number in counts:
-                weight = trainer._params[number].list_data()[device]
-                state = optimizer.create_state_multi_precision(number, weight)
-                _fill(_leaves(state), saved["states"].get(name, []), name)
-                updater.states[number] = state
-                updater.states_synced[number] = True
-    optimizer._set_current_context(0)
-    vars(optimizer).update({name: saved["numbers"][name] for name in saved["numbers"]})
 
 
 def _leaves(state: Any) -> List[mx.nd.NDArray]:
@@ -245,11 +230,3 @@ def _leaves(state: Any) -> List[mx.nd.NDArray]:
     if isinstance(state, (tuple, list)):
         return [leaf for part in state for leaf in _leaves(part)]
     return [] if state is None else [state]
-
-
-def _fill(state: List[mx.nd.NDArray], saved: List[np.ndarray], name: str) -> None:
-    """Put arrays into the state of a parameter as it is before the first update."""
-    if [_kind(a.shape, a.dtype) for a in saved] != [_kind(a.shape, a.dtype) for a in state]:
-        raise ValueError(f"the optimizer's state of {name} is of another kind")
-    for leaf, array in zip(state, saved):
-        leaf[:] = mx.nd.array(array, dtype=array.dtype)

@@ -1,26 +1,32 @@
-"""Read pairs of sentences: Stanford's treelstm layout, the text of SICK, and CoNLL-U.
+"""Read pairs of sentences: Stanford's treelstm layout, the text of SICK, and lines of JSON.
 
 - Stanford's treelstm layout: ``a.toks`` and ``b.toks`` have a sentence per line, ``a.parents`` and
   ``b.parents`` the 1-based head of each word, 0 at the root, ``sim.txt`` the scores, ``id.txt`` the
   names.
 - The text of SICK as it was released (Marelli et al. 2014): a line per pair, tab-separated, with a
   header. It has no trees, and takes the place of ``sim.txt`` alone.
-- CoNLL-U (https://universaldependencies.org/format.html), for pairs without scores: a word per line
-  with its head, an empty line after each sentence; sentences come two by two.
+- For pairs without scores, what ``examples/serve.py`` takes, a pair per line:
+  ``{"a": {"words": "it rains", "heads": [2, 0]}, "b": {...}}``, and a ``"name"`` if there is one.
 
 What is wrong is a `DataError` that names file, line and reason.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from functools import partial
-from itertools import groupby
+import sys
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .trees import CLASSES, Corpus, Pair, Tree, TreeError
+import mxnet as mx
+import numpy as np
+
+from workloads.base import Sample
+from workloads.text import DataError, read_lines
+
+from .trees import CLASSES, Tree, TreeError
 
 #: The built-in corpus, drawn from a small grammar: 3,000 pairs whose trees have the shape
 #: statistics of SICK's (9.7 words, depth 4.4, half the nodes leaves). Scores follow from meaning.
@@ -29,137 +35,141 @@ BUILT_IN = Path(__file__).parents[1] / "corpus"
 MAX_WORDS = 10_000
 SPLITS = ("train", "dev", "test")
 SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
-CONLLU_COLUMNS = 10
-#: What reads a pair, or raises `DataError`.
-Reader = Callable[[], Pair]
-Sentence = Tuple[Tuple[str, ...], Tree]
+#: A file and a line of it.
+Place = Tuple[Path, int]
 
 
-class DataError(ValueError):
-    """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
+class Pair(NamedTuple):
+    """Two sentences with their trees, how related they are, and a name for the pair.
 
-    def __init__(self, path: Path, line: int, reason: str) -> None:
-        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
-        self.path = path
-        self.line = line
-        self.reason = reason
-
-
-def read_lines(path: Path, content: Optional[bytes] = None) -> List[str]:
-    """Read the lines of a UTF-8 file, whichever system's line ends it has, or of its `content`.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is not UTF-8 (naming the line).
+    The score goes from 1 to `CLASSES`; it is NaN if nobody has judged the pair.
     """
-    try:
-        content = path.read_bytes() if content is None else content
-        text = content.decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(path, 0, error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise DataError(path, line, "not UTF-8") from error
-    # Not splitlines(): it also breaks at characters such as U+0085 that may stand in a word.
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines[:-1] if not lines[-1] else lines
+
+    tokens_a: Tuple[str, ...]
+    tree_a: Tree
+    tokens_b: Tuple[str, ...]
+    tree_b: Tree
+    score: float
+    name: str
+
+    @property
+    def words(self) -> Tuple[str, ...]:
+        """The words of both sentences."""
+        return (*self.tokens_a, *self.tokens_b)
+
+    def target(self) -> np.ndarray:
+        """Spread the score over the two whole scores around it, so that it is their expectation.
+
+        Tai et al. 2015, equation 15. Shape (1, CLASSES); NaN for a pair without score, which can be
+        judged but not learned from.
+        """
+        if math.isnan(self.score):
+            return np.full((1, CLASSES), np.nan)
+        target = np.zeros((1, CLASSES))
+        below = min(int(self.score), CLASSES - 1)
+        target[0, below - 1 : below + 1] = below + 1 - self.score, self.score - below
+        return target
+
+    def sample(self, words: mx.nd.NDArray, target: mx.nd.NDArray) -> Sample:
+        """Put together what the model takes: indices of all words, and the target."""
+        middle = len(self.tokens_a)
+        return Sample((words[:middle], self.tree_a, words[middle:], self.tree_b), target)
 
 
 def load_corpus(
     directory: Path = BUILT_IN,
-    on_bad_sample: str = "error",
     splits: Sequence[str] = SPLITS,
     limit: Optional[int] = None,
-) -> Corpus:
+    skip: bool = False,
+) -> Dict[str, List[Pair]]:
     """Read the pairs of some splits.
 
     Parameters
     ----------
     directory : Path
         The folder that holds the splits; the built-in corpus by default.
-    on_bad_sample : {"error", "skip"}
-        Whether a bad pair ends the reading or is left out and listed in ``Corpus.skipped``. Files
-        that are missing or do not fit together are always errors: nothing says which of their
-        lines do.
     splits : sequence of str
-        Which splits to read.
     limit : int, optional
         Pairs of each split to read at most, the first ones.
+    skip : bool
+        Whether a pair that cannot be used is left out, with its reason on standard error, instead
+        of ending the reading. Files that are missing or do not fit together are always errors:
+        nothing says which of their lines do.
 
     Raises
     ------
     DataError
         Naming file, line and reason.
     """
-    found: Dict[str, List[Pair]] = {}
-    skipped: List[str] = []
+    found = {}
     for split in splits:
         folder = Path(directory) / split
-        readers = _treelstm(folder, Path(directory) / SICK_FILES[split])
-        found[split] = _collect(readers, folder, on_bad_sample, skipped, limit)
-    return Corpus(found, tuple(skipped))
+        read, count = _treelstm(folder, Path(directory) / SICK_FILES[split])
+        found[split] = _collect(read, count, folder, limit, skip)
+    return found
 
 
-def load_conllu_pairs(
-    path: Path, lines: Optional[List[str]] = None, on_bad_sample: str = "error"
-) -> Corpus:
-    """Read pairs without scores from one text in CoNLL-U; the corpus has one split, ``""``.
+def read_requests(
+    path: Path, lines: Sequence[str], limit: Optional[int] = None, skip: bool = False
+) -> List[Pair]:
+    """Read pairs without scores from lines of JSON; `path` is what messages call them."""
 
-    A comment ``# pair_id = NAME`` at one of its sentences names a pair; else it has its number.
-    `path` is its name in messages, `lines` the text if it has been read.
-    """
-    placed = enumerate(read_lines(path) if lines is None else lines, 1)
-    groups = groupby(placed, lambda item: bool(item[1].strip()))
-    blocks = [list(block) for filled, block in groups if filled]
-    if len(blocks) % 2:
-        reason = f"sentence {len(blocks)} has no partner: sentences come two by two"
-        raise DataError(path, blocks[-1][0][0], reason)
+    def sentence(asked: Dict[str, object], place: Place) -> Tuple[Tuple[str, ...], Tree]:
+        words, heads = asked["words"], asked["heads"]
+        if not (isinstance(words, str) and isinstance(heads, list)):
+            raise TypeError
+        return _check_sentence(words.split(), list(map(str, heads)), place, place)
 
-    def pair(number: int) -> Pair:
-        two = blocks[2 * number : 2 * number + 2]
-        (tokens_a, tree_a), (tokens_b, tree_b) = (_conllu_sentence(path, block) for block in two)
-        comments = [re.fullmatch(r"#\s*pair_id\s*=\s*(.*\S)\s*", line) for _, line in sum(two, [])]
-        names = [match.group(1) for match in comments if match is not None]
-        name = names[0] if names else str(number + 1)
-        return Pair(tokens_a, tree_a, tokens_b, tree_b, math.nan, name)
+    def read(number: int) -> Pair:
+        place = (path, number + 1)
+        try:
+            asked = json.loads(lines[number])
+            sides = [sentence(asked[side], place) for side in "ab"]
+            name = str(asked.get("name", number + 1))
+        except DataError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            wanted = '{"a": {"words": "it rains", "heads": [2, 0]}, "b": {...}}'
+            raise DataError(*place, f"not a pair such as {wanted}") from None
+        return Pair(*sides[0], *sides[1], math.nan, name)
 
-    skipped: List[str] = []
-    readers = [partial(pair, number) for number in range(len(blocks) // 2)]
-    return Corpus({"": _collect(readers, path, on_bad_sample, skipped)}, tuple(skipped))
+    return _collect(read, len(lines), path, limit, skip)
 
 
 def _collect(
-    readers: Sequence[Reader],
-    path: Path,
-    on_bad_sample: str,
-    skipped: List[str],
-    limit: Optional[int] = None,
+    read: Callable[[int], Pair], count: int, path: Path, limit: Optional[int], skip: bool
 ) -> List[Pair]:
     """Read pair by pair, and check what holds for pairs of every format."""
-    if not readers:
-        raise DataError(path, 0, "holds no pairs")
     found: Dict[str, Pair] = {}
-    for read in readers:
+    skipped = 0
+    for number in range(count):
         if len(found) == limit:
             break
         try:
-            pair = read()
+            pair = read(number)
             if pair.name in found:
                 raise DataError(path, 0, f"two pairs have the id {pair.name}")
             if not pair.name or "\t" in pair.name:  # it becomes a column of a table
                 raise DataError(path, 0, f"id {pair.name!r} is empty or has a tab in it")
         except DataError as error:
-            if on_bad_sample == "error":
+            if not skip:
                 raise
-            skipped.append(str(error))
+            skipped += 1
+            print(f"skipped: {error}", file=sys.stderr)
         else:
             found[pair.name] = pair
+    if skipped:
+        print(f"skipped {skipped} pairs of {path}", file=sys.stderr)
+    if not found:
+        raise DataError(path, 0, "holds no usable pairs")
     return list(found.values())
 
 
-def _treelstm(folder: Path, raw: Path) -> List[Reader]:
-    """Read the parses of a split, and its scores from ``sim.txt`` or else from SICK's text."""
+def _treelstm(folder: Path, raw: Path) -> Tuple[Callable[[int], Pair], int]:
+    """Read the parses of a split, and its scores from ``sim.txt`` or else from SICK's text.
+
+    Returns what makes a pair of its number, and how many there are.
+    """
     for path in (folder.parent, folder):
         if not path.is_dir():
             reason = "not a folder" if path.exists() else "No such file or directory"
@@ -175,32 +185,27 @@ def _treelstm(folder: Path, raw: Path) -> List[Reader]:
         if len(own_lines) != len(names):
             reason = f"{len(own_lines)} lines, but id.txt has {len(names)}"
             raise DataError(folder / name, 0, reason)
-    scores = None if own else _sick_scores(raw, names)
+    paths = {name: folder / name for name in lines}
+    if own:
+        scores = [(paths["sim.txt"], i + 1, text) for i, text in enumerate(lines["sim.txt"])]
+    else:
+        scores = _sick_scores(raw, names, folder / "id.txt")
 
-    paths = {name: folder / name for name in files}
-
-    def sentence(side: str, i: int) -> Sentence:
+    def sentence(i: int, toks: str, parents: str) -> Tuple[Tuple[str, ...], Tree]:
         # Only spaces separate words: there are words with U+00A0 in them.
-        tokens = [token for token in lines[f"{side}.toks"][i].split(" ") if token]
-        heads = lines[f"{side}.parents"][i].split()
-        place, head_place = ((paths[f"{side}.{kind}"], i + 1) for kind in ("toks", "parents"))
-        return _check_sentence(tokens, heads, place, [head_place] * len(heads))
+        tokens = [token for token in lines[toks][i].split(" ") if token]
+        places = (paths[toks], i + 1), (paths[parents], i + 1)
+        return _check_sentence(tokens, lines[parents][i].split(), *places)
 
-    def pair(i: int) -> Pair:
-        if scores is None:
-            score = _check_score(lines["sim.txt"][i], folder / "sim.txt", i + 1)
-        else:
-            if names[i] not in scores:
-                raise DataError(folder / "id.txt", i + 1, f"pair {names[i]!r} is not in {raw}")
-            line, text = scores[names[i]]
-            score = _check_score(text, raw, line)
-        return Pair(*sentence("a", i), *sentence("b", i), score, names[i])
+    def read(i: int) -> Pair:
+        both = [sentence(i, *files[:2]), sentence(i, *files[2:])]
+        return Pair(*both[0], *both[1], _check_score(*scores[i]), names[i])
 
-    return [partial(pair, i) for i in range(len(names))]
+    return read, len(names)
 
 
-def _sick_scores(path: Path, names: Sequence[str]) -> Dict[str, Tuple[int, str]]:
-    """Read the line and the score of each pair in a file of SICK; all must have been parsed."""
+def _sick_scores(path: Path, names: Sequence[str], ids: Path) -> List[Tuple[Path, int, str]]:
+    """Find line and text of each pair's score in a file of SICK; all must have been parsed."""
     header, *rows = [line.split("\t") for line in read_lines(path) or [""]]
     for column in ("pair_ID", "relatedness_score"):
         if column not in header:
@@ -211,39 +216,19 @@ def _sick_scores(path: Path, names: Sequence[str]) -> Dict[str, Tuple[int, str]]
     for line, fields in enumerate(rows, 2):
         if len(fields) != len(header):
             raise DataError(path, line, f"{len(fields)} columns, the header has {len(header)}")
-        if fields[number].strip() not in parsed:
-            reason = f"no parse of pair {fields[number].strip()!r}: it is not in id.txt"
-            raise DataError(path, line, reason)
-        found[fields[number].strip()] = (line, fields[score])
-    return found
-
-
-def _conllu_sentence(path: Path, block: Sequence[Tuple[int, str]]) -> Sentence:
-    """Read a sentence; lines of multiword tokens and of empty nodes are no words of the tree."""
-    words: List[Tuple[str, str, int]] = []
-    for line, text in block:
-        fields = text.split("\t")
-        if text.startswith("#") or re.fullmatch("[0-9]+[-.][0-9]+", fields[0]):
-            continue
-        if len(fields) != CONLLU_COLUMNS:
-            reason = f"{len(fields)} columns with tabs between, expected {CONLLU_COLUMNS}"
-            raise DataError(path, line, reason)
-        if fields[0] != str(len(words) + 1):
-            raise DataError(path, line, f"word id {fields[0]}, expected {len(words) + 1}")
-        if not fields[1].strip():
-            raise DataError(path, line, f"id {fields[0]} has no word beside it")
-        words.append((fields[1], fields[6], line))
-    tokens, heads, lines = zip(*words) if words else ((), (), ())
-    places = [(path, line) for line in lines]
-    return _check_sentence(tokens, heads, (path, block[0][0]), places)
+        name = fields[number].strip()
+        if name not in parsed:
+            raise DataError(path, line, f"no parse of pair {name!r}: it is not in id.txt")
+        found[name] = (path, line, fields[score])
+    for line, name in enumerate(names, 1):
+        if name not in found:
+            raise DataError(ids, line, f"pair {name!r} is not in {path}")
+    return [found[name] for name in names]
 
 
 def _check_sentence(
-    tokens: Sequence[str],
-    heads: Sequence[str],
-    place: Tuple[Path, int],
-    head_places: Sequence[Tuple[Path, int]],
-) -> Sentence:
+    tokens: Sequence[str], heads: Sequence[str], place: Place, head_place: Place
+) -> Tuple[Tuple[str, ...], Tree]:
     """Turn words and their heads, "0" at the root, into words and tree."""
     if not tokens:
         raise DataError(*place, "empty sentence")
@@ -252,17 +237,17 @@ def _check_sentence(
         raise DataError(*place, reason)
     if len(heads) != len(tokens):
         raise DataError(*place, f"{len(heads)} heads for {len(tokens)} tokens")
-    for head, head_place in zip(heads, head_places):
+    for head in heads:
         # int() would take "+1", "1_0" and figures of other scripts, too.
         if not re.fullmatch(r"-?[0-9]{1,9}", head):
             raise DataError(*head_place, f"a head is not a number: {head!r}")
     try:
         return tuple(tokens), Tree.from_heads([int(head) - 1 for head in heads])
     except TreeError as error:
-        raise DataError(*head_places[error.word or 0], str(error)) from None
+        raise DataError(*head_place, str(error)) from None
 
 
-def _check_score(text: str, path: Path, line: int) -> float:
+def _check_score(path: Path, line: int, text: str) -> float:
     """Turn what is written for a score into a number from 1 to `CLASSES`."""
     try:
         score = float(text)

@@ -10,28 +10,26 @@ import contextlib
 import os
 import sys
 import threading
-from typing import Any, Iterator, List, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
-from command import UsageError
-
-#: What a launcher of distributed training sets for every process.
-LAUNCHED = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER",
-            "DMLC_NUM_SERVER")  # fmt: skip
 #: Key of the losses in the store; parameters have small numbers.
 LOSSES = 1 << 30
 
 
+def launched() -> bool:
+    """Whether this process is one of several."""
+    return os.environ.get("DMLC_ROLE") == "worker"
+
+
 class Group:
-    """The processes that train together; or this one alone, without a store.
+    """The processes that `launch.py` has started; this one alone, without a store, if it has not.
 
     Parameters
     ----------
-    name : str
-        Of the key-value store.
     timeout : float
         Seconds to wait for the other processes. Then this one ends, as MXNet cannot be interrupted
         while it waits.
@@ -40,41 +38,25 @@ class Group:
     ----------
     rank, size : int
     store : mx.kv.KVStore or None
-
-    Raises
-    ------
-    UsageError
-        If no launcher has started this process: MXNet would wait for the others for ever.
     """
 
-    def __init__(self, name: str = "none", timeout: float = 300.0) -> None:
+    def __init__(self, timeout: float = 300.0) -> None:
         self.timeout = timeout
         self.rank, self.size = 0, 1
         self.store: Optional[Any] = None
-        if not name.startswith("dist"):
-            return
-        missing = [variable for variable in LAUNCHED if not os.environ.get(variable)]
-        if missing:
-            raise UsageError(
-                f"--kvstore {name} needs a launcher such as experiments/launch.py, "
-                f"which starts all processes and sets {', '.join(missing)}"
-            )
-        if not mx.runtime.Features().is_enabled("DIST_KVSTORE"):
-            raise UsageError(f"--kvstore {name}: this build of MXNet has no DIST_KVSTORE")
-        with self.patience("the others have not joined"):
-            self.store = mx.kv.create(name)
-            self.rank, self.size = self.store.rank, self.store.num_workers
-            self.store.init(LOSSES, mx.nd.zeros(1))
+        if launched():
+            with self.patience("the others have not joined"):
+                self.store = mx.kv.create("dist_sync")
+                self.rank, self.size = self.store.rank, self.store.num_workers
+                self.store.init(LOSSES, mx.nd.zeros(1))
 
     @contextlib.contextmanager
     def patience(self, reason: str = "the others do not answer") -> Iterator[None]:
         """End this process if what is done within takes longer than `timeout`."""
-        if self.store is None and self.size == 1 and not os.environ.get("DMLC_ROLE"):
-            yield
-            return
         timer = threading.Timer(self.timeout, self._give_up, [reason])
         timer.daemon = True
-        timer.start()
+        if launched():
+            timer.start()
         try:
             yield
         finally:
@@ -115,8 +97,8 @@ class Group:
 
 def prepare(trainer: gluon.Trainer) -> None:
     """Have all gradients count as new and zero, in case only other processes compute some."""
-    parameters: List[gluon.Parameter] = [p for p in trainer._params if p.grad_req != "null"]
-    for parameter in parameters:
-        parameter.zero_grad()
-        for data in parameter.list_data():
-            data._fresh_grad = True
+    for parameter in trainer._params:
+        if parameter.grad_req != "null":
+            parameter.zero_grad()
+            for data in parameter.list_data():
+                data._fresh_grad = True

@@ -11,30 +11,21 @@ from matplotlib.ticker import MaxNLocator
 
 from .checkpoint import whole_file
 
-GREY = "#B0B0B0"
 
+def draw_learning_curve(history: Sequence[Dict[str, Any]], path: Path) -> None:
+    """Draw the losses, and each metric beside them, as a PNG file.
 
-def draw_learning_curve(
-    history: Sequence[Dict[str, Any]], steps: Sequence[Dict[str, Any]], path: Path
-) -> None:
-    """Draw the losses, and each metric beside them.
-
-    Parameters
-    ----------
-    history : sequence of dict
-        Lines of ``metrics.jsonl``, at least one.
-    steps : sequence of dict
-        Lines of ``steps.jsonl``.
-    path : Path
-        A PNG file.
+    `history` has the lines of ``metrics.jsonl``, at least one.
     """
     names = list(history[0]["dev"])
     figure = Figure(figsize=(4 * (1 + len(names)), 3.8), constrained_layout=True)
     losses, *grid = figure.subplots(1, 1 + len(names))
     epochs = np.array([line["epoch"] for line in history])
-    size = max((line["step"] for line in steps), default=1)
-    where = [line["epoch"] - 1 + line["step"] / size for line in steps]
-    losses.plot(where, [line["loss"] for line in steps], color=GREY, lw=0.7, label="minibatch")
+    each = np.concatenate([line["losses"] for line in history])
+    where = np.concatenate(
+        [line["epoch"] - 1 + np.linspace(0, 1, len(line["losses"])) for line in history]
+    )
+    losses.plot(where, each, color="#B0B0B0", lw=0.7, label="minibatch")
     losses.plot(epochs - 0.5, [line["loss"] for line in history], "o-", ms=4, label="epoch")
     losses.legend(frameon=False)
     for axes, name in zip(grid, names):

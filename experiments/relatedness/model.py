@@ -45,16 +45,9 @@ class ChildSumCell(gdb.DynamicHybridBlock):
             self.hf_weight = self.params.get("hf_weight", shape=(size, size))
 
     def hybrid_forward(  # noqa: D102
-        self,
-        F: Any,
-        x: Any,
-        child_h: List[Any],
-        child_c: List[Any],
-        i2h_weight: Any,
-        i2h_bias: Any,
-        h2h_weight: Any,
-        hf_weight: Any,
-    ) -> Tuple[Any, Any]:
+        self, F: Any, x: Any, child_h: List[Any], child_c: List[Any],
+        i2h_weight: Any, i2h_bias: Any, h2h_weight: Any, hf_weight: Any,
+    ) -> Tuple[Any, Any]:  # fmt: skip
         size = self._hidden_size
         gates = F.FullyConnected(x, i2h_weight, i2h_bias, num_hidden=4 * size)  # (1, 4H)
         x_forget, x_input, x_output, x_update = F.split(gates, num_outputs=4, axis=1)
@@ -84,20 +77,7 @@ class TreeEncoder(gdb.DynamicHybridBlock):
             self.cell = ChildSumCell(input_size, hidden_size)
 
     def forward(self, inputs: NDArray, tree: Tree) -> NDArray:
-        """Encode one sentence.
-
-        Parameters
-        ----------
-        inputs : NDArray
-            Word vectors. Shape (T, input_size).
-        tree : Tree
-            Of the same T words.
-
-        Returns
-        -------
-        NDArray
-            h at the root. Shape (1, hidden_size).
-        """
+        """Map word vectors, shape (T, input_size), to h at the root, shape (1, hidden_size)."""
         h: List[Any] = [None] * len(tree.heads)
         c: List[Any] = [None] * len(tree.heads)
         for i in tree.order:
@@ -115,25 +95,17 @@ class Similarity(gdb.DynamicHybridBlock):
         super().__init__(**kwargs)
         self._hidden_size = hidden_size
         with self.name_scope():
-            self.angle_weight = self.params.get("angle_weight", shape=(hidden_size, input_size))
-            self.distance_weight = self.params.get(
-                "distance_weight", shape=(hidden_size, input_size)
-            )
+            shape = (hidden_size, input_size)
+            self.angle_weight = self.params.get("angle_weight", shape=shape)
+            self.distance_weight = self.params.get("distance_weight", shape=shape)
             self.hidden_bias = self.params.get("hidden_bias", shape=(hidden_size,), init="zeros")
             self.score_weight = self.params.get("score_weight", shape=(CLASSES, hidden_size))
             self.score_bias = self.params.get("score_bias", shape=(CLASSES,), init="zeros")
 
     def hybrid_forward(  # noqa: D102
-        self,
-        F: Any,
-        left: Any,
-        right: Any,
-        angle_weight: Any,
-        distance_weight: Any,
-        hidden_bias: Any,
-        score_weight: Any,
-        score_bias: Any,
-    ) -> Any:
+        self, F: Any, left: Any, right: Any, angle_weight: Any, distance_weight: Any,
+        hidden_bias: Any, score_weight: Any, score_bias: Any,
+    ) -> Any:  # fmt: skip
         size = self._hidden_size
         angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
         distance = F.FullyConnected(
@@ -169,19 +141,7 @@ class RelatednessModel(gdb.DynamicHybridBlock):
             self.similarity = Similarity(hidden_size, similarity_size)
 
     def forward(self, tokens_a: NDArray, tree_a: Tree, tokens_b: NDArray, tree_b: Tree) -> NDArray:
-        """Log-probabilities of the scores for one pair.
-
-        Parameters
-        ----------
-        tokens_a, tokens_b : NDArray
-            Word indices of the two sentences. Shape (T,), int32.
-        tree_a, tree_b : Tree
-
-        Returns
-        -------
-        NDArray
-            Shape (1, CLASSES).
-        """
+        """Map word indices, shape (T,), and trees to log-probabilities, shape (1, CLASSES)."""
         left = self.encoder(self.embedding(tokens_a), tree_a)
         right = self.encoder(self.embedding(tokens_b), tree_b)
         return self.similarity(left, right)

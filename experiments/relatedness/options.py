@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import mxnet as mx
 
@@ -16,28 +16,30 @@ from suite.runner import MODES
 from workloads.pairs import RELATEDNESS
 from workloads.trees import SENTIMENT
 
-TASKS = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
-KVSTORES = ("none", "local", "device", "dist_sync")
+#: By name, objects with
+#:
+#: - ``unit``, what an item is, in the plural; ``best_by``, the metric that the best epoch has the
+#:   most of; ``defaults``, options whose default differs;
+#: - ``read(args, splits)``, the items of each split, as `workloads.text.encode` takes them;
+#: - ``model(vocab_size, settings, sparse)``, whose word vectors are its ``embedding`` and may have
+#:   sparse gradients; ``workload(model, trainer, samples)``;
+#: - ``answers(outputs, items)``, an answer for each item, of the model's results for them;
+#: - ``measure(answers, items)``, the metrics, None for one that is not defined.
+TASKS: Dict[str, Any] = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
 OUTPUT = Path("runs/relatedness")
 # MXNet would tell at length that the sparse gradient of word vectors was a dense one for a while.
 os.environ.setdefault("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
 
 
-def contexts(text: str) -> List[mx.Context]:
-    """Read contexts such as "cpu", "gpu(0)" or "gpu(0),gpu(1)"."""
-    found = []
-    for name in text.split(","):
-        match = re.fullmatch(r"\s*(cpu|gpu)(?:\((\d+)\))?\s*", name)
-        if match is None:
-            raise argparse.ArgumentTypeError(f'{name!r} is no context; say "cpu" or "gpu(0)"')
-        kind, number = match.group(1), int(match.group(2) or 0)
-        if kind == "gpu" and number >= mx.context.num_gpus():
-            raise argparse.ArgumentTypeError(f"MXNet finds no {name.strip()} here")
-        context = mx.Context(kind, number)
-        if context in found:
-            raise argparse.ArgumentTypeError(f"{context} is named twice")
-        found.append(context)
-    return found
+def context(text: str) -> mx.Context:
+    """Read a context such as "cpu" or "gpu(0)"."""
+    match = re.fullmatch(r"(cpu|gpu)(?:\((\d+)\))?", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f'{text!r} is no context; say "cpu" or "gpu(0)"')
+    kind, number = match.group(1), int(match.group(2) or 0)
+    if kind == "gpu" and number >= mx.context.num_gpus():
+        raise argparse.ArgumentTypeError(f"MXNet finds no {text.strip()} here")
+    return mx.Context(kind, number)
 
 
 _ABOVE_ZERO = at_least(float, 0, exclusive=True)
@@ -60,13 +62,11 @@ OPTIONS = {
     ),
     "training": (
         ("--batch-size", POSITIVE, 25, "N", "in a minibatch, of all processes"),
-        ("--num-workers", at_least(int, 0), 0, "N", "processes that encode minibatches ahead"),
         ("--epochs", POSITIVE, 12, "N", "the best on the held-out pairs is kept"),
         ("--seed", at_least(int, 0), 1, None, "of parameters and orders"),
-        ("--ctx", contexts, [mx.cpu()], "CTX", '"cpu", "gpu(0)", or several with commas between'),
-        ("--kvstore", KVSTORES, "device", None, "how gradients are summed over contexts, or, with "
-         "dist_sync and launch.py, over processes"),
-        ("--kvstore-timeout", _ABOVE_ZERO, 300.0, "S", "seconds to wait for other processes"),
+        ("--ctx", context, mx.cpu(), "CTX", '"cpu" or "gpu(0)"'),
+        ("--kvstore-timeout", _ABOVE_ZERO, 300.0, "S", "seconds to wait for the other processes of "
+         "launch.py"),
         ("--optimizer", str, "adagrad", "NAME", "any of MXNet's optimizers"),
         ("--lr", _ABOVE_ZERO, 0.05, None, "learning rate of the first epoch"),
         ("--lr-decay", _ABOVE_ZERO, 0.8, None, "each epoch has this times the rate before"),
@@ -95,9 +95,8 @@ def add_options(parser: argparse.ArgumentParser, **defaults: Any) -> None:
         group = parser.add_argument_group(title)
         for name, kind, default, metavar, text in options:
             checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
-            field = name[2:].replace("-", "_")
-            shown = defaults.get(field, default)
-            if shown is not None and not isinstance(shown, (list, Path)):
+            shown = defaults.get(name[2:].replace("-", "_"), default)
+            if isinstance(shown, (str, int, float)):
                 text = f"{text} (default {shown})"
             group.add_argument(name, default=default, metavar=metavar, help=text, **checked)
     for name, value, text in (

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-import os
 import random
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+import gluonnlp
 import mxnet as mx
 import numpy as np
+from mxnet import gluon
 from tqdm import tqdm
 
 from suite.runner import Runner, Step
+from workloads.base import Sample
 
-from .checkpoint import Checkpoint, CheckpointError, whole_file, write_checkpoint
-from .data import Loader
+from .checkpoint import Checkpoint, whole_file, write_checkpoint
 from .distributed import Group
-from .interruption import Interruption
 from .learning_curve import draw_learning_curve
 
 Metrics = Dict[str, Optional[float]]
@@ -29,6 +30,19 @@ Metrics = Dict[str, Optional[float]]
 
 class DivergedError(ArithmeticError):
     """The loss is no longer a finite number; a smaller learning rate may help."""
+
+
+class Data(NamedTuple):
+    """What a task has read, and the samples of it; in minibatches of so many."""
+
+    task: Any
+    items: Sequence[Any]
+    samples: Sequence[Sample]
+    batch_size: int
+
+    def minibatches(self, shuffle: bool = False) -> gluon.data.DataLoader:
+        """Draw an order from NumPy's global generator, or take that of the items."""
+        return gluon.data.DataLoader(self.samples, self.batch_size, shuffle, batchify_fn=list)
 
 
 def seed_everything(seed: int, epoch: int, rank: int = 0) -> None:
@@ -42,77 +56,59 @@ def seed_everything(seed: int, epoch: int, rank: int = 0) -> None:
     mx.random.seed((int(mxnet) + rank) & 0x7FFFFFFF)
 
 
+class Interruption:
+    """While it is entered, a first Ctrl-C waits for the next `check`; a second one does not.
+
+    Python raises `KeyboardInterrupt` wherever it happens to be. If that is a function that MXNet
+    called, for instance in the backward pass, the exception is lost and so is what the function had
+    to do. The work between two checks is done whole or, after the second Ctrl-C, given up.
+    """
+
+    _pending = False
+    _before: Any = None
+
+    def __enter__(self) -> Interruption:
+        handler = signal.getsignal(signal.SIGINT)
+        # Only the main thread gets signals; and a program that was told to ignore them, does.
+        if threading.current_thread() is threading.main_thread() and callable(handler):
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `KeyboardInterrupt` if there was one."""
+        if self._pending:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: Any) -> None:
+        self.check()
+        self._pending = True
+        print("\nstopping after this step; press again to stop at once", file=sys.stderr)
+
+
 def evaluate(
-    runner: Runner, loader: Loader, interruption: Optional[Interruption] = None
+    runner: Runner, data: Data, interruption: Optional[Interruption] = None
 ) -> Tuple[Metrics, np.ndarray]:
     """Answer for all items; gives the metrics, and the answers in order."""
     answers: List[np.ndarray] = []
-    done = 0
-    for batch in loader:
-        items = loader.items[done : done + len(batch)]
-        done += len(batch)
-        answers.append(loader.task.answers(runner.predict(batch).asnumpy(), items))
+    for number, batch in enumerate(data.minibatches()):
+        items = data.items[number * data.batch_size :][: len(batch)]
+        answers.append(data.task.answers(runner.predict(batch).asnumpy(), items))
         if interruption is not None:
             interruption.check()
     found = np.concatenate(answers)
-    return loader.task.measure(found, loader.items), found
+    return data.task.measure(found, data.items), found
 
 
-def described(metrics: Metrics, loader: Loader) -> str:
+def described(metrics: Metrics, data: Data) -> str:
     """Write metrics for people."""
     figures = [f"{k} {'nan' if v is None else format(v, '.4f')}" for k, v in metrics.items()]
-    return f"{'  '.join(figures)}  ({len(loader.items)} {loader.task.unit})"
-
-
-def read_steps(path: Path) -> List[Dict[str, Any]]:
-    """Read the losses; a last line that a killed program left unfinished is none.
-
-    Raises
-    ------
-    CheckpointError
-        If a line is something else.
-    """
-    if not path.exists():
-        return []
-    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    steps = []
-    for number, line in enumerate(lines, 1):
-        try:
-            step = json.loads(line)
-            steps.append({"epoch": int(step["epoch"]), "step": int(step["step"]),
-                          "loss": float(step["loss"])})  # fmt: skip
-        except (ValueError, TypeError, KeyError):
-            raise CheckpointError(f"{path}:{number}: no step of this run; delete it") from None
-    return steps
-
-
-class _Tally:
-    """What one epoch has brought so far."""
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.loss = 0.0
-        self.samples = 0
-        self.launches: List[int] = []
-        self.analysis = 0.0  # seconds
-
-    def add(self, step: Step, loss: float, samples: int) -> None:
-        """Take in a step that has finished, and the sum of its losses."""
-        self.loss += loss
-        self.samples += samples
-        if step.report is not None:
-            self.launches.append(step.report.launches)
-            self.analysis += sum(flush.analysis_ms for flush in step.report.flushes) / 1e3
-
-    def line(self, epoch: int, seconds: float) -> Dict[str, Any]:
-        """Sum up, after `seconds` of training, for ``metrics.jsonl``."""
-        return {
-            "epoch": epoch,
-            "loss": self.loss / self.samples,
-            "samples_per_second": self.samples / seconds,
-            "launches_per_batch": float(np.mean(self.launches)) if self.launches else None,
-            "analysis_share": self.analysis / seconds if self.launches else None,
-        }
+    return f"{'  '.join(figures)}  ({len(data.items)} {data.task.unit})"
 
 
 def _said(line: Dict[str, Any], dev: str) -> str:
@@ -134,17 +130,19 @@ class Training:
     Parameters
     ----------
     runner : Runner
-    train, dev : Loader
+    train, dev : Data
         To learn from (shuffled) and to judge every epoch by.
+    vocab : gluonnlp.Vocab
     output : Path
-        Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl``, ``steps.jsonl`` and
-        ``learning_curve.png``. Of several processes, the first one writes, and judges.
+        Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl`` (a line for each epoch, with
+        the losses of all its minibatches) and ``learning_curve.png``. Of several processes, the
+        first one writes, and judges.
     settings : dict
-        Kept in the checkpoints; needs ``seed``.
+        Kept in the checkpoints; needs ``seed``, ``lr`` and ``lr_decay``.
+    group : Group
+        The processes that train together.
     checkpoint : Checkpoint, optional
         Where to go on from; restored into model and trainer.
-    group : Group, optional
-        The processes that train together.
 
     Notes
     -----
@@ -158,20 +156,23 @@ class Training:
     def __init__(
         self,
         runner: Runner,
-        train: Loader,
-        dev: Loader,
+        train: Data,
+        dev: Data,
+        vocab: gluonnlp.Vocab,
         output: Path,
         settings: Dict[str, Any],
+        group: Group,
         checkpoint: Optional[Checkpoint] = None,
-        group: Optional[Group] = None,
     ) -> None:
         self.runner = runner
-        self.model, self.trainer = runner.workload.model, runner.trainer
         self.train = train
         self.dev = dev
+        self.vocab = vocab
         self.output = output
         self.settings = settings
-        self.group = group or Group()
+        self.group = group
+        #: Whether this process writes files, and judges epochs.
+        self.writes = group.rank == 0
         self.epoch = 0
         self.best: Optional[float] = None
         self.history: List[Dict[str, Any]] = []
@@ -182,15 +183,10 @@ class Training:
                 self.history = [dict(line) for line in state["history"]]
                 if [line["epoch"] for line in self.history] != list(range(1, self.epoch + 1)):
                     raise ValueError("not a line of history for every epoch")
-            checkpoint.restore(self.model, self.trainer)
+            checkpoint.restore(runner.workload.model, runner.trainer)
         elif self.writes:
             self._save("last")  # something to resume from if the first epoch is interrupted
-        self.group.join(self.trainer)
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process writes files, and judges epochs."""
-        return self.group.rank == 0
+        self.group.join(runner.trainer)
 
     def run(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the very first.
@@ -204,19 +200,15 @@ class Training:
         """
         gc.freeze()  # the data stay: full collections of garbage need not look through them
         try:
-            with contextlib.ExitStack() as stack:
-                log = None
-                if self.writes:
-                    log = stack.enter_context(self._open_log())
-                    self._write_history()
-                interruption = stack.enter_context(Interruption())
+            with Interruption() as interruption:
+                self._write_history()
                 while self.epoch < epochs:
-                    line = self._run_epoch(log, interruption)
-                    if log is not None:
-                        os.fsync(log.fileno())  # before a checkpoint relies on it
-                        self._judge(line, interruption)
-                    self.epoch = line["epoch"]
-                    if log is not None:
+                    line = self._run_epoch(interruption)
+                    if self.writes:
+                        line["dev"], _ = evaluate(self.runner, self.dev, interruption)
+                        print(_said(line, described(line["dev"], self.dev)), flush=True)
+                    self.epoch += 1
+                    if self.writes:
                         self._keep(line)
         finally:
             gc.unfreeze()  # else a distributed key-value store would never take leave of the others
@@ -224,20 +216,7 @@ class Training:
             # waits for the pass, and the pass for Python.
             mx.nd.waitall()
             if self.history and self.writes:
-                steps = read_steps(self.output / "steps.jsonl")
-                draw_learning_curve(self.history, steps, self.output / "learning_curve.png")
-
-    def _open_log(self) -> Any:
-        """Open the list of losses, without those of an epoch that was cut short."""
-        path = self.output / "steps.jsonl"
-        kept = [line for line in read_steps(path) if line["epoch"] <= self.epoch]
-        with whole_file(path) as file:
-            file.writelines(json.dumps(line).encode() + b"\n" for line in kept)
-        return path.open("a", encoding="utf-8", buffering=1)
-
-    def _judge(self, line: Dict[str, Any], interruption: Interruption) -> None:
-        line["dev"], _ = evaluate(self.runner, self.dev, interruption)
-        print(_said(line, described(line["dev"], self.dev)), flush=True)
+                draw_learning_curve(self.history, self.output / "learning_curve.png")
 
     def _keep(self, line: Dict[str, Any]) -> None:
         """Write down what an epoch has brought."""
@@ -251,40 +230,57 @@ class Training:
         self._save("last")
         self._write_history()
 
-    def _run_epoch(self, log: Optional[Any], interruption: Interruption) -> Dict[str, Any]:
+    def _run_epoch(self, interruption: Interruption) -> Dict[str, Any]:
+        """Train for an epoch; return its line of ``metrics.jsonl``."""
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch, self.group.rank)
         decay = self.settings["lr_decay"] ** (epoch - 1)
-        self.trainer.set_learning_rate(self.settings["lr"] * decay)
-        tally = _Tally()
-        previous: Optional[Tuple[int, Step, int]] = None
-
-        def finish(number: int, step: Step, samples: int) -> None:
+        self.runner.trainer.set_learning_rate(self.settings["lr"] * decay)
+        started = time.perf_counter()
+        losses: List[float] = []
+        reports = []
+        for step, samples in self._steps(epoch):
             loss = self.group.sum(step.losses.asnumpy())
             if not np.isfinite(loss):
                 reason = f"a loss became {loss} in epoch {epoch}; try a smaller --lr"
                 raise DivergedError(reason)
-            tally.add(step, loss, samples)
-            if log is not None:
-                line = {"epoch": epoch, "step": number, "loss": loss / samples}
-                log.write(json.dumps(line) + "\n")
-
-        quiet = not (sys.stderr.isatty() and self.writes)
-        bar = tqdm(self.train, desc=f"epoch {epoch}", unit="batch", leave=False, disable=quiet)
-        for number, batch in enumerate(bar, 1):
-            with self.group.patience():
-                step = self.runner.step(
-                    self.group.share(batch), len(batch) if self.group.store else None
-                )
-                # Only now wait for the step before: recording overlaps with running.
-                if previous is not None:
-                    finish(*previous)
-            previous = (number, step, len(batch))
+            losses.append(loss / samples)
+            if step.report is not None:
+                analysis_ms = sum(flush.analysis_ms for flush in step.report.flushes)
+                reports.append((step.report.launches, analysis_ms))
             interruption.check()
-        if previous is not None:
-            finish(*previous)
         mx.nd.waitall()
-        return tally.line(epoch, time.perf_counter() - tally.start)
+        seconds = time.perf_counter() - started
+        launches, analysis = zip(*reports) if reports else ((), ())
+        sizes = [self.train.batch_size] * len(losses)
+        sizes[-1] -= sum(sizes) - len(self.train.samples)
+        return {
+            "epoch": epoch,
+            "loss": float(np.average(losses, weights=sizes)),
+            "samples_per_second": len(self.train.samples) / seconds,
+            "launches_per_batch": float(np.mean(launches)) if launches else None,
+            "analysis_share": sum(analysis) / 1e3 / seconds if launches else None,
+            "losses": losses,
+        }
+
+    def _steps(self, epoch: int) -> Iterator[Tuple[Step, int]]:
+        """Train on all minibatches; give each step with its samples when the next one has begun.
+
+        So recording overlaps with running.
+        """
+        previous = None
+        quiet = not (sys.stderr.isatty() and self.writes)
+        batches = tqdm(self.train.minibatches(shuffle=True), desc=f"epoch {epoch}", unit="batch",
+                       leave=False, disable=quiet)  # fmt: skip
+        for batch in batches:
+            with self.group.patience():
+                whole = len(batch) if self.group.store else None
+                step = self.runner.step(self.group.share(batch), whole)
+            if previous is not None:
+                yield previous
+            previous = step, len(batch)
+        if previous is not None:
+            yield previous
 
     def _save(self, name: str) -> None:
         state = {
@@ -293,10 +289,11 @@ class Training:
             "history": self.history,
             "settings": self.settings,
         }
-        path = self.output / name
-        write_checkpoint(path, self.model, self.trainer, self.train.vocab, state)
+        model, trainer = self.runner.workload.model, self.runner.trainer
+        write_checkpoint(self.output / name, model, trainer, self.vocab, state)
 
     def _write_history(self) -> None:
         """Write the metrics; the checkpoint's history rules, so resuming cannot double."""
-        with whole_file(self.output / "metrics.jsonl") as file:
-            file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)
+        if self.writes:
+            with whole_file(self.output / "metrics.jsonl") as file:
+                file.writelines(json.dumps(line).encode() + b"\n" for line in self.history)

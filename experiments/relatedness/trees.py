@@ -1,18 +1,14 @@
-"""Dependency trees and sentence pairs: the plain data every other module works on."""
+"""Dependency trees: plain data that models walk."""
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 CLASSES = 5  # scores go from 1 to CLASSES
 
 
 class TreeError(ValueError):
-    """Heads that are no tree; `word` is the one at fault, None where no single one is."""
-
-    def __init__(self, reason: str, word: Optional[int] = None) -> None:
-        super().__init__(reason)
-        self.word = word
+    """Heads that are no tree."""
 
 
 class Tree(NamedTuple):
@@ -53,41 +49,18 @@ class Tree(NamedTuple):
         roots = []
         for word, head in enumerate(heads):
             if not -1 <= head < count:
-                reason = f"head {head + 1} of word {word + 1} is out of range 0..{count}"
-                raise TreeError(reason, word)
+                raise TreeError(f"head {head + 1} of word {word + 1} is out of range 0..{count}")
             (roots if head < 0 else children[head]).append(word)
         if not roots:
             raise TreeError("no root")
         if len(roots) > 1:
             words = ", ".join(str(word + 1) for word in roots)
-            raise TreeError(f"{len(roots)} roots (words {words})", roots[1])
+            raise TreeError(f"{len(roots)} roots (words {words})")
         order, stack = [], [roots[0]]
         while stack:  # deep trees need no recursion
             order.append(stack.pop())
             stack.extend(children[order[-1]])
         if len(order) < count:
             word = min(set(range(count)) - set(order))
-            reason = f"word {word + 1} cannot be reached from the root: a cycle"
-            raise TreeError(reason, word)
+            raise TreeError(f"word {word + 1} cannot be reached from the root: a cycle")
         return cls(tuple(heads), tuple(map(tuple, children)), tuple(reversed(order)))
-
-
-class Pair(NamedTuple):
-    """Two sentences with their trees, how related they are, and a name for the pair.
-
-    The score goes from 1 to `CLASSES`; it is NaN if nobody has judged the pair.
-    """
-
-    tokens_a: Tuple[str, ...]
-    tree_a: Tree
-    tokens_b: Tuple[str, ...]
-    tree_b: Tree
-    score: float
-    name: str
-
-
-class Corpus(NamedTuple):
-    """Pairs by split (``train``, ``dev``, ``test``), and what was left out with its reason."""
-
-    splits: Dict[str, List[Pair]]
-    skipped: Tuple[str, ...]

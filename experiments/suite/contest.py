@@ -28,9 +28,9 @@ import numpy as np
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
-from workloads.base import Workload
+from workloads.base import Sample, Workload
 
-from .outcome import Outcome, Row
+from .rows import Row, Rows
 from .runner import Runner
 
 KINDS = ("inference", "training")
@@ -46,7 +46,7 @@ AT_ONCE = "calls at once"
 #: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
 #: are, and how far they may differ.
 COMPARED, STEPS, TOLERANCE = 16, 3, 1e-3
-Work = List[List[Any]]
+Work = List[List[Sample]]
 
 
 class DiffersError(RuntimeError):
@@ -92,15 +92,11 @@ class Contender:
         self.by_length = by_length
         self.learns = learns
 
-    def minibatches(self, least: float, seconds: float) -> int:
-        """Say how many minibatches a turn has, of which one takes at least `least` seconds."""
-        return max(1, min(MOST_MINIBATCHES, round(seconds / least)))
-
     def portion(self, work: Work, count: int) -> Work:
         """Take from a round's minibatches what this contender runs."""
         chosen = [batch[: self.most] for batch in work[:count]]
         if self.by_length:
-            pool = iter(sorted((s for batch in chosen for s in batch), key=self.workload.amount))
+            pool = iter(sorted((s for batch in chosen for s in batch), key=lambda s: s.size))
             chosen = [[next(pool) for _ in batch] for batch in chosen]
         if self.repeats:
             chosen = [chosen[i % min(REPEATED, count)] for i in range(len(chosen))]
@@ -114,12 +110,11 @@ class Contender:
         """Run `warm` untimed, then `work` from the first parameters."""
         raise NotImplementedError
 
-    def row(self, work: Work, size: int, seconds: float) -> Row:
+    def row(self, kind: str, work: Work, size: int, seconds: float) -> Row:
         """Put together what is known of a turn; the round is not."""
-        samples = [sample for batch in work for sample in batch]
-        amount = sum(map(self.workload.amount, samples))
-        ms = 1e3 * seconds * size / len(samples)
-        return Row(self.label, 0, len(work), len(samples), amount / seconds, ms)
+        sizes = [sample.size for batch in work for sample in batch]
+        ms = 1e3 * seconds * size / len(sizes)
+        return Row(kind, size, self.label, len(work), len(sizes), sum(sizes) / seconds, ms)
 
 
 class Local(Contender):
@@ -129,7 +124,7 @@ class Local(Contender):
         super().__init__(runner.workload, label, **options)
         self.runner = runner
         trained = [p for p in runner.trainer._params if p.grad_req != "null"]
-        self._start = [(p, p.data(runner.contexts[0]).copy()) for p in trained]
+        self._start = [(p, p.data().copy()) for p in trained]
 
     def reset(self) -> None:
         """Go back to the first parameters; the optimizer goes on as it is."""
@@ -155,7 +150,7 @@ class Local(Contender):
         self.reset()
         started = time.perf_counter()
         reports = self.run(kind, work)
-        row = self.row(work, size, time.perf_counter() - started)
+        row = self.row(kind, work, size, time.perf_counter() - started)
         return self._reported(row, reports, size) if reports else row
 
     def run(self, kind: str, work: Work) -> List[Any]:
@@ -238,13 +233,13 @@ def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> Non
 
 def contest(
     contenders: Sequence[Contender],
-    fresh: Iterator[List[Any]],
+    fresh: Iterator[List[Sample]],
     kind: str,
     size: int,
     rounds: int,
     seconds: float = 0.0,
     seed: int = 1,
-) -> Outcome:
+) -> Rows:
     """Time contenders side by side.
 
     Parameters
@@ -264,33 +259,23 @@ def contest(
     gc.freeze()
     counts = {}
     for one in contenders:
-        counts[one.label] = one.minibatches(_warm_up(one, kind, size, fresh), seconds)
-    rows: List[Row] = []
+        least = _warm_up(one, kind, size, fresh)
+        counts[one] = max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+    rows = Rows()
     for number in range(rounds):
-        order = random.Random(f"{seed}, {number}").sample(contenders, len(contenders))
-        turns = _run_round(order, counts, kind, size, fresh)
-        rows += [row._replace(round=number) for row in turns]
+        # All run the same new minibatches.
+        work = [next(fresh) for _ in range(max(counts.values()))]
+        warm = [next(fresh)]
+        for one in random.Random(f"{seed}, {number}").sample(contenders, len(contenders)):
+            turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(warm, 1))
+            rows.append(turn._replace(round=number))
     gc.unfreeze()
     rank = [one.label for one in contenders]
-    rows.sort(key=lambda row: (rank.index(row.label), row.round))
-    return Outcome(contenders[0].workload.name, kind, size, rows)
+    rows.sort(key=lambda row: (rank.index(row.way), row.round))
+    return rows
 
 
-def _run_round(
-    turns: Sequence[Contender],
-    counts: Dict[str, int],
-    kind: str,
-    size: int,
-    fresh: Iterator[List[Any]],
-) -> Iterator[Row]:
-    """Have all run the same new minibatches, one contender after the other."""
-    work = [next(fresh) for _ in range(max(counts.values()))]
-    warm = [next(fresh)]
-    for one in turns:
-        yield one.time(kind, one.portion(work, counts[one.label]), size, one.portion(warm, 1))
-
-
-def _warm_up(one: Contender, kind: str, size: int, fresh: Iterator[List[Any]]) -> float:
+def _warm_up(one: Contender, kind: str, size: int, fresh: Iterator[List[Sample]]) -> float:
     """Run untimed; return the least seconds of a minibatch."""
     took = []
     epoch = math.ceil(len(one.workload.samples) / size)

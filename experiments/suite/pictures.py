@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from .outcome import Outcome
-from .results import grouped
-from .tables import CACHED, Measured
+from .rows import Measured, Rows
+from .tables import CACHED
 from .ways import CURVES
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
@@ -24,62 +23,54 @@ def draw(found: Dict[str, Measured], output: Path) -> List[Path]:
     """Draw what was measured at several sizes, or with several budgets, as PNG and SVG."""
     paths = []
     for name, measured in found.items():
-        if len({outcome.batch_size for outcome in measured.outcomes}) > 1:
-            kinds = grouped(measured.outcomes, lambda outcome: outcome.kind)
+        sizes = measured.rows.by("size")
+        if len(sizes) > 1:
+            kinds = measured.rows.by("kind")
             figure = _figure(f"{measured.title}: {measured.unit} per second", len(kinds))
-            for axes, outcomes in zip(figure.axes, kinds.values()):
-                _draw_speed(axes, outcomes)
+            for axes, (kind, rows) in zip(figure.axes, kinds.items()):
+                _draw_speed(axes, rows)
+                _tidy(axes, kind, "samples in a minibatch")
             paths += _save(figure, output / f"speed-{name}")
-        by_size = grouped(measured.outcomes, lambda outcome: outcome.batch_size)
-        for size, outcomes in by_size.items():
-            if all(list(curves(outcome)) for outcome in outcomes):
+        for size, own in sizes.items():
+            if list(curves(own)):
                 title = f"{measured.title}: ms of a minibatch of {size}, plans made anew"
-                figure = _figure(title, len(outcomes))
-                for axes, outcome in zip(figure.axes, outcomes):
-                    _draw_budget(axes, outcome)
+                figure = _figure(title, len(own.by("kind")))
+                for axes, (kind, rows) in zip(figure.axes, own.by("kind").items()):
+                    _draw_budget(axes, rows)
+                    _tidy(axes, kind, "analysis budget, visits")
                 paths += _save(figure, output / f"curve-{name}-{size}")
     return paths
 
 
-def _draw_speed(axes: Any, outcomes: Sequence[Outcome]) -> None:
+def _draw_speed(axes: Any, rows: Rows) -> None:
     """Draw medians and quartiles of all ways."""
-    names = dict.fromkeys(row.label for outcome in outcomes for row in outcome.rows)
-    for i, name in enumerate(names):
-        own = [outcome for outcome in outcomes if name in outcome.by_label]
-        sizes = [outcome.batch_size for outcome in own]
-        spreads = [outcome.spread(name) for outcome in own]
-        _line(axes, sizes, spreads, f"{name}  {spreads[-1].median:,.0f}", COLOURS[i % len(COLOURS)])
-    sizes = [outcome.batch_size for outcome in outcomes]
+    for i, (way, own) in enumerate(rows.by("way").items()):
+        sizes = own.by("size")
+        spreads = [each.spread(way) for each in sizes.values()]
+        label = f"{way}  {spreads[-1].median:,.0f}"
+        _line(axes, list(sizes), spreads, label, COLOURS[i % len(COLOURS)])
+    sizes = list(rows.by("size"))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    _tidy(axes, outcomes[0].kind, "samples in a minibatch")
 
 
-class Point(NamedTuple):
-    """A place on a curve; the budget is in visits, None is no limit."""
-
-    label: str
-    budget: Optional[int]
-
-
-def curves(outcome: Outcome) -> Iterator[List[Point]]:
-    """Find the points of each granularity's curve, in order of their budgets."""
+def curves(rows: Rows) -> Iterator[List[Tuple[str, Optional[int]]]]:
+    """Find ways and budgets (visits, at the end None for no limit) of each granularity's curve."""
     for granularity in CURVES:
-        prefix = f"gdb:{granularity}:search"
-        limits = [label[len(prefix) + 1 :] for label in outcome.by_label if prefix in label]
+        way = f"gdb:{granularity}:search"
+        limits = [each[len(way) + 1 :] for each in rows.by("way") if each.startswith(f"{way}:")]
         visits = sorted(int(limit) for limit in limits if limit.isdigit())
-        points = [Point(f"{prefix}:{each}", each) for each in visits]
-        if points and prefix in outcome.by_label:
-            yield [*points, Point(prefix, None)]
+        if visits and way in rows.by("way"):
+            yield [*((f"{way}:{each}", each) for each in visits), (way, None)]
 
 
-def _draw_budget(axes: Any, outcome: Outcome) -> None:
+def _draw_budget(axes: Any, rows: Rows) -> None:
     """Draw the time of a minibatch against its analysis budget.
 
     Dotted lines: as many visits as there are nodes, which group all of them by depth.
     """
-    found = list(curves(outcome))
-    budgets = [point.budget for own in found for point in own if point.budget]
+    found = list(curves(rows))
+    budgets = [visits for own in found for _, visits in own if visits]
     first, last = math.log10(min(budgets)), math.log10(max(budgets))
 
     def place(visits: Optional[float]) -> float:
@@ -88,22 +79,21 @@ def _draw_budget(axes: Any, outcome: Outcome) -> None:
         return math.log10(visits) if visits >= 1 else first - GAP
 
     for granularity, own, colour in zip(CURVES, found, COLOURS):
-        x = [place(point.budget) for point in own]
-        _line(axes, x, [outcome.spread(p.label, "ms") for p in own], granularity, colour)
-        nodes = outcome.median(own[-1].label, "nodes")
+        x = [place(visits) for _, visits in own]
+        _line(axes, x, [rows.spread(way, "ms") for way, _ in own], granularity, colour)
+        unlimited = own[-1][0]
+        nodes, cached = rows.median(unlimited, "nodes"), rows.median(unlimited + CACHED, "ms")
         axes.axvline(place(nodes), color=colour, linewidth=0.9, linestyle=":")
-        cached = outcome.median(f"{own[-1].label}{CACHED}", "ms")
         if cached is not None:
             label = f"{granularity}, plan cached"
             axes.hlines(cached, x[0], x[-1], color=colour, linestyle="--", label=label)
-    if "gdb" in outcome.by_label:
-        label = f"auto: {outcome.by_label['gdb'][-1].setting}"
-        y = outcome.median("gdb", "ms")
+    auto = rows.by("way").get("gdb")
+    if auto:
+        y, label = auto.median("gdb", "ms"), f"auto: {auto[-1].setting}"
         axes.plot(place(None), y, "*", markersize=15, color=COLOURS[3], label=label)
     decades = range(math.ceil(first), math.floor(last) + 1)
     ticks = [place(0), *decades, place(None)]
     axes.set_xticks(ticks, ["0", *(f"{10**d:,}" for d in decades), "no\nlimit"])
-    _tidy(axes, outcome.kind, "analysis budget, visits")
 
 
 def _line(axes: Any, x: Sequence[float], spreads: Sequence[Any], label: str, colour: str) -> None:

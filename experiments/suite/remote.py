@@ -16,11 +16,11 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 
-from peers.child import Sample, Task
-from workloads.base import Workload
+from peers.child import Task
+from workloads.base import Sample, Workload
 
 from .contest import Contender, DiffersError, Work
-from .outcome import Row
+from .rows import Row
 
 #: Environment that `make peers` builds.
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
@@ -52,17 +52,19 @@ def plain(workload: Workload) -> Task:
     return Task(optimizer.learning_rate, optimizer.wd, samples, parameters)
 
 
-def _plain(sample: Any) -> Sample:
-    if hasattr(sample, "target"):
+def _plain(sample: Sample) -> Dict[str, Any]:
+    words, *more = sample.inputs
+    words, target = words.asnumpy().tolist(), sample.target.asnumpy()
+    if len(more) == 3:
+        tree, others, other_tree = more
         return {
-            "words": [sample.tokens_a.asnumpy().tolist(), sample.tokens_b.asnumpy().tolist()],
-            "heads": [list(sample.tree_a.heads), list(sample.tree_b.heads)],
-            "target": sample.target.asnumpy()[0].tolist(),
+            "words": [words, others.asnumpy().tolist()],
+            "heads": [list(tree.heads), list(other_tree.heads)],
+            "target": target[0].tolist(),
         }
-    words, *shape, labels = sample
-    found = {"words": words.asnumpy().tolist(), "labels": labels.asnumpy().astype(int).tolist()}
-    if shape:
-        found["left"], found["right"] = map(list, zip(*_phrases(shape[0], [])))
+    found = {"words": words, "labels": target.astype(int).tolist()}
+    if more:
+        found["left"], found["right"] = map(list, zip(*_phrases(more[0], [])))
     return found
 
 
@@ -76,15 +78,7 @@ def _phrases(shape: Any, found: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
 
 
 class Remote(Contender):
-    """A peer on a workload, in a process of its own.
-
-    Parameters
-    ----------
-    name : str
-        Of the peer.
-    workload : Workload
-    python : pathlib.Path
-        Runs the peer.
+    """A peer on a workload, in a process of its own, run by `python`.
 
     Attributes
     ----------
@@ -100,7 +94,7 @@ class Remote(Contender):
     def __init__(self, name: str, workload: Workload, python: Path) -> None:
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
-        task = plain(workload)
+        task = pickle.dumps(tuple(plain(workload)))
         mx.nd.waitall()  # a fork that meets a pending backward pass would never return
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
         path = str(Path(__file__).resolve().parents[1])
@@ -112,30 +106,32 @@ class Remote(Contender):
             )  # fmt: skip
         except OSError as error:
             self._said.close()
-            raise DiffersError(
-                f"{python} does not run ({error.strerror}); see make peers"
-            ) from None
+            reason = f"{python} does not run ({error.strerror}); see make peers"
+            raise DiffersError(reason) from None
         try:
-            self.greeting = self._answer(tuple(task))
+            self.greeting = self._answer(task)
         except BaseException:
             self.close()
             raise
         self.same_steps = self.greeting["same_steps"]
 
     def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
-        return self._answer(("check", [self._numbered(work)]))
+        return self._ask("check", self._numbered(work))
 
     def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
         first, *batches = self._numbered([*(warm or [[]]), *work])
-        return self.row(work, size, self._answer(("time", [kind, first, batches])))
+        return self.row(kind, work, size, self._ask("time", kind, first, batches))
 
     def _numbered(self, work: Work) -> List[List[int]]:
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
-    def _answer(self, request: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        return self._answer(json.dumps([method, arguments]).encode() + b"\n")
+
+    def _answer(self, request: bytes) -> Any:
         """Send a request, and wait for its answer."""
         with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the error
-            self._process.stdin.write(pickle.dumps(request))
+            self._process.stdin.write(request)
             self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:

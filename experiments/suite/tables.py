@@ -2,121 +2,96 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from .outcome import Outcome
-from .results import Table, grouped
+from .contest import KINDS
+from .rows import Measured, Row, Rows
 
 #: A column for each of these, how many times as fast as it a way is.
 LOOPS = ("imperative", "hybridized")
 #: In names of fixed settings.
 FIXED, CACHED, BY_DEPTH = "gdb:", ":cached", ":depth"
-#: What one process that runs nothing else tells; see `suite.alone`.
-Alone = Dict[str, Dict[str, Any]]
 
 
-class Measured(NamedTuple):
-    """What is known of one workload.
-
-    Attributes
-    ----------
-    title, unit : str
-        For people; what rates count.
-    source : str
-        The paper that the workload is from, and what it claims.
-    reading : str
-        What the figures say of that claim.
-    lines : int
-        Lines of the model and of its loop that exist only because of the library.
-    outcomes : list of Outcome
-    left_out, versions : dict
-        By way: why it does not take part; what another system says of itself.
-    alone : dict
-        By kind and way, figures of processes that ran nothing else.
-    """
+class Table(NamedTuple):
+    """A table for people; `columns` says for each heading how cells below it are written."""
 
     title: str
-    unit: str
-    source: str
-    reading: str
-    lines: int
-    outcomes: List[Outcome]
-    left_out: Dict[str, str]
-    versions: Dict[str, str]
-    alone: Dict[str, Alone]
+    columns: Dict[str, str]
+    rows: List[Tuple[Any, ...]]
 
-    def as_json(self) -> Dict[str, Any]:
-        """Give all figures as JSON takes them."""
-        return {**self._asdict(), "outcomes": [each.as_json() for each in self.outcomes]}
-
-    @classmethod
-    def from_json(cls, content: Dict[str, Any]) -> Measured:
-        """Read what `as_json` gave."""
-        outcomes = list(map(Outcome.from_json, content["outcomes"]))
-        return cls(**{**content, "outcomes": outcomes})
-
-    def texts(self) -> Iterator[str]:
-        """Write tables and notes."""
-        yield f"## {self.title}\n\n{self.source} {self.reading}\n"
-        for kind, own in grouped(self.outcomes, lambda outcome: outcome.kind).items():
-            yield speeds(f"{self.unit} per second, {kind}", own).markdown()
-        if any(row.launches is not None for each in self.outcomes for row in each.rows):
-            yield parts(self.outcomes).markdown()
-        if self.alone:
-            yield memory(self.alone).markdown()
-        yield f"Lines that exist only because of the library: {self.lines}."
-        yield from (f"{way}: {version}" for way, version in self.versions.items())
-        yield from (f"{way} is left out: {reason}" for way, reason in self.left_out.items())
-        yield ""
+    def markdown(self) -> str:
+        """Write the table as Markdown, aligned so that it reads well as plain text, too."""
+        forms = list(self.columns.values())
+        cells = [list(self.columns)]
+        for row in self.rows:
+            cells.append(["–" if v is None else format(v, form) for v, form in zip(row, forms)])
+        widths = [max(3, *map(len, column)) for column in zip(*cells)]
+        sides = ["<" if form == "s" else ">" for form in forms]
+        cells.insert(1, ["-" * (w - (s == ">")) + ":" * (s == ">") for w, s in zip(widths, sides)])
+        lines = [
+            " | ".join(f"{cell:{s}{w}}" for cell, s, w in zip(row, sides, widths)) for row in cells
+        ]
+        return "\n".join([f"### {self.title}", "", *(f"| {line} |" for line in lines), ""])
 
 
-def speeds(title: str, outcomes: Sequence[Outcome]) -> Table:
+def texts(measured: Measured) -> Iterator[str]:
+    """Write tables and notes of a workload."""
+    yield f"## {measured.title}\n\n{measured.source} {measured.reading}\n"
+    for kind, rows in measured.rows.by("kind").items():
+        yield speeds(f"{measured.unit} per second, {kind}", rows).markdown()
+    if any(row.launches is not None for row in measured.rows):
+        yield parts(measured.rows).markdown()
+    if measured.alone:
+        yield memory(measured.alone).markdown()
+    yield f"Lines that exist only because of the library: {measured.lines}."
+    yield from (f"{way}: {version}" for way, version in measured.versions.items())
+    yield from (f"{way} is left out: {reason}" for way, reason in measured.left_out.items())
+    yield ""
+
+
+def speeds(title: str, rows: Rows) -> Table:
     """Lay out rates by batch size, with ratios and quartiles at the last of them."""
-    last = outcomes[-1]
-    bases = [label for label in LOOPS if label in last.by_label]
+    sizes = rows.by("size")
+    last = list(sizes.values())[-1]
+    bases = [way for way in LOOPS if way in last.by("way")]
     columns = {
-        "way": "s", **{str(each.batch_size): ",.0f" for each in outcomes},
-        "quartiles": "s", **{f"x {label}": ",.2f" for label in bases},
+        "way": "s", **{str(size): ",.0f" for size in sizes},
+        "quartiles": "s", **{f"x {way}": ",.2f" for way in bases},
     }  # fmt: skip
-    rows = []
-    for label in dict.fromkeys(row.label for each in outcomes for row in each.rows):
-        spread = last.spread(label)
-        ratios = [last.ratio(label, base) for base in bases]
-        rows.append(
-            (label, *(each.median(label) for each in outcomes),
-             spread and spread.quartiles(",.0f"), *(ratio and ratio.median for ratio in ratios))
-        )  # fmt: skip
-    return Table(title, columns, rows)
+    cells = []
+    for way in rows.by("way"):
+        spread = last.spread(way)
+        quartiles = spread and f"{spread.low:,.0f}–{spread.high:,.0f}"
+        rates = [own.median(way) for own in sizes.values()]
+        cells.append((way, *rates, quartiles, *(last.ratio(way, base) for base in bases)))
+    return Table(title, columns, cells)
 
 
-def parts(outcomes: Sequence[Outcome]) -> Table:
+def parts(rows: Rows) -> Table:
     """Lay out launches, parts of the time and memory of all that the library ran."""
-    fields = {"nodes": "nodes", "launches": "launches", "lower bound": "bound"}
+    counts = {"nodes": "nodes", "launches": "launches", "lower bound": "bound"}
     phases = {f"{name}, ms": name for name in ("recording", "analysis", "dispatch", "running")}
     phases = {**phases, "all, ms": "ms", "arena, MB": "arena_mb"}
     columns = {
-        "kind": "s", "batch": "d", "way": "s", **dict.fromkeys(fields, ",.0f"),
+        "kind": "s", "batch": "d", "way": "s", **dict.fromkeys(counts, ",.0f"),
         **dict.fromkeys(phases, ",.1f"), "ran": "s",
     }  # fmt: skip
-    rows = []
-    for each in outcomes:
-        for label, own in each.by_label.items():
-            if own[0].launches is not None:
-                names = (*fields.values(), *phases.values())
-                figures = [each.median(label, name) for name in names]
-                rows.append((each.kind, each.batch_size, label, *figures, own[-1].setting))
-    return Table("Launches, and where the time of a minibatch goes", columns, rows)
+    fields = (*counts.values(), *phases.values())
+    cells = [
+        (*key, *(own.median(key[2], field) for field in fields), own[-1].setting)
+        for key, own in rows.by("kind", "size", "way").items()
+        if own[0].launches is not None
+    ]
+    return Table("Launches, and where the time of a minibatch goes", columns, cells)
 
 
-def memory(alone: Dict[str, Alone]) -> Table:
+def memory(alone: Sequence[Dict[str, Any]]) -> Table:
     """Lay out what fresh processes told."""
     columns = {"way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
                "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
-    rows = [
-        (way, kind, *(row[name] for name in ("size", "first_seconds", "peak_mb", "start_mb")))
-        for kind, ways in alone.items()
-        for way, row in ways.items()
-    ]
+    names = ("way", "kind", "size", "first_seconds", "peak_mb", "start_mb")
+    rows = [tuple(figures[name] for name in names) for figures in alone]
     return Table("Processes that run one way and nothing else", columns, rows)
 
 
@@ -134,29 +109,20 @@ def settings(found: Dict[str, Measured]) -> Optional[Table]:
     ratios = {f"auto / {name} (bar {bar:.2f})": ".2f" for name, bar in AUTO_BARS.items()}
     columns = {"workload": "s", "kind": "s", "batch": "d", "auto chose": "s", "best setting": "s",
                **ratios}  # fmt: skip
-    rows = [
-        (name, outcome.kind, outcome.batch_size, *row)
-        for name, measured in found.items()
-        for outcome in measured.outcomes
-        for row in _auto(outcome)
-    ]
-    return Table('"auto" against fixed settings', columns, rows) if rows else None
-
-
-def _auto(outcome: Outcome) -> Iterator[Sequence[Any]]:
-    fixed = [label for label in outcome.by_label if FIXED in label and CACHED not in label]
-    if "gdb" not in outcome.by_label or len(fixed) < 2:
-        return
-    several = len({row.round for row in outcome.rows}) > 1
-    choosing, judging = (
-        outcome._replace(rows=[r for r in outcome.rows if not several or r.round % 2 == side])
-        for side in (0, 1)
-    )
-    ranked = sorted(fixed, key=lambda label: choosing.median(label, "ms"))
-    by_depth = next((label for label in ranked if BY_DEPTH in label), None)
-    ratios = [judging.ratio(other, "gdb") for other in (ranked[0], by_depth, "hybridized")]
-    chosen = outcome.by_label["gdb"][-1].setting
-    yield chosen, ranked[0], *(ratio and ratio.median for ratio in ratios)
+    cells = []
+    for name, measured in found.items():
+        for (kind, size), rows in measured.rows.by("kind", "size").items():
+            ways = rows.by("way")
+            fixed = [way for way in ways if FIXED in way and CACHED not in way]
+            if "gdb" not in ways or len(fixed) < 2:
+                continue
+            halves = [Rows(row for row in rows if row.round % 2 == side) for side in (0, 1)]
+            choosing, judging = halves if halves[1] else (rows, rows)
+            ranked = sorted(fixed, key=lambda way: choosing.median(way, "ms"))
+            by_depth = next((way for way in ranked if BY_DEPTH in way), "")
+            ratios = [judging.ratio(way, "gdb") for way in (ranked[0], by_depth, "hybridized")]
+            cells.append((name, kind, size, ways["gdb"][-1].setting, ranked[0], *ratios))
+    return Table('"auto" against fixed settings', columns, cells) if cells else None
 
 
 class Bar(NamedTuple):
@@ -184,73 +150,66 @@ class Bar(NamedTuple):
     bound: float
     size: Optional[int] = None
 
-    @property
-    def less_is_better(self) -> bool:
-        """Whether the bound is the greatest good figure."""
-        return self.what not in ("speed", "cells")
+    def met(self, figure: float) -> bool:
+        """Whether a figure is as good as it should be."""
+        return figure >= self.bound if self.what in ("speed", "cells") else figure <= self.bound
 
     def figure(self, measured: Measured) -> Optional[float]:
         """Find the figure; None if it was not measured."""
         if self.what in ("memory", "first"):
-            alone = measured.alone.get(self.kind, {})
-            own, other = (alone.get(way, {}) for way in ("gdb", self.other))
+            alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
+            if not {"gdb", self.other} <= set(alone):
+                return None
             if self.what == "first":
-                return own.get("first_seconds")
-            peaks = (own.get("peak_mb"), other.get("peak_mb"))
-            return None if None in peaks else peaks[0] / peaks[1]
-        found = [o for o in measured.outcomes if o.kind == self.kind]
-        found = [o for o in found if self.size in (None, o.batch_size)]
-        return self._of(found[-1]) if found else None
-
-    def _of(self, outcome: Outcome) -> Optional[float]:
-        own, other = (outcome.by_label.get(label) for label in ("gdb", self.other))
-        if self.what == "launches":
-            counts = [
-                outcome.median(name, "launches") for name in outcome.by_label if FIXED in name
-            ]
-            return outcome.median("gdb", "launches") / min(counts) if own and counts else None
-        if not other or not own:
+                return alone["gdb"]["first_seconds"]
+            own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
+            return own and own / other
+        sizes = Rows(row for row in measured.rows if row.kind == self.kind).by("size")
+        rows = sizes.get(self.size or (list(sizes) or [0])[-1], Rows())
+        ways = rows.by("way")
+        if "gdb" not in ways:
             return None
-        if self.what == "analysis":
-            return sum(row.analysis or 0 for row in other) / sum(row.ms for row in other)
-        if self.what == "speed":
-            return outcome.ratio("gdb", self.other).median
-        cells = outcome.median("gdb", "running") + (outcome.median("gdb", "dispatch") or 0)
-        return outcome.median(self.other, "ms") / cells
+        if self.what == "launches":
+            counts = [rows.median(way, "launches") for way in ways if FIXED in way]
+            return rows.median("gdb", "launches") / min(counts) if counts else None
+        return getattr(self, f"_{self.what}")(rows) if self.other in ways else None
+
+    def _speed(self, rows: Rows) -> Optional[float]:
+        return rows.ratio("gdb", self.other)
+
+    def _cells(self, rows: Rows) -> float:
+        cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
+        return rows.median(self.other, "ms") / cells
+
+    def _analysis(self, rows: Rows) -> float:
+        own: List[Row] = rows.by("way")[self.other]
+        return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
 
 
 def _both(workload: str, other: str, *bounds: float, size: Optional[int] = None) -> List[Bar]:
-    kinds = ("inference", "training")
-    return [Bar(workload, k, "speed", other, b, size) for k, b in zip(kinds, bounds)]
+    return [Bar(workload, kind, "speed", other, b, size) for kind, b in zip(KINDS, bounds)]
 
 
+#: How many times as fast as hybridized cells training is to be.
+TRAINING = {"characters": 12, "parser": 10, "treegru": 10, "treefc": 18, "mvrnn": 30,
+            "lattice-lstm": 8, "lattice-gru": 8, "seq2seq": 8}  # fmt: skip
 BARS = (
     *_both("sick", "imperative", 40, 40, size=256),
     *_both("sick", "hybridized", 18, 30, size=256),
     *_both("sick", "hand", 1.4, 2.2, size=256),
     *_both("sick", "hybridized", 0.91, 0.91, size=1),
     Bar("sick", "inference", "analysis", "gdb", 0.10, 256),
-    *(Bar("sick", kind, "memory", "hand", 1.25) for kind in ("inference", "training")),
-    *(Bar("sick", kind, "first", "gdb", 1.5) for kind in ("inference", "training")),
+    *(Bar("sick", kind, "memory", "hand", 1.25) for kind in KINDS),
+    *(Bar("sick", kind, "first", "gdb", 1.5) for kind in KINDS),
     Bar("tagger", "training", "speed", "imperative", 10),
     Bar("tagger", "training", "speed", "hand", 0.8),
     Bar("sst", "training", "speed", "imperative", 25),
-    Bar("characters", "training", "speed", "hybridized", 12),
-    Bar("parser", "training", "speed", "hybridized", 10),
     Bar("modules", "inference", "speed", "hybridized", 3),
     Bar("modules", "inference", "cells", "hybridized", 10),
     Bar("experts1024", "inference", "cells", "hybridized", 100),
-    Bar("treegru", "training", "speed", "hybridized", 10),
-    Bar("treefc", "training", "speed", "hybridized", 18),
-    Bar("mvrnn", "training", "speed", "hybridized", 30),
-    Bar("lattice-lstm", "training", "speed", "hybridized", 8),
-    Bar("lattice-gru", "training", "speed", "hybridized", 8),
-    Bar("seq2seq", "training", "speed", "hybridized", 8),
-    *(
-        Bar(name, "training", "launches", "any setting", 1.05)
-        for name in ("characters", "parser", "modules", "treegru", "treefc", "mvrnn",
-                     "lattice-lstm", "seq2seq")
-    ),
+    *(Bar(name, "training", "speed", "hybridized", bound) for name, bound in TRAINING.items()),
+    *(Bar(name, "training", "launches", "any setting", 1.05)
+      for name in ("modules", *TRAINING) if name != "lattice-gru"),
 )  # fmt: skip
 
 
@@ -262,19 +221,8 @@ def bars(found: Dict[str, Measured]) -> Table:
     for bar in BARS:
         if bar.workload in found:
             figure = bar.figure(found[bar.workload])
-            met = "–"
-            if figure is not None:
-                met = "yes" if (figure <= bar.bound) == bar.less_is_better else "NO"
-            sign = "<=" if bar.less_is_better else ">="
-            rows.append(
-                (
-                    bar.workload,
-                    bar.kind,
-                    str(bar.size or "last"),
-                    f"{bar.what} / {bar.other}",
-                    f"{sign} {bar.bound:g}",
-                    figure,
-                    met,
-                )
-            )
+            met = "–" if figure is None else "yes" if bar.met(figure) else "NO"
+            bound = f"{'>=' if bar.what in ('speed', 'cells') else '<='} {bar.bound:g}"
+            what, size = f"{bar.what} / {bar.other}", str(bar.size or "last")
+            rows.append((bar.workload, bar.kind, size, what, bound, figure, met))
     return Table("Bars", columns, rows)

@@ -132,14 +132,14 @@ class Cast:
             if isinstance(one, Local):
                 one.reset()  # what is made next starts from these parameters
         new: List[Contender] = []
-        for name in ["imperative", *names]:
+        for name in dict.fromkeys(["imperative", *names]):
             if name not in self.made and name not in self.left_out:
                 try:
                     one = self.make(name)
                 except DiffersError as error:
                     self.left_out[name] = str(error)
                 else:
-                    new += [] if one is None else [one]
+                    new += [one] if one else []
         loop = self.made.get("imperative", new[0] if new else None)
         same, differing = agree(new, loop, size) if new else ([], {})
         self.made.update({one.label: one for one in same})
@@ -154,31 +154,25 @@ class Cast:
         DiffersError
             If it does not start.
         """
+        own = self.workload
         if name in PEERS:
             return self._remote(name)
-        if name == ONCE:
-            return self._traced_once()
-        if name.startswith("gdb"):
-            runner = Runner(self.workload, options=options_of(name))
+        if name.startswith("gdb:"):
+            runner = Runner(own, options=options_of(name))
             most = self.args.loop_samples if name == ONE_BY_ONE else None
             return Local(runner, name, most=most, repeats=name.endswith(CACHED))
-        mode = name if name in LOOPS else BY_HAND.get(self.workload.name)
-        if mode is None:
-            return None
-        most = self.args.loop_samples if name in LOOPS else None
-        workload = self.workload
-        if mode == "imperative":  # its cells are not hybridized, so the model is its own
-            made = make(workload.name, self.args, **self.args.sizes)
-            workload = made._replace(samples=workload.samples)
-        return Local(Runner(workload, mode), name, most=most, by_length=mode == "padded")
-
-    def _traced_once(self) -> Optional[Local]:
-        made = make(self.workload.name, self.args, **self.args.sizes)
-        if not isinstance(made.model, gdb.DynamicHybridBlock):
-            return None
-        made.model.hybridize(trace_once=True)
-        runner = Runner(made._replace(samples=self.workload.samples))
-        return Local(runner, ONCE, learns=True)
+        if name in ("imperative", ONCE):  # how its cells are hybridized is its own
+            own = make(own.name, self.args, **self.args.sizes)._replace(samples=own.samples)
+        if name in LOOPS:
+            return Local(Runner(own, name), name, most=self.args.loop_samples)
+        if name == "hand":
+            mode = BY_HAND.get(own.name)
+            return mode and Local(Runner(own, mode), name, by_length=mode == "padded")
+        if name == ONCE:
+            if not isinstance(own.model, gdb.DynamicHybridBlock):
+                return None
+            own.model.hybridize(trace_once=True)
+        return Local(Runner(own), name, learns=name == ONCE)
 
     def _remote(self, name: str) -> Optional[Remote]:
         if self.workload.name not in PEERS[name]:

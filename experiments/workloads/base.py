@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import (
     Any,
     Callable,
@@ -14,24 +13,30 @@ from typing import (
     Optional,
     Sequence,
     Set,
-    TypeVar,
+    Tuple,
 )
 
-import gluonnlp
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
-from relatedness.corpora import DataError, read_lines
 
-Read = TypeVar("Read")
+NDArray = mx.nd.NDArray
 #: Packages that models are in.
 OWN = ("workloads", "relatedness")
 
 
 class WorkloadError(ValueError):
     """A workload that cannot be made, or has too little for what is asked of it."""
+
+
+class Sample(NamedTuple):
+    """What a model takes, what is right, and how much of what rates count this is."""
+
+    inputs: Tuple[Any, ...]
+    target: NDArray
+    size: int = 1
 
 
 class Workload(NamedTuple):
@@ -43,19 +48,17 @@ class Workload(NamedTuple):
         For options and file names.
     title : str
         For people.
-    unit : str
-        What a sample is, in the plural.
-    samples : sequence
+    unit, counted : str
+        What a sample is, and what rates count, in the plural.
+    samples : sequence of Sample
         What minibatches are drawn from.
-    score : callable
-        Result of the model for one sample.
-    loss : callable
-        Loss of one sample; a scalar or an array of one element.
+    model : gluon.Block
+        Maps the inputs of a sample to an array, or to several that are to be joined.
     trainer : gluon.Trainer
-    model, loss_block : gluon.Block
-        What `score` and `loss` call.
-    per : str
-        Name of the array in a sample whose rows are what rates count; "" counts samples.
+    loss_block : gluon.Block
+        What `compare` calls.
+    compare : callable
+        Maps what the model says of a sample, and its target, to a loss of one element.
     score_all : callable, optional
         Results for the samples of a minibatch, for a model that does all of them step by step.
     """
@@ -63,19 +66,28 @@ class Workload(NamedTuple):
     name: str
     title: str
     unit: str
-    samples: Sequence[Any]
-    score: Callable[[Any], mx.nd.NDArray]
-    loss: Callable[[Any], mx.nd.NDArray]
-    trainer: gluon.Trainer
+    counted: str
+    samples: Sequence[Sample]
     model: gluon.Block
+    trainer: gluon.Trainer
     loss_block: gluon.Block
-    per: str = ""
-    score_all: Optional[Callable[[Sequence[Any]], List[mx.nd.NDArray]]] = None
+    compare: Callable[[Any, NDArray], NDArray]
+    score_all: Optional[Callable[[Sequence[Sample]], List[NDArray]]] = None
 
-    @property
-    def counted(self) -> str:
-        """What rates count."""
-        return self.per or self.unit
+    def score(self, sample: Sample) -> NDArray:
+        """Give the model's result for one sample."""
+        found = self.model(*sample.inputs)
+        return mx.nd.concat(*found, dim=0) if isinstance(found, list) else found
+
+    def loss(self, sample: Sample) -> NDArray:
+        """Give the loss of one sample."""
+        return self.compare(self.model(*sample.inputs), sample.target)
+
+    def predict(self, samples: Sequence[Sample]) -> List[NDArray]:
+        """Give the results for some samples."""
+        if self.score_all is not None:
+            return self.score_all(samples)
+        return [self.score(sample) for sample in samples]
 
     @property
     def lines(self) -> int:
@@ -89,17 +101,7 @@ class Workload(NamedTuple):
         text = [line for kind in own for line in inspect.getsource(kind).splitlines()]
         return 2 + sum("gdb." in line for line in text)
 
-    def amount(self, sample: Any) -> int:
-        """Say how much of what is counted a sample has."""
-        return len(getattr(sample, self.per)) if self.per else 1
-
-    def predict(self, samples: Sequence[Any]) -> List[mx.nd.NDArray]:
-        """Give the results for some samples."""
-        if self.score_all is not None:
-            return self.score_all(samples)
-        return [self.score(sample) for sample in samples]
-
-    def minibatches(self, size: int, seed: int) -> Iterator[List[Any]]:
+    def minibatches(self, size: int, seed: int) -> Iterator[List[Sample]]:
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
 
         Raises
@@ -114,7 +116,7 @@ class Workload(NamedTuple):
             )
         return self._draw(size, np.random.RandomState(seed))
 
-    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Any]]:
+    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Sample]]:
         order: List[int] = []
         while True:
             if size > len(order):
@@ -127,96 +129,36 @@ def labelling(
     name: str,
     title: str,
     unit: str,
-    samples: Sequence[Sequence[Any]],
+    samples: Sequence[Sample],
     model: gluon.Block,
     frozen: Iterable[gluon.Parameter] = (),
-    per: str = "",
+    counted: str = "",
+    trainer: Optional[gluon.Trainer] = None,
 ) -> Workload:
-    """Make the workload of a model that scores the labels at the end of each sample.
+    """Make the workload of a model that scores labels, whose numbers are the targets.
 
     Parameters
     ----------
-    name, title, unit : str
-        See `Workload`.
-    samples : sequence
-        Of the model's arguments and, for each row of its result, the number of a label.
+    name, title, unit, counted : str
+        See `Workload`; samples are counted by default.
+    samples : sequence of Sample
     model : gluon.Block
-        Becomes dynamic, initialized and hybridized.
+        Becomes dynamic and initialized, unless it has a trainer, and hybridized.
     frozen : iterable of Parameter
         Not trained.
-    per : str
-        See `Workload`.
+    trainer : gluon.Trainer, optional
     """
-    gdb.convert(model).initialize(mx.init.Xavier())
-    for parameter in frozen:
-        parameter.grad_req = "null"
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
-    return labelled(name, title, unit, samples, model, trainer, per)
-
-
-def labelled(
-    name: str,
-    title: str,
-    unit: str,
-    samples: Sequence[Sequence[Any]],
-    model: gluon.Block,
-    trainer: gluon.Trainer,
-    per: str = "",
-) -> Workload:
-    """Make the workload of such a model that is initialized and has a trainer."""
+    if trainer is None:
+        gdb.convert(model).initialize(mx.init.Xavier())
+        for parameter in frozen:
+            parameter.grad_req = "null"
+        trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
     cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
     for block in (model, cross_entropy):
         block.hybridize()
 
-    def score(sample):
-        return model(*sample[:-1])
+    def compare(scores: NDArray, labels: NDArray) -> NDArray:
+        return cross_entropy(scores, labels).mean()
 
-    def loss(sample):
-        return cross_entropy(score(sample), sample[-1]).mean()
-
-    return Workload(name, title, unit, samples, score, loss, trainer, model, cross_entropy, per)
-
-
-def count_words(sentences: Iterable[Sequence[str]]) -> gluonnlp.Vocab:
-    """Give numbers to the words of sentences."""
-    return gluonnlp.Vocab(gluonnlp.data.Counter(word for words in sentences for word in words))
-
-
-def read_samples(
-    directory: Path,
-    what: str,
-    parse: Callable[[str], Optional[Read]],
-    limit: Optional[int],
-    split: str = "train",
-) -> List[Read]:
-    """Read the first `limit` samples of a split, such as ``train.txt``, one per line.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
-    what : str
-        What a sample is, in the plural.
-    parse : callable
-        Returns the sample of a line, None if it has none; raises ValueError with the reason.
-    limit : int or None
-    split : str
-
-    Raises
-    ------
-    DataError
-        Naming file, line and reason.
-    """
-    path = Path(directory) / f"{split}.txt"
-    samples: List[Read] = []
-    for number, line in enumerate(read_lines(path), 1):
-        if len(samples) == limit:
-            break
-        try:
-            sample = parse(line)
-        except ValueError as error:
-            raise DataError(path, number, str(error)) from None
-        if sample is not None:
-            samples.append(sample)
-    if not samples:
-        raise DataError(path, 0, f"holds no {what}")
-    return samples
+    counted = counted or unit
+    return Workload(name, title, unit, counted, samples, model, trainer, cross_entropy, compare)

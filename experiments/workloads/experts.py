@@ -6,24 +6,16 @@ Suarez, Zhu 2017, so that a minibatch calls most of them with a few rows each.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from .base import Workload, labelling
+from .base import Sample, Workload, labelling
 
 CHOSEN, CLASSES, SAMPLES = 2, 4, 4096
-
-
-class RoutedSample(NamedTuple):
-    """An input, shape (1, embedding_size); its experts; a label, shape (1,)."""
-
-    x: mx.nd.NDArray
-    experts: Tuple[int, ...]
-    label: mx.nd.NDArray
 
 
 class Experts(gluon.Block):
@@ -55,6 +47,6 @@ def mixture(experts: int, limit: Optional[int] = None, seed: int = 1, **sizes: i
         x = rng.normal(size=size)
         chosen = tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
         label = mx.nd.array([x[:CLASSES].argmax()])
-        samples.append(RoutedSample(mx.nd.array([x]), chosen, label))
+        samples.append(Sample((mx.nd.array([x]), chosen), label))
     title = f"mixture of {experts} experts, random inputs"
     return labelling(f"experts{experts}", title, "inputs", samples, model)

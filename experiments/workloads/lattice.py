@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon
@@ -17,21 +17,14 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
-from .base import Workload, labelling
-from .sequences import Sentence, count_tags, read_or_make, rows_of
+from .base import Sample, Workload, labelling
+from .sequences import Sentence, read_or_make, rows_of
+from .text import indices, numbered
 
 #: Characters of a sentence at most; words of the list occur so often, and have so many letters.
 MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
 #: For each word that ends at a character: where it begins, and its number.
 Words = Tuple[Tuple[int, int], ...]
-
-
-class LatticeSample(NamedTuple):
-    """Characters, shape (T,); the words that end at each; the tags of characters, shape (T,)."""
-
-    characters: mx.nd.NDArray
-    words: Tuple[Words, ...]
-    tags: mx.nd.NDArray
 
 
 class _Cell(gdb.DynamicHybridBlock):
@@ -167,19 +160,17 @@ def lattice_workload(
 ) -> Workload:
     """Put a tagger on the characters of WikiNER's sentences, or of the built-in corpus's."""
     found, source = read_or_make(wikiner, limit)
-    tags = count_tags(found)
+    tags = numbered(tag for s in found for tag in s.tags)
     counts = Counter(word for s in found for word in s.words)
-    frequent = [w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS]
-    listed = {word: i for i, word in enumerate(sorted(frequent))}
-    letters = {c: i for i, c in enumerate(sorted({c for word in counts for c in word}))}
+    listed = numbered(w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS)
+    letters = numbered(c for word in counts for c in word)
 
-    def sample(sentence: Sentence) -> LatticeSample:
+    def sample(sentence: Sentence) -> Sample:
         text = "".join(sentence.words)[:MOST_CHARACTERS]
         own = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MOST_CHARACTERS]
-        numbers = mx.nd.array([letters[c] for c in text], dtype="int32")
-        return LatticeSample(numbers, lattice_of(text, listed), mx.nd.array(own))
+        characters = indices([letters[c] for c in text])
+        return Sample((characters, lattice_of(text, listed)), mx.nd.array(own), len(text))
 
     model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
-    title = f"{KINDS[name][3]}, {source}"
-    samples = list(map(sample, found))
-    return labelling(name, title, "sentences", samples, model, per="characters")
+    title, samples = f"{KINDS[name][3]}, {source}", list(map(sample, found))
+    return labelling(name, title, "sentences", samples, model, counted="characters")

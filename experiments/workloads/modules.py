@@ -16,9 +16,8 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from relatedness.corpora import DataError
-
-from .base import Workload, labelling
+from .base import Sample, Workload, labelling
+from .text import DataError
 
 KINDS, KINDS_OF_TWO = 40, 4
 #: Side of a feature map.
@@ -32,14 +31,6 @@ class Question(NamedTuple):
 
     program: Tuple[Step, ...]
     answer: str
-
-
-class QuestionSample(NamedTuple):
-    """A scene, shape (1, channels, SIDE, SIDE); a program; the number of the answer, shape (1,)."""
-
-    scene: mx.nd.NDArray
-    program: Tuple[Step, ...]
-    answer: mx.nd.NDArray
 
 
 def read_clevr(directory: Path, limit: Optional[int] = None) -> List[Question]:
@@ -148,13 +139,10 @@ def answering(
     inputs = {name: len(places) for q in questions for name, places in q.program}
     answers = sorted({q.answer for q in questions})
     model = ModuleNetwork(inputs, len(answers), embedding_size, **sizes)
-    rng = np.random.RandomState(seed)
+    rng, shape = np.random.RandomState(seed), (1, embedding_size, SIDE, SIDE)
     samples = [
-        QuestionSample(
-            mx.nd.array(rng.normal(size=(1, embedding_size, SIDE, SIDE))),
-            q.program,
-            mx.nd.array([answers.index(q.answer)]),
-        )
+        Sample((mx.nd.array(rng.normal(size=shape)), q.program),
+               mx.nd.array([answers.index(q.answer)]))
         for q in questions
-    ]
+    ]  # fmt: skip
     return labelling("modules", f"module network, {source}", "questions", samples, model)

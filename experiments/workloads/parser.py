@@ -10,26 +10,19 @@ sentences of a minibatch take an action before the next one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Workload, count_words, labelling
+from .base import Sample, Workload, labelling
 from .pairs import sentences
 from .sequences import rows_of
+from .text import count_words, indices
 
 SHIFT, LEFT, RIGHT = range(3)
-
-
-class ParsedSample(NamedTuple):
-    """Words, shape (T,); the right actions, as numbers and as an array, shape (2T - 1,)."""
-
-    words: mx.nd.NDArray
-    actions: Tuple[int, ...]
-    target: mx.nd.NDArray
 
 
 def oracle(heads: Sequence[int]) -> Optional[List[int]]:
@@ -148,9 +141,9 @@ class Parser(gluon.Block):
             at.take(action)
         return mx.nd.concat(*scores, dim=0)
 
-    def greedy(self, samples: Sequence[ParsedSample]) -> List[mx.nd.NDArray]:
+    def greedy(self, samples: Sequence[Sample]) -> List[mx.nd.NDArray]:
         """Score the actions on the parser's own way through each sentence."""
-        places = [Configuration(self, sample.words) for sample in samples]
+        places = [Configuration(self, sample.inputs[0]) for sample in samples]
         scores: List[List[Any]] = [[] for _ in samples]
         running = list(range(len(samples)))
         while running:
@@ -168,12 +161,12 @@ def parsing(data: Optional[Path] = None, limit: Optional[int] = None, **sizes: i
     found = [(words, tree, oracle(tree.heads)) for words, tree in sentences(data, limit)]
     vocab = count_words(words for words, _, _ in found)
     samples = [
-        ParsedSample(mx.nd.array(vocab[list(words)], dtype="int32"), tuple(a), mx.nd.array(a))
+        Sample((indices(vocab[list(words)]), tuple(a)), mx.nd.array(a), len(words))
         for words, _, a in found
         if a is not None
     ]
     model = Parser(len(vocab), **sizes)
     title = f"transition parser, {'built-in corpus' if data is None else 'SICK'}"
     frozen = [model.embedding.weight]
-    made = labelling("parser", title, "sentences", samples, model, frozen, per="words")
+    made = labelling("parser", title, "sentences", samples, model, frozen, "words")
     return made._replace(score_all=model.greedy)

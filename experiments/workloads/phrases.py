@@ -16,8 +16,9 @@ import mxnet as mx
 
 from relatedness.trees import Tree
 
-from .base import read_samples
+from .base import Sample
 from .pairs import sentences
+from .text import read_samples
 
 CLASSES = 5
 #: A word's number, or the phrases that a phrase is made of.
@@ -31,13 +32,13 @@ class Phrases(NamedTuple):
     shape: Shape
     labels: Tuple[int, ...]
 
+    def target(self) -> Tuple[int, ...]:
+        """Give what a model should say of the phrases."""
+        return self.labels
 
-class TreeSample(NamedTuple):
-    """A sentence as models take it: words, shape (T,); their tree; labels, shape (2T - 1,)."""
-
-    words: mx.nd.NDArray
-    shape: Shape
-    labels: mx.nd.NDArray
+    def sample(self, words: mx.nd.NDArray, labels: mx.nd.NDArray) -> Sample:
+        """Put together what models take: words, shape (T,), and labels, shape (2T - 1,)."""
+        return Sample((words, self.shape), labels, len(self.words))
 
 
 def read_treebank(

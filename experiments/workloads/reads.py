@@ -7,26 +7,18 @@ that no two calls can ever run together.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import List, Optional
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Workload, labelling
+from .base import Sample, Workload, labelling
 
 CLASSES = 4
 PATIENCE = (0.5, 2.0)
 MOST_STEPS = 6
-
-
-class PonderSample(NamedTuple):
-    """An input, shape (1, input_size); the sum to think up to; a label, shape (1,)."""
-
-    x: mx.nd.NDArray
-    patience: float
-    label: mx.nd.NDArray
 
 
 class Ponderer(gluon.Block):
@@ -63,6 +55,6 @@ def pondering(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workl
     samples = []
     for _ in range(limit or 1024):
         x = rng.normal(size=model.cell._input_size)
-        label = x[:CLASSES].argmax()
-        samples.append(PonderSample(mx.nd.array([x]), rng.uniform(*PATIENCE), mx.nd.array([label])))
+        label = mx.nd.array([x[:CLASSES].argmax()])
+        samples.append(Sample((mx.nd.array([x]), rng.uniform(*PATIENCE)), label))
     return labelling("reads", "adaptive computation, random inputs", "inputs", samples, model)

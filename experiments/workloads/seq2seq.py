@@ -9,26 +9,19 @@ many steps as the right ones have; all sentences of a minibatch take a step befo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Workload, labelling
-from .pairs import RELATEDNESS, training_pairs
+from .base import Sample, Workload, labelling
+from .pairs import training_pairs
 from .sequences import read, rows_of
+from .text import count_words, indices
 
 TOKENS, LENGTHS = 30, (4, 20)
-
-
-class TranslatedSample(NamedTuple):
-    """Tokens to read, to be fed and to be predicted; shapes (S,), (T,) and (T,)."""
-
-    source: mx.nd.NDArray
-    fed: mx.nd.NDArray
-    target: mx.nd.NDArray
 
 
 class Attention(gluon.HybridBlock):
@@ -75,10 +68,11 @@ class Translator(gluon.Block):
         h, states = self.decoder(mx.nd.concat(row, seen, dim=1), states)
         return self.attention(h, memory), states
 
-    def greedy(self, samples: Sequence[TranslatedSample]) -> List[mx.nd.NDArray]:
+    def greedy(self, samples: Sequence[Sample]) -> List[mx.nd.NDArray]:
         """Score what the decoder makes of its own tokens, as many as each target has."""
-        memories, states = (list(each) for each in zip(*(self.encode(s.source) for s in samples)))
-        fed = [sample.fed[:1] for sample in samples]
+        sources, fed = zip(*(sample.inputs for sample in samples))
+        memories, states = (list(each) for each in zip(*map(self.encode, sources)))
+        fed = [tokens[:1] for tokens in fed]
         scores: List[List[Any]] = [[] for _ in samples]
         for step in range(max(len(sample.target) for sample in samples)):
             running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
@@ -106,13 +100,11 @@ def translation(
         source, tokens, pairs = "random sequences", TOKENS, list(_reversals(limit, seed))
     else:
         found, source = training_pairs(data, limit)
-        vocab = RELATEDNESS.vocab(found)
+        vocab = count_words(pair.words for pair in found)
         tokens = len(vocab)
         pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]
     samples = [
-        TranslatedSample(
-            *(mx.nd.array(own, dtype="int32") for own in (read_, [tokens, *target[:-1]], target))
-        )
+        Sample((indices(read_), indices([tokens, *target[:-1]])), indices(target))
         for read_, target in pairs
     ]
     model = Translator(tokens, **sizes)

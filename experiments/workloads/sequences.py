@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Workload, count_words, labelling, read_samples
+from .base import Sample, Workload, labelling
 from .pairs import sentences
+from .text import count_words, indices, numbered, read_samples
 
 MOST_DEPENDENTS = 3
 #: Share of all text whose words, the rarest, are spelled.
@@ -32,13 +33,6 @@ class Sentence(NamedTuple):
 
     words: Tuple[str, ...]
     tags: Tuple[str, ...]
-
-
-class TaggedSample(NamedTuple):
-    """A sentence as the model takes it: indices of words and of tags. Shape (T,), each."""
-
-    words: mx.nd.NDArray
-    tags: mx.nd.NDArray
 
 
 def read_wikiner(directory: Path, limit: Optional[int] = None) -> List[Sentence]:
@@ -119,38 +113,24 @@ def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> Tuple[List[Se
     return read_wikiner(wikiner, limit), "WikiNER"
 
 
-def count_tags(sentences: Sequence[Sentence]) -> Dict[str, int]:
-    """Give numbers to the tags."""
-    return {tag: i for i, tag in enumerate(sorted({tag for s in sentences for tag in s.tags}))}
-
-
-def _arrays(
-    found: Sequence[Sentence], vocab: Any, tags: Dict[str, int]
-) -> List[Tuple[mx.nd.NDArray, mx.nd.NDArray]]:
-    return [
-        (mx.nd.array(vocab[list(s.words)], dtype="int32"), mx.nd.array([tags[t] for t in s.tags]))
+def _encoded(found: Sequence[Sentence]) -> Tuple[List[Sample], int, int]:
+    """Make samples of words; say also how many different words and tags there are."""
+    vocab, tags = count_words(s.words for s in found), numbered(t for s in found for t in s.tags)
+    samples = [
+        Sample((indices(vocab[list(s.words)]),), mx.nd.array([tags[t] for t in s.tags]),
+               len(s.words))
         for s in found
-    ]
+    ]  # fmt: skip
+    return samples, len(vocab), len(tags)
 
 
 def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
     found, source = read_or_make(wikiner, limit)
-    vocab, tags = count_words(s.words for s in found), count_tags(found)
-    model = Tagger(len(vocab), len(tags), **sizes)
-    samples = [TaggedSample(*arrays) for arrays in _arrays(found, vocab, tags)]
-    title = f"BiLSTM tagger, {source}"
-    frozen = [model.embedding.weight]
-    return labelling("tagger", title, "sentences", samples, model, frozen, per="words")
-
-
-class SpelledSample(NamedTuple):
-    """A sentence: indices of words, shape (T,); letters of rare words; indices of tags, (T,)."""
-
-    words: mx.nd.NDArray
-    #: For each word: indices of its characters, shape (number of characters,); None if frequent.
-    letters: List[Optional[mx.nd.NDArray]]
-    tags: mx.nd.NDArray
+    samples, *counts = _encoded(found)
+    model = Tagger(*counts, **sizes)
+    title, frozen = f"BiLSTM tagger, {source}", [model.embedding.weight]
+    return labelling("tagger", title, "sentences", samples, model, frozen, "words")
 
 
 class SpellingTagger(Tagger):
@@ -173,7 +153,10 @@ class SpellingTagger(Tagger):
             self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=letter_size)
 
     def forward(self, words: mx.nd.NDArray, letters: List[Any]) -> mx.nd.NDArray:
-        """Map words, shape (T,), and the letters of rare ones to scores, shape (T, tags)."""
+        """Map words, shape (T,), to scores, shape (T, tags).
+
+        `letters` has the indices of a word's characters, or None for a frequent word.
+        """
         known = rows_of(self.embedding(words))
         return self.tag([v if own is None else self.spell(own) for v, own in zip(known, letters)])
 
@@ -188,21 +171,20 @@ class SpellingTagger(Tagger):
 def spelling(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the spelling tagger on the same sentences."""
     found, source = read_or_make(wikiner, limit)
-    vocab, tags = count_words(s.words for s in found), count_tags(found)
+    samples, *sizes_of_text = _encoded(found)
     counts = Counter(word for s in found for word in s.words)
-    letters = {c: i for i, c in enumerate(sorted({c for word in counts for c in word}))}
-    model = SpellingTagger(len(vocab), len(tags), len(letters), **sizes)
+    letters = numbered(c for word in counts for c in word)
+    model = SpellingTagger(*sizes_of_text, len(letters), **sizes)
 
     rarest = sorted(counts, key=counts.__getitem__)
     reach = np.cumsum([counts[word] for word in rarest])
     spelled = {
-        word: mx.nd.array([letters[c] for c in word], dtype="int32")
+        word: indices([letters[c] for c in word])
         for word in rarest[: np.searchsorted(reach, RARE * reach[-1]) + 1]
     }
     samples = [
-        SpelledSample(words, [spelled.get(word) for word in s.words], own)
-        for s, (words, own) in zip(found, _arrays(found, vocab, tags))
+        sample._replace(inputs=(*sample.inputs, [spelled.get(word) for word in s.words]))
+        for s, sample in zip(found, samples)
     ]
-    title = f"BiLSTM tagger with characters, {source}"
-    frozen = [model.embedding.weight]
-    return labelling("characters", title, "sentences", samples, model, frozen, per="words")
+    title, frozen = f"BiLSTM tagger with characters, {source}", [model.embedding.weight]
+    return labelling("characters", title, "sentences", samples, model, frozen, "words")

@@ -19,11 +19,11 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from relatedness.data import Task
 
-from .base import Workload, labelled, labelling
-from .phrases import CLASSES, Phrases, Shape, TreeSample, read_treebank
+from .base import Sample, Workload, labelling
+from .phrases import CLASSES, Phrases, Shape, read_treebank
 from .sequences import rows_of
+from .text import count_words, encode
 
 NDArray = mx.nd.NDArray
 
@@ -230,8 +230,11 @@ class MVRNN(PhraseModel):
         return vector, matrix
 
 
-class Sentiment(Task):
-    """The sentiment of sentences and of all phrases in them: Tai et al. 2015, section 4.1."""
+class Sentiment:
+    """The sentiment of sentences and of all phrases in them: Tai et al. 2015, section 4.1.
+
+    A task as `relatedness.options.TASKS` has them.
+    """
 
     unit = "sentences"
     best_by = "accuracy"
@@ -241,18 +244,7 @@ class Sentiment(Task):
     def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Phrases]]:  # noqa: D102
         return {split: read_treebank(args.data, args.limit, split) for split in splits}
 
-    def words(self, item: Phrases) -> Sequence[str]:  # noqa: D102
-        return item.words
-
-    def target(self, item: Phrases) -> np.ndarray:  # noqa: D102
-        return np.array(item.labels, np.float32)
-
-    def sample(self, item: Phrases, tokens: NDArray, target: NDArray) -> TreeSample:  # noqa: D102
-        return TreeSample(tokens, item.shape, target)
-
-    def model(  # noqa: D102
-        self, vocab_size: int, settings: Dict[str, Any], sparse: bool = False
-    ) -> TreeLSTM:
+    def model(self, vocab_size: int, settings: Dict[str, Any], sparse: bool) -> TreeLSTM:  # noqa: D102
         sizes = (settings[name] for name in ("embedding_size", "hidden", "dropout"))
         model = gdb.convert(TreeLSTM(vocab_size, *sizes, sparse))
         # A minibatch has some hundred words of twenty thousand: decay would change all of them.
@@ -260,9 +252,10 @@ class Sentiment(Task):
         return model
 
     def workload(  # noqa: D102
-        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[TreeSample] = ()
+        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[Sample] = ()
     ) -> Workload:
-        return labelled("sst", TITLES["sst"], "sentences", samples, model, trainer, "words")
+        title = TITLES["sst"]
+        return labelling("sst", title, "sentences", samples, model, (), "words", trainer)
 
     def answers(self, outputs: np.ndarray, items: Sequence[Phrases]) -> np.ndarray:
         """Take the best label of each sentence, whose scores come after those of its phrases."""
@@ -285,22 +278,16 @@ def phrase_workload(
 ) -> Workload:
     """Put a model on the trees of the treebank, or on those of the built-in corpus."""
     items = read_treebank(sst, limit)
-    vocab = SENTIMENT.vocab(items)
-    samples = SENTIMENT.encode(items, vocab, mx.cpu())
+    vocab = count_words(item.words for item in items)
     model = MODELS[name](len(vocab), **sizes)
-    frozen = [
-        block.weight for block in (model.embedding, getattr(model, "matrices", None)) if block
-    ]
+    frozen = [model.embedding.weight] + ([model.matrices.weight] if name == "mvrnn" else [])
     title = f"{TITLES[name]}, {'built-in corpus' if sst is None else 'SST'}"
-    made = labelling(name, title, "sentences", samples, model, frozen, per="words")
+    samples = encode(items, vocab)
+    made = labelling(name, title, "sentences", samples, model, frozen, "words")
     if name != "treegru":
         return made
 
-    def score(sample: TreeSample) -> NDArray:
-        return mx.nd.concat(*model(sample.words, sample.shape), dim=0)
+    def compare(scores: List[NDArray], labels: NDArray) -> NDArray:
+        return mx.nd.add_n(*map(made.loss_block, scores, rows_of(labels))) / len(scores)
 
-    def loss(sample: TreeSample) -> NDArray:
-        scores = model(sample.words, sample.shape)
-        return mx.nd.add_n(*map(made.loss_block, scores, rows_of(sample.labels))) / len(scores)
-
-    return made._replace(score=score, loss=loss)
+    return made._replace(compare=compare)

@@ -16,8 +16,9 @@ from relatedness.model import RelatednessModel
 from relatedness.trees import CLASSES, Tree
 from suite.runner import MODES, Runner
 from workloads import sequences
-from workloads.pairs import RELATEDNESS, Sample
-from workloads.sequences import TaggedSample
+from workloads.base import Sample
+from workloads.pairs import RELATEDNESS
+from workloads.text import count_words, encode
 
 WORDS = 11
 
@@ -28,7 +29,7 @@ def sample(rng, heads_a, heads_b):
 
     target = mx.nd.array(rng.dirichlet(np.ones(CLASSES), 1))
     trees = [Tree.from_heads(heads) for heads in (heads_a, heads_b)]
-    return Sample(words(heads_a), trees[0], words(heads_b), trees[1], target)
+    return Sample((words(heads_a), trees[0], words(heads_b), trees[1]), target)
 
 
 def random_heads(rng, most):
@@ -66,9 +67,9 @@ CASES = ("random trees", "one pair", "single words", "one pair of single words",
          "single words among others", "chains", "equal trees", "a wide tree")  # fmt: skip
 
 
-def make_model(words=WORDS, hidden=6, ctx=None):
-    model = RelatednessModel(words, embedding_size=5, hidden_size=hidden, similarity_size=4)
-    model.initialize(mx.init.Uniform(0.7), ctx=ctx)
+def make_model(words=WORDS):
+    model = RelatednessModel(words, embedding_size=5, hidden_size=6, similarity_size=4)
+    model.initialize(mx.init.Uniform(0.7))
     model.hybridize()
     return model
 
@@ -93,10 +94,10 @@ def gradients(model):
 def loop(model, samples, loss):
     """Score pair by pair, and differentiate: the oracle."""
     model.hybridize(False)
-    scores = [model(*each[:4]) for each in samples]
+    scores = [model(*each.inputs) for each in samples]
     spoil_gradients(model)
     with autograd.record():
-        losses = [loss(model(*each[:4]), each.target) for each in samples]
+        losses = [loss(model(*each.inputs), each.target) for each in samples]
     autograd.backward(losses)
     model.hybridize()
     joined = [mx.nd.concat(*arrays, dim=0).asnumpy() for arrays in (scores, losses)]
@@ -126,9 +127,9 @@ def test_manual_equals_the_loop(trees):
 
 
 def test_manual_equals_the_loop_on_the_built_in_corpus():
-    pairs = load_corpus().splits["train"][:40]
-    vocab = RELATEDNESS.vocab(pairs)
-    check(make_model(len(vocab)), RELATEDNESS.encode(pairs, vocab, mx.cpu()))
+    pairs = load_corpus(limit=40)["train"]
+    vocab = count_words(pair.words for pair in pairs)
+    check(make_model(len(vocab)), encode(pairs, vocab))
 
 
 def test_a_frozen_embedding_stays_without_gradient():
@@ -154,13 +155,13 @@ def test_gradients_add_up_if_parameters_ask_for_it():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_of_a_runner_trains_and_predicts_alike(mode):
-    """Three steps and a prediction, the pairs dealt out among two contexts, against one."""
+    """Three steps and a prediction, against the loop."""
     results = []
-    for contexts, kind in (([mx.cpu()], "imperative"), ([mx.cpu(0), mx.cpu(1)], mode)):
+    for kind in ("imperative", mode):
         mx.random.seed(3)
-        model = make_model(ctx=contexts)
+        model = make_model()
         trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.5})
-        runner = Runner(RELATEDNESS.workload(model, trainer), kind, contexts=contexts)
+        runner = Runner(RELATEDNESS.workload(model, trainer), kind)
         samples = case("random trees")
         losses = [runner.step(samples).losses.asnumpy() for _ in range(3)]
         scores = [runner.predict(some).asnumpy() for some in (samples, samples[:1])]
@@ -208,9 +209,10 @@ def tagger():
 def ragged_samples(lengths, words=7, tags=4):
     rng = np.random.RandomState(3)
     return [
-        TaggedSample(
-            mx.nd.array(rng.randint(0, words, length), dtype="int32"),
+        Sample(
+            (mx.nd.array(rng.randint(0, words, length), dtype="int32"),),
             mx.nd.array(rng.randint(0, tags, length)),
+            length,
         )
         for length in lengths
     ]

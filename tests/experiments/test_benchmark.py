@@ -12,9 +12,10 @@ import pytest
 import benchmark as program
 from suite import contest, tables, ways
 from suite.contest import Contender, Local
-from suite.outcome import Outcome, Row
+from suite.rows import Measured, Row, Rows
 from suite.runner import Runner
 from workloads import sequences
+from workloads.base import Sample
 
 TINY = ["--embedding-size", "5", "--hidden", "4", "--limit", "12", "--rounds", "2", "--seconds",
         "0", "--loop-samples", "2"]  # fmt: skip
@@ -32,7 +33,7 @@ class Fake(Contender):
     """A contender that writes down what it is asked to run, at a speed of its own."""
 
     def __init__(self, label, log, speed=1.0, losses=()):
-        super().__init__(SimpleNamespace(name="fake", amount=lambda s: 1, samples=range(9)), label)
+        super().__init__(SimpleNamespace(name="fake", samples=range(9)), label)
         self.log, self.speed, self.losses = log, speed, losses
 
     def check(self, work):
@@ -40,12 +41,12 @@ class Fake(Contender):
 
     def time(self, kind, work, size, warm=()):
         self.log.append((self.label, [tuple(sorted(batch)) for batch in work], list(warm)))
-        return self.row(work, size, sum(map(len, work)) / self.speed)
+        return self.row(kind, work, size, sum(map(len, work)) / self.speed)
 
 
 def run(contenders, size=4, rounds=3, **options):
     numbers = count()
-    fresh = iter(lambda: [next(numbers) for _ in range(size)], None)
+    fresh = iter(lambda: [Sample((next(numbers),), None) for _ in range(size)], None)
     return contest.contest(contenders, fresh, "training", size, rounds, **options)
 
 
@@ -61,18 +62,19 @@ def test_rounds_are_interleaved_over_the_same_new_minibatches():
 
 
 def test_medians_and_ratios_are_those_of_the_rounds():
-    outcome = run([Fake("hybridized", [], 10), Fake("b", [], 30)])
-    assert [row.rate for row in outcome.by_label["hybridized"]] == [10] * 3
-    assert outcome.median("b", "ms") == pytest.approx(4e3 / 30)
-    assert outcome.ratio("b", "hybridized") == pytest.approx((3, 3, 3))
-    assert outcome.ratio("b", "c") is outcome.spread("c") is outcome.median("b", "launches") is None
-    assert Outcome.from_json(json.loads(json.dumps(outcome.as_json()))) == outcome
+    rows = run([Fake("hybridized", [], 10), Fake("b", [], 30)])
+    assert [row.rate for row in rows.by("way")["hybridized"]] == [10] * 3
+    assert rows.median("b", "ms") == pytest.approx(4e3 / 30)
+    assert rows.ratio("b", "hybridized") == pytest.approx(3)
+    assert rows.ratio("b", "c") is rows.spread("c") is rows.median("b", "launches") is None
+    own = measured(rows)
+    assert Measured.from_json(json.loads(json.dumps(own.as_json()))) == own
 
 
 def test_slow_contenders_run_fewer_minibatches():
     log = []
-    outcome = run([Fake("slow", log, 2), Fake("fast", log, 20)], rounds=1, seconds=2)
-    assert {row.label: (row.minibatches, row.samples) for row in outcome.rows} == {
+    rows = run([Fake("slow", log, 2), Fake("fast", log, 20)], rounds=1, seconds=2)
+    assert {row.way: (row.minibatches, row.samples) for row in rows} == {
         "slow": (1, 4), "fast": (10, 40),
     }  # fmt: skip
     few, many = (work for _, work, _ in sorted(log[-2:], key=lambda turn: len(turn[1])))
@@ -100,7 +102,7 @@ def test_timings_have_parts_that_add_up():
     assert row.setting == "operator by search (unlimited)"
     plain = Local(Runner(workload, "hybridized"), "loop").time("training", [workload.samples], 4)
     assert (plain.running, plain.nodes, plain.setting) == (plain.ms, None, "")
-    assert row.rate * row.ms == pytest.approx(1e3 * sum(len(s.words) for s in workload.samples))
+    assert row.rate * row.ms == pytest.approx(1e3 * sum(s.size for s in workload.samples))
 
 
 def test_contenders_find_no_plans_unless_they_repeat():
@@ -131,7 +133,7 @@ def test_minibatches_are_cut_for_loops_and_sorted_by_length_for_padding():
     dealt = padded.portion(work, 3)
     assert list(map(len, dealt)) == [5, 4, 3]
     assert {id(s) for batch in dealt for s in batch} == set(map(id, workload.samples))
-    lengths = [len(s.words) for batch in dealt for s in batch]
+    lengths = [s.size for batch in dealt for s in batch]
     assert lengths == sorted(lengths)
 
 
@@ -157,8 +159,8 @@ def test_all_ways_of_a_workload_compute_what_the_loop_computes(name):
         contenders = cast.gather(asked, 4)
         assert [one.label for one in contenders] == asked and not cast.left_out
         samples = cast.workload.samples
-        outcome = contest.contest(contenders, iter(lambda: samples[:6], None), "training", 6, 1)
-        assert {row.label: row.samples for row in outcome.rows} == {
+        rows = contest.contest(contenders, iter(lambda: samples[:6], None), "training", 6, 1)
+        assert {row.way: row.samples for row in rows} == {
             "hybridized": 2, "hand": 6, "gdb:block:depth": 6, "gdb": 6,
         }  # fmt: skip
         more = cast.gather([*asked, "gdb:operator:depth"], 4)
@@ -180,22 +182,21 @@ def test_a_way_that_computes_something_else_is_told(monkeypatch):
 # Tables and pictures
 
 
-def outcome_of(times, kind="inference", size=1, **more):
+def rows_of(times, kind="inference", size=1, **more):
     """Make up a contest from the milliseconds of each contender, round by round."""
-    rows = [Row(label, i, 1, size, 1e3 / ms, ms, setting=f"setting of {label}", **more)
-            for label, own in times.items() for i, ms in enumerate(own)]  # fmt: skip
-    return Outcome("w", kind, size, rows)
+    return Rows(Row(kind, size, way, 1, size, 1e3 / ms, ms, i, setting=f"setting of {way}", **more)
+                for way, own in times.items() for i, ms in enumerate(own))  # fmt: skip
 
 
-def measured(*outcomes, alone=None):
-    return tables.Measured("W", "words", "from", "so", 2, list(outcomes), {}, {}, alone or {})
+def measured(rows, alone=()):
+    return Measured("W", "words", "from", "so", 2, {}, {}, rows, list(alone))
 
 
 def test_figures_of_bars():
     times = {"gdb": [10.0], "hybridized": [300.0], "gdb:block:depth": [9.0]}
-    made = outcome_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
-    memory = {"inference": {"gdb": {"first_seconds": 0.5, "peak_mb": 130.0},
-                            "hand": {"peak_mb": 100.0}}}  # fmt: skip
+    made = rows_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
+    memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": 130.0},
+              {"kind": "inference", "way": "hand", "peak_mb": 100.0}]  # fmt: skip
     own = measured(made, alone=memory)
     bars = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
             ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
@@ -209,11 +210,11 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
     """Rounds 0 and 2 choose a:search, which is slower than it looked in rounds 1 and 3."""
     times = {"gdb:a:search": [1, 4, 1, 4], "gdb:b:depth": [2, 2, 2, 2], "gdb": [2, 3, 2, 3],
              "hybridized": [4, 6, 4, 6]}  # fmt: skip
-    found = {"w": measured(outcome_of(times))}
+    found = {"w": measured(rows_of(times))}
     (row,) = tables.settings(found).rows
     assert row[:5] == ("w", "inference", 1, "setting of gdb", "gdb:a:search")
     assert row[5:8] == pytest.approx((0.75, 1.5, 0.5))
-    assert tables.settings({"w": measured(outcome_of({"gdb": [1.0]}))}) is None
+    assert tables.settings({"w": measured(rows_of({"gdb": [1.0]}))}) is None
 
 
 # The program
@@ -231,9 +232,9 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, monkeypatch, c
     for name in ("sick", "reads"):
         own = content["workloads"][name]
         assert own["left_out"] == {} and own["lines"] >= 2
-        assert [each["batch_size"] for each in own["outcomes"]] == [2, 4]
-        assert list(own["alone"]) == (["inference"] if name == "sick" else [])
-    for figures in content["workloads"]["sick"]["alone"]["inference"].values():
+        assert {row["size"] for row in own["rows"]} == {2, 4}
+        assert len(own["alone"]) == (2 if name == "sick" else 0)
+    for figures in content["workloads"]["sick"]["alone"]:
         assert figures["first_seconds"] > 0 and figures["size"] == 4
         if Path("/proc/self/status").exists():
             assert figures["peak_mb"] >= figures["start_mb"] > 10
@@ -252,10 +253,8 @@ def test_a_curve_is_measured_and_drawn(tmp_path):
     argv = [*TINY, "--workloads", "tagger", "--ways", "curve,gdb", "--batch-sizes", "4", "--kinds",
             "inference", "--points", "2", "--rounds", "1", "--output", str(tmp_path)]  # fmt: skip
     assert program.main(argv) == 0
-    (outcome,) = json.loads((tmp_path / "benchmark.json").read_text())["workloads"]["tagger"][
-        "outcomes"
-    ]
-    assert len({row["label"] for row in outcome["rows"]}) == 2 * 5 + 1
+    content = json.loads((tmp_path / "benchmark.json").read_text())
+    assert len({row["way"] for row in content["workloads"]["tagger"]["rows"]}) == 2 * 5 + 1
     assert (tmp_path / "curve-tagger-4.svg").exists()
 
 

@@ -1,17 +1,20 @@
 """Reading pairs and vectors, and making minibatches of them; what is wrong is named."""
 
+import json
 import math
 from pathlib import Path
 
-import mxnet as mx
 import numpy as np
 import pytest
 
 from relatedness import corpora
 from relatedness.assembly import fingerprint
-from relatedness.corpora import DataError, load_conllu_pairs, load_corpus
-from relatedness.data import Loader, read_vectors
+from relatedness.corpora import load_corpus, read_requests
+from relatedness.training import Data
+from relatedness.trees import Tree
+from relatedness.vectors import read_vectors
 from workloads.pairs import RELATEDNESS
+from workloads.text import DataError, count_words, encode
 
 GOOD = {
     "a.toks": ["a dog runs", "cats sleep", "it rains"],
@@ -21,7 +24,6 @@ GOOD = {
     "sim.txt": ["4.5", "3", "1"],
     "id.txt": ["1", "7", "9"],
 }
-EXAMPLE = Path(__file__).with_name("pairs.conllu")
 
 
 def write(folder, ending="\n", **changed):
@@ -35,18 +37,16 @@ def write(folder, ending="\n", **changed):
         (folder / name).write_bytes("".join(line + ending for line in lines).encode())
 
 
-def read(folder, *policy):
-    return load_corpus(folder, *policy, splits=["train"])
+def read(folder, skip=False):
+    return load_corpus(folder, ["train"], skip=skip)["train"]
 
 
 def test_good_files_are_read_whole(tmp_path):
     write(tmp_path / "train")
-    corpus = read(tmp_path)
-    first, second, _ = corpus.splits["train"]
+    first, second, _ = read(tmp_path)
     assert first.tokens_a == ("a", "dog", "runs") and first.tree_a.heads == (1, 2, -1)
     assert second.tokens_b == ("the", "cat", "sleeps") and second.tree_b.root == 2
     assert (second.score, second.name) == (3.0, "7")
-    assert corpus.skipped == ()
 
 
 def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
@@ -54,7 +54,7 @@ def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
     write(tmp_path / "windows" / "train", ending="\r\n")
     assert read(tmp_path / "unix") == read(tmp_path / "windows")
     write(tmp_path / "odd" / "train", a_toks=(1, "a\u00a0b dog\u0085 runs"))
-    assert read(tmp_path / "odd").splits["train"][0].tokens_a == ("a\u00a0b", "dog\u0085", "runs")
+    assert read(tmp_path / "odd")[0].tokens_a == ("a\u00a0b", "dog\u0085", "runs")
 
 
 BAD = [
@@ -73,7 +73,7 @@ BAD = [
 
 @pytest.mark.parametrize(("field", "text", "file", "reason"), BAD, ids=[bad[3] for bad in BAD])
 def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(
-    tmp_path, monkeypatch, field, text, file, reason
+    tmp_path, monkeypatch, capsys, field, text, file, reason
 ):
     monkeypatch.setattr(corpora, "MAX_WORDS", 10)
     write(tmp_path / "train", **{field: (1, text)})
@@ -83,9 +83,8 @@ def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(
     assert (error.path, error.line) == (tmp_path / "train" / file, 1)
     assert reason in error.reason
     assert str(error) == f"{error.path}:1: {error.reason}"
-    corpus = read(tmp_path, "skip")
-    assert [pair.name for pair in corpus.splits["train"]] == ["7", "9"]
-    assert corpus.skipped == (str(error),)
+    assert [pair.name for pair in read(tmp_path, skip=True)] == ["7", "9"]
+    assert capsys.readouterr().err.startswith(f"skipped: {error}\nskipped 1 pairs")
 
 
 @pytest.mark.parametrize(
@@ -96,14 +95,14 @@ def test_names_are_columns_of_a_table(tmp_path, text, reason):
     write(tmp_path / "train", id_txt=(1, text))
     with pytest.raises(DataError, match=reason):
         read(tmp_path)
-    assert len(read(tmp_path, "skip").splits["train"]) == 2
+    assert len(read(tmp_path, skip=True)) == 2
 
 
-@pytest.mark.parametrize("policy", ["error", "skip"])
-def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, policy):
+@pytest.mark.parametrize("skip", [False, True])
+def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, skip):
     def check(reason):
         with pytest.raises(DataError, match=reason):
-            read(tmp_path, policy)
+            read(tmp_path, skip)
 
     check(r"train: No such file")
     write(tmp_path / "train")
@@ -117,7 +116,7 @@ def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, policy):
     check(r"train: no known format; expected id\.txt, .*SICK_train")
     for name in GOOD:
         (tmp_path / "train" / name).write_text("")
-    check("holds no pairs")
+    check("holds no usable pairs")
 
 
 def write_sick(folder, *lines):
@@ -154,7 +153,7 @@ def test_sick_is_read_whole(request):
     folder = request.config.getoption("--sick")
     if folder is None:
         pytest.skip("--sick names no folder with SICK in the treelstm layout")
-    splits = load_corpus(folder).splits
+    splits = load_corpus(folder)
     assert {name: len(pairs) for name, pairs in splits.items()} == {
         "train": 4500, "dev": 500, "test": 4927,
     }  # fmt: skip
@@ -163,62 +162,51 @@ def test_sick_is_read_whole(request):
 
 
 def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
-    assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
+    assert {name: len(pairs) for name, pairs in corpus.items()} == {
         "train": 2000, "dev": 500, "test": 500,
     }  # fmt: skip
-    assert fingerprint(corpus.splits).startswith("2a9f9598f618a829")
+    assert fingerprint(corpus).startswith("2a9f9598f618a829")
 
 
-def test_the_example_of_conllu_is_read_whole():
-    """Words are the syntactic ones; multiword tokens and empty nodes are none."""
-    corpus = load_conllu_pairs(EXAMPLE)
-    first, second = corpus.splits[""]
-    assert first.tokens_a == ("do", "n't", "wake", "the", "dogs", ".")
-    assert first.tree_a.heads == (2, 2, -1, 4, 2, 2)
-    assert second.tokens_a == ("Ann", "drinks", "tea", "and", "Bob", "milk")
-    assert second.tree_a.children == ((), (0, 2, 4), (), (), (3, 5), ())
-    assert [pair.name for pair in corpus.splits[""]] == ["1", "tea"]
-    assert math.isnan(first.score), "not judged"
+def asked(**changed):
+    return json.dumps({"a": {"words": "it rains", "heads": [2, 0]},
+                       "b": {"words": "rain", "heads": [0]}, **changed})  # fmt: skip
 
 
-BAD_CONLLU = [  # line of the example, the new line, line of the error, its reason
-    (7, "3\twake\t_\t_\t_\t_\tx\t_\t_\t_", 7, "a head is not a number: 'x'"),
-    (8, "4\tthe\t_\t_\t_\t_\t7\t_\t_\t_", 8, "head 7 of word 4 is out of range 0..6"),
-    (9, "5\tdogs\t_\t_\t_\t_\t0\t_\t_\t_", 9, "2 roots (words 3, 5)"),
-    (8, "4 the 5", 8, "1 columns with tabs between, expected 10"),
-    (8, "5\tthe\t_\t_\t_\t_\t5\t_\t_\t_", 8, "word id 5, expected 4"),
-    (8, "4\t\t_\t_\t_\t_\t5\t_\t_\t_", 8, "id 4 has no word beside it"),
-]
+def test_requests_are_pairs_without_scores():
+    first, second = read_requests(Path("x"), [asked(), asked(name="tea")])
+    assert (first.words, first.tree_a.heads) == (("it", "rains", "rain"), (1, -1))
+    assert (first.name, second.name) == ("1", "tea") and math.isnan(first.score), "not judged"
 
 
-@pytest.mark.parametrize(("number", "text", "line", "reason"), BAD_CONLLU)
-def test_a_wrong_line_of_conllu_is_named(number, text, line, reason):
-    lines = EXAMPLE.read_text().split("\n")
-    lines[number - 1] = text
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("", "not a pair such as"),
+        ("[]", "not a pair such as"),
+        ("[" * 100_000, "not a pair such as"),
+        (asked(a={"words": "it"}), "not a pair such as"),
+        (asked(a={"words": ["it"], "heads": [0]}), "not a pair such as"),
+        (asked(a={"words": "it", "heads": [0.5]}), "a head is not a number: '0.5'"),
+        (asked(a={"words": "it", "heads": [0, 1]}), "2 heads for 1 tokens"),
+        (asked(a={"words": "it rains", "heads": [0, 0]}), "2 roots (words 1, 2)"),
+    ],
+)
+def test_a_wrong_request_is_named_or_skipped(line, reason):
     with pytest.raises(DataError) as caught:
-        load_conllu_pairs(EXAMPLE, lines)
-    assert (caught.value.line, reason in caught.value.reason) == (line, True), caught.value
-    corpus = load_conllu_pairs(EXAMPLE, lines, "skip")
-    assert [pair.name for pair in corpus.splits[""]] == ["tea"]
-    assert corpus.skipped == (str(caught.value),)
-
-
-def test_sentences_that_do_not_pair_up_are_an_error():
-    lines = EXAMPLE.read_text().split("\n")
-    with pytest.raises(DataError, match=r"pairs\.conllu:18: sentence 3 has no partner"):
-        load_conllu_pairs(EXAMPLE, lines[:27], "skip")
-    with pytest.raises(DataError, match="holds no pairs"):
-        load_conllu_pairs(EXAMPLE, ["", " "])
+        read_requests(Path("x"), [asked(), line])
+    assert (caught.value.line, reason in caught.value.reason) == (2, True), caught.value
+    assert len(read_requests(Path("x"), [asked(), line], skip=True)) == 1
 
 
 @pytest.mark.parametrize("score", [1, 1.25, 2, 3.999, 4.5, 5])
 def test_a_target_is_a_distribution_whose_mean_is_the_score(pairs, score):
-    target = RELATEDNESS.target(pairs[0]._replace(score=score))
+    target = pairs[0]._replace(score=score).target()
     assert target.shape == (1, 5)
     assert target.min() >= 0 and target.sum() == pytest.approx(1)
     assert (target[0] * np.arange(1, 6)).sum() == pytest.approx(score)
     assert (target > 0).sum() <= 2
-    assert np.isnan(RELATEDNESS.target(pairs[0]._replace(score=math.nan))).all()
+    assert np.isnan(pairs[0]._replace(score=math.nan).target()).all()
 
 
 def test_metrics_of_relatedness(pairs):
@@ -235,43 +223,41 @@ def test_metrics_of_relatedness(pairs):
 
 @pytest.fixture(scope="module")
 def pairs(corpus):
-    return corpus.splits["train"][:20]
+    return corpus["train"][:20]
+
+
+def words_of(pairs):
+    return count_words(pair.words for pair in pairs)
 
 
 def test_samples_hold_word_indices(pairs):
-    vocab = RELATEDNESS.vocab(pairs[:10])
-    samples = RELATEDNESS.encode(pairs, vocab, mx.cpu())
+    vocab = words_of(pairs[:10])
+    samples = encode(pairs, vocab)
     for pair, sample in zip(pairs[:10], samples):
-        indices = sample.tokens_b.asnumpy()
+        indices = sample.inputs[2].asnumpy()
         assert indices.dtype == np.int32
         assert vocab.to_tokens(indices.tolist()) == list(pair.tokens_b)
     strange = pairs[0]._replace(tokens_a=("qwertz",))
-    (sample,) = RELATEDNESS.encode([strange], vocab, mx.cpu())
-    assert sample.tokens_a.asnumpy().tolist() == [vocab[vocab.unknown_token]]
-    assert RELATEDNESS.unknown([strange], vocab) == (1, 1 + len(strange.tokens_b))
+    (sample,) = encode([strange], vocab)
+    assert sample.inputs[0].asnumpy().tolist() == [vocab[vocab.unknown_token]]
 
 
-def drawn(loader, seed=0):
+def drawn(data, shuffle, seed=0):
     np.random.seed(seed)
-    parts = (0, 2, 4)
-    return [[tuple(sample[i].asnumpy().tobytes() for i in parts) for sample in batch]
-            for batch in loader]  # fmt: skip
+    return [[id(sample) for sample in batch] for batch in data.minibatches(shuffle)]
 
 
 def test_minibatches_hold_every_pair_once_and_shuffle_by_numpys_seed(pairs):
-    """With processes that encode ahead, too."""
-    vocab = RELATEDNESS.vocab(pairs)
-    plain, shuffled, helped = (
-        Loader(RELATEDNESS, pairs, vocab, 8, shuffle, workers)
-        for shuffle, workers in ((False, 0), (True, 0), (True, 2))
-    )
-    assert len(shuffled) == 3 and [len(batch) for batch in shuffled] == [8, 8, 4]
-    assert sorted(sum(drawn(shuffled), [])) == sorted(sum(drawn(plain), []))
-    assert drawn(shuffled, 1) == drawn(helped, 1) != drawn(shuffled, 2) == drawn(helped, 2)
+    data = Data(RELATEDNESS, pairs, encode(pairs, words_of(pairs)), 8)
+    plain, shuffled = drawn(data, False), drawn(data, True, 1)
+    assert [len(batch) for batch in shuffled] == [8, 8, 4]
+    assert sum(plain, []) == list(map(id, data.samples))
+    assert sorted(sum(shuffled, [])) == sorted(sum(plain, []))
+    assert shuffled == drawn(data, True, 1) != drawn(data, True, 2)
 
 
 def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pairs):
-    vocab = RELATEDNESS.vocab(pairs)
+    vocab = words_of(pairs)
     known = vocab.idx_to_token[3]
     path = tmp_path / "vectors.txt"
     path.write_text(f"{known} 1 -2.5 3\nqwertz 0 0 1\n")
@@ -297,5 +283,40 @@ def test_bad_vectors_are_named_by_line(tmp_path, pairs, text, line, reason):
     path = tmp_path / "vectors.txt"
     path.write_text(text)
     with pytest.raises(DataError, match=reason) as caught:
-        read_vectors(path, RELATEDNESS.vocab(pairs), seed=1)
+        read_vectors(path, words_of(pairs), seed=1)
     assert caught.value.line == line
+
+
+# Trees
+
+
+@pytest.mark.parametrize("heads", [[-1], [1, 3, 3, -1], [-1, 0, 0, 1, 1, 4], [1, 2, 3, -1]])
+def test_children_come_before_their_head(heads):
+    tree = Tree.from_heads(heads)
+    assert sorted(tree.order) == list(range(len(heads))) and heads[tree.root] == -1
+    for word, head in enumerate(heads):
+        assert head < 0 or tree.order.index(word) < tree.order.index(head)
+        assert head < 0 or word in tree.children[head]
+
+
+def test_a_very_deep_tree_needs_no_recursion():
+    count = 20_000
+    tree = Tree.from_heads([i - 1 for i in range(count)])
+    assert tree.order == tuple(range(count - 1, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("heads", "reason"),
+    [
+        ([], "at least one word"),
+        ([1, 0], "no root"),
+        ([-1, -1], r"2 roots \(words 1, 2\)"),
+        ([-1, 2, 1], "word 2 cannot be reached from the root: a cycle"),
+        ([-1, 1], "word 2 cannot be reached from the root: a cycle"),
+        ([-1, 2], r"head 3 of word 2 is out of range 0\.\.2"),
+        ([-1, -2], r"head -1 of word 2 is out of range"),
+    ],
+)
+def test_what_is_no_tree_is_refused_with_the_reason(heads, reason):
+    with pytest.raises(ValueError, match=reason):
+        Tree.from_heads(heads)

@@ -12,8 +12,8 @@ import pytest
 import tree_lstm_relatedness as program
 from relatedness import training
 from relatedness.checkpoint import CheckpointError, read_checkpoint
+from relatedness.corpora import load_corpus
 from relatedness.learning_curve import draw_learning_curve
-from relatedness.training import read_steps
 from suite.runner import MODES, Runner
 from workloads.trees import SENTIMENT
 
@@ -36,19 +36,27 @@ def train(output, *more):
 
 def parameters(path):
     """Read the parameters in a checkpoint as bytes."""
-    return {name: array.tobytes() for name, array in read_checkpoint(path).parameters.items()}
+    return {name: array.tobytes() for name, array in read_checkpoint(path).arrays.items()}
+
+
+def losses_of(folder):
+    """Read the losses of all minibatches of all epochs."""
+    history = read_checkpoint(folder / "last").state["history"]
+    return [loss for line in history for loss in line["losses"]]
 
 
 def test_training_leaves_checkpoints_metrics_and_a_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "draw_learning_curve", draw_learning_curve)
     assert train(tmp_path, "--epochs", 2) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "best", "last", "learning_curve.png", "metrics.jsonl", "steps.jsonl",
+        "best", "last", "learning_curve.png", "metrics.jsonl",
     ]  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
     assert set(lines[0]["dev"]) == {"pearson", "spearman", "mse"}
     assert lines[0]["launches_per_batch"] > 1
+    for line in lines:
+        assert len(line["losses"]) == 3 and line["loss"] == pytest.approx(np.mean(line["losses"]))
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert len(re.findall(r"^epoch \d: loss .* pearson ", capsys.readouterr().out, re.M)) == 2
 
@@ -111,35 +119,6 @@ def test_a_run_that_is_done_is_left_as_it_is(tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_the_losses_of_all_minibatches_are_kept_in_order(tmp_path):
-    """Three steps an epoch; their mean is the epoch's loss, also after going on."""
-    train(tmp_path, *FIXED, "--epochs", 1)
-    with (tmp_path / "steps.jsonl").open("a") as file:  # as a killed run leaves it
-        file.write('{"epoch": 2, "step": 1, "loss": 9}\n{"epoch": 2')
-    train(tmp_path, *FIXED, "--epochs", 2, "--resume")
-    lines = read_steps(tmp_path / "steps.jsonl")
-    assert [(line["epoch"], line["step"]) for line in lines] == [
-        (epoch, step) for epoch in (1, 2) for step in (1, 2, 3)
-    ]
-    for epoch, line in enumerate(read_checkpoint(tmp_path / "last").state["history"]):
-        losses = [step["loss"] for step in lines[3 * epoch : 3 * epoch + 3]]
-        assert line["loss"] == pytest.approx(np.mean(losses))
-
-
-def test_workers_and_several_contexts_train_the_same_model(tmp_path):
-    """Bit for bit with workers; over two contexts the sums have another order."""
-    train(tmp_path / "plain", *FIXED, "--epochs", 2)
-    train(tmp_path / "workers", *FIXED, "--epochs", 2, "--num-workers", 2)
-    assert parameters(tmp_path / "workers" / "last") == parameters(tmp_path / "plain" / "last")
-    train(tmp_path / "contexts", *FIXED, "--epochs", 2, "--ctx", "cpu(0),cpu(1)",
-          "--kvstore", "local")  # fmt: skip
-    plain, contexts = (
-        [step["loss"] for step in read_steps(tmp_path / name / "steps.jsonl")]
-        for name in ("plain", "contexts")
-    )
-    np.testing.assert_allclose(contexts, plain, rtol=1e-4)
-
-
 def test_an_interruption_of_writing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
@@ -164,7 +143,7 @@ def test_the_modes_compute_the_same(tmp_path):
     for mode in MODES:
         output = tmp_path / mode
         train(output, "--mode", mode, "--epochs", 1, "--limit", 20)
-        losses[mode] = [step["loss"] for step in read_steps(output / "steps.jsonl")]
+        losses[mode] = losses_of(output)
         run("predict", "--limit", 20, "--mode", mode, "--checkpoint", output / "last",
             "--output", output)  # fmt: skip
         rows = (output / "predictions.tsv").read_text().splitlines()
@@ -187,7 +166,7 @@ def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
     assert run("predict", *common) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [name for name, _ in rows] == [f"dev-{i}" for i in range(12)]
-    pairs = corpus.splits["dev"][:12]
+    pairs = corpus["dev"][:12]
     errors = [float(score) - pair.score for (_, score), pair in zip(rows, pairs)]
     assert float(printed.group(3)) == pytest.approx(np.mean(np.square(errors)), abs=1e-3)
 
@@ -233,8 +212,7 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         output = tmp_path / name
         assert train(output, "--epochs", 1, "--embedding", vectors, *more) == 0
         checkpoint = read_checkpoint(output / "last")
-        args = program.make_parser().parse_args(["evaluate", "--limit", "1"])
-        model = program.assemble(args, program.read_items(args), checkpoint).model
+        model = program.restored(checkpoint).model
         row = model.embedding.weight.data()[checkpoint.vocab["dog"]].asnumpy()
         assert np.array_equal(row, [1, 2, 3]) == (name == "kept")
 
@@ -251,7 +229,6 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         (["train", "--embedding", "nowhere"], "nowhere: no such file"),
         (["train", "--output", "file"], "file: "),
         (["train", "--checkpoint", "file"], "--checkpoint is not for train"),
-        (["train", "--kvstore", "dist_sync"], "needs a launcher"),
         (["evaluate"], "--checkpoint is needed"),
         (["evaluate", "--resume"], "--resume is for train"),
         (["predict", "--checkpoint", "nowhere"], "nowhere: No such file"),
@@ -276,15 +253,12 @@ def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, argume
         (["train", "--batch-size", "0"], "--batch-size: 0 is not at least 1"),
         (["train", "--batch-size", "few"], "--batch-size: invalid int value: 'few'"),
         (["train", "--epochs", "1.5"], "--epochs: invalid int value"),
-        (["train", "--num-workers", "-1"], "--num-workers: -1 is not at least 0"),
         (["train", "--seed", "-1"], "--seed: -1 is not at least 0"),
         (["train", "--lr", "0"], "--lr: 0 is not greater than 0"),
         (["train", "--lr", "inf"], "--lr: inf is not a finite number"),
         (["train", "--ctx", "tpu"], "'tpu' is no context"),
         (["train", "--ctx", "gpu(99)"], "MXNet finds no gpu(99) here"),
-        (["train", "--ctx", "cpu,cpu"], "cpu(0) is named twice"),
         (["train", "--mode", "magic"], "--mode: invalid choice"),
-        (["train", "--kvstore", "magic"], "--kvstore: invalid choice"),
         (["train", "--on-bad-sample", "guess"], "--on-bad-sample: invalid choice"),
         (["train", "--split", "dev"], "unrecognized arguments: --split"),
         (["evaluate", "--split", "all"], "--split: invalid choice"),
@@ -307,7 +281,7 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys, corpu
     assert "--resume goes on from it" in capsys.readouterr().err
     assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
     assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
-    pairs = write_pairs(tmp_path / "pairs", corpus.splits["test"][:3])
+    pairs = write_pairs(tmp_path / "pairs", corpus["test"][:3])
     assert train(tmp_path, "--epochs", 2, "--resume", "--data", pairs) == 2
     assert "last was trained on other data" in capsys.readouterr().err
     assert (tmp_path / "last").read_bytes() == before
@@ -317,7 +291,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     train(tmp_path, "--epochs", 1)
     checkpoint = read_checkpoint(tmp_path / "last")
     args = program.make_parser().parse_args(["train", *TINY, "--hidden", "9"])
-    model = program.assemble(args, program.read_items(args)).model
+    model = program.assemble(args, {"train": load_corpus(limit=12)["train"]}).model
     with pytest.raises(CheckpointError, match="does not fit the model"):
         checkpoint.restore(model)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from relatedness.corpora import DataError
 from workloads import lattice, modules, parser, phrases, reads, sequences, trees
 from workloads.base import WorkloadError
 from workloads.registry import WORKLOADS, make
+from workloads.text import DataError
 
 
 def test_minibatches_of_an_epoch_share_no_sample():
@@ -40,7 +40,7 @@ def test_workloads_compute_what_the_loop_computes(name):
     gdb.testing.check_against_loop(
         lambda sample: (workload.score(sample), workload.loss(sample)), workload.samples, trained
     )
-    assert workload.lines >= 2 and workload.amount(workload.samples[0]) >= 1
+    assert workload.lines >= 2 and workload.samples[0].size >= 1
 
 
 @pytest.mark.parametrize("name", ["parser", "seq2seq"])
@@ -90,7 +90,7 @@ def test_a_matrix_vector_phrase_is_that_of_the_paper():
 def test_every_step_of_what_reads_its_values_is_a_flush():
     workload = reads.pondering(limit=4)
     with gdb.batching(0) as batch:
-        steps = [len(workload.model.think(s.x, s.patience)) for s in workload.samples]
+        steps = [len(workload.model.think(*s.inputs)) for s in workload.samples]
     assert len(set(steps)) > 1
     assert len(batch.report.flushes) >= sum(steps)
 

@@ -1,0 +1,123 @@
+"""Text for workloads: files with a sample per line, vocabularies, and samples made of items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, TypeVar
+
+import gluonnlp
+import mxnet as mx
+import numpy as np
+
+from .base import Sample
+
+Read = TypeVar("Read")
+
+
+class DataError(ValueError):
+    """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+def read_lines(path: Path, content: Optional[bytes] = None) -> List[str]:
+    """Read the lines of a UTF-8 file, whichever system's line ends it has, or of its `content`.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is not UTF-8 (naming the line).
+    """
+    try:
+        content = path.read_bytes() if content is None else content
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(path, 0, error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(path, line, "not UTF-8") from error
+    # Not splitlines(): it also breaks at characters such as U+0085 that may stand in a word.
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def read_samples(
+    directory: Path,
+    what: str,
+    parse: Callable[[str], Optional[Read]],
+    limit: Optional[int],
+    split: str = "train",
+) -> List[Read]:
+    """Read the first `limit` samples of a split, such as ``train.txt``, one per line.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    what : str
+        What a sample is, in the plural.
+    parse : callable
+        Returns the sample of a line, None if it has none; raises ValueError with the reason.
+    limit : int or None
+    split : str
+
+    Raises
+    ------
+    DataError
+        Naming file, line and reason.
+    """
+    path = Path(directory) / f"{split}.txt"
+    samples: List[Read] = []
+    for number, line in enumerate(read_lines(path), 1):
+        if len(samples) == limit:
+            break
+        try:
+            sample = parse(line)
+        except ValueError as error:
+            raise DataError(path, number, str(error)) from None
+        if sample is not None:
+            samples.append(sample)
+    if not samples:
+        raise DataError(path, 0, f"holds no {what}")
+    return samples
+
+
+def count_words(sentences: Iterable[Sequence[str]]) -> gluonnlp.Vocab:
+    """Give numbers to the words of sentences; index 0 is the unknown word."""
+    counter = gluonnlp.data.count_tokens(word for words in sentences for word in words)
+    return gluonnlp.Vocab(counter, padding_token=None, bos_token=None, eos_token=None)
+
+
+def numbered(names: Iterable[str]) -> Dict[str, int]:
+    """Give numbers to names, in their order."""
+    return {name: i for i, name in enumerate(sorted(set(names)))}
+
+
+def indices(numbers: Sequence[int]) -> mx.nd.NDArray:
+    """Make an array that embeddings take."""
+    return mx.nd.array(numbers, dtype="int32")
+
+
+def encode(
+    items: Sequence[Any], vocab: gluonnlp.Vocab, ctx: Optional[mx.Context] = None
+) -> List[Sample]:
+    """Make samples of items that have ``words``, ``target()`` and ``sample(words, target)``.
+
+    Their arrays are views of two, since making one is slow in MXNet.
+    """
+    if not items:
+        return []
+    words = _views([vocab[list(item.words)] for item in items], ctx, "int32")
+    targets = _views([item.target() for item in items], ctx, "float32")
+    return [item.sample(*arrays) for item, *arrays in zip(items, words, targets)]
+
+
+def _views(
+    parts: Sequence[Sequence[Any]], ctx: Optional[mx.Context], dtype: str
+) -> List[mx.nd.NDArray]:
+    whole = mx.nd.array(np.concatenate(parts), ctx, dtype)
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [whole[end - len(part) : end] for part, end in zip(parts, ends)]
