@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import inspect
 import logging
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 
@@ -17,14 +18,13 @@ from .debug import Watch
 from .errors import OptionError, ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Runtime
-from .hold import INTERRUPTED, Exit, Hold, is_running, may_be_left
-from .native.recording import user_place
+from .native.recording import Statements, user_place
 from .options import Options, budget_from_environment, check_count, check_joined
 from .plan.plan import Plan
 from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
 from .record.recorder import Recorder
-from .record.state import STATE, ScopeState
+from .record.state import STATE
 from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
@@ -39,6 +39,10 @@ Result = TypeVar("Result")
 
 #: Bytes of arenas in which values stay while a scope is open; beyond, the oldest are copied.
 MOST_KEPT = 1 << 28
+#: Why values are missing if an interrupt came as a scope began or ended.
+INTERRUPTED = "the scope was interrupted"
+#: Flags of code whose frames can wait while others run.
+WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 #: What this process has traced, compiled, planned and measured.
 RUNTIME = Runtime()
@@ -56,7 +60,7 @@ def _forget() -> None:
         gc.collect()
 
 
-class Batch:
+class Batch(Statements):
     """A scope in which calls are recorded and run together.
 
     :func:`gluon_dynbatch.batching` makes it.  Use it in a ``with`` statement, as often as you like.
@@ -76,111 +80,77 @@ class Batch:
 
     def __init__(self, options: Options):
         self._options = options
+        #: Weak references to those whose statements are in this scope, the oldest first; it is open
+        #: as long as there is one.
+        self.members: List[Any] = []
+        #: What the thread that opened the scope knows of it: attributes of its `STATE`.
+        self._thread: Dict[str, Any] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.report = Report()
+        self.plan: Optional[Plan] = None
+        self.backward_plan: Optional[Plan] = None
         self._defaults: Dict[str, Any] = {}
         self._environment: Any = "auto"
         self._recorder: Optional[Recorder] = None
-        #: Statements in this scope, the oldest first; it is open as long as there is one.
-        self._holds: Dict[Hold, None] = {}
-        #: What looking up ``__exit__`` made for the ``__enter__`` that follows.
-        self._entering: Optional[Hold] = None
-        #: What was entered through this object without a statement, as by `ExitStack`.
-        self._by_hand: List[Hold] = []
-        #: What the thread that opened the scope knows of it: attributes of its `STATE`.
-        self._thread: Dict[str, Any] = {}
+        self._site: Optional[CallSite] = None
         #: The user's line that opened the scope, as code object and instruction.
         self._place: Any = None
-        #: The generator that opened the scope and may never go on, if that is so.
+        #: The frame that opened the scope, if it may be left.
         self._generator: Any = None
-        self._site: Optional[CallSite] = None
+        #: Why values are missing that are not computed when the scope is closed.
+        self._reason = INTERRUPTED
         #: Flushes that are not yet part of MXNet's tape.
         self._chain = Chain()
         #: Arenas in which values of earlier flushes stay.
         self._kept: List[Any] = []
-        self.report = Report()
-        self.plan: Optional[Plan] = None
-        self.backward_plan: Optional[Plan] = None
 
-    def __enter__(self) -> Batch:
-        hold, self._entering = self._entering, None
-        if hold is None or hold.is_dead:
-            hold = Hold()
-            hold.statement = weakref.ref(self, hold.let_go)
-            self._by_hand.append(hold)
+    def _enter(self) -> Batch:
+        """Return the scope that a statement of this object is in: this one, or one it joins."""
         scope = STATE.batch
-        if scope is not None and all(held.is_dead for held in scope._holds):
-            scope._close(INTERRUPTED)
-            scope = None
-        try:
-            if scope is None:
-                scope = self._open(hold, sys._getframe(1))
-            else:
-                scope._admit(hold, self._options)
-        except BaseException:
-            hold.let_go(None)
-            raise
-        return scope  # type: ignore[no-any-return]
-
-    if TYPE_CHECKING:
-
-        def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
-
-    else:
-        __exit__ = Exit()
-
-    def _open(self, hold: Hold, frame: Any) -> Batch:
-        """Open the scope; whatever interrupts this, `_close` undoes it."""
-        if self._holds:
+        if scope is not None:
+            scope._settle()
+            scope = STATE.batch
+        if self.scope is not None and self.scope is not scope:
             raise ScopeError(
                 "this scope is open in another thread",
                 user_line(),
                 None,
                 "make a scope for each thread with gluon_dynbatch.batching()",
             )
-        self.report = Report()
-        self.plan = self.backward_plan = None
-        self._defaults = {}
-        self._kept = []
-        self._chain = Chain()
+        if scope is None:
+            self._open(sys._getframe(1))
+            return self
+        check_joined(self._options, scope._options, where_of(scope._place))
+        return scope  # type: ignore[no-any-return]
+
+    def _open(self, frame: Any) -> None:
+        """Open the scope; whatever interrupts this, `_settle` undoes it."""
+        self._begin()
         self._environment = budget_from_environment()
         self._place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
         watch = Watch() if self._options.debug else None
-        recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
+        self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
         self._site = self._call_site(frame)
-        self._recorder = recorder
-        hold.scope = self
-        self._holds[hold] = None
         CALLS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self._place, self.report)
         if self._site is not None and self._site.enter():
-            self._become(ScopeState.AT_ONCE)
+            self._thread.update(batch=self, recorder=None, at_once=True)
         else:
             self._record()
-        return self
-
-    @property
-    def _state(self) -> ScopeState:
-        mine = self._thread.get("batch") is self
-        return self._thread["state"] if mine else ScopeState.CLOSED
-
-    def _become(self, state: ScopeState) -> None:
-        """Change the state; only `at_work` does so, too."""
-        self._thread.update(
-            batch=None if state is ScopeState.CLOSED else self,
-            state=state,
-            recorder=self._recorder if state is ScopeState.RECORDING else None,
-        )
 
     def at_work(self, work: Callable[[], Result]) -> Result:
         """Return what `work` returns, none of whose calls is recorded."""
-        before = {name: self._thread[name] for name in ("state", "recorder")}
+        before = {name: self._thread[name] for name in ("recorder", "at_once")}
         try:
-            self._become(ScopeState.AT_WORK)
+            self._thread.update(recorder=None, at_once=False)
             return work()
         finally:
-            if self._holds:
+            if self.members:
                 self._thread.update(before)
 
     def _call_site(self, frame: Any) -> Optional[CallSite]:
@@ -204,11 +174,11 @@ class Batch:
         assert self._recorder is not None
         HOOKS.acquire(self)
         self._recorder.mode = current_mode()
-        self._become(ScopeState.RECORDING)
+        self._thread.update(batch=self, recorder=self._recorder, at_once=False)
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:
         """Return what records a call of a block that comes now; None if it is to run at once."""
-        if self._state is ScopeState.AT_ONCE:
+        if STATE.at_once:
             assert self._site is not None
             if self._site.runs_at_once(block, self.report.at_once):
                 self.report.at_once += 1
@@ -223,54 +193,43 @@ class Batch:
         if recorder is not None and recorder.tape.started:
             recorder.tape.started += seconds
 
-    def _admit(self, hold: Hold, options: Options) -> None:
-        """Let a statement inside this scope join it."""
-        check_joined(options, self._options, where_of(self._place))
-        # It may never go on, and then nobody computes what this statement leaves behind.
-        hold.computes = self._generator is not None and not is_running(self._generator)
-        hold.scope = self
-        self._holds[hold] = None
-
-    def _leave_by_hand(self, kind: Any, error: Any, trace: Any) -> None:
-        """Leave without a ``with`` statement of one's own."""
-        while self._by_hand:
-            hold = self._by_hand.pop()
-            if hold.scope is not None:
-                hold.leave(self, kind, error, trace)
-                break
-
-    def _finish(self, failed: bool) -> None:
-        """Compute what is pending at the end of the oldest statement in this scope."""
-        if len(self._holds) > 1:
-            # Calls of other statements are pending as well: one's failure is not theirs.
-            with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
-                self.flush()
-        elif not failed:
+    def _end(self, member: Batch, kind: Any, error: Any) -> None:
+        """Compute what is pending as the last statement of a member ends."""
+        # GeneratorExit is how a generator ends that nobody asks for more: no failure.
+        failed = kind is not None and kind is not GeneratorExit
+        self._settle()
+        oldest = self.members[0]() is member
+        if len(self.members) == 1 and not failed:
             self.at_work(self._hand_out)
             if self._site is not None:
                 self.report.choice = self._site.leave(self.report.at_once)
+        elif len(self.members) > 1 and (oldest or not failed and self._may_be_left()):
+            # Calls of other statements are pending as well: one's failure is not theirs.
+            with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
+                self.flush()
+        ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
+        self._reason = f"the scope ended {ending}"
 
-    def _release(self, hold: Hold, reason: str) -> None:
-        """Let a statement go, and close the scope after the last one; may be called again."""
-        self._holds.pop(hold, None)
-        if not self._holds:
-            self._close(reason)
-        # Not before the scope is closed: if this was interrupted, `Hold.let_go` does it again.
-        hold.statement = None
+    def _may_be_left(self) -> bool:
+        """Whether who opened the scope may never go on, and compute what is pending."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame is not self._generator:
+            frame = frame.f_back
+        return frame is None and self._generator is not None
 
-    def _close(self, reason: str) -> None:
-        """Leave nothing behind; may be called again, if it was interrupted."""
-        mine = self._thread.get("batch") is self
-        if mine:
-            self._become(ScopeState.AT_WORK)
+    def _settle(self) -> None:
+        """Close the scope if no statement is in it; may be called again."""
+        self.members[:] = [one for one in self.members if one() is not None]
+        if self.members:
+            return
+        self._thread.update(recorder=None, at_once=False)
         HOOKS.release(self)
         CALLS.release(self)
         if self._recorder is not None:
-            self._recorder.close(reason)
-        self._holds.clear()
+            self._recorder.close(self._reason)
         self._recorder = self._site = self._generator = None
-        if mine:
-            self._become(ScopeState.CLOSED)
+        self._thread.update(batch=None)
+        self._thread = {}
 
     def use_defaults(self, defaults: Dict[str, Any]) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
@@ -303,7 +262,7 @@ class Batch:
         ScopeError
             The scope is not open.
         """
-        if self._state is ScopeState.CLOSED:
+        if not self.members:
             raise ScopeError(
                 "map of a scope that is not open",
                 user_line(),
@@ -325,9 +284,9 @@ class Batch:
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
         fiber = current()
-        if fiber is not None and fiber.may_park and self._state is ScopeState.RECORDING:
+        if fiber is not None and fiber.may_park and STATE.recorder is not None:
             fiber.park()
-        elif self._state is not ScopeState.CLOSED:
+        elif self.members:
             self.at_work(lambda: self._compute(waiting=waiting))
 
     def connect(self) -> None:
@@ -356,7 +315,7 @@ class Batch:
         NotMergedError
             With ``strict=True``, a call could not be merged.
         """
-        if self._state is not ScopeState.CLOSED:
+        if self.members:
             self.at_work(self._compute)
 
     def _compute(self, keep: bool = True, waiting: int = 0) -> None:
@@ -401,3 +360,18 @@ class Batch:
 
     def _still_kept(self) -> List[Kept]:
         return [one for one in (reference() for reference in self._kept) if one is not None]
+
+
+def may_be_left(frame: Any) -> bool:
+    """Whether a frame is that of a generator or coroutine that may wait for ever once it yields.
+
+    Not if it was begun by an ``__enter__``, as of ``contextlib.contextmanager``: then a ``with``
+    statement sees to it that it comes to its end.
+    """
+    if not frame.f_code.co_flags & WAITS:
+        return False
+    while frame is not None and frame.f_code.co_flags & WAITS:
+        if frame.f_code.co_name == "__aenter__":
+            return False
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_name != "__enter__"

@@ -31,7 +31,6 @@ ORDER = (
     "debug",
     "auto",
     "flush",
-    "hold",
     "samples",
     "fibers",
     "scope",
@@ -45,7 +44,6 @@ ORDER = (
 #: What never imports MXNet.
 PURE = (
     "errors",
-    "hold",
     "modes",
     "native",
     "show",

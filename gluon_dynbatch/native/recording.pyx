@@ -348,3 +348,4 @@ cdef object put_together(object spec, list leaves, Py_ssize_t *used):
 include "outside.pxi"
 include "structures.pxi"
 include "pieces.pxi"
+include "statement.pxi"

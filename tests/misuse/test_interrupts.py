@@ -10,7 +10,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import auto, flush, hold
+from gluon_dynbatch import auto, flush
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
@@ -135,7 +135,7 @@ def sweep(program: Any, net: Any, files: Any, first: int, every: int) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_interrupts_as_a_scope_begins_and_ends(net, program):
     """Every fifth instruction, another one for each program; with an `EVERY` of 1, all."""
-    sweep(program, net, (batch, hold, intercept, hooks), 1 + PROGRAMS.index(program) % EVERY, EVERY)
+    sweep(program, net, (batch, intercept, hooks), 1 + PROGRAMS.index(program) % EVERY, EVERY)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
