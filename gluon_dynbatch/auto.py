@@ -11,7 +11,7 @@ this place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Set
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from .lower.segment import Segment
 from .modes import RECORDING
 from .plan.plan import Plan
 from .record.tape import Tape
-from .schedule import Budget
 from .trace.symbols import count_operators
 
 #: Microseconds that a call at once takes, and each operator of it, in Python and in the engine.
@@ -32,29 +31,7 @@ BACKWARD_AT_ONCE, BACKWARD = 3, 2
 #: Operations of products that take several times as long as the flush that runs them ahead.
 AHEAD = 800_000_000
 #: Places remembered per thread.
-MOST_SITES = 256
-
-
-class Choice(NamedTuple):
-    """What a flush is run with."""
-
-    granularity: str
-    policy: str
-    budget: Budget
-
-
-def choose(options: Any) -> Choice:
-    """Return what a flush is run with, given the `Options` of its scope."""
-    granularity, policy, budget = options.granularity, options.policy, options.budget
-    if policy == "auto":
-        policy = "depth" if budget == "auto" else "search"
-    if granularity == "auto":
-        granularity = "operator"
-    if budget == "auto":
-        budget = Budget()
-    if budget.is_zero:
-        granularity, policy = "block", "depth"
-    return Choice(granularity, policy, budget)
+MOST_PLACES = 256
 
 
 def is_recorded(tape: Tape) -> bool:
@@ -73,33 +50,67 @@ def is_much(tape: Tape) -> bool:
 
 
 class Account:
-    """What a scope has cost so far, and what its calls would have cost at once; microseconds."""
+    """What a scope has cost so far, and what its calls would have cost at once; microseconds.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    place : dict
+        What one thread knows of scopes opened at one place, in one mode, by the block that they
+        call first: most calls to run at once, and why.
+    """
+
+    def __init__(self, place: Dict[int, Tuple[int, str]]):
+        self._place = place
+        self._first: Optional[int] = None
+        self._open = True
         self.calls = self.recorded = self.at_once = 0
 
-    def note(self, tape: Tape, plan: Plan, is_new: bool) -> None:
-        """Add a flush, whose plan may have been made for it."""
+    @property
+    def begins_at_once(self) -> bool:
+        """Whether first calls may have to run at once."""
+        return any(most for most, _ in self._place.values())
+
+    def runs_at_once(self, block: Any, calls: int) -> bool:
+        """Whether a call of a block, after so many that ran at once, does so, too."""
+        if self._first is None:
+            self._first = id(block)
+        return calls < self._place.get(self._first, (0, ""))[0]
+
+    def note(self, tape: Tape, plan: Plan, cached: bool, leaves_all_open: bool) -> None:
+        """Add a flush; calls run at once only if nothing else is asked for."""
+        self._open = self._open and leaves_all_open
+        if not self._open:
+            return
+        if self._first is None:
+            blocks = (entry.block_id for entry in tape.entries.values())
+            self._first = next((block for block in blocks if block is not None), None)
         counts = np.bincount(tape.node_entry).tolist()
         calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
         at_once = sum(count * (CALL + OPERATOR * entry.operators) for entry, count in calls)
         launches = sum(_launch(launch.segment) for launch in plan.launches)
+        # A plan of a first scope may come again; if that of a later one is new, the next one will.
+        is_new = not cached and self._first in self._place
         recorded = FLUSH + PLAN * is_new + RECORDED * len(tape.node_entry) + launches
         backward = is_recorded(tape)
         self.calls += sum(count for entry, count in calls if entry.block_id is not None)
         self.at_once += at_once * (BACKWARD_AT_ONCE if backward else 1)
         self.recorded += recorded * (BACKWARD if backward else 1)
 
-    @property
-    def pays(self) -> bool:
-        """Whether recording was cheaper."""
-        return self.recorded <= self.at_once
-
-    def __str__(self) -> str:
-        return (
-            f"{1e-3 * self.recorded:.1f} ms recorded and "
-            f"{1e-3 * self.at_once:.1f} ms at once by the account of {self.calls} calls"
-        )
+    def close(self, at_once: int) -> str:
+        """End a scope in which this many calls ran at once; return what is known of such scopes."""
+        if self._first is None or not self._open:
+            return ""
+        if self.recorded:
+            # Unless the larger part was recorded, it is too early to say.
+            loses = self.recorded > self.at_once and self.calls > at_once
+            self._place[self._first] = (
+                # As sizes vary, only a scope twice as large is recorded again.
+                2 * (self.calls + at_once) if loses else 0,
+                f"auto: {'calls at once' if loses else 'record calls'}, "
+                f"{1e-3 * self.recorded:.1f} ms recorded and {1e-3 * self.at_once:.1f} ms at once "
+                f"by the account of {self.calls} calls",
+            )
+        return self._place.get(self._first, (0, ""))[1]
 
 
 def _launch(segment: Segment) -> int:
@@ -107,73 +118,3 @@ def _launch(segment: Segment) -> int:
     if type(segment.kernels) is not str:
         return LAUNCH
     return CALL + OPERATOR * count_operators(segment.ops)
-
-
-class CallSite:
-    """What one thread knows of one place that opens scopes, in one mode, with one set of options.
-
-    Scopes are told apart by the block that they call first.
-
-    Parameters
-    ----------
-    runtime : Runtime
-        Counts calls of ``hybridize``.
-    code : code
-        What opens the scopes; held, so that its id stays its own.
-    """
-
-    def __init__(self, runtime: Any, code: Any):
-        self._runtime = runtime
-        self._hybridized = runtime.hybridized
-        self._code = code
-        #: Most calls of scopes that run at once, by their first block.
-        self._at_once: Dict[int, int] = {}
-        #: First blocks of scopes that were recorded: their plans, if new, will be new again.
-        self._known: Set[int] = set()
-        self._why: Dict[int, str] = {}
-        self.enter()
-
-    def enter(self) -> bool:
-        """Begin a scope; return whether its calls may have to run at once."""
-        self._first: Optional[int] = None
-        self._account = Account()
-        self._open = True
-        return bool(self._at_once)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no block was hybridized since, which may change what its calls ask for."""
-        return bool(self._hybridized == self._runtime.hybridized)
-
-    def runs_at_once(self, block: Any, calls: int) -> bool:
-        """Whether a call of a block, after so many that ran at once, does so, too."""
-        if self._first is None:
-            self._first = id(block)
-        return calls < self._at_once.get(self._first, 0)
-
-    def note(self, tape: Tape, plan: Plan, cached: bool, leaves_all_open: bool) -> None:
-        """Take note of a flush; calls run at once only if nothing else is asked for."""
-        self._open = self._open and leaves_all_open
-        if not self._open:
-            return
-        if self._first is None:
-            blocks = (entry.block_id for entry in tape.entries.values())
-            self._first = next((block for block in blocks if block is not None), None)
-        self._account.note(tape, plan, not cached and self._first in self._known)
-
-    def leave(self, at_once: int) -> str:
-        """End a scope in which this many calls ran at once; return what is known of such scopes."""
-        first, account = self._first, self._account
-        if first is None or not self._open:
-            return ""
-        if account.recorded:
-            # Unless the larger part was recorded, it is too early to say.
-            if account.pays or account.calls <= at_once:
-                self._at_once.pop(first, None)
-            else:
-                # As sizes vary, only a scope twice as large is recorded again.
-                self._at_once[first] = 2 * (account.calls + at_once)
-            self._known.add(first)
-            ends = "calls at once" if first in self._at_once else "record calls"
-            self._why[first] = f"auto: {ends}, {account}"
-        return self._why.get(first, "")

@@ -10,7 +10,7 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
-from .options import check_options, scope_defaults
+from .options import Options, check_options
 from .record import structure
 from .record.pieces import Pieces
 from .record.recorder import FLATTENER, bad_argument, context_error, parameters_on
@@ -87,7 +87,8 @@ def batching(
     >>> batch.report.nodes, batch.report.launches
     (10, 1)
     """
-    return Batch(check_options(analysis_budget, granularity, policy, max_rows, strict, debug))
+    asked = Options(analysis_budget, granularity, policy, max_rows, strict, debug)
+    return Batch(check_options(asked))
 
 
 def map(
@@ -172,7 +173,7 @@ class DynamicHybridBlock(HybridBlock):
     [[[2.0, 2.0]], [[3.0, 3.0]]]
     """
 
-    _scope_defaults: Optional[Dict[str, Any]] = None
+    _scope_defaults: Optional[Options] = None
     #: What is known of calls of `forward`, with ``trace_once=True``.
     _pieces: Optional[Pieces] = None
 
@@ -204,7 +205,7 @@ class DynamicHybridBlock(HybridBlock):
             for name in ("analysis_budget", "granularity", "policy")
             if name in options
         }
-        self._scope_defaults = scope_defaults(own) or None
+        self._scope_defaults = check_options(Options(**own)) if own else None
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
         self.apply(functools.partial(_trace_once, bool(trace_once and active)))

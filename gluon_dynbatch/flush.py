@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import CallSite, Choice, choose, is_recorded
+from .auto import Account, is_recorded
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
@@ -92,12 +92,12 @@ class Flush:
         runtime: Runtime,
         options: Options,
         recording: Tape,
-        site: Optional[CallSite] = None,
+        account: Optional[Account] = None,
         keep: bool = False,
         chain: Optional[Chain] = None,
     ):
         self._chain = chain or Chain()
-        self._site = site
+        self._account = account
         self._keep = keep
         #: The arenas, if arrays stay there.
         self.kept: Optional[Kept] = None
@@ -119,7 +119,7 @@ class Flush:
             lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
-        choice = choose(self._options)
+        choice = self._options.settled()
         before = time.perf_counter()
         wanted = {lazy._value for lazy in lazies}
         if recording.detached:
@@ -144,11 +144,11 @@ class Flush:
         recorded_in = started - (recording.started or started)
         times = recorded_in, analysed - before, finished - analysed
         self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
-        if self._site is not None:
-            self._site.note(recording, self.plan, cached, self._options.leaves_all_open)
+        if self._account is not None:
+            self._account.note(recording, self.plan, cached, self._options.leaves_all_open)
 
     def _report(
-        self, choice: Choice, planned: Planned, cached: bool, *milliseconds: float
+        self, choice: Options, planned: Planned, cached: bool, *milliseconds: float
     ) -> FlushReport:
         """Say what happened; the times are those of recording, analysis and dispatch."""
         plan = planned.plan
@@ -158,7 +158,7 @@ class Flush:
             planned.widths,
             choice.granularity,
             choice.policy,
-            str(choice.budget),
+            str(choice.analysis_budget),
             cached,
             tuple(
                 Alone(name, why, calls, self._where(node))
@@ -170,14 +170,13 @@ class Flush:
             by_size=planned.by_size,
         )
 
-    def _planned(self, choice: Choice, wanted: List[int]) -> Tuple[Planned, bool]:
+    def _planned(self, choice: Options, wanted: List[int]) -> Tuple[Planned, bool]:
         recording = self._recording
         weights = find_weights(recording)
         # In a merged launch, zero times what is not finite is no gradient of zero.
         unused = find_unused(recording, wanted) if is_recorded(recording) else None
         fingerprint = (
-            choice,
-            self._options.max_rows,
+            *choice[: Options._fields.index("strict")],
             self._runtime.dispatcher.native,
             bytes(recording.node_entry),
             bytes(recording.sources),
@@ -195,7 +194,7 @@ class Flush:
         return planned, known is not None
 
     def _make_plan(
-        self, choice: Choice, weights: np.ndarray, unused: Optional[np.ndarray]
+        self, choice: Options, weights: np.ndarray, unused: Optional[np.ndarray]
     ) -> Planned:
         recording, runtime = self._recording, self._runtime
         graph = expand(
@@ -204,7 +203,7 @@ class Flush:
         )
         if self._options.debug:
             check_graph(graph)
-        analysis = analyze(graph.dependencies, choice.policy, choice.budget, runtime.rate)
+        analysis = analyze(graph.dependencies, choice.policy, choice.analysis_budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
         groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from .errors import BudgetError, OptionError, ScopeError, Where
 from .record.where import user_line
-from .schedule import POLICIES, parse_budget
+from .schedule import POLICIES, Budget, parse_budget
 
 GRANULARITIES = ("graph", "block", "operator")
 #: Sets the analysis budget of scopes that are opened without one.
@@ -17,62 +17,75 @@ BUDGET_VARIABLE = "GLUON_DYNBATCH_ANALYSIS_BUDGET"
 
 
 class Options(NamedTuple):
-    """Options of a scope, each a value or ``"auto"``."""
+    """Options of a scope, each a value or ``"auto"``; see :func:`gluon_dynbatch.batching`."""
 
-    budget: Any
-    granularity: str
-    policy: str
-    max_rows: Optional[int]
-    strict: bool
-    debug: bool
+    analysis_budget: Any = "auto"
+    granularity: str = "auto"
+    policy: str = "auto"
+    max_rows: Optional[int] = None
+    strict: bool = False
+    debug: bool = False
 
     @property
     def leaves_all_open(self) -> bool:
         """Whether nothing is asked for that calls run at once could not give."""
-        return self == ("auto", "auto", "auto", None, False, False)
+        return self == Options()
+
+    def filled(self, others: Options) -> Options:
+        """Return these, and others where these are "auto"."""
+        return Options(*(b if a == "auto" else a for a, b in zip(self, others)))
+
+    def settled(self) -> Options:
+        """Return what a flush is run with: "auto" becomes what 0005 of `docs/design` says."""
+        policy = "depth" if self.analysis_budget == "auto" else "search"
+        chosen = self.filled(Options(Budget(), "operator", policy))
+        if chosen.analysis_budget.is_zero:
+            chosen = chosen._replace(granularity="block", policy="depth")
+        return chosen
 
 
-def check_count(name: str, count: Optional[int]) -> None:
-    """Raise unless `count` is None or a whole number of at least 1."""
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise OptionError(f"{name} must be a whole number of at least 1, or None, not {count!r}")
+def check_count(name: str, count: Any, least: int = 1, or_none: bool = True) -> None:
+    """Raise unless `count` is a whole number of at least so much, or None."""
+    if count is None and or_none:
+        return
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        what = f"a whole number of at least {least}" + ", or None" * or_none
+        raise OptionError(f"{name} must be {what}, not {count!r}")
 
 
-def check_options(
-    analysis_budget: Any = "auto",
-    granularity: str = "auto",
-    policy: str = "auto",
-    max_rows: Optional[int] = None,
-    strict: bool = False,
-    debug: bool = False,
-) -> Options:
-    """Check the options of a scope; see :func:`gluon_dynbatch.batching`."""
-    if granularity not in ("auto", *GRANULARITIES):
-        raise OptionError.unknown("granularity", granularity, ("auto", *GRANULARITIES))
-    if policy not in ("auto", *POLICIES):
-        raise OptionError.unknown("policy", policy, ("auto", *POLICIES))
-    check_count("max_rows", max_rows)
-    for name, switch in (("strict", strict), ("debug", debug)):
+def check_choice(name: str, value: Any, valid: Tuple[str, ...]) -> None:
+    """Raise unless a value is one of the valid names."""
+    if value not in valid:
+        raise OptionError.unknown(name, value, valid)
+
+
+def check_options(asked: Options) -> Options:
+    """Return options as they are used, or raise."""
+    check_choice("granularity", asked.granularity, ("auto", *GRANULARITIES))
+    check_choice("policy", asked.policy, ("auto", *POLICIES))
+    check_count("max_rows", asked.max_rows)
+    for name, switch in (("strict", asked.strict), ("debug", asked.debug)):
         # A text such as "no" counts as true in Python.
         if not isinstance(switch, (bool, np.bool_)):
             raise OptionError(f"{name} must be True or False, not {switch!r}")
-    return Options(
-        parse_budget(analysis_budget), granularity, policy, max_rows, bool(strict), bool(debug)
+    return asked._replace(
+        analysis_budget=parse_budget(asked.analysis_budget),
+        strict=bool(asked.strict),
+        debug=bool(asked.debug),
     )
 
 
-def budget_from_environment() -> Any:
-    """Return the budget that the environment asks for."""
-    text = os.environ.get(BUDGET_VARIABLE, "auto")
+def options_of_environment() -> Options:
+    """Return what the environment asks for."""
     try:
-        return parse_budget(text)
+        return Options(parse_budget(os.environ.get(BUDGET_VARIABLE, "auto")))
     except BudgetError as error:
         raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
 
 
 def check_joined(asked: Options, given: Options, outer: Where) -> None:
     """Raise if a scope asks for other options than those of the one that it joins."""
-    for name, own, others, plain in zip(Options._fields, asked, given, check_options()):
+    for name, own, others, plain in zip(Options._fields, asked, given, Options()):
         if own != plain and own != others:
             raise ScopeError(
                 f"a batching scope inside another asks for {name}={own!r}, the outer "
@@ -81,10 +94,3 @@ def check_joined(asked: Options, given: Options, outer: Where) -> None:
                 None,
                 "give the option to the outer scope, or leave it out here",
             )
-
-
-def scope_defaults(options: Dict[str, Any]) -> Dict[str, Any]:
-    """Check options given to ``hybridize`` and return them under the names of :class:`Options`."""
-    checked = check_options(**options)
-    names = {name: name.replace("analysis_", "") for name in options}
-    return {field: getattr(checked, field) for field in names.values()}

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 
-from .auto import MOST_SITES, CallSite, is_much
+from .auto import MOST_PLACES, Account, is_much
 from .debug import Watch
-from .errors import OptionError, ScopeError
+from .errors import ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Runtime
 from .native.recording import Statements, user_place
-from .options import Options, budget_from_environment, check_count, check_joined
+from .options import Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
 from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
@@ -91,10 +91,12 @@ class Batch(Statements):
         self.report = Report()
         self.plan: Optional[Plan] = None
         self.backward_plan: Optional[Plan] = None
-        self._defaults: Dict[str, Any] = {}
-        self._environment: Any = "auto"
+        #: What is asked for where options are "auto": by blocks, and by the environment.
+        self._defaults: List[Options] = []
+        self._environment = Options()
         self._recorder: Optional[Recorder] = None
-        self._site: Optional[CallSite] = None
+        #: What "auto" decides with, unless that is settled.
+        self._account: Optional[Account] = None
         #: The user's line that opened the scope, as code object and instruction.
         self._place: Any = None
         #: The frame that opened the scope, if it may be left.
@@ -128,17 +130,17 @@ class Batch(Statements):
     def _open(self, frame: Any) -> None:
         """Open the scope; whatever interrupts this, `_settle` undoes it."""
         self._begin()
-        self._environment = budget_from_environment()
+        self._environment = options_of_environment()
         self._place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
         watch = Watch() if self._options.debug else None
         self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
-        self._site = self._call_site(frame)
+        self._account = self._account_at(frame)
         CALLS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self._place, self.report)
-        if self._site is not None and self._site.enter():
+        if self._account is not None and self._account.begins_at_once:
             self._thread.update(batch=self, recorder=None, at_once=True)
         else:
             self._record()
@@ -153,21 +155,17 @@ class Batch(Statements):
             if self.members:
                 self._thread.update(before)
 
-    def _call_site(self, frame: Any) -> Optional[CallSite]:
-        """Return what "auto" knows of the place that opens this scope; None if that is settled."""
+    def _account_at(self, frame: Any) -> Optional[Account]:
         if not self._options_now().leaves_all_open:
             return None
         # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
         while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
             frame = frame.f_back
-        sites = STATE.sites
-        key = (id(frame.f_code), frame.f_lasti, current_mode(), self._options_now())
-        site = sites.get(key)
-        if site is None or not site.is_current:
-            if len(sites) >= MOST_SITES:
-                sites.clear()
-            site = sites[key] = CallSite(RUNTIME, frame.f_code)
-        return site
+        # Blocks that are hybridized anew may ask for something else.
+        place = frame.f_code, frame.f_lasti, current_mode(), RUNTIME.hybridized
+        if place not in STATE.places and len(STATE.places) >= MOST_PLACES:
+            STATE.places.clear()
+        return Account(STATE.places.setdefault(place, {}))
 
     def _record(self) -> None:
         """Record calls from now on."""
@@ -179,8 +177,8 @@ class Batch(Statements):
     def recorder_of(self, block: Any) -> Optional[Recorder]:
         """Return what records a call of a block that comes now; None if it is to run at once."""
         if STATE.at_once:
-            assert self._site is not None
-            if self._site.runs_at_once(block, self.report.at_once):
+            assert self._account is not None
+            if self._account.runs_at_once(block, self.report.at_once):
                 self.report.at_once += 1
             else:
                 self._record()
@@ -201,8 +199,8 @@ class Batch(Statements):
         oldest = self.members[0]() is member
         if len(self.members) == 1 and not failed:
             self.at_work(self._hand_out)
-            if self._site is not None:
-                self.report.choice = self._site.leave(self.report.at_once)
+            if self._account is not None:
+                self.report.choice = self._account.close(self.report.at_once)
         elif len(self.members) > 1 and (oldest or not failed and self._may_be_left()):
             # Calls of other statements are pending as well: one's failure is not theirs.
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
@@ -227,22 +225,21 @@ class Batch(Statements):
         CALLS.release(self)
         if self._recorder is not None:
             self._recorder.close(self._reason)
-        self._recorder = self._site = self._generator = None
+        self._recorder = self._account = self._generator = None
         self._thread.update(batch=None)
         self._thread = {}
 
-    def use_defaults(self, defaults: Dict[str, Any]) -> None:
+    def use_defaults(self, defaults: Options) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
-        for name, value in defaults.items():
-            self._defaults.setdefault(name, value)
+        if defaults not in self._defaults:
+            self._defaults.append(defaults)
 
     def _options_now(self) -> Options:
-        """Return the options of the next flush: own ones, else a block's, else the defaults."""
+        """Return options for now: own ones, else a block's, else the environment's."""
         options = self._options
-        for name, value in self._defaults.items():
-            if getattr(options, name) == "auto":
-                options = options._replace(**{name: value})
-        return options if options.budget != "auto" else options._replace(budget=self._environment)
+        for others in (*self._defaults, self._environment):
+            options = options.filled(others)
+        return options
 
     def map(
         self,
@@ -269,8 +266,7 @@ class Batch(Statements):
                 None,
                 "call it within ``with gluon_dynbatch.batching() as batch:``",
             )
-        if on_error not in ("raise", "return"):
-            raise OptionError.unknown("on_error", on_error, ("raise", "return"))
+        check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
         fibers = Fibers(self, applier(fn), concurrency, on_error == "return", user_line())
         return fibers.run(samples)
@@ -330,7 +326,7 @@ class Batch(Statements):
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            flush = Flush(RUNTIME, self._options_now(), tape, self._site, keep, self._chain)
+            flush = Flush(RUNTIME, self._options_now(), tape, self._account, keep, self._chain)
             flush.run()
             tape.close()
         except BaseException as error:

@@ -18,6 +18,7 @@ import mxnet as mx
 
 from . import errors
 from .block import batching
+from .options import check_choice, check_count
 from .record.structure import Flattener, unflatten
 from .report import BatcherStats
 from .samples import applier
@@ -265,18 +266,14 @@ class RequestBatcher:
         on_full: str = "raise",
         **scope_options: Any,
     ) -> None:
-        for name, value in (("max_batch_size", max_batch_size), ("max_queue", max_queue)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise errors.OptionError(
-                    f"{name} must be a whole number of at least 1, not {value!r}"
-                )
+        check_count("max_batch_size", max_batch_size, or_none=False)
+        check_count("max_queue", max_queue, or_none=False)
         wait_s = batch_wait_timeout_s
         if not (isinstance(wait_s, (int, float)) and 0 <= wait_s <= threading.TIMEOUT_MAX):
             raise errors.OptionError(
                 f"batch_wait_timeout_s must be seconds, 0 or more, not {wait_s!r}"
             )
-        if on_full not in ("raise", "wait"):
-            raise errors.OptionError.unknown("on_full", on_full, ("raise", "wait"))
+        check_choice("on_full", on_full, ("raise", "wait"))
         self._max_queue, self._raises = max_queue, on_full == "raise"
         scope = batching(**scope_options)
         self._line = _Line(applier(fn), scope, max_batch_size, wait_s)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
 
 from .block import batching
-from .errors import OptionError, SampleError
+from .errors import SampleError
 from .options import check_count
 from .record.where import user_line
 from .samples import applier
@@ -58,8 +58,7 @@ def imap(
     [0, 1, 4, 9, 16]
     """
     check_count("batch_size", batch_size)
-    if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0:
-        raise OptionError(f"prefetch must be a whole number of at least 0, not {prefetch!r}")
+    check_count("prefetch", prefetch, least=0, or_none=False)
     # What is wrong with either is told here.
     batching(**scope_options)
     applier(fn)

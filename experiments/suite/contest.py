@@ -254,7 +254,7 @@ def contest(
     seed : int
         What the order of turns is drawn from.
     """
-    STATE.sites.clear()  # a new process would know nothing of the contests before
+    STATE.places.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
     counts = {}

@@ -11,7 +11,7 @@ class ThreadState(threading.local):
 
     Calls in an open scope are recorded, or they run at once and are counted, as recording may not
     pay; or neither, if they are the scope's own: it traces, or computes what is pending.  `Batch`
-    writes all of it but `sites`, by one call of C, which no interrupt divides.
+    writes all of it but `places`, by one call of C, which no interrupt divides.
     """
 
     #: The open scope, or None.
@@ -22,8 +22,8 @@ class ThreadState(threading.local):
     at_once = False
 
     def __init__(self) -> None:
-        #: What "auto" knows of the places at which this thread opened scopes.
-        self.sites: Dict[Any, Any] = {}
+        #: What "auto" knows of the places at which this thread opened scopes (`Account`).
+        self.places: Dict[Any, Any] = {}
 
 
 STATE = ThreadState()
