@@ -5,7 +5,7 @@ What calls read is watched from their recording on.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -28,39 +28,15 @@ from .schedule import Budget, analyze
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
 
 
-class _Seen(NamedTuple):
-    """An array that a pending call reads, as it was when a call was first given it."""
-
-    array: NDArray
-    #: The parameter that it belongs to, if to one, and how that is trained.
-    parameter: Optional[Parameter]
-    grad_req: Optional[str]
-    values: bytes
-    #: Held, so that its memory stays its own.
-    gradient: Optional[NDArray]
-    where: Tuple[Any, int]
-
-    @classmethod
-    def of(cls, array: NDArray, parameter: Optional[Parameter], where: Tuple[Any, int]) -> _Seen:
-        """Look at an array."""
-        req = None if parameter is None else parameter.grad_req
-        return cls(array, parameter, req, array.asnumpy().tobytes(), array.grad, where)
-
-    def change(self) -> Optional[str]:
-        """Say what has happened to it; None for nothing that matters."""
-        array, parameter = self.array, self.parameter
-        if parameter is not None and all(array is not data for data in parameter.list_data()):
-            return "was given other arrays"
-        if parameter is not None and parameter.grad_req != self.grad_req:
-            return f"got grad_req {parameter.grad_req!r}"
-        if array.asnumpy().tobytes() != self.values:
-            return "was written to"
-        old, new = self.gradient, array.grad
-        if (old is None) != (new is None) or (
-            old is not None and memory_of(old.handle) != memory_of(new.handle)
-        ):
-            return "was given another gradient"
-        return None
+def _look(array: NDArray, parameter: Optional[Parameter]) -> Dict[str, Any]:
+    """Return what pending calls rely on, by what is said if it changes."""
+    gradient = array.grad
+    return {
+        "was given other arrays": parameter and any(array is own for own in parameter.list_data()),
+        "got grad_req {!r}": parameter and parameter.grad_req,
+        "was written to": array.asnumpy().tobytes(),
+        "was given another gradient": gradient is not None and memory_of(gradient.handle),
+    }
 
 
 class Watch:
@@ -71,7 +47,9 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._seen: List[_Seen] = []
+        #: Arrays, the parameter of each if it is one's, who reads it, and what it was; the gradient
+        #: is held, so that its memory stays its own.
+        self._seen: List[Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = []
         self._entries: Set[int] = set()
         self._externals = 0
 
@@ -80,15 +58,17 @@ class Watch:
         where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
         for array in recording.externals[self._externals :]:
             # Nobody writes to arenas.
-            if type(array) is LazyNDArray:
-                continue
-            self._seen.append(_Seen.of(array, None, where))
+            if type(array) is not LazyNDArray:
+                self._see(array, None, where)
         self._externals = len(recording.externals)
         if entry.id not in self._entries:
             self._entries.add(entry.id)
             for parameter in entry.program.parameters.values():
                 for data in parameter.list_data():
-                    self._seen.append(_Seen.of(data, parameter, where))
+                    self._see(data, parameter, where)
+
+    def _see(self, array: NDArray, parameter: Optional[Parameter], where: Any) -> None:
+        self._seen.append((array, parameter, where, _look(array, parameter), array.grad))
 
     def check(self) -> None:
         """Raise if an array is not what it was; then begin anew.
@@ -101,15 +81,16 @@ class Watch:
         seen, self._seen = self._seen, []
         self._entries.clear()
         self._externals = 0
-        for one in seen:
-            change = one.change()
+        for array, parameter, where, before, _ in seen:
+            now = _look(array, parameter)
+            change = next((what for what in before if before[what] != now[what]), None)
             if change is not None:
-                parameter = one.parameter
+                change = change.format(parameter and parameter.grad_req)
                 name = "an array" if parameter is None else f"parameter {parameter.name!r}"
                 raise MismatchError(
-                    f"{name} of shape {one.array.shape} that a recorded call reads {change} "
+                    f"{name} of shape {array.shape} that a recorded call reads {change} "
                     "before the call was computed",
-                    where_of(one.where),
+                    where_of(where),
                     None,
                     "call batch.flush() before that, or give the call a copy",
                 )
@@ -140,7 +121,9 @@ class Comparison:
     ):
         self._recording = recording
         self._terms = terms
-        self._tolerances = _tolerances(recording)
+        # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
+        found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
+        self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
         weights = np.zeros(len(recording.value_type), dtype=bool)
         self._units = expand(recording, "unbatched", weights, segments)
         groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
@@ -171,7 +154,7 @@ class Comparison:
             kind = TYPES[self._recording.value_type[value]]
             wanted = _values(self._loop, int(self._units.value_term[value]), kind)
             got = _values(execution, int(self._terms[value]), kind)
-            relative, absolute = self._tolerances.get(kind.dtype, (0, 0))
+            relative, absolute = self._tolerance if kind.dtype in TOLERANCES else (0, 0)
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
                     f"call {node} gives other values in launch {number} than alone: off by "
@@ -191,13 +174,6 @@ def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
             continue
         for value in call.results:
             yield node, value
-
-
-def _tolerances(recording: Tape) -> Dict[str, Tuple[float, float]]:
-    """Return the tolerance of the coarsest type for all: a cast to a finer one adds nothing."""
-    found = {TYPES[kind].dtype for kind in recording.value_type}
-    coarsest = max((TOLERANCES[dtype] for dtype in found & TOLERANCES.keys()), default=(0, 0))
-    return dict.fromkeys(TOLERANCES, coarsest)
 
 
 def _values(execution: Execution, term: int, kind: Any) -> Any:
