@@ -65,7 +65,10 @@ class Fiber(greenlet.greenlet):  # type: ignore[misc]
 
     def park(self) -> None:
         """Wait until what is pending has been computed; raises what that failed with."""
-        self._crew.pause()
+        if self._crew.ending:
+            raise greenlet.GreenletExit
+        with surroundings(self._crew.scope):
+            self.parent.switch()
 
 
 class Fibers:
@@ -94,7 +97,7 @@ class Fibers:
         place: Where,
     ):
         self._apply = apply
-        self._scope = scope
+        self.scope = scope
         self._most = concurrency
         self._keeps_errors = keeps_errors
         self._place = place
@@ -104,24 +107,21 @@ class Fibers:
         self.drawing = False
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Fiber] = deque()
-        self._ending = False
+        self.ending = False
 
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
         self._coming = iter(samples)
         try:
-            with surroundings(self._scope):
-                try:
-                    self._start()
-                    while self._parked:
-                        error = self._compute()
-                        for _ in range(len(self._parked)):
-                            self._go_on(self._parked.popleft(), error)
-                        self._start()
-                finally:
-                    self._end()
+            self._start()
+            while self._parked:
+                error = self._compute()
+                for _ in range(len(self._parked)):
+                    self._go_on(self._parked.popleft(), error)
+                self._start()
             return self._results
         finally:
+            self._end()
             # The traceback of an exception refers to this.
             self._results = []
 
@@ -133,7 +133,7 @@ class Fibers:
 
     def work(self) -> None:
         """Run samples, one after another; what a fiber does."""
-        while not self._ending:
+        while not self.ending:
             self.drawing = True
             try:
                 sample = next(self._coming, self)
@@ -152,7 +152,8 @@ class Fibers:
             return self._apply(sample)
         except Exception as error:
             if not self._keeps_errors:
-                self._name_sample(number, error)
+                advice = 'give on_error="return" to get exceptions among the results'
+                name_sample(error, f"{number} of map", self._place, advice)
                 raise
             # From the sample's own frames on: those of the caller hold what it holds.
             trace = error.__traceback__
@@ -161,14 +162,14 @@ class Fibers:
     def _compute(self) -> Optional[Exception]:
         """Compute what the parked samples wait for; an exception is theirs."""
         try:
-            self._scope.await_flush(len(self._parked))
+            self.scope.await_flush(len(self._parked))
         except Exception as error:
             return error
         return None
 
-    def _go_on(self, fiber: Fiber, error: Optional[Exception] = None) -> bool:
+    def _go_on(self, fiber: Fiber, error: Optional[BaseException] = None) -> bool:
         """Run samples until one parks; False if none does."""
-        with surroundings(self._scope):
+        with surroundings(self.scope):
             if error is None:
                 fiber.switch()
             else:
@@ -177,30 +178,23 @@ class Fibers:
             self._parked.append(fiber)
         return not fiber.dead
 
-    def pause(self) -> None:
-        """Let the other samples come as far, from within a fiber."""
-        if self._ending:
-            raise greenlet.GreenletExit
-        with surroundings(self._scope):
-            greenlet.getcurrent().parent.switch()
-
-    def _name_sample(self, number: int, error: Exception) -> None:
-        """Say of which sample an exception is."""
-        if error.__cause__ is None:
-            message = f"the exception is of sample {number} of map"
-            advice = 'give on_error="return" to get exceptions among the results'
-            error.__cause__ = SampleError(message, self._place, None, advice)
-
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""
-        self._ending = True
+        self.ending = True
         try:
             while self._parked:
                 with contextlib.suppress(Exception):
-                    self._parked.popleft().throw()
+                    self._go_on(self._parked.popleft(), greenlet.GreenletExit())
         finally:
             if self._parked:  # an interrupt came
                 self._end()
+
+
+def name_sample(error: Exception, sample: str, place: Where, advice: Optional[str] = None) -> None:
+    """Say of which sample an exception is."""
+    if error.__cause__ is None:
+        what = f"the exception is of sample {sample}"
+        error.__cause__ = SampleError(what, place, None, advice)
 
 
 def current() -> Optional[Fiber]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
 from .block import batching
-from .errors import SampleError
+from .fibers import name_sample
 from .options import check_count
 from .record.where import user_line
 from .samples import applier
@@ -107,28 +107,22 @@ class Stream:
         if not results:
             self._batches.popleft()
         if isinstance(result, Exception):
-            raise self._named(result, number)
+            name_sample(result, f"{number} of imap", self._place)
+            raise result
         return result
 
     def _run(self) -> None:
         """Record the next minibatch, and hand it to the engine."""
-        taken, self._ended = self._take()
+        taken: List[Any] = []
+        try:
+            # What came before an exception is not lost.
+            for sample in islice(self._samples, self._size):
+                taken.append(sample)
+            if len(taken) != self._size:
+                self._ended = StopIteration()
+        except Exception as error:
+            self._ended = error
         if taken:
             with batching(**self._options) as batch:
                 outcomes = batch.map(self._fn, taken, on_error="return")
             self._batches.append(outcomes[::-1])
-
-    def _take(self) -> Tuple[List[Any], Optional[Exception]]:
-        taken: List[Any] = []
-        try:
-            for sample in islice(self._samples, self._size):
-                taken.append(sample)
-        except Exception as error:
-            return taken, error
-        return taken, None if len(taken) == self._size else StopIteration()
-
-    def _named(self, error: Exception, number: int) -> Exception:
-        if error.__cause__ is None:
-            message = f"the exception is of sample {number} of imap"
-            error.__cause__ = SampleError(message, self._place)
-        return error
