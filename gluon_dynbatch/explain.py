@@ -22,7 +22,7 @@ from .errors import Where
 from .record.state import STATE
 from .record.where import where_of
 from .report import NOTHING, Report
-from .scope import RUNTIME
+from .scope import RUNTIME, Batch
 from .show.plot import times
 
 #: Most lines of code, and kinds of calls that did not merge, on a page.
@@ -89,18 +89,17 @@ class Observer:
 
     def __init__(self) -> None:
         self.sites: Dict[Where, Site] = {}
-        self._site_of: Dict[int, Site] = {}
 
-    def opened(self, place: Any, report: Report) -> None:
+    def opened(self, scope: Batch) -> None:
         """Take note of a scope."""
-        site = self._site_of[id(report)] = self.sites.setdefault(where_of(place), Site())
+        site = self.sites.setdefault(where_of(scope.place), Site())
         if len(site.reports) == 1:
             site.lines.clear()
-        site.reports.append(report)
+        site.reports.append(scope.report)
 
     def checks(self, tape: Any, planned: Any) -> Stopwatch:
         """Return what is told of each launch of a flush."""
-        return Stopwatch(self._site_of[id(STATE.batch.report)], tape, planned)
+        return Stopwatch(self.sites[where_of(STATE.batch.place)], tape, planned)
 
     def pages(self) -> str:
         """Return a page for each place that opened scopes."""

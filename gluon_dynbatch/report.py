@@ -36,6 +36,16 @@ class Alone(NamedTuple):
     calls: int
     where: Where
 
+    def __str__(self) -> str:
+        """Write it in two lines, for print."""
+        return f"{self.calls} x {self.name}: {self.reason}\n{'':12}{self.where}"
+
+
+def count(found: Dict[Any, Alone], key: Any, one: Alone) -> None:
+    """Add calls to those of the same key, which name the line."""
+    known = found.get(key)
+    found[key] = one if known is None else known._replace(calls=known.calls + one.calls)
+
 
 class Traced:
     """What came of blocks that are traced once per structure."""
@@ -55,26 +65,7 @@ class Traced:
 
     def refuse(self, name: str, reason: str, where: Where) -> None:
         """Count a call of which no piece is kept."""
-        known = self.refused.get((name, reason), Alone(name, reason, 0, where))
-        self.refused[name, reason] = known._replace(calls=known.calls + 1)
-
-    def as_json(self) -> Dict[str, Any]:
-        """Return all of it for JSON."""
-        refused = [{**one._asdict(), "where": str(one.where)} for one in self.refused.values()]
-        return {**vars(self), "refused": refused}
-
-    @property
-    def lines(self) -> List[str]:
-        """What to print."""
-        lines = []
-        if self.known or self.new:
-            lines.append(
-                f"traced once {self.known} calls known, {self.new} run in {self.new_ms:.1f} ms"
-            )
-        for one in self.refused.values():
-            lines.append(f"not kept    {one.calls} x {one.name}: {one.reason}")
-            lines.append(f"            {one.where}")
-        return lines
+        count(self.refused, (name, reason), Alone(name, reason, 1, where))
 
 
 class FlushReport(NamedTuple):
@@ -149,6 +140,12 @@ class FlushReport(NamedTuple):
         return (
             f"{self.nodes} calls -> {self.launches} launches "
             f"({self.granularity} by {self.policy}, plan {'cached' if self.cached else 'made'}), "
+            f"{self._spent}"
+        )
+
+    @property
+    def _spent(self) -> str:
+        return (
             f"recording {self.recording_ms:.1f} ms, analysis {self.analysis_ms:.1f} ms, "
             f"dispatch {self.dispatch_ms:.1f} ms"
         )
@@ -242,8 +239,7 @@ class Report:
             for where, times in report.forced.items():
                 total.forced[where] = total.forced.get(where, 0) + times
             for name, one in report.immediate.items():
-                known = total.immediate.get(name, one._replace(calls=0))
-                total.immediate[name] = known._replace(calls=known.calls + one.calls)
+                count(total.immediate, name, one)
         return total
 
     def count_wait(self, milliseconds: float) -> None:
@@ -253,18 +249,15 @@ class Report:
             last = self.flushes[-1]
             self.flushes[-1] = last._replace(waiting_ms=last.waiting_ms + milliseconds)
 
-    def _total(self, field: str) -> Any:
-        return sum(getattr(flush, field) for flush in self.flushes)
-
     @property
     def nodes(self) -> int:
         """Recorded calls."""
-        return int(self._total("nodes"))
+        return sum(flush.nodes for flush in self.flushes)
 
     @property
     def launches(self) -> int:
         """Launches that ran the recorded calls."""
-        return int(self._total("launches"))
+        return sum(flush.launches for flush in self.flushes)
 
     @property
     def alone(self) -> List[Alone]:
@@ -272,17 +265,14 @@ class Report:
         found: Dict[Tuple[str, str], Alone] = {}
         for flush in self.flushes:
             for one in flush.alone:
-                known = found.get((one.name, one.reason))
-                found[one.name, one.reason] = (
-                    one if known is None else known._replace(calls=known.calls + one.calls)
-                )
+                count(found, (one.name, one.reason), one)
         return sorted([*found.values(), *self.immediate.values()], key=lambda one: -one.calls)
 
     @property
     def analysis_share(self) -> float:
         """Analysis as a share of recording, analysis and dispatch."""
         total = sum(f.recording_ms + f.analysis_ms + f.dispatch_ms for f in self.flushes)
-        return float(self._total("analysis_ms") / total) if total else 0.0
+        return sum(flush.analysis_ms for flush in self.flushes) / total if total else 0.0
 
     def plot(self) -> Any:
         """Plot where the time went, and the width of launches in the order in which they ran.
@@ -306,63 +296,61 @@ class Report:
 
     def to_json(self) -> str:
         """Return the whole report as JSON text."""
-        flushes = []
-        for flush in self.flushes:
-            fields = flush._asdict()
-            for name in ("launches", "mean_width", "largest_width"):
-                fields[name] = getattr(flush, name)
-            fields["alone"] = [{**one._asdict(), "where": str(one.where)} for one in flush.alone]
-            flushes.append(fields)
-        forced = [{"where": str(where), "times": times} for where, times in self.forced.items()]
-        immediate = [{**one._asdict(), "where": str(one.where)} for one in self.immediate.values()]
+
+        def listed(found: Iterable[Alone]) -> List[Dict[str, Any]]:
+            return [{**one._asdict(), "where": str(one.where)} for one in found]
+
+        derived = ("launches", "mean_width", "largest_width")
+        flushes = [
+            {
+                **flush._asdict(),
+                **{name: getattr(flush, name) for name in derived},
+                "alone": listed(flush.alone),
+            }
+            for flush in self.flushes
+        ]
         content = {
+            **vars(self),
             "flushes": flushes,
-            "immediate": immediate,
-            "traced": self.traced.as_json(),
-            "forced": forced,
-            "waiting_ms": self.waiting_ms,
-            "at_once": self.at_once,
-            "choice": self.choice,
+            "immediate": listed(self.immediate.values()),
+            "traced": {**vars(self.traced), "refused": listed(self.traced.refused.values())},
+            "forced": [{"where": str(w), "times": times} for w, times in self.forced.items()],
         }
         return json.dumps(content, indent=2)
 
     def __str__(self) -> str:
         if not self.flushes and not self.at_once:
             return NOTHING
-        lines = []
+        rows: List[Tuple[str, Any]] = []
         if self.at_once:
-            lines.append(f"at once     {self.at_once} calls: recording them would not pay")
+            rows.append(("at once", f"{self.at_once} calls: recording them would not pay"))
         for flush in self.flushes[-8:]:
-            lines += _describe(flush)
-        if len(self.flushes) > 8:
-            lines.insert(
-                0,
-                f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches; "
-                "the last 8:",
-            )
-        lines += self.traced.lines
-        for one in self.alone:
-            lines.append(
-                f"ran alone   {one.calls} x {one.name}: {one.reason}\n            {one.where}"
-            )
+            rows += _describe(flush)
+        traced = self.traced
+        if traced.known or traced.new:
+            told = f"{traced.known} calls known, {traced.new} run in {traced.new_ms:.1f} ms"
+            rows.append(("traced once", told))
+        rows += [("not kept", one) for one in traced.refused.values()]
+        rows += [("ran alone", one) for one in self.alone]
         for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
-            lines.append(f"value read  {times} x at {where}")
-        if self.choice:
-            lines.append(self.choice)
-        return "\n".join(lines)
+            rows.append(("value read", f"{times} x at {where}"))
+        lines = [f"{label:12}{told}" for label, told in rows]
+        if len(self.flushes) > 8:
+            total = f"{len(self.flushes)} flushes, {self.nodes} calls, {self.launches} launches"
+            lines.insert(0, f"{total}; the last 8:")
+        return "\n".join(lines + [self.choice] * bool(self.choice))
 
 
-def _describe(flush: FlushReport) -> List[str]:
-    return [
-        f"calls       {flush.nodes} in {flush.launches} launches; "
-        f"{flush.mean_width:.1f} wide on average, {flush.largest_width} at most"
-        + (f"; {flush.waiting} samples waited for it" if flush.waiting else ""),
-        f"setting     granularity {flush.granularity}, policy {flush.policy}, "
-        f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}",
-        f"memory      {flush.arena_bytes / 1e6:.1f} MB of arenas, "
-        f"{flush.rows_gathered} rows gathered",
-        f"time        recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
-        f"dispatch {flush.dispatch_ms:.1f} ms"
-        + (f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""),
-        *(f"by size     {text}" for text in flush.by_size),
-    ]
+def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
+    waited = f"; {flush.waiting} samples waited for it" if flush.waiting else ""
+    waiting = f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""
+    rows = [
+        ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
+         f"on average, {flush.largest_width} at most{waited}"),
+        ("setting", f"granularity {flush.granularity}, policy {flush.policy}, "
+         f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"),
+        ("memory", f"{flush.arena_bytes / 1e6:.1f} MB of arenas, "
+         f"{flush.rows_gathered} rows gathered"),
+        ("time", f"{flush._spent}{waiting}"),
+    ]  # fmt: skip
+    return rows + [("by size", text) for text in flush.by_size]

@@ -98,7 +98,7 @@ class Batch(Statements):
         #: What "auto" decides with, unless that is settled.
         self._account: Optional[Account] = None
         #: The user's line that opened the scope, as code object and instruction.
-        self._place: Any = None
+        self.place: Any = None
         #: The frame that opened the scope, if it may be left.
         self._generator: Any = None
         #: Why values are missing that are not computed when the scope is closed.
@@ -124,14 +124,14 @@ class Batch(Statements):
         if scope is None:
             self._open(sys._getframe(1))
             return self
-        check_joined(self._options, scope._options, where_of(scope._place))
+        check_joined(self._options, scope._options, where_of(scope.place))
         return scope  # type: ignore[no-any-return]
 
     def _open(self, frame: Any) -> None:
         """Open the scope; whatever interrupts this, `_settle` undoes it."""
         self._begin()
         self._environment = options_of_environment()
-        self._place = user_place()
+        self.place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
         watch = Watch() if self._options.debug else None
@@ -139,7 +139,7 @@ class Batch(Statements):
         self._account = self._account_at(frame)
         CALLS.acquire(self)
         if RUNTIME.observer is not None:
-            RUNTIME.observer.opened(self._place, self.report)
+            RUNTIME.observer.opened(self)
         if self._account is not None and self._account.begins_at_once:
             self._thread.update(batch=self, recorder=None, at_once=True)
         else:

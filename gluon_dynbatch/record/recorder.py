@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..modes import RECORDING, TRAINING
 from ..native import recording
-from ..report import Alone, Report
+from ..report import Alone, Report, count
 from . import structure
 from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
@@ -299,8 +299,7 @@ class Recorder:
                 callee.name,
                 "open the scope with strict=False to run it at once",
             )
-        known = self.report.immediate.get(callee.name, Alone(callee.name, reason, 0, where))
-        self.report.immediate[callee.name] = known._replace(calls=known.calls + 1)
+        count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
     def new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
         """Make the entry of a call like which none was recorded before, from `where`."""
