@@ -17,8 +17,8 @@ class Graph(NamedTuple):
     """The units of a flush: places, segments and operands.
 
     A *slot* is an output of a unit.  An operand is a sum of *terms*, almost always of one; a term
-    is a slot or, as ``-1 - e``, the external number ``e``, with an offset in elements.  The terms
-    of a port that concatenates stand one after another instead.
+    is a slot or, as ``-1 - e``, the external number ``e``, with an offset and a size in elements.
+    The terms of a port that concatenates stand one after another instead.
     """
 
     dependencies: Dependencies
@@ -32,23 +32,19 @@ class Graph(NamedTuple):
     term0: Array
     term: Array
     term_offset: Array
-    #: Per slot: its unit.
+    term_size: Array
+    #: Per slot: its unit, and elements.
     slot_unit: Array
+    slot_size: Array
     #: Per value: term that stands for it.
     value_term: Array
     #: Per node its entry, and names of entries.
     entry: Array
     names: Dict[int, str]
-    #: Of entries that concatenate their arguments: the rows of each.
-    concat: Dict[int, Tuple[int, ...]]
 
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""
         return self.names[int(self.entry[self.node[unit]])]
-
-    def concat_rows(self, units: Array) -> Array:
-        """Return the rows of every term of units that concatenate their terms."""
-        return np.concatenate([self.concat[e] for e in self.entry[self.node[units]].tolist()])
 
 
 def check_graph(graph: Graph) -> None:

@@ -41,36 +41,34 @@ def wire(
     segments = dict.fromkeys(use.segment for cut in cuts.values() for use in cut.uses)
     numbers = {segment: number for number, segment in enumerate(segments)}
     last = max(cuts) + 1
-    arity, rows, first = (np.zeros(last, dtype=np.int32) for _ in range(3))
+    arity, first = np.zeros(last, dtype=np.int32), np.zeros(last, dtype=np.int64)
     size = np.zeros((last, 4), dtype=np.int64)
     code: List[int] = []
     for number, cut in cuts.items():
-        arity[number], rows[number] = len(tape.entries[number].in_types), cut.rows
+        arity[number] = len(tape.entries[number].in_types)
         first[number], size[number] = len(code), _sizes(cut)
         code += _code(cut, numbers)
     entry = np.array(tape.node_entry, dtype=np.int32)
     units, slots, inputs, terms = (np.bincount(entry, minlength=last) @ size).tolist()
     segment, preds = np.empty(units, dtype=np.int32), np.empty(terms, dtype=np.int32)
-    node, unit_rows, slot0, input0, term0, term, term_offset, slot_unit, value_term, offsets = (
-        np.empty(count, dtype=np.int64)
-        for count in (
-            *(units, units, units, units),
-            *(inputs + 1, terms, terms, slots, len(tape.value_type), units + 1),
-        )
-    )
+    node, rows, slot0, input0 = np.empty((4, units), dtype=np.int64)
+    term0, offsets = np.empty(inputs + 1, dtype=np.int64), np.empty(units + 1, dtype=np.int64)
+    term, term_offset, term_size = np.empty((3, terms), dtype=np.int64)
+    slot_unit, slot_size = np.empty((2, slots), dtype=np.int64)
+    value_term = np.empty(len(tape.value_type), dtype=np.int64)
     edges = lowering.wire(
         *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
-        *(arity, rows, first, np.array(code, dtype=np.int32)),
+        *(arity, first, np.array(code, dtype=np.int64)),
         max(len(cut.uses) for cut in cuts.values()),
-        *(segment, node, unit_rows, slot0, input0, term0, term, term_offset, slot_unit),
-        *(value_term, offsets, preds),
+        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
+        *(slot_unit, slot_size, value_term, offsets, preds),
     )
     graph = Graph(
-        Dependencies(segment, offsets, preds[:edges].copy(), unit_rows),
+        Dependencies(segment, offsets, preds[:edges].copy(), rows),
         list(numbers),
-        *(segment, node, slot0, input0, term0, term, term_offset, slot_unit, value_term, entry),
+        *(segment, node, slot0, input0, term0, term, term_offset, term_size),
+        *(slot_unit, slot_size, value_term, entry),
         {number: tape.entries[number].name for number in cuts},
-        {number: cut.concat_rows for number, cut in cuts.items() if cut.concat_rows},
     )
     signature = signatures(graph, unused, ragged)
     if lockstep:
@@ -176,14 +174,17 @@ def _code(cut: Cut, numbers: Dict[Segment, int]) -> List[int]:
     """Write a cut as integers: see ``wire`` in ``lowering.pyx``."""
     code = [len(cut.uses), len(cut.heads)]
     for segment, sources in cut.uses:
-        counts_rows = int(segment.layout in ("rows", "concat"))
-        code += [numbers[segment], counts_rows, len(segment.outputs), len(sources)]
-        for terms in sources:
+        rows = cut.rows if segment.layout in ("rows", "concat") else 1
+        code += [numbers[segment], rows, len(segment.outputs), len(sources)]
+        code += [rows * port.row_size for port in segment.outputs]
+        for port, terms in zip(segment.inputs, sources):
+            counts = cut.concat_rows if port.concat else [1 if port.shared else rows] * len(terms)
             code.append(len(terms))
-            for position, number in terms:
+            for (position, number), count in zip(terms, counts):
                 # Of an argument its number, of a segment's output both.
                 inner = position != ARGUMENT
                 code += [1, position, number] if inner else [0, number, 0]
+                code.append(count * port.row_size)
     for head in cut.heads:
         code += head
     return code

@@ -88,15 +88,15 @@ cdef struct Wiring:
     int64_t *term0
     int64_t *term
     int64_t *term_offset
+    int64_t *term_size
     int64_t *slot_unit
     int32_t *preds
     int64_t inputs, terms, slots, edges
 
 
-cdef const int32_t *wire_inputs(Wiring *w, int32_t count, const int32_t *code) noexcept:
+cdef const int64_t *wire_inputs(Wiring *w, int64_t count, const int64_t *code) noexcept:
     """Fill in the terms of a unit's inputs; return the code behind them."""
-    cdef int64_t term, offset
-    cdef int32_t i, k, terms
+    cdef int64_t term, offset, i, k, terms
     for i in range(count):
         w.term0[w.inputs] = w.terms
         w.inputs += 1
@@ -107,9 +107,9 @@ cdef const int32_t *wire_inputs(Wiring *w, int32_t count, const int32_t *code) n
                 term, offset = w.first_slot[code[1]] + code[2], 0
             else:
                 term, offset = w.value_term[w.source[code[1]]], w.offset[code[1]]
-            w.term[w.terms], w.term_offset[w.terms] = term, offset
+            w.term[w.terms], w.term_offset[w.terms], w.term_size[w.terms] = term, offset, code[3]
             w.terms += 1
-            code += 3
+            code += 4
             if term >= 0:
                 w.preds[w.edges] = w.slot_unit[term]
                 w.edges += 1
@@ -119,27 +119,27 @@ cdef const int32_t *wire_inputs(Wiring *w, int32_t count, const int32_t *code) n
 def wire(
     const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
     const int64_t[::1] offsets, const int32_t[::1] externals, const int32_t[::1] arity,
-    const int32_t[::1] entry_rows, const int32_t[::1] code0, const int32_t[::1] codes,
-    int32_t most_uses, int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows,
-    int64_t[::1] slot0, int64_t[::1] input0, int64_t[::1] term0, int64_t[::1] term,
-    int64_t[::1] term_offset, int64_t[::1] slot_unit, int64_t[::1] value_term,
-    int64_t[::1] pred0, int32_t[::1] preds,
+    const int64_t[::1] code0, const int64_t[::1] codes, int32_t most_uses,
+    int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows, int64_t[::1] slot0,
+    int64_t[::1] input0, int64_t[::1] term0, int64_t[::1] term, int64_t[::1] term_offset,
+    int64_t[::1] term_size, int64_t[::1] slot_unit, int64_t[::1] slot_size,
+    int64_t[::1] value_term, int64_t[::1] pred0, int32_t[::1] preds,
 ):
     """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
 
-    Arity and rows are those of an entry, whose cut stands in `codes` from `code0` on: the number of
-    its uses, at most `most_uses`, and of its heads; per use its segment, whether that counts rows,
-    its outputs and inputs; per input its number of terms, and per term 1, a use and its output, or
-    0, an argument and nothing; per head a use and its output.
+    The arity is that of an entry, whose cut stands in `codes` from `code0` on: the number of its
+    uses, at most `most_uses`, and of its heads; per use its segment, rows, and numbers of outputs
+    and inputs; per output its elements; per input its number of terms, and per term 1, a use and
+    its output, or 0, an argument and nothing, and its elements; per head a use and its output.
     """
     cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
     cdef Wiring w = Wiring(
         &sources[0], &offsets[0], &value_term[0], &first_slot[0],
-        &term0[0], &term[0], &term_offset[0], &slot_unit[0], &preds[0], 0, 0, 0, 0,
+        &term0[0], &term[0], &term_offset[0], &term_size[0], &slot_unit[0], &preds[0], 0, 0, 0, 0,
     )
     cdef Py_ssize_t node, unit = 0
     cdef int32_t entry, k, use, uses, heads
-    cdef const int32_t *code
+    cdef const int64_t *code
     for node in range(value_term.shape[0]):
         value_term[node] = INT64_MIN
     for k in range(externals.shape[0]):
@@ -150,14 +150,13 @@ def wire(
         uses, heads = code[0], code[1]
         code += 2
         for use in range(uses):
-            segment[unit], unit_node[unit] = code[0], node
-            rows[unit] = entry_rows[entry] if code[1] else 1
+            segment[unit], unit_node[unit], rows[unit] = code[0], node, code[1]
             slot0[unit] = first_slot[use] = w.slots
             input0[unit], pred0[unit] = w.inputs, w.edges
             for k in range(code[2]):
-                slot_unit[w.slots] = unit
+                slot_unit[w.slots], slot_size[w.slots] = unit, code[4 + k]
                 w.slots += 1
-            code = wire_inputs(&w, code[3], code + 4)
+            code = wire_inputs(&w, code[3], code + 4 + code[2])
             unit += 1
         for k in range(heads):
             value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]

@@ -24,49 +24,46 @@ cdef enum:
 
 def reads(
     const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
-    const int32_t[::1] segment, const int64_t[::1] size0, const int64_t[::1] size,
-    const int64_t[::1] units, const int64_t[::1] rows, const int64_t[::1] input0,
-    const int64_t[::1] term0, int64_t[::1] operand, int64_t[::1] at, int64_t[::1] target, int64_t[::1] length,
+    const uint8_t[::1] joins, const int64_t[::1] units, const int64_t[::1] input0,
+    const int64_t[::1] term0, const int64_t[::1] size, int64_t[::1] operand, int64_t[::1] at,
+    int64_t[::1] target, int64_t[::1] length,
 ):
     """Fill in, for each term that launches read, who reads it, where to and how much; count them.
 
-    What all members share is listed for the first only.  A unit's port has rows of `size`, at
-    `size0` of its segment and the port.
+    What all members share is listed for the first only; what a port `joins` stands one after
+    another.
     """
-    cdef int64_t launch, port, member, unit, item, term, done, elements, count = 0
+    cdef int64_t launch, port, member, item, term, done, count = 0
     for launch in range(first.shape[0] - 1):
         for port in range(port0[launch], port0[launch + 1]):
             done = 0
             for member in range(first[launch], first[launch + 1]):
-                unit = units[member]
-                elements = size[size0[segment[unit]] + port - port0[launch]]
-                elements *= 1 if shared[port] else rows[unit]
-                item = input0[unit] + port - port0[launch]
+                item = input0[units[member]] + port - port0[launch]
                 for term in range(term0[item], term0[item + 1]):
                     operand[count], at[count] = port, term
-                    target[count], length[count] = done, elements
+                    target[count], length[count] = done, size[term]
+                    done += size[term] if joins[port] else 0
                     count += 1
-                done += elements
+                done += 0 if joins[port] else size[term0[item]]
                 if shared[port]:
                     break
     return count
 
 
 def slots(
-    const int64_t[::1] first, const int64_t[::1] units, const int64_t[::1] rows,
-    const int32_t[::1] segment, const int64_t[::1] size0, const int64_t[::1] size,
-    const int64_t[::1] slot0, const int64_t[:, ::1] outputs,
+    const int64_t[::1] first, const int64_t[::1] port0, const int64_t[::1] units,
+    const int64_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] starts,
     int64_t[::1] arena, int64_t[::1] element,
 ):
-    """Fill in where results lie; `outputs` are launches, numbers, arenas, elements."""
-    cdef int64_t i, member, unit, done
-    for i in range(outputs.shape[0]):
-        done = outputs[i, 3]
-        for member in range(first[outputs[i, 0]], first[outputs[i, 0] + 1]):
-            unit = units[member]
-            arena[slot0[unit] + outputs[i, 1]] = outputs[i, 2]
-            element[slot0[unit] + outputs[i, 1]] = done
-            done += rows[unit] * size[size0[segment[unit]] + outputs[i, 1]]
+    """Fill in where results lie; those of each port from an arena and an element on."""
+    cdef int64_t launch, port, member, slot, done
+    for launch in range(first.shape[0] - 1):
+        for port in range(port0[launch], port0[launch + 1]):
+            done = starts[port, 1]
+            for member in range(first[launch], first[launch + 1]):
+                slot = slot0[units[member]] + port - port0[launch]
+                arena[slot], element[slot] = starts[port, 0], done
+                done += size[slot]
 
 
 @cython.final

@@ -7,26 +7,14 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from operator import mul
-from typing import TYPE_CHECKING, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
 from .order import Members, order_members
-from .plan import (
-    Arena,
-    Fill,
-    Launch,
-    Operand,
-    Part,
-    Plan,
-    Reads,
-    Region,
-    Shared,
-    Whole,
-)
+from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Shared, Whole
 from .resolve import Layout, resolve
 
 if TYPE_CHECKING:
@@ -54,56 +42,34 @@ def make_plan(
     return _Planner(graph, groups, external_type, type_of).plan()
 
 
-class _Ports(NamedTuple):
-    """The inputs of all launches, numbered in their order; of each the port of the first part."""
+class _Side(NamedTuple):
+    """The inputs, or the outputs, of all launches, numbered in their order."""
 
+    #: That of the first part.
     ports: List[Port]
-    #: Per port.
-    launch: Array
+    #: Rows of several sizes are seen as shorter ones.
     rows: Array
     row_size: Array
-    shared: Array
     #: Per launch, one more at the end: its first port.
     first: Array
 
     @classmethod
-    def of(cls, members: Members) -> _Ports:
-        sides = [[part.segment.inputs for part in parts] for parts in members.parts]
-        ports = [port for side in sides for port in side[0]]
-        counts = [len(side[0]) for side in sides]
-        found = [one for own in zip(members.parts, sides) for one in _rows(*own)]
-        return cls(
-            ports,
-            np.repeat(np.arange(len(counts)), counts),
-            np.array([rows for rows, _ in found], dtype=np.int64),
-            np.array([row_size for _, row_size in found], dtype=np.int64),
-            np.array([port.shared for port in ports], dtype=bool),
-            np.cumsum([0, *counts]),
-        )
+    def of(cls, members: Members, side: str) -> _Side:
+        ports: List[Port] = []
+        rows, row_size, first = [], [], [0]
+        for parts in members.parts:
+            for alike in zip(*(getattr(part.segment, side) for part in parts)):
+                size = reduce(math.gcd, (port.row_size for port in alike))
+                elements = sum(part.rows * port.row_size for part, port in zip(parts, alike))
+                ports.append(alike[0])
+                rows.append(elements // size)
+                row_size.append(size)
+            first.append(len(ports))
+        return cls(ports, *(np.array(column, dtype=np.int64) for column in (rows, row_size, first)))
 
-
-def _rows(parts: Sequence[Part], sides: Sequence[Sequence[Port]]) -> Iterator[Tuple[int, int]]:
-    """Yield rows and their size for each port; rows of several sizes are seen as shorter ones."""
-    counts = [part.rows for part in parts]
-    for ports in zip(*sides):
-        sizes = [port.row_size for port in ports]
-        size = reduce(math.gcd, sizes)
-        yield sum(map(mul, counts, sizes)) // size, size
-
-
-class _Sizes(NamedTuple):
-    """Row sizes of the ports of units, by segment."""
-
-    segment: Array
-    #: Per segment: where its ports begin.
-    first: Array
-    size: Array
-
-    @classmethod
-    def of(cls, graph: Graph, sides: Sequence[Sequence[Port]]) -> _Sizes:
-        counts = np.cumsum([0, *map(len, sides)])[:-1]
-        size = [port.row_size for side in sides for port in side]
-        return cls(graph.segment, counts, np.array(size, dtype=np.int64))
+    def marks(self, name: str) -> Array:
+        """Return for each port whether it has some property."""
+        return np.array([getattr(port, name) for port in self.ports], dtype=np.uint8)
 
 
 class _Planner:
@@ -118,14 +84,16 @@ class _Planner:
         self._external_type = external_type
         self._type_of = type_of
         self._members = order_members(graph, groups)
-        self._ports = _Ports.of(self._members)
+        self._inputs = _Side.of(self._members, "inputs")
+        self._outputs = _Side.of(self._members, "outputs")
+        self._shared = self._inputs.marks("shared")
         self._layout = Layout()
 
     def plan(self) -> Plan:
         """Place everything, then resolve operands."""
         operand, at, target, length = self._pieces()
         fills, external_arena, external_element = self._place_externals(operand, at)
-        outputs, slot_arena, slot_element = self._place_slots()
+        regions, slot_arena, slot_element = self._place_slots()
         arena_of = np.concatenate([slot_arena, external_arena[::-1]])
         element_of = np.concatenate([slot_element, external_element[::-1]])
         # Externals are numbered from -1 downwards: from the end of the tables.
@@ -135,7 +103,7 @@ class _Planner:
         operands, pieces = self._operands(reads)
         return Plan(
             self._graph,
-            tuple(self._launch(k, operands, regions) for k, regions in enumerate(outputs)),
+            tuple(self._launch(k, operands, regions) for k in range(len(self._members.parts))),
             fills,
             tuple(self._layout.arenas),
             tuple(self._layout.sizes),
@@ -147,21 +115,13 @@ class _Planner:
 
     def _pieces(self) -> Tuple[Array, Array, Array, Array]:
         """Return per read of a term: the operand, the term, where it belongs and its length."""
-        graph, members, ports = self._graph, self._members, self._ports
+        graph, members = self._graph, self._members
         found = np.empty((4, len(graph.term)), dtype=np.int64)
         count = resolving.reads(
-            *(members.first, ports.first, ports.shared.view(np.uint8)),
-            *_Sizes.of(graph, [segment.inputs for segment in graph.segments]),
-            *(members.units, graph.dependencies.rows, graph.input0, graph.term0),
-            *found,
+            *(members.first, self._inputs.first, self._shared, self._inputs.marks("concat")),
+            *(members.units, graph.input0, graph.term0, graph.term_size, *found),
         )
         operand, at, target, length = found[:, :count]
-        for number in [n for n, port in enumerate(ports.ports) if port.concat]:
-            low, high = np.searchsorted(operand, [number, number + 1])
-            k = ports.launch[number]
-            units = members.units[members.first[k] : members.first[k + 1]]
-            length[low:high] = graph.concat_rows(units) * ports.row_size[number]
-            target[low:high] = np.cumsum(length[low:high]) - length[low:high]
         return operand, at, target, length
 
     def _external_reads(self, operand: Array, at: Array) -> Tuple[Array, Array]:
@@ -170,7 +130,7 @@ class _Planner:
         They are in the order in which they are read first.
         """
         graph = self._graph
-        outside = np.flatnonzero((graph.term[at] < 0) & ~self._ports.shared[operand])
+        outside = np.flatnonzero((graph.term[at] < 0) & (self._shared[operand] == 0))
         at, operand = at[outside], operand[outside]
         summand = at - graph.term0[np.searchsorted(graph.term0, at, side="right") - 1]
         if summand.any():
@@ -181,7 +141,7 @@ class _Planner:
         # Of several assignments to one place the last stays.
         first[external[::-1]] = np.arange(len(at))[::-1]
         first = np.sort(first[first < len(at)])
-        return external[first], self._ports.row_size[operand[first]]
+        return external[first], self._inputs.row_size[operand[first]]
 
     def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array, Array]:
         """Return the fills, and per external its arena and first element."""
@@ -212,33 +172,30 @@ class _Planner:
             fills.append(Fill(region, tuple(own.tolist()), counts))
         return tuple(fills), arena, element
 
-    def _place_slots(self) -> Tuple[List[Tuple[Region, ...]], Array, Array]:
-        """Return the regions of every launch's results, and per slot its arena and element."""
-        members, slots = self._members, len(self._graph.slot_unit)
-        arena, element = np.zeros(slots, dtype=np.int64), np.zeros(slots, dtype=np.int64)
-        placed, outputs = [], []
-        for k, parts in enumerate(members.parts):
-            regions, segment = [], parts[0].segment
-            found = _rows(parts, [part.segment.outputs for part in parts])
-            for out, (port, (rows, row_size)) in enumerate(zip(segment.outputs, found)):
-                kind = Arena(row_size, port.dtype, segment.context)
-                region = self._layout.reserve(kind, rows)
-                outputs.append((k, out, region.arena, region.start * row_size))
-                regions.append(region)
-            placed.append(tuple(regions))
-        graph = self._graph
+    def _place_slots(self) -> Tuple[List[Region], Array, Array]:
+        """Return the regions of the results of launches, and per slot its arena and element."""
+        members, graph, side = self._members, self._graph, self._outputs
+        contexts = [parts[0].segment.context for parts in members.parts]
+        context = np.repeat(np.arange(len(contexts)), np.diff(side.first)).tolist()
+        regions = [
+            self._layout.reserve(Arena(size, port.dtype, contexts[launch]), rows)
+            for port, rows, size, launch in zip(
+                side.ports, side.rows.tolist(), side.row_size.tolist(), context
+            )
+        ]
+        arena, element = np.empty((2, len(graph.slot_unit)), dtype=np.int64)
+        starts = np.array([region[:2] for region in regions], dtype=np.int64).reshape((-1, 2))
+        starts[:, 1] *= side.row_size
         resolving.slots(
-            *(members.first, members.units, graph.dependencies.rows),
-            *_Sizes.of(graph, [segment.outputs for segment in graph.segments]),
-            *(graph.slot0, np.array(outputs, dtype=np.int64).reshape((-1, 4)), arena, element),
+            *(members.first, side.first, members.units, graph.slot0, graph.slot_size),
+            *(starts, arena, element),
         )
-        return placed, arena, element
+        return regions, arena, element
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
-        ports = self._ports
-        rows = np.where(ports.shared, -1, ports.rows)
-        found, pieces = resolve(rows, ports.row_size, reads)
-        at = np.searchsorted(reads.operand, np.flatnonzero(ports.shared))
+        ports = self._inputs
+        found, pieces = resolve(np.where(self._shared, -1, ports.rows), ports.row_size, reads)
+        at = np.searchsorted(reads.operand, np.flatnonzero(self._shared))
         for read in at.tolist():
             number, term = int(reads.operand[read]), int(self._graph.term[reads.term[read]])
             place = int(reads.arena[read]), int(reads.element[read])
@@ -246,8 +203,9 @@ class _Planner:
             found[number] = Whole(-1 - term) if term < 0 else Shared(*place, shape)
         return [operand for operand in found if operand is not None], pieces
 
-    def _launch(self, k: int, operands: List[Operand], regions: Tuple[Region, ...]) -> Launch:
-        members = self._members
-        units = members.units[members.first[k] : members.first[k + 1]]
-        own = operands[self._ports.first[k] : self._ports.first[k + 1]]
-        return Launch(k, members.parts[k], units, tuple(own), regions)
+    def _launch(self, k: int, operands: List[Operand], regions: List[Region]) -> Launch:
+        units, read, made = (
+            slice(*table.first[k : k + 2]) for table in (self._members, self._inputs, self._outputs)
+        )
+        own = self._members.units[units], tuple(operands[read]), tuple(regions[made])
+        return Launch(k, self._members.parts[k], *own)

@@ -42,11 +42,6 @@ class Members(NamedTuple):
     #: Per launch.
     parts: List[Tuple[Part, ...]]
 
-    @property
-    def widths(self) -> Array:
-        """Units of each launch."""
-        return np.diff(self.first)
-
 
 def order_members(graph: Graph, groups: Array) -> Members:
     """Order units by launch, and within a launch by who reads them.
