@@ -35,26 +35,6 @@ def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] de
         depth[unit] = deepest
 
 
-def successors(
-    const int64_t[::1] offsets, const int32_t[::1] preds, int64_t[::1] succ_offsets,
-    int32_t[::1] succs,
-):
-    """Turn the lists of predecessors around; `succ_offsets` comes as zeros."""
-    cdef Py_ssize_t unit, k, units = offsets.shape[0] - 1
-    # Number `unit + 1` counts the successors of a unit, then is their end, then their start.
-    for k in range(preds.shape[0]):
-        succ_offsets[preds[k] + 1] += 1
-    for unit in range(units):
-        succ_offsets[unit + 1] += succ_offsets[unit]
-    for unit in range(units - 1, -1, -1):
-        for k in range(offsets[unit], offsets[unit + 1]):
-            succ_offsets[preds[k] + 1] -= 1
-            succs[succ_offsets[preds[k] + 1]] = unit
-    for unit in range(units):
-        succ_offsets[unit] = succ_offsets[unit + 1]
-    succ_offsets[units] = preds.shape[0]
-
-
 # ---------------------------------------------------------------- longest-path counts
 
 cdef enum:

@@ -9,18 +9,18 @@ from .bound import lower_bound
 from .budget import Budget, parse_budget
 from .depth import group_by_depth
 from .groups import check_groups, singles_in_order, split_by_rows
-from .policies import POLICIES, Analysis, Merge, Search, analyze
+from .policies import POLICIES, Analysis, Search, analyze, merges
 
 __all__ = [
     "POLICIES",
     "Analysis",
     "Budget",
-    "Merge",
     "Search",
     "analyze",
     "check_groups",
     "group_by_depth",
     "lower_bound",
+    "merges",
     "parse_budget",
     "singles_in_order",
     "split_by_rows",

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..native import scheduling
-
 #: An array of integers or booleans.
 Array = NDArray[Any]
 Ints = NDArray[np.int32]
@@ -64,9 +62,10 @@ def check_graph(graph: Dependencies) -> None:
 
 def successors(graph: Dependencies) -> tuple[Array, Ints]:
     """Return offsets and units: ``units[offsets[u]:offsets[u + 1]]`` depend on unit ``u``."""
-    offsets, units = np.zeros(graph.size + 1, np.int64), np.empty(len(graph.preds), np.int32)
-    scheduling.successors(graph.offsets, graph.preds, offsets, units)
-    return offsets, units
+    owners = np.repeat(np.arange(graph.size, dtype=np.int32), np.diff(graph.offsets))
+    counts = np.bincount(graph.preds, minlength=graph.size)
+    units = owners[np.argsort(graph.preds, kind="stable")]
+    return np.concatenate([[0], np.cumsum(counts)]), units
 
 
 def reverse(graph: Dependencies) -> Dependencies:

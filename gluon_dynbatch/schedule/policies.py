@@ -2,10 +2,10 @@
 
 Every policy begins with "depth": the longest prefix that the budget allows is grouped by depth, the
 units behind it follow one by one, and if it was the whole graph, groups are merged.  Then the other
-policies try the steps listed in `POLICIES`, and the best grouping is kept, so none makes more
-launches than "depth" with the same budget.
+policies make attempts, and the best grouping is kept, so none makes more launches than "depth" with
+the same budget.
 
-The steps and their order depend on the graph alone, never on the budget.  A step is taken if its
+The attempts and their order depend on the graph alone, never on the budget.  A step is taken if its
 estimated cost in visits is left, and the first that is not ends the search.  More visits thus allow
 the same steps and then more of them, and never give more launches.
 """
@@ -13,8 +13,8 @@ the same steps and then more of them, and never give more launches.
 from __future__ import annotations
 
 import time
-from functools import cached_property
-from typing import Callable, Dict, NamedTuple, Optional, Protocol, Sequence
+from itertools import chain
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from .depth import group_by_level, unit_depth
 from .groups import count_groups
 from .merge import MOST_GROUPS, merge_cost, merge_groups
 
+#: What a policy does next: the visits that it is worth, and what returns a valid grouping, or None.
+Step = Tuple[int, Callable[[], Optional[Ints]]]
+
 
 class Search:
     """What is known of a graph while it is grouped; at first it is grouped by depth."""
@@ -34,106 +37,68 @@ class Search:
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
         self.depth = unit_depth(graph)
-        #: The grouping with the fewest launches so far, and their number.
-        self.groups = group_by_level(self.depth, graph.signature)
+        #: What the last step returned, and the grouping with the fewest launches so far.
+        self.attempt = self.groups = group_by_level(self.depth, graph.signature)
         self.launches = count_groups(self.groups)
-        #: What the last step returned.
-        self.attempt: Ints | None = self.groups
-        #: A number of launches that is known to be needed.
+        #: A number of launches that is known to be needed; who reaches it is done.
         self.bound = quick_bound(graph, self.depth)
 
-    @cached_property
-    def path_counts(self) -> tuple[Ints, int]:
-        """What `path_counts` returns."""
-        return path_counts(self.graph, self.depth)
-
-    @cached_property
-    def path_counts_cost(self) -> int | None:
-        """What `path_counts_cost` returns."""
-        return path_counts_cost(self.graph, self.depth)
-
-    @cached_property
-    def reverse(self) -> Search:
-        """The graph from its sinks."""
-        return Search(reverse(self.graph))
-
-    def keep(self, attempt: Ints | None) -> None:
+    def keep(self, attempt: Ints) -> None:
         """Take note of an attempt, and of its groups if they are fewer."""
         self.attempt = attempt
-        if attempt is not None and count_groups(attempt) < self.launches:
+        if count_groups(attempt) < self.launches:
             self.groups, self.launches = attempt, count_groups(attempt)
 
 
-class Step(Protocol):
-    """One attempt at a better grouping."""
-
-    def cost(self, search: Search) -> int | None:
-        """Estimate the visits that `run` is worth; ``None`` leaves the step out."""
-
-    def run(self, search: Search) -> Ints | None:
-        """Return a valid grouping of ``search.graph``, or ``None`` if none was found."""
+def merges(search: Search) -> Iterator[Step]:
+    """Merge groups of the last attempt, if they are not too many."""
+    launches = count_groups(search.attempt)
+    if launches <= MOST_GROUPS:
+        cost = merge_cost(search.graph, launches)
+        yield cost, lambda: merge_groups(search.graph, search.attempt)
 
 
-class Bound:
-    """Raise the bound to `lower_bound`; who reaches it is done."""
-
-    def cost(self, search: Search) -> int | None:
-        """Charge the counting of paths."""
-        return search.path_counts_cost
-
-    def run(self, search: Search) -> None:
-        """Leave the groups as they are."""
-        search.bound = max(search.bound, search.path_counts[1])
+def by_agenda(search: Search) -> Iterator[Step]:
+    """Group by agenda, by average depth."""
+    cost = agenda_cost(search.graph, search.launches)
+    yield cost, lambda: group_by_agenda(search.graph, search.depth)
+    yield from merges(search)
 
 
-class Agenda(NamedTuple):
-    """Group by agenda, by average depth or toward the bound; from the sources or from the sinks.
+def by_search(search: Search) -> Iterator[Step]:
+    """Group by agenda toward the bound, if that is not too expensive; then by average depth.
 
-    From the sinks, units are put off that otherwise are launched as soon as they can be.
+    Toward the bound nearly always finds the fewest launches for trees and sequences.  From the
+    sinks, units are put off that otherwise are launched as soon as they can be.
     """
+    graph, depth = search.graph, search.depth
+    counting = path_counts_cost(graph, depth)
+    if counting is not None:
+        counts = []
 
-    toward_bound: bool = False
-    from_sinks: bool = False
+        def count() -> None:
+            found, bound = path_counts(graph, depth)
+            counts.append(found)
+            search.bound = max(search.bound, bound)
 
-    def cost(self, search: Search) -> int | None:
-        """Charge the agenda, and from the sinks the counting of paths."""
-        counting = search.path_counts_cost if self.toward_bound else 0
-        if counting is None:
-            return None
-        return agenda_cost(search.graph, search.launches) + counting * self.from_sinks
+        def from_sinks() -> Ints:
+            turned = reverse(graph)
+            height = unit_depth(turned)
+            return unreverse(group_by_agenda(turned, height, path_counts(turned, height)[0]))
 
-    def run(self, search: Search) -> Ints:
-        """Group from either end."""
-        view = search.reverse if self.from_sinks else search
-        counts = view.path_counts[0] if self.toward_bound else None
-        groups = group_by_agenda(view.graph, view.depth, counts)
-        return unreverse(groups) if self.from_sinks else groups
-
-
-class Merge:
-    """Merge groups of the attempt of the step before, if they are not too many."""
-
-    def cost(self, search: Search) -> int | None:
-        """Charge what the table of groups takes."""
-        launches = MOST_GROUPS + 1 if search.attempt is None else count_groups(search.attempt)
-        return merge_cost(search.graph, launches) if launches <= MOST_GROUPS else None
-
-    def run(self, search: Search) -> Ints | None:
-        """Merge."""
-        return None if search.attempt is None else merge_groups(search.graph, search.attempt)
+        yield counting, count
+        yield agenda_cost(graph, search.launches), lambda: group_by_agenda(graph, depth, counts[0])
+        yield from merges(search)
+        yield agenda_cost(graph, search.launches) + counting, from_sinks
+        yield from merges(search)
+    yield from by_agenda(search)
 
 
-POLICIES: Dict[str, Sequence[Step]] = {
-    "depth": (),
-    "agenda": (Agenda(), Merge()),
-    # Toward the bound nearly always finds the fewest launches for trees and sequences.
-    "search": (
-        Bound(),
-        Agenda(toward_bound=True), Merge(),
-        Agenda(toward_bound=True, from_sinks=True), Merge(),
-        Agenda(), Merge(),
-    ),
-}  # fmt: skip
+POLICIES: Dict[str, Callable[[Search], Iterator[Step]]] = {
+    "depth": lambda search: iter(()),
+    "agenda": by_agenda,
+    "search": by_search,
+}
 """The steps that follow those of "depth", by the name of the policy."""
 
 
@@ -195,7 +160,9 @@ def analyze(
     prefix = min(graph.size, meter.left)
     meter.visits += prefix
     search = Search(graph.first(prefix))
-    complete = prefix == graph.size and _take([Merge(), *POLICIES[policy]], search, meter)
+    complete = prefix == graph.size and _take(
+        chain(merges(search), POLICIES[policy](search)), search, meter
+    )
     rest = np.arange(search.launches, search.launches + graph.size - prefix, dtype=np.int32)
     return Analysis(
         np.concatenate([search.groups, rest]),
@@ -205,17 +172,15 @@ def analyze(
     )
 
 
-def _take(steps: Sequence[Step], search: Search, meter: Meter) -> bool:
+def _take(steps: Iterator[Step], search: Search, meter: Meter) -> bool:
     """Take `steps` until none can save a launch; return whether the budget allowed it."""
-    for step in steps:
+    for cost, run in steps:
         if search.launches <= search.bound:
             break
-        cost = step.cost(search)
-        if cost is None:
-            search.keep(None)
-            continue
         if cost > meter.left:
             return False
         meter.visits += cost
-        search.keep(step.run(search))
+        attempt = run()
+        if attempt is not None:
+            search.keep(attempt)
     return True

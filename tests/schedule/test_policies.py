@@ -12,14 +12,15 @@ from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import (
     POLICIES,
     Budget,
-    Merge,
-    Search,
     analyze,
     group_by_depth,
     lower_bound,
+    merges,
 )
+from gluon_dynbatch.schedule.bound import path_counts_cost
 from gluon_dynbatch.schedule.budget import DEFAULT_RATE, UNLIMITED, Meter, parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
+from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import merge_groups
 from tests.cells import Unary, chain, inputs, launches, ready
 from tests.schedule.dags import build, check_promises, graphs, random_graph, random_trees
@@ -171,7 +172,7 @@ def test_stops_as_soon_as_the_bound_is_reached():
 def test_search_on_a_graph_whose_paths_are_too_expensive_to_count():
     """Very many signatures on a deep, narrow graph: it goes by average depth alone."""
     graph = random_graph(seed=9, units=1975, signatures=700, window=40)
-    assert Search(graph).path_counts_cost is None
+    assert path_counts_cost(graph, unit_depth(graph)) is None
     depth, agenda, search = (analyze(graph, policy, Budget()) for policy in POLICIES)
     assert search.complete and search.launches < depth.launches
     assert (search.groups == agenda.groups).all() and search.visits == agenda.visits
@@ -185,34 +186,26 @@ def test_a_search_without_limit_ends_soon(seed):
     assert search.visits <= 300 * graph.size
 
 
-# A user's own: one class, and a line in the registry
+# A user's own: one generator, and a line in the registry
 
 
-class AsLateAsPossible:
+def as_late_as_possible(search):
     """Group by the distance to the sinks instead of the sources."""
-
-    def cost(self, search):
-        return 4 * search.graph.size
-
-    def run(self, search):
-        return unreverse(group_by_depth(reverse(search.graph)))
+    visits = 4 * search.graph.size
+    yield visits, lambda: unreverse(group_by_depth(reverse(search.graph)))
+    yield from merges(search)
 
 
-class AllTogether:
-    """Wrong on purpose: calls that need each other in one launch, which is fewer than any."""
-
-    def cost(self, search):
-        return 1
-
-    def run(self, search):
-        return search.graph.signature.copy()
+def all_together(search):
+    """Do wrong on purpose: calls that need each other in one launch, which is fewer than any."""
+    yield 1, search.graph.signature.copy
 
 
 @pytest.fixture
 def count(monkeypatch):
     """Give what counts the launches of two chains under a policy."""
-    monkeypatch.setitem(POLICIES, "late", (AsLateAsPossible(), Merge()))
-    monkeypatch.setitem(POLICIES, "wrong", (AllTogether(),))
+    monkeypatch.setitem(POLICIES, "late", as_late_as_possible)
+    monkeypatch.setitem(POLICIES, "wrong", all_together)
     b, c = ready(Unary(prefix="b_")), ready(Unary(prefix="c_"))
     samples = list(zip(([c, b, b], [b, b]), inputs(2)))
     return lambda policy: launches(
