@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from .build import Handler, same
 
@@ -95,10 +95,3 @@ def family(name: str, text: str, *parts: Mapping[str, Rule]) -> Family:
     rules = {op: rule for part in parts for op, rule in part.items()}
     assert len(rules) == sum(map(len, parts)), f"{name}: an operator has two rules"
     return Family(name, text, rules)
-
-
-def unsupported(name: str, reason: str, *parts: Union[str, Mapping[str, Rule]]) -> Family:
-    """Return a family of operators that never merge; `parts` are names or have properties."""
-    mappings = [each(part) if isinstance(part, str) else part for part in parts]
-    found = family(name, reason, *mappings)
-    return found._replace(rules={op: r._replace(reason=reason) for op, r in found.rules.items()})
