@@ -47,32 +47,11 @@ def surroundings(scope: Any) -> Iterator[None]:
             set_mode(mode)
 
 
-class Fiber(greenlet.greenlet):  # type: ignore[misc]
-    """One sample under way, then the next; its parent is the greenlet that maps.
-
-    A sample that never waits costs no switch: the fiber that ran it goes on with another.
-    """
-
-    def __init__(self, crew: Fibers):
-        super().__init__(crew.work)
-        self.gr_context = contextvars.copy_context()
-        self._crew = crew
-
-    @property
-    def may_park(self) -> bool:
-        """Whether the others can come as far; not while a sample is being asked for."""
-        return not self._crew.drawing
-
-    def park(self) -> None:
-        """Wait until what is pending has been computed; raises what that failed with."""
-        if self._crew.ending:
-            raise greenlet.GreenletExit
-        with surroundings(self._crew.scope):
-            self.parent.switch()
-
-
 class Fibers:
     """Runs a function for many samples in one scope.
+
+    A fiber is a greenlet that runs one sample, then the next, as its attribute ``crew`` says; its
+    parent is the greenlet that maps.  A sample that never waits costs no switch.
 
     Parameters
     ----------
@@ -97,43 +76,49 @@ class Fibers:
         place: Where,
     ):
         self._apply = apply
-        self.scope = scope
+        self._scope = scope
         self._most = concurrency
         self._keeps_errors = keeps_errors
         self._place = place
         self._results: List[Any] = []
         self._coming: Iterator[Any] = iter(())
-        #: Whether the next sample is being asked for.
+        #: Whether the next sample is being asked for, while the others cannot come as far.
         self.drawing = False
         #: Samples that wait for a value, in their order.
-        self._parked: Deque[Fiber] = deque()
-        self.ending = False
+        self._parked: Deque[Any] = deque()
+        self._ending = False
 
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
         self._coming = iter(samples)
         try:
-            self._start()
+            self._begin()
             while self._parked:
-                error = self._compute()
+                error = None
+                try:
+                    self._scope.await_flush(len(self._parked))
+                except Exception as raised:  # an exception of those that wait
+                    error = raised
                 for _ in range(len(self._parked)):
                     self._go_on(self._parked.popleft(), error)
-                self._start()
+                self._begin()
             return self._results
         finally:
             self._end()
             # The traceback of an exception refers to this.
             self._results = []
 
-    def _start(self) -> None:
-        """Begin with samples until as many are under way as may be."""
-        while self._most is None or len(self._parked) < self._most:
-            if not self._go_on(Fiber(self)):
-                break
+    def _begin(self) -> None:
+        """Begin with samples until as many are under way as may be, or none parks."""
+        parks = True
+        while parks and (self._most is None or len(self._parked) < self._most):
+            fiber: Any = greenlet.greenlet(self._work)
+            fiber.gr_context, fiber.crew = contextvars.copy_context(), self
+            parks = self._go_on(fiber)
 
-    def work(self) -> None:
+    def _work(self) -> None:
         """Run samples, one after another; what a fiber does."""
-        while not self.ending:
+        while not self._ending:
             self.drawing = True
             try:
                 sample = next(self._coming, self)
@@ -159,17 +144,9 @@ class Fibers:
             trace = error.__traceback__
             return error.with_traceback(trace and trace.tb_next)
 
-    def _compute(self) -> Optional[Exception]:
-        """Compute what the parked samples wait for; an exception is theirs."""
-        try:
-            self.scope.await_flush(len(self._parked))
-        except Exception as error:
-            return error
-        return None
-
-    def _go_on(self, fiber: Fiber, error: Optional[BaseException] = None) -> bool:
+    def _go_on(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
         """Run samples until one parks; False if none does."""
-        with surroundings(self.scope):
+        with surroundings(self._scope):
             if error is None:
                 fiber.switch()
             else:
@@ -178,9 +155,16 @@ class Fibers:
             self._parked.append(fiber)
         return not fiber.dead
 
+    def park(self) -> None:
+        """Wait until what is pending has been computed; raises what that failed with."""
+        if self._ending:
+            raise greenlet.GreenletExit
+        with surroundings(self._scope):
+            greenlet.getcurrent().parent.switch()
+
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""
-        self.ending = True
+        self._ending = True
         try:
             while self._parked:
                 with contextlib.suppress(Exception):
@@ -197,7 +181,6 @@ def name_sample(error: Exception, sample: str, place: Where, advice: Optional[st
         error.__cause__ = SampleError(what, place, None, advice)
 
 
-def current() -> Optional[Fiber]:
-    """Return the fiber that runs now, if it is one."""
-    running = greenlet.getcurrent()
-    return running if type(running) is Fiber else None
+def current() -> Optional[Fibers]:
+    """Return those of which the greenlet that runs now is one."""
+    return getattr(greenlet.getcurrent(), "crew", None)

@@ -279,9 +279,9 @@ class Batch(Statements):
 
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
-        fiber = current()
-        if fiber is not None and fiber.may_park and STATE.recorder is not None:
-            fiber.park()
+        fibers = current()
+        if fibers is not None and not fibers.drawing and STATE.recorder is not None:
+            fibers.park()
         elif self.members:
             self.at_work(lambda: self._compute(waiting=waiting))
 

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import Any, Callable, Deque, Dict, List
+from typing import Any, Callable, Deque, Dict, List, Tuple
 
 import mxnet as mx
 
@@ -30,35 +30,6 @@ OF_A_FLUSH = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError,
 RESULTS = Flattener(object)
 
 
-class _Request(Future):  # type: ignore[type-arg]
-    """The future result of a sample; it leaves the line if it is cancelled."""
-
-    def __init__(self, sample: Any, line: _Line):
-        super().__init__()
-        self.sample: Any = sample
-        self.line: Any = line
-        self.submitted = time.monotonic()
-
-    def cancel(self) -> bool:
-        cancelled, line = super().cancel(), self.line
-        if cancelled and line is not None:
-            line.drop(self)
-        return cancelled
-
-    def answer(self, outcome: Any) -> None:
-        """Give a result or an exception to who waits for it."""
-        self.sample = None
-        if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
-            self.set_exception(outcome)
-        elif isinstance(outcome, BaseException):
-            what = f"the function raised {type(outcome).__name__}: {outcome}"
-            error = errors.RequestError(what, advice="raise an ordinary exception in it")
-            error.__cause__ = outcome
-            self.set_exception(error)
-        else:
-            self.set_result(outcome)
-
-
 class _Line:
     """Requests that wait, and the thread that runs them, which does not keep the batcher alive.
 
@@ -69,8 +40,8 @@ class _Line:
         self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
         self._process = os.getpid()
         self.changed = threading.Condition()
-        #: In the order of submission.
-        self.waiting: Dict[_Request, None] = {}
+        #: Samples by their future results, and when they were submitted, in that order.
+        self.waiting: Dict[Future, Tuple[Any, float]] = {}
         self.closed = False
         self._running = 0
         self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
@@ -83,15 +54,18 @@ class _Line:
         )
         self._worker.start()
 
-    def add(self, request: _Request) -> None:
+    def add(self, sample: Any) -> Future:
         if len(self.waiting) in (0, self._size - 1):
             self.changed.notify_all()
-        self.waiting[request] = None
+        future: Future = Future()
+        self.waiting[future] = sample, time.monotonic()
+        future.add_done_callback(self._drop)
+        return future
 
-    def drop(self, request: _Request) -> None:
+    def _drop(self, future: Future) -> None:
+        """Take a request that was cancelled out of the line; what has run is in it no more."""
         with self.changed:
-            if request in self.waiting:
-                del self.waiting[request]
+            if self.waiting.pop(future, None) is not None:
                 self.counts["cancelled"] += 1
                 self.changed.notify_all()
 
@@ -115,54 +89,51 @@ class _Line:
                     pass
         finally:
             self.close()
-            for request in list(self.waiting):
-                request.cancel()
+            for future in list(self.waiting):
+                future.cancel()
 
-    def _take(self) -> List[_Request]:
+    def _take(self) -> List[Tuple[Future, Any, float]]:
         """Wait for a minibatch."""
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.closed)
-            first = next(iter(self.waiting), None)
-            if first is not None:
-                left = first.submitted + self._wait_s - time.monotonic()
+            for _, submitted in itertools.islice(self.waiting.values(), 1):
+                left = submitted + self._wait_s - time.monotonic()
                 self.changed.wait_for(
                     lambda: len(self.waiting) >= self._size or self.closed, max(left, 0)
                 )
             requests = []
-            for request in list(itertools.islice(self.waiting, self._size)):
+            for future in list(itertools.islice(self.waiting, self._size)):
                 # Whether it was cancelled at this very moment.
-                if request.set_running_or_notify_cancel():
-                    del self.waiting[request]
-                    requests.append(request)
+                if future.set_running_or_notify_cancel():
+                    requests.append((future, *self.waiting.pop(future)))
                 else:
-                    self.drop(request)
-                request.line = None
+                    self._drop(future)
             self._running = len(requests)
             self.changed.notify_all()
             return requests
 
-    def _run(self, requests: List[_Request]) -> bool:
+    def _run(self, requests: List[Tuple[Future, Any, float]]) -> bool:
         """Run a minibatch; return whether there may be another."""
         if requests:
             started = time.monotonic()
-            outcomes = _run(self._apply, [request.sample for request in requests], self._scope)
-            self._note(requests, outcomes, started)
-            requests.reverse()
-            outcomes.reverse()
-            while requests:  # the traceback of an exception refers to this frame
-                requests.pop().answer(outcomes.pop())
+            futures, samples, submitted = map(list, zip(*requests))
+            requests.clear()
+            outcomes = _run(self._apply, samples, self._scope)
+            self._note(submitted, outcomes, started)
+            while futures:  # the traceback of an exception refers to this frame
+                _answer(futures.pop(0), outcomes.pop(0))
         return bool(self.waiting) or not self.closed
 
-    def _note(self, requests: List[_Request], outcomes: List[Any], started: float) -> None:
+    def _note(self, submitted: List[float], outcomes: List[Any], started: float) -> None:
         ended = time.monotonic()
-        latencies = [ended - request.submitted for request in requests]
+        latencies = [ended - since for since in submitted]
         failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
         with self.changed:
             self._running = 0
-            self.counts.update(completed=len(requests) - failed, failed=failed)
+            self.counts.update(completed=len(outcomes) - failed, failed=failed)
             self.counts.update(run_s=ended - started, latency_s=sum(latencies))
             self._latencies.extend(latencies)
-            self._sizes[len(requests)] += 1
+            self._sizes[len(outcomes)] += 1
 
     def stats(self) -> BatcherStats:
         with self.changed:
@@ -170,6 +141,19 @@ class _Line:
             return BatcherStats(
                 len(self.waiting), self._running, *self.counts.values(), latencies, sizes
             )
+
+
+def _answer(future: Future, outcome: Any) -> None:
+    """Give a result or an exception to who waits for it."""
+    if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
+        future.set_exception(outcome)
+    elif isinstance(outcome, BaseException):
+        what = f"the function raised {type(outcome).__name__}: {outcome}"
+        error = errors.RequestError(what, advice="raise an ordinary exception in it")
+        error.__cause__ = outcome
+        future.set_exception(error)
+    else:
+        future.set_result(outcome)
 
 
 def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
@@ -316,7 +300,7 @@ class RequestBatcher:
         """Return the result for a sample; ``await batcher(sample)`` in a task of asyncio."""
         return await asyncio.wrap_future(self._put(sample))
 
-    def _put(self, sample: Any) -> _Request:
+    def _put(self, sample: Any) -> Future:
         line = self._line
         if not line.is_ours:
             what, advice = "the batcher is another process's", "make one in each process"
@@ -330,9 +314,7 @@ class RequestBatcher:
                 what = f"{self._max_queue} requests wait, as many as may"
                 advice = 'try again later, or make the batcher with on_full="wait"'
                 raise errors.QueueFullError(what, advice=advice)
-            request = _Request(sample, line)
-            line.add(request)
-            return request
+            return line.add(sample)
 
     def stats(self) -> BatcherStats:
         """Return the length of the queue, and counts and times of all requests so far."""
