@@ -50,17 +50,21 @@ class Watch:
         #: Arrays, the parameter of each if it is one's, who reads it, and what it was; the gradient
         #: is held, so that its memory stays its own.
         self._seen: List[Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = []
+        #: Ids of entries, and of arrays, that were seen.
         self._entries: Set[int] = set()
-        self._externals = 0
+        self._arrays: Set[int] = set()
 
     def note(self, recording: Tape) -> None:
         """Look at the arrays and parameters that the last recorded call brought along."""
         where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
-        for array in recording.externals[self._externals :]:
+        outside = dict(zip(recording.external_values, recording.externals))
+        for value in recording.sources[-len(entry.in_types) :]:
+            array = outside.get(value)
             # Nobody writes to arenas.
-            if type(array) is not LazyNDArray:
-                self._see(array, None, where)
-        self._externals = len(recording.externals)
+            if array is None or type(array) is LazyNDArray or id(array) in self._arrays:
+                continue
+            self._arrays.add(id(array))
+            self._see(array, None, where)
         if entry.id not in self._entries:
             self._entries.add(entry.id)
             for parameter in entry.program.parameters.values():
@@ -80,7 +84,7 @@ class Watch:
         """
         seen, self._seen = self._seen, []
         self._entries.clear()
-        self._externals = 0
+        self._arrays.clear()
         for array, parameter, where, before, _ in seen:
             now = _look(array, parameter)
             change = next((what for what in before if before[what] != now[what]), None)

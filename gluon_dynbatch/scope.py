@@ -317,6 +317,7 @@ class Batch(Statements):
     def _compute(self, keep: bool = True, waiting: int = 0) -> None:
         recorder = self._recorder
         assert recorder is not None
+        recorder.refuse("it computes what is pending")
         tape, mode = recorder.tape, current_mode()
         try:
             recorder.fresh()

@@ -32,6 +32,7 @@ cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
     if type(array_) is lazy_type:
         kept = isinstance(<object>slot(array_, tape_at)[0], Keeper)
         if not kept:
+            stay(tape, array_)
             array_ = array_.real()
     identity = <size_t><PyObject *>array_
     known = tape.external_ids.get(identity)

@@ -273,8 +273,11 @@ def call(recorder, callee, args):
         tape = recorder.tape
     if not tape.started:
         tape.started = time.perf_counter()
-    for arg in args:
-        scan(tape, callee, arg, key, operands)
+    try:
+        for arg in args:
+            scan(tape, callee, arg, key, operands)
+    except Moved:
+        return call(recorder, callee, args)
     known = tuple(key)
     entry = (<dict>recorder.entries).get(known)
     place = user_place()

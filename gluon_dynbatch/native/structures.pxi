@@ -22,12 +22,14 @@ cdef dict known_kinds = {}
 cdef object number_of
 #: Attributes of blocks that say nothing of what `forward` does.
 cdef frozenset ignored
+#: Gives an array that a piece reads and that is no argument.
+cdef object give
 
 
-def connect_structures(describe_, number_of_, frozenset ignored_ not None):
+def connect_structures(describe_, number_of_, frozenset ignored_ not None, give_):
     """Take what is to be known of the Python side; once per process."""
-    global describe, number_of, ignored
-    describe, number_of, ignored = describe_, number_of_, ignored_
+    global describe, number_of, ignored, give
+    describe, number_of, ignored, give = describe_, number_of_, ignored_, give_
 
 
 # --------------------------------------------------------------------------- structures
@@ -224,6 +226,7 @@ cdef class Structure:
             if real is not None:
                 identity, state = -1 - <int64_t><size_t><PyObject *>real, COMPUTED
             elif slot(value, tape_at)[0] is not <PyObject *>self.tape:
+                stay(self.tape, value)
                 raise TypeError(value)
             else:
                 begin = <object>slot(value, offset_at)[0]

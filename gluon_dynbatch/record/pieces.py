@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxnet.gluon import Block
 from mxnet.ndarray import NDArray
@@ -19,7 +19,7 @@ from ..cache import PlanCache
 from ..errors import MismatchError, Where
 from ..native import recording
 from .identity import IGNORED, describe, number_of
-from .tracing import Refused, Trace
+from .tracing import Refused, Trace, give
 from .where import user_line, where_of
 
 #: Bytes of the pieces of one block.
@@ -27,18 +27,7 @@ CAPACITY = 32 << 20
 #: So many refusals that are not made up for by pieces end the attempts.
 PATIENCE = 16
 
-recording.connect_structures(describe, number_of, IGNORED)
-
-
-class _Call(NamedTuple):
-    """A call of a block whose arguments can be told apart."""
-
-    recorder: Any
-    block: Any
-    args: Tuple[Any, ...]
-    #: The arrays in the arguments.
-    leaves: List[NDArray]
-    key: bytes
+recording.connect_structures(describe, number_of, IGNORED, give)
 
 
 class Pieces:
@@ -71,6 +60,12 @@ class Pieces:
         """Return what ``block.forward(*args)`` returns, and have the same recorded."""
         if len(recorder.tape.node_entry) >= recorder.tape.ask_at:
             recorder.run_ahead()
+        try:
+            return self._call(recorder, block, args)
+        except recording.Moved:
+            return self._call(recorder, block, args)
+
+    def _call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
         if not self._hopeless and (self._seen is None or not self._seen.unchanged()):
             self._look(block)
         given = recording.Structure(recorder.tape)
@@ -83,14 +78,15 @@ class Pieces:
         if refusal is not None:
             self._note(recorder, block, refusal)
             return block.forward(*args)
-        piece = self._held.find(key)
-        if piece is None:
-            return self._run(_Call(recorder, block, args, given.leaves, key))[0]
-        if recorder.watch is not None:
-            return self._compare(_Call(recorder, block, args, given.leaves, key), piece)
-        result = piece.append(recorder.tape, given.leaves, self._seen.leaves, recorder)
+        leaves, piece = given.leaves, self._held.find(key)
+        if piece is None or recorder.watch is not None:
+            result, other = self._run(recorder, block, args, leaves, key)
+            if piece is not None:
+                _compare(block, piece, other)
+            return result
+        result = piece.append(recorder.tape, leaves, self._seen.leaves, recorder)
         if result is NotImplemented:
-            return self._run(_Call(recorder, block, args, given.leaves, key))[0]
+            return self._run(recorder, block, args, leaves, key)[0]
         recorder.report.traced.known += 1
         return result
 
@@ -116,26 +112,30 @@ class Pieces:
             self._numbers[known] = next(self._count), graphs
         self._number = self._numbers[known][0]
 
-    def _run(self, call: _Call) -> Tuple[Any, Any]:
+    def _run(
+        self, recorder: Any, block: Any, args: Tuple[Any, ...], leaves: List[NDArray], key: bytes
+    ) -> Tuple[Any, Any]:
         """Run ``forward``; return its result, and the piece that is kept of it, if one is."""
-        recorder, block = call.recorder, call.block
         started = time.perf_counter()
-        trace, piece = Trace(recorder), None
+        trace, piece = Trace(recorder, leaves), None
         try:
-            result = block.forward(*call.args)
+            result = block.forward(*args)
+            if trace.refusal is None:
+                self._check_same(recorder, block, args, key)
+                piece = trace.piece(self._seen.leaves, result)
+                trace.pending.append((self._held, key, piece, piece.weight + len(key)))
+        except Refused as refusal:
+            trace.refusal = refusal
         except BaseException as error:
-            trace.refuse(f"it ends with {type(error).__name__}", _raised_at(error))
+            recorder.refuse(f"it ends with {type(error).__name__}", _raised_at(error))
             self._note(recorder, block, trace.refusal)
             raise
         finally:
-            trace.end()
-        try:
-            self._check_same(call, trace)
-            piece = trace.piece(call.leaves, self._seen.leaves, result)
-            trace.keep(self._held, call.key, piece, _weight(piece) + len(call.key))
-        except Refused as refusal:
-            self._note(recorder, block, refusal)
-        if not trace.settle():
+            if recorder.tracing is trace:
+                trace.end()
+        if trace.refusal is not None:
+            self._note(recorder, block, trace.refusal)
+        if trace.draws:
             self._note(recorder, block, Refused("random numbers are drawn in Python"))
         recorder.report.traced.note_traced(1e3 * (time.perf_counter() - started))
         return result, piece
@@ -151,42 +151,33 @@ class Pieces:
             self._against = Refused(refusal.reason, refusal.where)
         recorder.report.traced.refuse(block.name, refusal.reason, refusal.where)
 
-    def _check_same(self, call: _Call, trace: Trace) -> None:
+    def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: bytes) -> None:
         """Raise if ``forward`` has changed what it depends on."""
-        if trace.refusal is not None or call.recorder.tape is not trace.tape:
-            return
         number = self._number
         if not self._seen.unchanged():
-            self._look(call.block)
+            self._look(block)
             if self._number != number or self._against is not None:
                 raise Refused("it changes an attribute of a block")
-        given = recording.Structure(trace.tape)
-        if given.write(4 * number + call.recorder.mode, call.args) != call.key:
+        if recording.Structure(recorder.tape).write(4 * number + recorder.mode, args) != key:
             raise Refused("it changes its arguments, or the mode")
 
-    def _compare(self, call: _Call, piece: Any) -> Any:
-        """Run ``forward`` although its piece is known, and compare."""
-        result, other = self._run(call)
-        if other is not None and other.content == piece.content:
-            return result
-        where = user_line()
-        for place, another in itertools.zip_longest(piece.wheres, other.wheres if other else ()):
-            if place != another:
-                where = where_of(another or place)
-                break
-        raise MismatchError(
-            "forward records other calls than when it was traced, for equal arguments",
-            where,
-            call.block.name,
-            "let it depend on its arguments and on attributes of the block only, "
-            "or hybridize without trace_once",
-        )
 
-
-def _weight(piece: Any) -> int:
-    """Return about what a piece takes in memory."""
-    calls = 16 * len(piece.node_entry) + 12 * len(piece.sources) + 4 * len(piece.value_type)
-    return 1000 + calls + 160 * len(piece.inputs)
+def _compare(block: Any, piece: Any, other: Any) -> None:
+    """Raise if a piece is not what `forward` recorded now."""
+    if other is not None and other.content == piece.content:
+        return
+    where = user_line()
+    for place, another in itertools.zip_longest(piece.wheres, other.wheres if other else ()):
+        if place != another:
+            where = where_of(another or place)
+            break
+    raise MismatchError(
+        "forward records other calls than when it was traced, for equal arguments",
+        where,
+        block.name,
+        "let it depend on its arguments and on attributes of the block only, "
+        "or hybridize without trace_once",
+    )
 
 
 def _raised_at(error: BaseException) -> Optional[Where]:

@@ -21,6 +21,7 @@ from ..errors import (
     RunAsPythonError,
     ScopeError,
     StaleArrayError,
+    Where,
 )
 from ..modes import RECORDING, TRAINING
 from ..native import recording
@@ -109,6 +110,7 @@ class Recorder:
 
         What is still pending says `reason`, for want of a value, when it is used.
         """
+        self.refuse(reason)
         tape, self._scope = self.tape, None
         if tape is not None:
             tape.close(reason)
@@ -126,14 +128,22 @@ class Recorder:
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        tape = lazy._tape
+        if lazy.pending and threading.get_ident() != self.thread:
+            raise ScopeError(
+                "a value of an open batching scope was asked for from another thread",
+                user_line(),
+                None,
+                "call batch.flush() in the scope's own thread first",
+            )
         self.refuse("it asks for a value")
+        tape = lazy._tape
         if lazy.constant and tape.externals:
             # A copy: whoever asks may write into it.
             lazy.become(tape.externals[list(tape.external_values).index(lazy._value)].copy())
             return
-        if tape.open:
-            self._force()
+        if tape.open and self._scope is not None:
+            self._count_forced()
+            self._scope.await_flush()
         if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -142,19 +152,6 @@ class Recorder:
                 None,
                 "run the computation again in a new scope",
             )
-
-    def _force(self) -> None:
-        """Compute what is pending because a value is asked for."""
-        if threading.get_ident() != self.thread:
-            raise ScopeError(
-                "a value of an open batching scope was asked for from another thread",
-                user_line(),
-                None,
-                "call batch.flush() in the scope's own thread first",
-            )
-        if self._scope is not None:
-            self._count_forced()
-            self._scope.await_flush()
 
     def run_pending(self) -> None:
         """Compute what is pending, if anything is."""
@@ -166,22 +163,20 @@ class Recorder:
     def run_ahead(self) -> None:
         """Have what is pending computed while more is recorded, if the scope finds it is enough."""
         tape = self.tape
-        # What is traced is cut out of one tape.
-        if self.tracing is None:
-            self._scope.run_ahead()
-            tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
+        self._scope.run_ahead()
+        tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
 
     def connect(self) -> None:
         """Make all that has been computed a part of MXNet's tape, before arrays change there."""
         self._scope.connect()
 
     def _count_forced(self) -> None:
-        self.refuse("what is pending has to run")
         where = user_line()
         self.report.forced[where] = self.report.forced.get(where, 0) + 1
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
+        self.refuse("it reads an array of another sample", None, lazy._tape)
         if STATE.recorder is not self or lazy._tape is not self.tape:
             return None
         tape, mode = self.tape, self.mode
@@ -199,12 +194,14 @@ class Recorder:
         Many samples start from equal zeros; as one value they need neither memory nor time each.
         """
         tape = self.tape
-        value = tape.constants.get(token)
-        if value is None:
+        made = tape.constants.get(token)
+        if made is None:
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
-            made = self._scope.at_work(lambda: create(**dict(zip(keys, values))))
-            value = tape.constants[token] = recording.external(tape, made)
+            made = tape.constants[token] = self._scope.at_work(
+                lambda: create(**dict(zip(keys, values)))
+            )
+        value = recording.external(tape, made)
         return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -225,7 +222,7 @@ class Recorder:
             callee.enters[self.mode] = True
             return self._enter(block, args)
         if self.watch is not None:
-            self._note()
+            self._scope.at_work(lambda: self.watch.note(self.tape))
         return results
 
     def call_plain(self, block: Any, args: Tuple[Any, ...]) -> Any:
@@ -257,18 +254,16 @@ class Recorder:
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
 
-    def _note(self) -> None:
-        """Let the watch look at the last call; what it reads nobody asks for."""
-        tracing, self.tracing = self.tracing, None
-        try:
-            self.watch.note(self.tape)
-        finally:
-            self.tracing = tracing
+    def refuse(
+        self, reason: str, where: Optional[Where] = None, until: Optional[Tape] = None
+    ) -> None:
+        """End the runs that are traced, as their pieces would not stand for other calls.
 
-    def refuse(self, reason: str) -> None:
-        """Take note of what stands against a piece of the tape that is being traced."""
-        if self.tracing is not None:
-            self.tracing.refuse(reason)
+        Those around the tape `until` go on.
+        """
+        while self.tracing is not None and self.tape is not until:
+            where = where or user_line()
+            self.tracing.give_up(reason, where)
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
@@ -283,7 +278,7 @@ class Recorder:
             return None
         results: List[LazyNDArray] = recording.call(self, callee, arrays)
         if self.watch is not None:
-            self._note()
+            self._scope.at_work(lambda: self.watch.note(self.tape))
         return results
 
     def _note_at_once(self, callee: Any, why: str) -> None:

@@ -1,10 +1,11 @@
-"""One run of a dynamic block's ``forward``, watched, and a piece of the tape made out of it."""
+"""One run of a dynamic block's ``forward``, on a tape of its own, and a piece made out of it."""
 
 from __future__ import annotations
 
 import gc
 import random
-from typing import Any, Dict, List, Optional, Tuple
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -16,7 +17,7 @@ from ..native import recording
 from .lazy import LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
-from .where import user_line, where_of
+from .where import where_of
 
 
 class Refused(Exception):  # noqa: N818
@@ -30,72 +31,73 @@ class Refused(Exception):  # noqa: N818
 
 
 class Trace:
-    """One run of ``forward``, from here on; `piece` makes what it has recorded into a piece.
+    """One run of ``forward``, from here on, until `end` or until something stands against a piece.
+
+    Calls go to a tape of its own, on which lazy arguments are arrays from outside; at the end, the
+    tape around it takes over all that is there.
 
     Parameters
     ----------
     recorder : Recorder
-        What the calls come to; it tells of what stands against a piece, by `refuse`.
+        What the calls come to.  Its `refuse` ends the run early.
+    leaves : list of NDArray
+        The arrays in the arguments.
     """
 
-    def __init__(self, recorder: Any):
-        self._recorder = recorder
-        self.tape: Tape = recorder.tape
-        outer: Optional[Trace] = recorder.tracing
-        while outer is not None and outer.tape is not self.tape:
-            outer = outer._outer  # it waits, in a greenlet, for a value
-        self._outer: Optional[Trace] = outer
-        #: What stands against pieces of this run and those around it; the first of this one.
-        self._refused: List[Refused] = [] if outer is None else outer._refused
-        self._first = len(self._refused)
+    def __init__(self, recorder: Any, leaves: List[NDArray]):
+        self._recorder, self._leaves = recorder, leaves
+        self._around: Tape = recorder.tape
+        outer = self.outer = recorder.tracing
+        #: What stands against a piece.
+        self.refusal: Optional[Refused] = None
         #: Views of arrays that are not lazy, by id: the view, its array and the index.
         self.views: Dict[int, Tuple[NDArray, NDArray, Any]] = {} if outer is None else outer.views
-        #: Pieces of runs within the outermost one, until that is over: see `settle`.
-        self._pending: List[Tuple[Any, ...]] = [] if outer is None else outer._pending
-        tape = self.tape
-        self._begin = len(tape.node_entry), len(tape.sources), len(tape.value_type)
-        self._lazies = len(tape.lazies)
+        #: Pieces of runs within the outermost one, until that is over: by which cache they are
+        #: kept, and what that is given.
+        self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
+        #: Whether random numbers were drawn; known after the outermost run.
+        self.draws = False
         # To ask for them takes longer than all else: mostly they are as after the last run.
         if outer is None:
             self._random = recorder.random or _states_of_generators()
-        recorder.tracing = self
+        self.tape = Tape(recorder)
+        self.tape.constants = self._around.constants
+        self.tape.ask_at = sys.maxsize  # type: ignore[misc]
+        self._lent = recording.lend(leaves, self._around, self.tape)
+        recorder.tape, recorder.tracing = self.tape, self
+
+    def give_up(self, reason: str, where: Where) -> None:
+        """End early: something stands against a piece."""
+        self.refusal = self.refusal or Refused(reason, where)
+        self.end()
 
     def end(self) -> None:
-        """Watch no more."""
-        self._recorder.tracing = self._outer
+        """Put what was recorded onto the tape around it."""
+        recorder, tape, around = self._recorder, self.tape, self._around
+        recorder.tape, recorder.tracing = around, self.outer
+        places = recording.splice(around, tape, self._lent, self._leaves)
+        for value, ((memory, copy), offset) in tape.detached.items():
+            value, (memory, shift) = places[value][0], places[memory]
+            around.detached[value] = (memory, copy), offset + shift
+        tape.recorder, tape.constants = None, {}
+        tape.close()
+        if self.outer is None:
+            self._settle()
 
-    def keep(self, *what: Any) -> None:
-        """Have something kept: by which cache, and what that is given."""
-        self._pending.append(what)
-
-    def settle(self) -> bool:
-        """Keep, after the outermost run, what is to be kept; False if random numbers were drawn."""
-        if self._outer is not None:
-            return True
+    def _settle(self) -> None:
+        """Keep what is to be kept, unless random numbers were drawn."""
         recorder, states = self._recorder, _states_of_generators()
-        same = bool(states == self._random)
-        for cache, *what in self._pending if same else ():
+        self.draws = bool(states != self._random)
+        for cache, *what in () if self.draws else self.pending:
             cache.keep(*what)
         # Where nothing but presumed states differ, somebody else may draw, and do so again.
-        recorder.random = states if same and recorder.random is not False else False
-        return same
+        recorder.random = False if self.draws or recorder.random is False else states
 
-    def refuse(self, reason: str, where: Optional[Where] = None) -> None:
-        """Take note of what stands against a piece, for this run and those around it."""
-        self._refused.append(Refused(reason, where or user_line()))
-
-    @property
-    def refusal(self) -> Optional[Refused]:
-        """The first thing that stands against a piece of this run."""
-        return next(iter(self._refused[self._first :]), None)
-
-    def piece(self, leaves: List[NDArray], attributes: List[Any], result: Any) -> Any:
-        """Make a piece out of what was recorded.
+    def piece(self, attributes: List[Any], result: Any) -> Any:
+        """Make a piece out of what was recorded, before the end.
 
         Parameters
         ----------
-        leaves : list of NDArray
-            The arrays in the arguments.
         attributes : list
             Blocks, parameters and arrays that `forward` may know of without being given them.
         result : object
@@ -105,37 +107,92 @@ class Trace:
         ------
         Refused
         """
-        if self._recorder.tape is not self.tape:
-            self.refuse("it computes what is pending")
-        if self.refusal is not None:
-            raise self.refusal
-        arrays, spec = self._returned(result, leaves)
-        inputs = _Inputs(self, leaves, attributes)
-        tape, (first, _, first_value) = self.tape, self._begin
-        copied, numbers = recording.cut_out(tape, *self._begin, inputs.find)
-        made = {first_value + i: number for i, number in enumerate(numbers) if number >= 0}
-        results = inputs.results(arrays, made)
-        entries = {number: tape.entries[number] for number in tape.node_entry[first:]}
+        tape = self.tape
+        numbers: Dict[int, int] = {}
+        for number, leaf in enumerate(self._leaves):
+            numbers.setdefault(id(leaf), number)
+            numbers.setdefault(id(getattr(leaf, "_real", None) or leaf), number)
+        arrays, spec = self._returned(result)
+        inputs = tuple(self._inputs(numbers, attributes))
+        results = self._results(arrays, numbers)
         known = {id(block) for block in attributes}
-        for entry in entries.values():
+        for entry in tape.entries.values():
             if entry.block_id is not None and entry.block_id not in known:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
-        wheres = tape.wheres[first:]
-        places = tuple(map(_PLACES.setdefault, wheres, wheres))
-        given = tuple(inputs.given), tuple(inputs.types)
-        return recording.Piece(*copied, places, tuple(entries.items()), *given, results, spec)
+        wheres = tuple(map(_PLACES.setdefault, tape.wheres, tape.wheres))
+        return recording.Piece(tape, wheres, inputs, results, spec)
 
-    def _returned(self, result: Any, leaves: List[NDArray]) -> Tuple[List[NDArray], Any]:
+    def _returned(self, result: Any) -> Tuple[List[NDArray], Any]:
         try:
             arrays, spec = FLATTENER.flatten(result)
         except TypeError as error:
             raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
-        known = {id(one) for one in (*arrays, *leaves)}
-        if recording.alive(self.tape, self._lazies, known):
+        known = set(map(id, arrays))
+        if not known.issuperset(map(id, self.tape.held())):
             gc.collect(1)  # closures that call themselves hold what is theirs
-            if recording.alive(self.tape, self._lazies, known):
+            if not known.issuperset(map(id, self.tape.held())):
                 raise Refused("an array that it does not return is held elsewhere")
         return arrays, spec
+
+    def _inputs(self, numbers: Dict[int, int], attributes: List[Any]) -> Iterator[Any]:
+        """Say of each array from outside what gives it to another call: see `give`."""
+        tape, originals = self.tape, iter(self.tape.kept)
+        for value, array in zip(tape.external_values, tape.externals):
+            try:
+                one = next(originals) if type(array) is LazyNDArray else array
+                yield self._source(one, numbers, attributes)
+            except Refused as refusal:
+                for node, call in enumerate(tape.calls()):
+                    if any(value == read for read, _ in call.operands):
+                        raise Refused(refusal.reason, where_of(tape.wheres[node])) from None
+                raise
+
+    def _source(self, one: NDArray, numbers: Dict[int, int], attributes: List[Any]) -> Any:
+        if id(one) in numbers:
+            return numbers[id(one)]
+        if id(one) in self.views:
+            _, whole, index = self.views[id(one)]
+            return "view", self._source(whole, numbers, attributes), index
+        for token, made in self.tape.constants.items():
+            if made is one:
+                return "constant", token, mx.current_context()
+        for number, known in enumerate(attributes):
+            if known is one:
+                return "attribute", number
+            if isinstance(known, Parameter) and any(one is data for data in known._data or ()):
+                return "parameter", number, one.context
+        raise Refused("it reads an array that is neither an argument nor the block's own")
+
+    def _results(self, arrays: List[NDArray], numbers: Dict[int, int]) -> Tuple[Any, ...]:
+        """Return what a piece has of the arrays that `forward` returns."""
+        results: List[Any] = []
+        earlier: Dict[int, int] = {}
+        for number, one in enumerate(arrays):
+            first = earlier.setdefault(id(one), number)
+            if first < number:
+                results.append(first)
+            elif id(one) in numbers:
+                results.append(-1 - numbers[id(one)])
+            elif type(one) is not LazyNDArray or one._tape is not self.tape:
+                raise Refused("it returns an array that no call recorded")
+            elif one._value in self.tape.detached:
+                raise Refused("it returns an array that is cut from the gradient graph")
+            else:
+                kind = None if type(one._offset) is int else type(one._offset)
+                results.append((one._value, int(one._offset), one._type, kind))
+        return tuple(results)
+
+
+def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:
+    """Return an array that a piece reads; None if it is not there."""
+    if type(source) is int:
+        return leaves[source]
+    kind, what, *more = source
+    if kind == "view":
+        return give(what, recorder, leaves, attributes)[more[0]]
+    if kind == "constant":
+        return recorder.constant(what) if mx.current_context() == more[0] else None
+    return attributes[what].data(*more) if kind == "parameter" else attributes[what]
 
 
 #: Lines of the user's, once each.
@@ -145,125 +202,3 @@ _PLACES: Dict[Any, Any] = {}
 def _states_of_generators() -> Tuple[Any, ...]:
     state: Any = np.random.get_state()
     return random.getstate(), state[1].tobytes(), state[2:]
-
-
-# What gives an input that is no argument: functions of the recorder, the inputs before it, and the
-# attributes of the block.
-
-
-def _view(recorder: Any, found: List[Any], attributes: List[Any], of: int, index: Any) -> Any:
-    return found[of][index]
-
-
-def _attribute(recorder: Any, found: List[Any], attributes: List[Any], number: int) -> Any:
-    return attributes[number]
-
-
-def _parameter(
-    recorder: Any, found: List[Any], attributes: List[Any], number: int, context: Any
-) -> Any:
-    return attributes[number].data(context)
-
-
-def _constant(
-    recorder: Any, found: List[Any], attributes: List[Any], token: Any, context: Any
-) -> Any:
-    return recorder.constant(token) if mx.current_context() == context else None
-
-
-class _Inputs:
-    """What the calls of a trace read that none of them made."""
-
-    def __init__(self, trace: Trace, leaves: List[NDArray], attributes: List[Any]):
-        self._tape, self._views = trace.tape, trace.views
-        self._leaves, self._attributes = leaves, attributes
-        #: What gives them, and their types.
-        self.given: List[Any] = []
-        self.types: List[int] = []
-        #: By value: the source, and where it begins there.
-        self._sources: Dict[int, Tuple[int, int]] = {}
-        #: Arguments by array, and by value.
-        self._numbers: Dict[int, int] = {}
-        self._recorded: Dict[int, int] = {}
-        for number, leaf in enumerate(leaves):
-            self._numbers.setdefault(id(leaf), number)
-            if type(leaf) is LazyNDArray and leaf._real is not None:
-                self._numbers.setdefault(id(leaf._real), number)
-            elif type(leaf) is LazyNDArray and leaf._tape is self._tape:
-                self._recorded.setdefault(leaf._value, number)
-
-    def find(self, value: int, node: int) -> Tuple[int, int]:
-        """Return the source of an operand of a call, and where it begins there."""
-        try:
-            return self._source(value)
-        except Refused as refusal:
-            raise Refused(refusal.reason, where_of(self._tape.wheres[node])) from None
-
-    def results(self, arrays: List[NDArray], made: Dict[int, int]) -> Tuple[Any, ...]:
-        """Return what a piece has of the arrays that `forward` returns.
-
-        Parameters
-        ----------
-        arrays : list of NDArray
-        made : dict
-            Numbers of the values that calls of the piece make.
-
-        Raises
-        ------
-        Refused
-        """
-        results: List[Tuple[int, int, Any, Any]] = []
-        earlier: Dict[int, int] = {}
-        for number, one in enumerate(arrays):
-            first = earlier.setdefault(id(one), number)
-            if first < number:
-                results.append((first, 0, None, None))
-            elif id(one) in self._numbers:
-                results.append((self._add(self._numbers[id(one)], -1), 0, None, None))
-            elif type(one) is not LazyNDArray or not one.pending:
-                raise Refused("it returns an array that no call recorded")
-            elif one._value in self._tape.detached:
-                raise Refused("it returns an array that is cut from the gradient graph")
-            else:
-                own = made.get(one._value)
-                source, begin = self._source(one._value) if own is None else (own, 0)
-                kind = None if type(one._offset) is int else type(one._offset)
-                results.append((source, int(one._offset) - begin, one._type, kind))
-        return tuple(results)
-
-    def _add(self, given: Any, kind: int) -> int:
-        self.given.append(given)
-        self.types.append(kind)
-        return -len(self.given)
-
-    def _source(self, value: int) -> Tuple[int, int]:
-        if value not in self._sources:
-            self._sources[value] = self._new(value)
-        return self._sources[value]
-
-    def _new(self, value: int) -> Tuple[int, int]:
-        tape = self._tape
-        kind = tape.value_type[value]
-        if value in self._recorded:
-            number = self._recorded[value]
-            return self._add(number, kind), int(self._leaves[number]._offset)
-        for token, constant in tape.constants.items():
-            if constant == value:
-                return self._add((_constant, token, mx.current_context()), kind), 0
-        if value not in tape.external_values:
-            raise Refused("it reads an array of another sample")
-        return self._outside(tape.externals[tape.external_values.index(value)], kind), 0
-
-    def _outside(self, one: NDArray, kind: int) -> int:
-        """Return the source of an array that existed before, or of a view."""
-        if id(one) in self._numbers:
-            return self._add(self._numbers[id(one)], kind)
-        if id(one) in self._views:
-            _, whole, index = self._views[id(one)]
-            return self._add((_view, -1 - self._outside(whole, -1), index), kind)
-        for number, known in enumerate(self._attributes):
-            if known is one:
-                return self._add((_attribute, number), kind)
-            if isinstance(known, Parameter) and any(one is data for data in known._data or ()):
-                return self._add((_parameter, number, one.context), kind)
-        raise Refused("it reads an array that is neither an argument nor the block's own")
