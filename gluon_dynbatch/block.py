@@ -274,7 +274,7 @@ class DynamicHybridBlock(HybridBlock):
         if graph is None:
             types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
             graph = callee.graphs[spec] = CachedGraph(
-                self, callee.program(spec, types, user_line()), types
+                self, RUNTIME.library.program(callee, spec, types, user_line()), types
             )
         self._cached_graph = graph.inputs, graph.symbol
         # In place: a new list would mean that the graphs are out of date.
@@ -287,7 +287,8 @@ class DynamicHybridBlock(HybridBlock):
         leaves, spec = FLATTENER.flatten(args)
         types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
         try:
-            infer_shapes(RUNTIME.library.callee(self).program(spec, types, user_line()), types)
+            callee = RUNTIME.library.callee(self)
+            infer_shapes(RUNTIME.library.program(callee, spec, types, user_line()), types)
         except Exception as error:
             raise ValueError(
                 f"Deferred initialization failed because shape cannot be inferred. {error}"

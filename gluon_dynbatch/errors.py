@@ -141,7 +141,3 @@ class RequestError(DynBatchError, RuntimeError):
 
 class MissingError(DynBatchError, ImportError):
     """A picture needs a package or a program that is not installed."""
-
-
-class RunAsPythonError(Exception):
-    """A block cannot be one recorded call.  Users never see it: the block is run as Python."""

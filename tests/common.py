@@ -47,7 +47,7 @@ SAMPLES = [array(1, 4) * i for i in range(1, 6)]
 
 # What a test must not leave behind
 
-HOOKED = [*intercept.CALLS.places, *intercept.HOOKS.places]
+HOOKED = [(one.owner, one.name) for one in (*intercept.OPEN, *intercept.RECORDS)]
 ORIGINALS = [getattr(owner, name) for owner, name in HOOKED]
 
 

@@ -264,7 +264,10 @@ cdef int scan(Tape tape, object callee, object value, list key, list operands) e
 
 
 def call(recorder, callee, args):
-    """Record a call of a callee with any structure of arguments, and return its results."""
+    """Record a call of a callee with any structure of arguments, and return its results.
+
+    Of a call that is not recorded as one, returns `AtOnce`.
+    """
     cdef Tape tape = recorder.tape
     cdef list made, operands = [], key = [callee.token, recorder.mode]
     cdef Py_ssize_t first, used = 0
@@ -286,7 +289,10 @@ def call(recorder, callee, args):
         if recorder.tape is not tape:
             # Tracing has read a value, which computed everything so far.
             return call(recorder, callee, args)
-    number, types, spec = <tuple>entry.recorded
+    recorded = entry.recorded
+    if recorded is None:
+        return entry
+    number, types, spec = <tuple>recorded
     first = append(tape, entry, number, place, operands, types)
     if type(spec) is str:
         return make_lazy(tape, first, 0, (<tuple>types)[0])

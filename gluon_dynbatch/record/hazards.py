@@ -129,12 +129,6 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
             recorder.run_pending()
 
 
-def before_seeding(recorder: Any, *_: Any) -> None:
-    """Compute what is pending if it draws random numbers, which belong to the old seed."""
-    if any(entry.draws for entry in recorder.tape.entries.values()):
-        recorder.run_pending()
-
-
 def check_handles(tape: Tape) -> None:
     """Raise if an array from outside stands for another one than when it was recorded.
 

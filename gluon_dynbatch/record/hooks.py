@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import operator
 from collections import deque
 from itertools import repeat
@@ -19,20 +18,11 @@ def replaced_pair(make: Callable[[Any], Any], original: Any) -> Tuple[Any, Any]:
     return original, replacement
 
 
-class Lifetime(enum.Enum):
-    """How long a function of MXNet stays replaced."""
-
-    OPEN = "while any scope is open"
-    RECORDING = "while any scope records"
-    FOR_GOOD = "from the import of the package on"
-
-
 class Replaced(NamedTuple):
     """A function of MXNet that is replaced."""
 
     owner: Any
     name: str
-    lifetime: Lifetime
     why: str
     #: Makes the replacement, given the original; None if another module does (`replace_for_good`).
     make: Optional[Callable[[Any], Any]] = None
@@ -52,9 +42,7 @@ class Hooks:
 
     def __init__(self, replaced: Iterable[Replaced]) -> None:
         self._scopes: Set[Any] = set()
-        self._owners, self._names, _, _, self._makers = zip(*replaced)
-        #: Owners and names of what is replaced.
-        self.places = tuple(zip(self._owners, self._names))
+        self._owners, self._names, _, self._makers = zip(*replaced)
         #: For each place the original and its replacement.
         self._functions: Tuple[Tuple[Any, Any], ...] = ()
 

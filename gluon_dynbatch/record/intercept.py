@@ -1,14 +1,13 @@
-"""The functions of MXNet that this package replaces: `TABLE` has all of them.
+"""The functions of MXNet that this package replaces: three tables have all of them.
 
-The replacements act for threads that have a scope open; for any other they pass the call on.  What
-is replaced for good is what lazy arrays and backward passes need after their scope.
+The replacements act for threads that have a scope open; for any other they pass the call on.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB
@@ -17,7 +16,7 @@ from mxnet.ndarray import NDArray, register
 
 from ..modes import RECORDING, TRAINING
 from . import hazards
-from .hooks import REPLACES, Hooks, Lifetime, Replaced, replaced_pair
+from .hooks import REPLACES, Hooks, Replaced, replaced_pair
 from .lazy import LazyNDArray
 from .operators import Operator, operator_of
 from .state import STATE
@@ -193,34 +192,34 @@ def set_mode(mode: int) -> None:
 
 
 def _library(
-    lifetime: Lifetime, why: str, make: Optional[Callable[[Any], Any]], *names: str
-) -> Iterable[Replaced]:
-    """Yield functions of MXNet's C library: so it does not matter by which name Python has them."""
-    return (Replaced(_LIB, name, lifetime, why, make) for name in names)
+    why: str, make: Optional[Callable[[Any], Any]], *names: str
+) -> Tuple[Replaced, ...]:
+    """Return functions of the C library: so it does not matter by which name Python has them."""
+    return tuple(Replaced(_LIB, name, why, make) for name in names)
 
 
-def _changes(why: str, before: Callable[..., None], *names: str) -> Iterable[Replaced]:
-    """Yield functions before which pending calls run that may see what they change."""
-    make = functools.partial(_change_hook, before)
-    return _library(Lifetime.RECORDING, why, make, *names)
+def _before(before: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return what makes a function compute first what pending calls read and it may change."""
+    return functools.partial(_change_hook, before)
 
 
 #: What waits for a value.
 WAITS = ("MXNDArraySyncCopyToCPU", "MXNDArrayWaitToRead")
 
-#: Every function of MXNet that this package replaces.
-TABLE: Tuple[Replaced, ...] = (
+#: Every function of MXNet that this package replaces: while any scope is open,
+OPEN: Tuple[Replaced, ...] = (
     Replaced(
         HybridBlock,
         "_call_cached_op",
-        Lifetime.OPEN,
         "calls of hybridized blocks are recorded, or counted if they run at once",
         _cached_op_hook,
     ),
+)
+#: while any scope records,
+RECORDS: Tuple[Replaced, ...] = (
     Replaced(
         register,
         "_imperative_invoke",
-        Lifetime.RECORDING,
         "calls of operators are recorded if an array is lazy; all of mx.nd's functions, most "
         "methods of arrays, and what is in blocks that are not hybridized, come by here",
         _invoke_hook,
@@ -228,127 +227,79 @@ TABLE: Tuple[Replaced, ...] = (
     Replaced(
         Block,
         "__call__",
-        Lifetime.RECORDING,
         "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
         "or not, if an array is lazy",
         _call_hook,
     ),
-    Replaced(
-        NDArray,
-        "__getitem__",
-        Lifetime.RECORDING,
-        "a lazy array as an index has to be real",
-        _index_hook,
-    ),
+    Replaced(NDArray, "__getitem__", "a lazy array as an index has to be real", _index_hook),
     Replaced(
         Parameter,
         "__setattr__",
-        Lifetime.RECORDING,
         "a parameter gets other arrays, a device, or another grad_req",
-        functools.partial(_change_hook, hazards.before_change),
+        _before(hazards.before_change),
     ),
-    *_changes(
-        "gradients go to arrays that are not named",
-        hazards.before_anything,
-        "MXAutogradBackwardEx",
-        "MXExecutorForward",
-        "MXExecutorBackwardEx",
+    *_library(
+        "what is written to is not named, and may be what pending calls read: gradients, what a "
+        "store gives out, the next batch, memory that MXNet shares with others; or they draw "
+        "random numbers, which belong to the old seed",
+        _before(hazards.before_anything),
+        *("MXAutogradBackwardEx", "MXExecutorForward", "MXExecutorBackwardEx"),
+        *("MXKVStoreBroadcast", "MXKVStoreBroadcastEx", "MXKVStorePushPull"),
+        *("MXKVStorePushPullEx", "MXKVStorePullRowSparse", "MXKVStorePullRowSparseEx"),
+        *("MXKVStorePullWithSparse", "MXKVStorePullWithSparseEx"),
+        *("MXDataIterNext", "MXDataIterBeforeFirst", "MXNDArrayWaitAll"),
+        *("MXRandomSeed", "MXRandomSeedContext"),
     ),
-    *_changes(
-        "a store writes to the arrays that it gives out to",
-        hazards.before_anything,
-        "MXKVStoreBroadcast",
-        "MXKVStoreBroadcastEx",
-        "MXKVStorePullRowSparse",
-        "MXKVStorePullRowSparseEx",
-        "MXKVStorePullWithSparse",
-        "MXKVStorePullWithSparseEx",
-        "MXKVStorePushPull",
-        "MXKVStorePushPullEx",
-    ),
-    *_changes(
-        "a data iterator writes the next batch where an earlier one was",
-        hazards.before_anything,
-        "MXDataIterNext",
-        "MXDataIterBeforeFirst",
-    ),
-    *_changes(
-        "who waits for all work may then write to memory that MXNet shares with NumPy or others",
-        hazards.before_anything,
-        "MXNDArrayWaitAll",
-    ),
-    *_changes(
+    *_library(
         "an array is lent for writing, or written to from NumPy",
-        hazards.before_copy,
-        "MXNDArrayWaitToWrite",
-        "MXNDArraySyncCopyFromCPU",
+        _before(hazards.before_copy),
+        *("MXNDArrayWaitToWrite", "MXNDArraySyncCopyFromCPU"),
     ),
-    *_changes(
+    *_library(
         "an array becomes a variable, with a new gradient",
-        hazards.before_marking,
+        _before(hazards.before_marking),
         "MXAutogradMarkVariables",
     ),
-    *_changes(
-        "random numbers of pending calls belong to the old seed",
-        hazards.before_seeding,
-        "MXRandomSeed",
-        "MXRandomSeedContext",
-    ),
+    *_library("the report tells what waiting for values takes", _wait_hook, *WAITS),
     *_library(
-        Lifetime.RECORDING,
-        "the report tells what waiting for values takes",
-        _wait_hook,
-        *WAITS,
-    ),
-    *_library(
-        Lifetime.RECORDING,
         "the mode of a call is known without asking the C library each time",
         _mode_hook,
-        "MXAutogradSetIsRecording",
-        "MXAutogradSetIsTraining",
+        *("MXAutogradSetIsRecording", "MXAutogradSetIsTraining"),
     ),
+)
+#: and for good, as lazy arrays and backward passes need it after their scope.
+FOR_GOOD: Tuple[Replaced, ...] = (
     Replaced(
         NDArray,
         "_prepare_value_nd",
-        Lifetime.FOR_GOOD,
         "a lazy array is assigned to elements of another, where MXNet wants exactly its own type",
     ),
     Replaced(
         autograd,
         "grad",
-        Lifetime.FOR_GOOD,
         "gradients of gradients through a scope are refused, of which MXNet says nothing",
     ),
     *_library(
-        Lifetime.FOR_GOOD,
         "pending backward passes end before MXNet stops its threads, or it would wait for ever",
         None,
         "MXNotifyShutdown",
     ),
     *_library(
-        Lifetime.FOR_GOOD,
         "the profiler starts or stops, which no call of MXNet in another thread survives",
         None,
-        "MXSetProcessProfilerState",
-        "MXSetProcessProfilerConfig",
-        "MXProcessProfilePause",
+        *("MXSetProcessProfilerState", "MXSetProcessProfilerConfig", "MXProcessProfilePause"),
     ),
 )
 
 
-def of_lifetime(lifetime: Lifetime) -> Dict[str, Replaced]:
-    """Return the functions that are replaced so long, by name."""
-    return {one.name: one for one in TABLE if one.lifetime is lifetime}
-
-
 def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
-    """Replace one of the functions that `TABLE` has for good by what `make` makes of it."""
-    one = of_lifetime(Lifetime.FOR_GOOD)[name]
-    setattr(one.owner, name, replaced_pair(make, getattr(one.owner, name))[1])
+    """Replace one of the functions in `FOR_GOOD` by what `make` makes of it."""
+    owner = {one.name: one.owner for one in FOR_GOOD}[name]
+    setattr(owner, name, replaced_pair(make, getattr(owner, name))[1])
 
 
 #: For every open scope.
-CALLS = Hooks(of_lifetime(Lifetime.OPEN).values())
+CALLS = Hooks(OPEN)
 #: For scopes that record.
-HOOKS = Hooks(of_lifetime(Lifetime.RECORDING).values())
+HOOKS = Hooks(RECORDS)
 replace_for_good("_prepare_value_nd", _assign_hook)

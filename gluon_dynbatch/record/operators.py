@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Dict, Tuple
+from typing import Dict, NamedTuple, Tuple
 
 from mxnet.base import _LIB, check_call, mx_uint, py_str
 
@@ -12,6 +12,13 @@ from .. import rules
 #: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
 #: code uses them, and there relies on the exact type.
 CONSTANTS = frozenset(["_zeros", "_ones", "_full"])
+
+
+class AtOnce(NamedTuple):
+    """In the place of an entry: calls are not recorded as one, and why."""
+
+    reason: str
+    recorded: None = None
 
 
 class OperatorInfo:

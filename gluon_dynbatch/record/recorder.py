@@ -12,23 +12,22 @@ from mxnet.base import _LIB
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
-from .. import rules
 from ..errors import (
     ArgumentError,
     ContextError,
     DynBatchError,
     NotMergedError,
-    RunAsPythonError,
     ScopeError,
     StaleArrayError,
     Where,
 )
-from ..modes import RECORDING, TRAINING
+from ..modes import RECORDING
 from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
 from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
+from .operators import AtOnce
 from .state import STATE
 from .tape import LOOK, Tape, check_storage
 from .types import ROW, TYPES
@@ -40,13 +39,17 @@ FLATTENER = structure.Flattener(NDArray)
 ARGUMENTS = "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
 
 
+class _WithSymbols(Exception):
+    """A block is called with symbols."""
+
+
 def _take_apart(callee: Any, value: Any) -> Tuple[List[NDArray], Any]:
     """Return the arrays in an argument, and a spec of it."""
     try:
         return FLATTENER.flatten(value)
     except TypeError as error:
         if isinstance(error.args[0], mx.sym.Symbol):
-            raise RunAsPythonError from None
+            raise _WithSymbols from None
         raise bad_argument(error.args[0], callee.name) from None
 
 
@@ -211,15 +214,12 @@ class Recorder:
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
             callee = self._library.callee(block)
-        if callee.enters[self.mode]:
-            return self._enter(block, args)
         try:
             results = recording.call(self, callee, args)
-        except RunAsPythonError:
-            if any(isinstance(arg, mx.sym.Symbol) for arg in args):
-                # Gluon infers something of a block around this one.
-                return block.forward(*args)
-            callee.enters[self.mode] = True
+        except _WithSymbols:
+            # Gluon infers something of a block around this one.
+            return block.forward(*args)
+        if type(results) is AtOnce:
             return self._enter(block, args)
         if self.watch is not None:
             self._scope.at_work(lambda: self.watch.note(self.tape))
@@ -267,19 +267,13 @@ class Recorder:
 
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
-        if not self._library.compiles(callee, len(arrays)):
-            self._note_at_once(callee, "MXNet cannot compile it")
+        results: Any = recording.call(self, callee, arrays)
+        if type(results) is AtOnce:
+            self._note_at_once(callee, results.reason)
             return None
-        if self.mode & TRAINING and self._library.writes(callee, len(arrays)):
-            self._note_at_once(callee, "in training it writes to its arguments")
-            return None
-        if self.mode & RECORDING and rules.of(callee.name).hangs_in_backward:
-            self._note_at_once(callee, "MXNet may never finish its backward pass within another")
-            return None
-        results: List[LazyNDArray] = recording.call(self, callee, arrays)
         if self.watch is not None:
             self._scope.at_work(lambda: self.watch.note(self.tape))
-        return results
+        return results  # type: ignore[no-any-return]
 
     def _note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""

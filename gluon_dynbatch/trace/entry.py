@@ -7,18 +7,18 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, FrozenSet, Optional, Tuple
+from typing import Any, Deque, Dict, FrozenSet, Optional, Tuple, Union
 
 import mxnet as mx
 from mxnet.gluon import HybridBlock
 
 from .. import rules
-from ..errors import RunAsPythonError, Where
+from ..errors import Where
 from ..modes import RECORDING, TRAINING
-from ..record.operators import Operator
+from ..record.operators import AtOnce
 from ..record.types import TYPES, ArrayType, elements
 from .infer import infer
-from .program import BlockCallee, Program, trace_operator
+from .program import BlockCallee, Program, trace_block, trace_operator
 from .symbols import VARIABLE, can_compile, count_operators
 from .variant import Variant, choose_variant
 
@@ -80,10 +80,9 @@ class Library:
     """Entries of this process, by what was called with which types in which mode."""
 
     def __init__(self) -> None:
-        self.entries: Dict[Any, Entry] = {}
-        self._operators: Dict[Any, Program] = {}
-        #: By name of an operator: whether it compiles, and whether it writes to its arguments.
-        self._traits: Dict[str, Tuple[bool, bool]] = {}
+        self.entries: Dict[Any, Union[Entry, AtOnce]] = {}
+        #: By what is called, and the structure of its arguments.
+        self._programs: Dict[Any, Program] = {}
         #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
         #: thread, whatever lock that holds: it only leaves a note.
         self._forgotten: Deque[Any] = deque()
@@ -104,11 +103,12 @@ class Library:
             return callee
 
     def _drop_forgotten(self) -> None:
-        """Drop the entries of blocks that are gone."""
+        """Drop what is known of blocks that are gone."""
         while self._forgotten:
             token = self._forgotten.popleft()
-            for key in [key for key in self.entries if key[0] == token]:
-                del self.entries[key]
+            for known in (self.entries, self._programs):
+                for key in [key for key in known if key[0] == token]:
+                    del known[key]
 
     def entry(
         self,
@@ -119,51 +119,55 @@ class Library:
         type_ids: Any,
         places: Tuple[int, ...],
         where: Where,
-    ) -> Entry:
+    ) -> Union[Entry, AtOnce]:
         """Make the entry of a call that was not seen before."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             self._drop_forgotten()
             if key not in self.entries:
-                program = self._program(callee, spec, types, where)
-                if isinstance(callee, BlockCallee) and self._is_python(program, mode):
-                    raise RunAsPythonError
-                self.entries[key] = Entry(callee, mode, program, types, places, where)
+                self.entries[key] = self._new(callee, mode, spec, types, places, where)
             return self.entries[key]
 
-    def compiles(self, operator: Operator, arguments: int) -> bool:
-        """Whether an operator can be part of a ``CachedOp``."""
-        return self._look_at(operator, arguments)[0]
+    def _new(
+        self,
+        callee: Any,
+        mode: int,
+        spec: Any,
+        types: Tuple[ArrayType, ...],
+        places: Tuple[int, ...],
+        where: Where,
+    ) -> Union[Entry, AtOnce]:
+        if isinstance(callee, BlockCallee) and callee.draws(mode):
+            return AtOnce("its parameters are drawn for each call")
+        program = self.program(callee, spec, types, where)
+        reason = _why_at_once(program, mode)
+        return AtOnce(reason) if reason else Entry(callee, mode, program, types, places, where)
 
-    def writes(self, operator: Operator, arguments: int) -> bool:
-        """Whether an operator, called in training, writes to some of its arguments."""
-        return self._look_at(operator, arguments)[1]
-
-    def _look_at(self, operator: Operator, arguments: int) -> Tuple[bool, bool]:
-        if operator.name not in self._traits:
-            symbol = trace_operator(operator, arguments).symbol
-            self._traits[operator.name] = can_compile(symbol), bool(symbol.list_auxiliary_states())
-        return self._traits[operator.name]
-
-    def _is_python(self, program: Program, mode: int) -> bool:
-        """Whether a block writes to its arguments, or MXNet cannot compile it or go backward.
-
-        Its operators are then recorded one by one, and those that do so run at once.
-        """
-        operators = {op.op for op in program.ops} - {VARIABLE}
-        if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
-            return True
-        if mode & RECORDING and any(rules.of(op).hangs_in_backward for op in operators):
-            return True
-        return not all(op in rules.TABLE for op in operators) and not can_compile(program.symbol)
-
-    def _program(
+    def program(
         self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where
     ) -> Program:
-        if isinstance(callee, BlockCallee):
-            return callee.program(spec, types, where)
-        key = (callee.token, len(types))
-        if key not in self._operators:
-            self._operators[key] = trace_operator(callee, len(types))
-        return self._operators[key]
+        """Trace a callee for one structure of arguments, once."""
+        # Name scopes of Gluon are not made for several threads in one block.
+        with self._lock:
+            key = callee.token, spec
+            if key not in self._programs:
+                if isinstance(callee, BlockCallee):
+                    program = trace_block(callee.block, spec, len(types), where)
+                else:
+                    program = trace_operator(callee, len(types))
+                self._programs[key] = program
+            return self._programs[key]
+
+
+def _why_at_once(program: Program, mode: int) -> str:
+    """Say why calls cannot be recorded as one; empty if they can."""
+    operators = [op.op for op in program.ops if op.op != VARIABLE]
+    known = len(operators) > 1 and all(op in rules.TABLE for op in operators)
+    if not known and not can_compile(program.symbol):
+        return "MXNet cannot compile it"
+    if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
+        return "in training it writes to its arguments"
+    if mode & RECORDING and any(rules.of(op).hangs_in_backward for op in operators):
+        return "MXNet may never finish its backward pass within another"
+    return ""

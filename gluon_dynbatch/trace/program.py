@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -16,7 +15,6 @@ from ..errors import CellError, Where
 from ..modes import TRAINING
 from ..record import structure
 from ..record.operators import Operator
-from ..record.types import ArrayType
 from .symbols import VARIABLE, Builder, Op, Ref, make_symbol, read_symbol
 
 SYMBOLS = structure.Flattener(mx.sym.Symbol)
@@ -81,13 +79,6 @@ class BlockCallee:
         #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
-        parameters = block.collect_params().values()
-        #: By mode: whether calls run as Python, so that what is in them is recorded; as those that
-        #: draw parameters of their own do, and `RunAsPythonError`.
-        self.enters = [
-            any(_draws(p, bool(mode & TRAINING)) for p in parameters) for mode in range(4)
-        ]
-        self.programs: Dict[Any, Program] = {}
         #: Compiled programs for calls outside scopes, by structure of arguments.
         self.graphs: Dict[Any, Any] = {}
 
@@ -106,14 +97,10 @@ class BlockCallee:
         """Whether this still stands for what `block` would compute."""
         return self.version is block._cached_op_args and self.identity == id(block)
 
-    def program(self, spec: Any, types: Tuple[ArrayType, ...], where: Where) -> Program:
-        """Trace the block for one structure of arguments, once."""
-        if spec not in self.programs:
-            # Name scopes of Gluon are not made for several threads in one block.
-            with _TRACING:
-                program = self.programs[spec] = trace_block(self.block, spec, len(types), where)
-                _show_graph(self.block, spec, program)
-        return self.programs[spec]
+    def draws(self, mode: int) -> bool:
+        """Whether some of its parameters have other values at every call."""
+        parameters = self.block.collect_params().values()
+        return any(_draws(parameter, bool(mode & TRAINING)) for parameter in parameters)
 
 
 def _draws(parameter: Parameter, training: bool) -> bool:
@@ -124,7 +111,6 @@ def _draws(parameter: Parameter, training: bool) -> bool:
 
 
 _TOKENS = itertools.count()
-_TRACING = threading.RLock()
 
 
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
@@ -146,7 +132,9 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     # A result that is an argument itself becomes an operator, so that every result has a producer.
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
-    return read_program(mx.sym.Group(outputs), names, parameters, out_spec)
+    program = read_program(mx.sym.Group(outputs), names, parameters, out_spec)
+    _show_graph(block, spec, program)
+    return program
 
 
 def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) -> Any:
