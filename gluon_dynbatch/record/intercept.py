@@ -191,9 +191,7 @@ def set_mode(mode: int) -> None:
     autograd.set_training(bool(mode & TRAINING))
 
 
-def _library(
-    why: str, make: Optional[Callable[[Any], Any]], *names: str
-) -> Tuple[Replaced, ...]:
+def _library(why: str, make: Optional[Callable[[Any], Any]], *names: str) -> Tuple[Replaced, ...]:
     """Return functions of the C library: so it does not matter by which name Python has them."""
     return tuple(Replaced(_LIB, name, why, make) for name in names)
 

@@ -131,7 +131,7 @@ class Recorder:
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        if lazy.pending and threading.get_ident() != self.thread:
+        if lazy.pending and not lazy.constant and threading.get_ident() != self.thread:
             raise ScopeError(
                 "a value of an open batching scope was asked for from another thread",
                 user_line(),
