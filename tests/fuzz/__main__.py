@@ -44,7 +44,8 @@ def worker(
     }  # fmt: skip
 
     def tell(**more: Any) -> None:
-        used = {op.op for entry in RUNTIME.library.entries.values() for op in entry.program.ops}
+        entries = [entry for entry in RUNTIME.library.entries.values() if entry.recorded]
+        used = {op.op for entry in entries for op in entry.program.ops}
         told.update(more, operators=sorted(used & set(rules.TABLE)))
         path.write_text(json.dumps(told), encoding="utf-8")
 
