@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
@@ -254,10 +254,8 @@ class DynamicHybridBlock(HybridBlock):
             return self.hybrid_forward(mx.nd, *args, **parameters_on(self, context, infer))
 
     def _call_cached_op(self, *args: Any) -> Any:
-        recorder = STATE.recorder
-        if recorder is None and STATE.batch is not None:
-            recorder = STATE.batch.recorder_of(self)
-        if recorder is not None:
+        recorder = STATE.batch and STATE.batch.recorder_of(self)
+        if recorder:
             return recorder.call_block(self, args)
         if self._backend:
             return super()._call_cached_op(*args)
@@ -269,30 +267,56 @@ class DynamicHybridBlock(HybridBlock):
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        callee = RUNTIME.library.callee(self)
-        graph = callee.graphs.get(spec)
-        if graph is None:
-            types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
-            graph = callee.graphs[spec] = CachedGraph(
-                self, RUNTIME.library.program(callee, spec, types, user_line()), types
-            )
-        self._cached_graph = graph.inputs, graph.symbol
+        graph = self._graph(leaves, spec)
+        self._cached_graph = graph.inputs, graph.program.symbol
         # In place: a new list would mean that the graphs are out of date.
         self._cached_op_args[:] = graph.arguments
         if self._callback:
-            graph.show_operators(self._callback, self._monitor_all)
-        return graph.run(leaves)
+            graph.op._register_op_hook(self._callback, self._monitor_all)
+        context = leaves[0].context if leaves else None
+        given = [leaves[i] if is_data else i.data(context) for is_data, i in graph.arguments]
+        with ONE_AT_A_TIME:
+            results = graph.op(*given)
+        results = [results] if isinstance(results, NDArray) else results
+        return structure.unflatten(graph.program.out_spec, results)
+
+    def _graph(self, leaves: List[NDArray], spec: Any) -> CachedGraph:
+        """Return the cached graph for arguments of this structure."""
+        callee = RUNTIME.library.callee(self)
+        graph = callee.graphs.get(spec)
+        if graph is None:
+            program = self._infer(leaves, spec)
+            arguments = graph_arguments(program)
+            op = compile_symbol(program.symbol, [given for given, _ in arguments], *self._flags)
+            inputs = [mx.sym.var(name) for name in program.names]
+            graph = callee.graphs[spec] = CachedGraph(program, inputs, arguments, op)
+        return graph  # type: ignore[no-any-return]
+
+    def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
+        """Return the program for arguments, whose parameters have their shapes by now."""
+        types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
+        callee = RUNTIME.library.callee(self)
+        program = RUNTIME.library.program(callee, spec, len(leaves), user_line())
+        infer_shapes(program, types)
+        return program
 
     def _deferred_infer_shape(self, *args: Any) -> None:
-        leaves, spec = FLATTENER.flatten(args)
-        types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
         try:
-            callee = RUNTIME.library.callee(self)
-            infer_shapes(RUNTIME.library.program(callee, spec, types, user_line()), types)
+            self._infer(*FLATTENER.flatten(args))
         except Exception as error:
             raise ValueError(
                 f"Deferred initialization failed because shape cannot be inferred. {error}"
             ) from error
+
+
+class CachedGraph(NamedTuple):
+    """A block's program for one structure of arguments, compiled for use outside scopes."""
+
+    program: Any
+    #: As Gluon keeps them: symbols of what is given, and what each input of the graph is.
+    inputs: List[Any]
+    arguments: List[Any]
+    op: Any
 
 
 def _trace_once(wanted: bool, block: Block) -> None:
@@ -303,32 +327,6 @@ def _trace_once(wanted: bool, block: Block) -> None:
 #: Blocks with one of these methods are cells.
 CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
 PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward, RecurrentCell.forward]
-
-
-class CachedGraph:
-    """A block's program for one structure of arguments, compiled for use outside scopes."""
-
-    def __init__(self, block: DynamicHybridBlock, program: Any, types: Any):
-        infer_shapes(program, types)
-        self.symbol = program.symbol
-        self.inputs = [mx.sym.var(name) for name in program.names]
-        self._out_spec = program.out_spec
-        self.arguments = graph_arguments(program)
-        is_data = [is_data for is_data, _ in self.arguments]
-        self._cached_op = compile_symbol(self.symbol, is_data, *block._flags)
-
-    def show_operators(self, callback: Any, monitor_all: bool) -> None:
-        """Let `callback` see the result of each operator; see ``register_op_hook``."""
-        self._cached_op._register_op_hook(callback, monitor_all)
-
-    def run(self, leaves: List[NDArray]) -> Any:
-        """Run the graph and return its results in their structure."""
-        context = leaves[0].context if leaves else None
-        arguments = [leaves[i] if is_data else i.data(context) for is_data, i in self.arguments]
-        with ONE_AT_A_TIME:
-            results = self._cached_op(*arguments)
-        results = [results] if isinstance(results, NDArray) else results
-        return structure.unflatten(self._out_spec, results)
 
 
 _CONVERTED: Dict[type, type] = {}

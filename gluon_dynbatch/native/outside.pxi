@@ -26,8 +26,14 @@ cdef object type_id_of(object array_):
     return known
 
 
-cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
-    """Return the value of an array that no call of this tape makes."""
+cpdef Py_ssize_t external(Tape tape, object array_) except -1:
+    """Return the value of an array that no call of this tape makes.
+
+    Raises
+    ------
+    ArgumentError
+        The array is sparse, or one of ``mx.np``.
+    """
     cdef bint kept = False
     if type(array_) is lazy_type:
         kept = isinstance(<object>slot(array_, tape_at)[0], Keeper)
@@ -43,17 +49,6 @@ cdef Py_ssize_t external_value(Tape tape, object array_) except -1:
     if type(array_) is not array_type:
         check_array(array_)
     return add_external(tape, array_, array_.handle, identity, type_id_of(array_))
-
-
-def external(Tape tape not None, array_):
-    """Return the value of an array that no call of this tape makes.
-
-    Raises
-    ------
-    ArgumentError
-        The array is sparse, or one of ``mx.np``.
-    """
-    return external_value(tape, array_)
 
 
 cdef Py_ssize_t add_external(

@@ -108,7 +108,7 @@ def splice(Tape tape not None, Tape part not None, list lent not None, list arra
         if i < len(lent):
             value, shift = <tuple>lent[i]
         else:
-            value, shift = external_value(tape, array_), 0
+            value, shift = external(tape, array_), 0
         places.put(part.external_values.data.as_ints[i], value, shift)
     copy(tape, part, part.wheres, places)
     if not tape.started:
@@ -202,7 +202,7 @@ cdef class Piece:
             elif array_ is None:
                 return False
             else:
-                number = <int32_t>external_value(tape, array_)
+                number = <int32_t>external(tape, array_)
                 if tape.value_type.data.as_ints[number] != self.part.value_type.data.as_ints[value]:
                     return False
                 places.put(value, number, 0)

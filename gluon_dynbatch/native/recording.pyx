@@ -100,15 +100,33 @@ cdef Py_ssize_t slot_offset(str name) except -1:
 
 cdef class Keeper
 cdef class Tape:
-    """The flat arrays of `record.tape.Tape`, which says what they hold."""
+    """The flat arrays of `record.tape.Tape`."""
 
+    #: Whether calls may still be recorded.
     cdef public bint open
+    #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
+    #: spent waiting for values since; 0 before.
     cdef public double started
+    #: Number of calls from which on the recorder is asked whether they are to run by now.
     cdef public Py_ssize_t ask_at
-    cdef readonly array node_entry, node_value0, sources, offsets, value_type, external_values
-    cdef readonly dict entries, external_ids
-    cdef readonly list wheres, handles
-    cdef public list externals, lazies
+    #: Per node: id of its entry, and its first value.
+    cdef readonly array node_entry, node_value0
+    #: Per operand, nodes one after another: value and offset in elements.
+    cdef readonly array sources, offsets
+    #: Per value: type id.
+    cdef readonly array value_type
+    #: Entries used, by id.
+    cdef readonly dict entries
+    #: Per node: code object and instruction of the user's call.
+    cdef readonly list wheres
+    #: Weak references to all lazy arrays handed out.
+    cdef public list lazies
+    #: Arrays from outside, held so that their ids stay theirs; their handles when they were
+    #: recorded; their values; and these values by id of the array.
+    cdef public list externals
+    cdef readonly list handles
+    cdef readonly array external_values
+    cdef readonly dict external_ids
     #: Lazy arrays that stand for themselves among the arrays from outside, so that ids stay theirs.
     cdef readonly list kept
 
@@ -247,7 +265,7 @@ cdef int scan(Tape tape, object callee, object value, list key, list operands) e
         key.append(<object>slot(value, type_at)[0])
         operands.append(value)
     elif PyObject_TypeCheck(value, <PyTypeObject *>array_type):
-        number = external_value(tape, value)
+        number = external(tape, value)
         key.append(tape.value_type.data.as_ints[number])
         operands.append(number)
     elif type(value) is list:

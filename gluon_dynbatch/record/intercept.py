@@ -14,6 +14,7 @@ from mxnet.base import _LIB
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock, nn, rnn
 from mxnet.ndarray import NDArray, register
 
+from ..errors import DynBatchError
 from ..modes import RECORDING, TRAINING
 from . import hazards
 from .hooks import REPLACES, Hooks, Replaced, replaced_pair
@@ -103,9 +104,10 @@ def _call_hook(original: Any) -> Any:
                 if not (block._forward_hooks or block._forward_pre_hooks):
                     return recorder.call_block(block, args)
             elif stock and _any_lazy(args) and is_stock(block):
-                results = recorder.call_plain(block, args)
-                if results is not NotImplemented:
-                    return results
+                try:
+                    return recorder.call_block(block, args)
+                except DynBatchError:
+                    pass  # it may run all the same; what is wrong says so then
         return original(block, *args)
 
     return call
@@ -113,12 +115,8 @@ def _call_hook(original: Any) -> Any:
 
 def _cached_op_hook(original: Any) -> Any:
     def call_cached_op(block: HybridBlock, *args: Any) -> Any:
-        recorder = STATE.recorder
-        if recorder is None and STATE.batch is not None:
-            recorder = STATE.batch.recorder_of(block)
-        if recorder is None:
-            return original(block, *args)
-        return recorder.call_block(block, args)
+        recorder = STATE.batch and STATE.batch.recorder_of(block)
+        return recorder.call_block(block, args) if recorder else original(block, *args)
 
     return call_cached_op
 

@@ -16,15 +16,9 @@ from ..native import recording
 from .types import ROW, TYPES, ArrayType, elements
 from .where import user_line
 
-
-class _Realised:
-    """What lazy arrays that have become real belong to, in place of a tape."""
-
-    open = False
-    recorder = None
-
-
-_REALISED = _Realised()
+#: What lazy arrays that have become real belong to.
+_REALISED = recording.Tape()
+_REALISED.open = False
 
 
 class _OfConstant(int):
@@ -77,6 +71,10 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         self._real: Optional[NDArray] = None
         tape.lazies.append(weakref.ref(self))
 
+    #: Storage type.
+    stype = "default"
+    writable = True
+
     # The base class frees the handle here, but it belongs to the real array, which does so itself.
     # There is nothing to do; a method of C does it in a third of the time of one of Python.
     __del__ = object.__hash__
@@ -85,11 +83,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def handle(self) -> Any:
         """Handle of the real array; asking for it computes the value."""
         return self.real().handle
-
-    @property
-    def writable(self) -> bool:
-        """Whether the array may be written to."""
-        return True
 
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
@@ -124,11 +117,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def context(self) -> mx.Context:
         """Device of the array."""
         return TYPES[self._type].context
-
-    @property
-    def stype(self) -> str:
-        """Storage type."""
-        return "default"
 
     @property
     def pending(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB
@@ -15,7 +15,6 @@ from mxnet.ndarray import NDArray
 from ..errors import (
     ArgumentError,
     ContextError,
-    DynBatchError,
     NotMergedError,
     ScopeError,
     StaleArrayError,
@@ -102,11 +101,6 @@ class Recorder:
         self.watch = watch
         #: The run of a block's `forward` that is being traced.
         self.tracing: Any = None
-        #: Blocks that are not hybridized, and could not be.
-        self._untraced: Set[Any] = set()
-        #: States of Python's generators of random numbers when they were last asked for; False if
-        #: they are used between runs that are traced.
-        self.random: Any = None
 
     def close(self, reason: str) -> None:
         """Let go of scope and tape, so that none of the three waits for the collector.
@@ -224,17 +218,6 @@ class Recorder:
         if self.watch is not None:
             self._scope.at_work(lambda: self.watch.note(self.tape))
         return results
-
-    def call_plain(self, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Record a call of a block that is not hybridized; NotImplemented if it is to run."""
-        if block in self._untraced:
-            return NotImplemented
-        try:
-            return self.call_block(block, args)
-        except DynBatchError:
-            # What cannot be traced may run all the same; what is wrong says so then.
-            self._untraced.add(block)
-            return NotImplemented
 
     def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""

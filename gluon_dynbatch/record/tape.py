@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -51,36 +50,13 @@ class Tape(recording.Tape):  # type: ignore[misc]
         Who computes the values when one of the arrays handed out is asked for its own.
     """
 
-    # The native base class has the rest.
     __slots__ = ("recorder", "error", "constants", "detached", "__weakref__")
 
-    #: Whether calls may still be recorded.
+    # The native base class says what these are, and what else there is.
     open: bool
-    #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
-    #: spent waiting for values since; 0 before.
-    started: float
-    #: Number of calls from which on the recorder is asked whether they are to run by now.
     ask_at: int
-    #: Per node: id of its entry, and its first value.
-    node_entry: array[int]
-    node_value0: array[int]
-    #: Per operand, nodes one after another: value and offset in elements.
-    sources: array[int]
-    offsets: array[int]
-    #: Per value: type id.
-    value_type: array[int]
-    #: Entries used, by id.
-    entries: Dict[int, Entry]
-    #: Per node: code object and instruction of the user's call.
-    wheres: List[Tuple[Any, int]]
-    #: Weak references to all lazy arrays handed out.
-    lazies: List[Any]
-    #: Arrays from outside, held so that their ids stay theirs; their handles when they were
-    #: recorded; their values; and these values by id of the array.
     externals: List[NDArray]
-    handles: List[Any]
-    external_values: array[int]
-    external_ids: Dict[int, int]
+    lazies: List[Any]
 
     def __init__(self, recorder: Any = None):
         self.recorder = recorder

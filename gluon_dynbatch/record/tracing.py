@@ -57,9 +57,8 @@ class Trace:
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
         #: Whether random numbers were drawn; known after the outermost run.
         self.draws = False
-        # To ask for them takes longer than all else: mostly they are as after the last run.
         if outer is None:
-            self._random = recorder.random or _states_of_generators()
+            self._random = _states_of_generators()
         self.tape = Tape(recorder)
         self.tape.constants = self._around.constants
         self.tape.ask_at = sys.maxsize  # type: ignore[misc]
@@ -82,16 +81,9 @@ class Trace:
         tape.recorder, tape.constants = None, {}
         tape.close()
         if self.outer is None:
-            self._settle()
-
-    def _settle(self) -> None:
-        """Keep what is to be kept, unless random numbers were drawn."""
-        recorder, states = self._recorder, _states_of_generators()
-        self.draws = bool(states != self._random)
-        for cache, *what in () if self.draws else self.pending:
-            cache.keep(*what)
-        # Where nothing but presumed states differ, somebody else may draw, and do so again.
-        recorder.random = False if self.draws or recorder.random is False else states
+            self.draws = bool(self._random != _states_of_generators())
+            for cache, *what in () if self.draws else self.pending:
+                cache.keep(*what)
 
     def piece(self, attributes: List[Any], result: Any) -> Any:
         """Make a piece out of what was recorded, before the end.

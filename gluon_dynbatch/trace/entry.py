@@ -126,37 +126,26 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)
             self._drop_forgotten()
             if key not in self.entries:
-                self.entries[key] = self._new(callee, mode, spec, types, places, where)
+                made: Union[Entry, AtOnce] = AtOnce("its parameters are drawn for each call")
+                if not (isinstance(callee, BlockCallee) and callee.draws(mode)):
+                    program = self.program(callee, spec, len(types), where)
+                    reason = _why_at_once(program, mode)
+                    made = AtOnce(reason)
+                    if not reason:
+                        made = Entry(callee, mode, program, types, places, where)
+                self.entries[key] = made
             return self.entries[key]
 
-    def _new(
-        self,
-        callee: Any,
-        mode: int,
-        spec: Any,
-        types: Tuple[ArrayType, ...],
-        places: Tuple[int, ...],
-        where: Where,
-    ) -> Union[Entry, AtOnce]:
-        if isinstance(callee, BlockCallee) and callee.draws(mode):
-            return AtOnce("its parameters are drawn for each call")
-        program = self.program(callee, spec, types, where)
-        reason = _why_at_once(program, mode)
-        return AtOnce(reason) if reason else Entry(callee, mode, program, types, places, where)
-
-    def program(
-        self, callee: Any, spec: Any, types: Tuple[ArrayType, ...], where: Where
-    ) -> Program:
+    def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
         """Trace a callee for one structure of arguments, once."""
         # Name scopes of Gluon are not made for several threads in one block.
         with self._lock:
             key = callee.token, spec
             if key not in self._programs:
                 if isinstance(callee, BlockCallee):
-                    program = trace_block(callee.block, spec, len(types), where)
+                    self._programs[key] = trace_block(callee.block, spec, arguments, where)
                 else:
-                    program = trace_operator(callee, len(types))
-                self._programs[key] = program
+                    self._programs[key] = trace_operator(callee, arguments)
             return self._programs[key]
 
 
