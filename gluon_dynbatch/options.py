@@ -29,10 +29,12 @@ class Options(NamedTuple):
     @property
     def leaves_all_open(self) -> bool:
         """Whether nothing is asked for that calls run at once could not give."""
-        return self == Options()
+        return self == OPEN
 
     def filled(self, others: Options) -> Options:
         """Return these, and others where these are "auto"."""
+        if others == OPEN:
+            return self
         return Options(*(b if a == "auto" else a for a, b in zip(self, others)))
 
     def settled(self) -> Options:
@@ -42,6 +44,10 @@ class Options(NamedTuple):
         if chosen.analysis_budget.is_zero:
             chosen = chosen._replace(granularity="block", policy="depth")
         return chosen
+
+
+#: Nothing is asked for.
+OPEN = Options()
 
 
 def check_count(name: str, count: Any, least: int = 1, or_none: bool = True) -> None:
@@ -68,11 +74,8 @@ def check_options(asked: Options) -> Options:
         # A text such as "no" counts as true in Python.
         if not isinstance(switch, (bool, np.bool_)):
             raise OptionError(f"{name} must be True or False, not {switch!r}")
-    return asked._replace(
-        analysis_budget=parse_budget(asked.analysis_budget),
-        strict=bool(asked.strict),
-        debug=bool(asked.debug),
-    )
+    budget = parse_budget(asked.analysis_budget)
+    return Options(budget, *asked[1:4], bool(asked.strict), bool(asked.debug))
 
 
 def options_of_environment() -> Options:
@@ -85,7 +88,7 @@ def options_of_environment() -> Options:
 
 def check_joined(asked: Options, given: Options, outer: Where) -> None:
     """Raise if a scope asks for other options than those of the one that it joins."""
-    for name, own, others, plain in zip(Options._fields, asked, given, Options()):
+    for name, own, others, plain in zip(Options._fields, asked, given, OPEN):
         if own != plain and own != others:
             raise ScopeError(
                 f"a batching scope inside another asks for {name}={own!r}, the outer "

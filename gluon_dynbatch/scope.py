@@ -19,7 +19,7 @@ from .errors import ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Runtime
 from .native.recording import Statements, user_place
-from .options import Options, check_choice, check_count, check_joined, options_of_environment
+from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
 from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
@@ -93,7 +93,7 @@ class Batch(Statements):
         self.backward_plan: Optional[Plan] = None
         #: What is asked for where options are "auto": by blocks, and by the environment.
         self._defaults: List[Options] = []
-        self._environment = Options()
+        self._environment = OPEN
         self._recorder: Optional[Recorder] = None
         #: What "auto" decides with, unless that is settled.
         self._account: Optional[Account] = None

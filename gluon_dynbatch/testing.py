@@ -68,14 +68,16 @@ def check_against_loop(
     fn, samples = applier(fn), list(samples)
     params = params.values() if isinstance(params, ParameterDict) else params or ()
     variables = _variables(samples, list(params))
-    wanted, wanted_gradients = _run(fn, samples, variables)
     batch = batching(**scope_options)
-    got, got_gradients = _run(fn, samples, variables, batch)
+
+    def scope() -> Any:
+        with batch:
+            return batch.map(fn, samples)
+
+    wanted, got = _run(lambda: list(map(fn, samples)), variables), _run(scope, variables)
     assert len(wanted) == len(got), "the scope changes the number of results"
-    for i, (a, b) in enumerate(zip(wanted, got)):
-        _compare(f"result {i}", a, b, tolerance)
-    for (name, _), a, b in zip(variables, wanted_gradients, got_gradients):
-        _compare(f"the gradient of {name}", a, b, tolerance)
+    for (what, a), (_, b) in zip(wanted, got):
+        _compare(what, a, b, tolerance)
     return batch
 
 
@@ -93,19 +95,13 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
 
 
 def _run(
-    fn: Callable[[Any], Any],
-    samples: Sequence[Any],
-    variables: Any,
-    batch: Optional[Batch] = None,
-) -> Tuple[List[np.ndarray], List[np.ndarray]]:
+    run: Callable[[], Any], variables: List[Tuple[str, NDArray]]
+) -> List[Tuple[str, np.ndarray]]:
+    """Return the results of a run, and gradients of a combination of them, with their names."""
     for _, array in variables:
         array.grad[:] = 0
     with mx.autograd.record():
-        if batch is None:
-            results = [fn(sample) for sample in samples]
-        else:
-            with batch:
-                results = batch.map(fn, samples)
+        results = run()
         leaves = FLATTENER.flatten(results)[0]
         heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
     if heads:
@@ -115,8 +111,8 @@ def _run(
             heads,
             [mx.nd.array(w, ctx=h.context, dtype=h.dtype) for w, h in zip(weights, heads)],
         )
-    values = [leaf.asnumpy() for leaf in leaves]
-    return values, [array.grad.asnumpy() for _, array in variables]
+    values = [(f"result {i}", leaf.asnumpy()) for i, leaf in enumerate(leaves)]
+    return values + [(f"the gradient of {name}", x.grad.asnumpy()) for name, x in variables]
 
 
 def _anchored(array: NDArray) -> NDArray:
