@@ -222,16 +222,17 @@ def changed(array, at, by):
 
 
 BROKEN = {
-    "made before": lambda g: {"term": changed(g.term, 0, 1 - g.term[0])},
+    "what is not made": lambda g: {"term": changed(g.term, 0, 1 - g.term[0])},
     "no external": lambda g: {"term": changed(g.term, 0, -9)},
-    "no slot": lambda g: {"term": changed(g.term, -1, 9)},
+    "not made before": lambda g: {"term": changed(g.term, -1, 9)},
     "negative": lambda g: {"term_offset": changed(g.term_offset, 0, -1)},
     "signature of another": lambda g: {"term_offset": changed(g.term_offset, -1, 4)},
     "order of their calls": lambda g: {"node": g.node[::-1]},
     "slots do not add up": lambda g: {"slot0": changed(g.slot0, 1, 1)},
     "units of slots": lambda g: {"slot_unit": changed(g.slot_unit, 1, 1)},
     "inputs do not add up": lambda g: {"input0": changed(g.input0, 1, 1)},
-    "terms do not add up": lambda g: {"term0": changed(g.term0, -1, 1)},
+    "terms do not add up": lambda g: {"term_size": g.term_size[:-1]},
+    "a sum": lambda g: {"term0": changed(g.term0, -1, 1)},
     "has no terms": lambda g: {"term0": changed(g.term0, 1, 1)},
     "not one per unit": lambda g: {"node": g.node[:-1]},
 }

@@ -16,10 +16,8 @@ from .transpose import Head
 class Reach(NamedTuple):
     """What calls on the way to a head read: the loop gives all of this a gradient."""
 
-    #: Numbers of arrays from outside into which a gradient flows.
-    flowing: FrozenSet[int]
-    #: Those of real numbers into which none flows, and launches for whose parameters this is so:
-    #: they get zeros.
+    #: Numbers of arrays of real numbers from outside into which no gradient flows, and launches
+    #: for whose parameters this is so: they get zeros.
     idle: Tuple[int, ...]
     launches: Tuple[int, ...]
     #: Numbers of heads that no other head depends on.
@@ -51,7 +49,6 @@ def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
     launches = set(np.unique(plan.launch_of()[units]).tolist())
     fed = externals.intersection(_fed(plan, backward))
     return Reach(
-        frozenset(fed),
         tuple(sorted(_of_real_numbers(plan, externals - fed))),
         tuple(sorted(launches.difference(launch.number for launch in backward.launches))),
         frozenset(

@@ -56,12 +56,6 @@ def add_n(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return (build.add("broadcast_add", _sum_of(build, True), _sum_of(build, False)),)
 
 
-def where_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # A condition for each row is left to the rows rule.
-    refuse_unless(site.inputs[0] == site.inputs[1], "")
-    return build.same()
-
-
 def leaky_relu(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Write prelu as ``relu(x) + slope * min(x, 0)``; the other kinds are as they are.
 

@@ -68,7 +68,7 @@ MERGED: Tuple[Family, ...] = (
         each("hypot maximum minimum mod power", BINARY, "broadcast_{}"),
         each(COMPARE, BINARY, "_{}", no_gradient=(0, 1)),
         each(COMPARE, BINARY, "broadcast_{}", no_gradient=(0, 1)),
-        each("where", Rule(same, elementwise.where_stack), no_gradient=(0,)),
+        each("where", BY_ROW, no_gradient=(0,)),
     ),
     family(
         "`dot`, `batch_dot`, `FullyConnected`, `linalg.*`",

@@ -51,7 +51,7 @@ def _product(build: Builder, left: _Factor, right: _Factor) -> Ref:
     if left.batched and right.batched:
         return build.add("batch_dot", lhs, rhs, transpose_a=left.turned, transpose_b=right.turned)
     inner = left.shape[0 if left.turned else 1]
-    if left.batched:
+    if not right.batched:
         if left.turned:
             lhs = build.add("transpose", lhs, axes=(0, 2, 1))
         return build.add("dot", build.reshape(lhs, -1, inner), rhs, transpose_b=right.turned)
@@ -72,30 +72,19 @@ def dense_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def dense_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     data, (hidden, width) = site.inputs[0], site.inputs[1]
-    own_bias = len(site.inputs) == 3 and site.batched[2]
-    if site.batched[1]:
-        left = _Factor(build.refs[0], (prod(data) // width, width), site.batched[0], False)
-        result = _product(build, left, _Factor(build.refs[1], (hidden, width), True, True))
-    elif site.batched[0]:
-        natural = len(site.outputs[0]) == len(data) and data[-1] == width
-        ref = build.refs[0] if natural else build.reshape(build.refs[0], -1, width)
-        changes = {"flatten": False, "no_bias": len(site.inputs) == 2 or own_bias}
-        (result,) = build.call(ref, *build.refs[1 : 2 if own_bias else None], **changes)
-        if natural and not own_bias:
-            return (result,)
-    else:
-        (result,) = build.call(*build.refs[:2], no_bias=True)
-    if len(site.inputs) == 3 and (own_bias or site.batched[1]):
-        return (_add_bias(site, build, result, own_bias),)
-    return build.restored((result,))
-
-
-def _add_bias(site: Site, build: Builder, result: Ref, own_bias: bool) -> Ref:
-    out, bias = site.outputs[0], build.refs[2]
+    out = site.outputs[0]
+    if site.batched[0] and not any(site.batched[1:]) and (*data[:-1], hidden) == out:
+        return build.call(*build.refs, flatten=False)
+    left = _Factor(build.refs[0], (prod(data) // width, width), site.batched[0], False)
+    right = _Factor(build.refs[1], (hidden, width), site.batched[1], True)
+    result = _product(build, left, right)
     result = build.reshape(result, -1 if any(site.batched[:2]) else 1, *out)
-    if own_bias:
-        bias = build.reshape(bias, -1, *(1,) * (len(out) - 1), out[-1])
-    return build.add("broadcast_add", result, bias)
+    if len(site.inputs) == 3:
+        bias = build.refs[2]
+        if site.batched[2]:
+            bias = build.reshape(bias, -1, *(1,) * (len(out) - 1), out[-1])
+        result = build.add("broadcast_add", result, bias)
+    return (result,)
 
 
 def dot_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:

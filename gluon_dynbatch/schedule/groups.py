@@ -55,22 +55,15 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     if max_rows < 1:
         advice = "give at least 1, or None for no limit"
         raise OptionError(f"max_rows is {max_rows!r}", advice=advice)
-    totals = np.bincount(groups, weights=rows)
-    if totals.max(initial=0) <= max_rows:
+    if np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
         return groups
-    order = np.argsort(groups, kind="stable")
-    ends = np.cumsum(np.bincount(groups)).tolist()
-    filled = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows[order], dtype=np.int64)])
-    is_first = np.zeros(len(groups), np.int32)
-    is_first[[0] + ends[:-1]] = 1
-    for group in np.flatnonzero(totals > max_rows).tolist():
-        start = ends[group - 1] if group else 0
-        while start < ends[group]:
-            is_first[start] = 1
-            fit = int(np.searchsorted(filled, filled[start] + max_rows, side="right")) - 1
-            start = max(fit, start + 1)
     result = np.empty(len(groups), np.int32)
-    result[order] = np.cumsum(is_first) - 1
+    launch, last, filled = -1, -1, 0
+    for unit in np.argsort(groups, kind="stable").tolist():
+        filled += rows[unit]
+        if groups[unit] != last or filled > max_rows:
+            launch, last, filled = launch + 1, groups[unit], rows[unit]
+        result[unit] = launch
     return result
 
 
