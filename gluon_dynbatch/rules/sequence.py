@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from functools import partial
+from typing import Sequence, Tuple
 
 from .build import Builder
 from .rule import Rule
@@ -31,21 +32,23 @@ def time_major(*second: int, outputs: bool) -> Rule:
     outputs : bool
         Whether it is true of the outputs.
     """
+    return Rule(None, partial(_side_by_side, second, outputs))
 
-    def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-        refs = list(build.inputs())
-        for k, shape in enumerate(site.inputs):
-            # With lengths, the fused RNN adds one more input, whose only axis is the minibatch.
-            if k in second and len(shape) > 1:
-                refs[k] = _to_second(build, refs[k], shape)
-            elif k not in build.parameters:
-                refs[k] = build.reshape(refs[k], -1, *shape[1:])
-        made = build.call(*refs)
-        if not outputs:
-            return build.restored(made)
-        return tuple(_from_second(build, ref, shape) for ref, shape in zip(made, site.outputs))
 
-    return Rule(None, stack)
+def _side_by_side(
+    second: Sequence[int], outputs: bool, site: Site, build: Builder
+) -> Tuple[Ref, ...]:
+    refs = list(build.inputs())
+    for k, shape in enumerate(site.inputs):
+        # With lengths, the fused RNN adds one more input, whose only axis is the minibatch.
+        if k in second and len(shape) > 1:
+            refs[k] = _to_second(build, refs[k], shape)
+        elif k not in build.parameters:
+            refs[k] = build.reshape(refs[k], -1, *shape[1:])
+    made = build.call(*refs)
+    if not outputs:
+        return build.restored(made)
+    return tuple(_from_second(build, ref, shape) for ref, shape in zip(made, site.outputs))
 
 
 def _time_axis(site: Site) -> int:
@@ -79,12 +82,4 @@ def sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     refuse_unless(_time_axis(site) == 0, "")
     if not site.flag("use_sequence_length"):
         return build.restored((_whole_sequence(site, build),))
-    data, lengths = build.inputs()
-    merged = _to_second(build, data, site.inputs[0])
-    (result,) = build.call(merged, build.reshape(lengths, -1))
-    if site.op == "SequenceLast":
-        return build.restored((result,))
-    return (_from_second(build, result, site.inputs[0]),)
-
-
-# It knows no other time axis than 0.
+    return _side_by_side((0,), site.op != "SequenceLast", site, build)
