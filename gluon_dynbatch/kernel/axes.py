@@ -9,6 +9,7 @@ import numpy as np
 
 from ..rules.axes import reduced_axes
 from .call import Call
+from .expression import TOP, TOTAL
 from .tensor import DTYPES, NUMBERS, Shape, Tensor, chosen, require
 
 # The same elements in another shape.
@@ -155,9 +156,9 @@ def _spread(x: Tensor, axes: Sequence[int], sizes: Sequence[int], rows: bool = F
 # Along an axis.
 
 
-def reduction(call: Call, x: Tensor, mean: bool = False, top: bool = False) -> Tensor:
+def reduction(call: Call, x: Tensor, mean: bool = False, how: str = TOTAL) -> Tensor:
     axes = reduced_axes(call)
-    found = x.reduced(axes, top)
+    found = x.reduced(axes, how)
     if mean:
         found = found / prod(x.shape[axis] for axis in axes)
     return found if call.flag("keepdims") else without(found, axes)
@@ -200,7 +201,7 @@ def softmax(call: Call) -> Tensor:
     if call.op == "softmin":
         x = -x
     # No gradient flows through the largest: it makes no difference.
-    x = x - x.apply("multiplier", x.reduced(axis, top=True), values=(0,))
+    x = x - x.apply("multiplier", x.reduced(axis, TOP), values=(0,))
     temperature = call.number("temperature", single=False)
     if temperature != 1:
         x = x / temperature

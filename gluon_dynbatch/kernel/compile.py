@@ -1,4 +1,4 @@
-"""Expressions as steps: what is stored where, and which loop computes it when.
+"""Expressions as steps: what is stored where, and which loop or product computes it when.
 
 Loops run at even times, products at odd times.  What a step reads has been stored at an earlier
 time; what is needed at several times is stored at the first, unless it is cheap to compute again.
@@ -6,43 +6,36 @@ time; what is needed at several times is stored at the first, unless it is cheap
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from itertools import zip_longest
+from typing import Dict, Iterable, List, Sequence, Set, Tuple
 
 from .expression import (
     CAST,
+    COLUMNS,
     CONST,
     DOT,
     FUNCTION,
     JOIN,
-    PART,
     PLACED,
     PRODUCT,
     RAMP,
     READ,
-    SPREAD,
-    TOP,
-    TOTAL,
+    REDUCED,
     Node,
     Slot,
 )
-from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step
+from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
-CHEAP = frozenset(["add", "sub", "mul", "negative", "copy", "multiplier", "gate", "select", "relu"])
+CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
 #: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
 MULTIPLIED = frozenset([PRODUCT, DOT])
 STORED = PLACED - {READ}
 #: What is there before any step.
 GIVEN = frozenset([READ, CONST, RAMP])
-#: Functions that are their argument.
-ALIASES = frozenset(["copy", "multiplier"])
 
-
-class Store(NamedTuple):
-    """A value that is wanted in memory."""
-
-    place: Place
-    node: Node
+#: A value that is wanted in memory.
+Store = Tuple[Place, Node]
 
 
 class Compiler:
@@ -50,116 +43,91 @@ class Compiler:
 
     Parameters
     ----------
-    placed : dict of Node to Place
-        What is in memory already.
     works : int
         Number of the first array that steps may leave something in.
     """
 
-    def __init__(self, placed: Dict[Node, Place], works: int):
-        self._placed = dict(placed)
+    def __init__(self, works: int = 0):
         self.arrays: Dict[Slot, Array] = {}
+        #: Where values are in memory when all steps have run, beside those that are read.
+        self.stored: Dict[Node, Place] = {}
         self._works = works
         #: When each value is computed.
         self._time: Dict[Node, int] = {}
-        #: All values down to what is in memory, arguments first.
+        #: All values, arguments first, and what is to be copied.
         self._order: List[Node] = []
-        self._stored: Dict[Node, Place] = {}
+        self._copies: List[Store] = []
 
-    def steps(self, stores: Sequence[Store], wanted: Iterable[Node] = ()) -> Tuple[Step, ...]:
-        """Return the steps that store what is to be stored, and have `wanted` in memory."""
-        wanted = list(wanted)
-        self._order = self._reachable([*(s.node for s in stores), *wanted])
+    def steps(self, stores: Sequence[Store], sums: Sequence[Sum] = ()) -> Tuple[Step, ...]:
+        """Return the steps that store what is to be stored, and have in memory what adds up."""
+        gradients = [found.gradient for found in sums]
+        self._order = _reachable([*(node for _, node in stores), *gradients])
+        factors = [(x, _parts(n)) for n in self._order if n.kind in MULTIPLIED for x in n.args]
+        factors += zip(gradients, (found.parts for found in sums))
+        #: What is read in several parts, so that rows have to lie without gaps.
+        self._dense = {x for x, parts in factors if parts > 1}
         self._choose_targets(stores)
-        for node in wanted:
-            self._keep(node)
+        for node in gradients:
+            self._keep_factor(node)
         self._schedule()
-        self._keep_what_is_used_twice(stores)
-        return self._emit(stores)
-
-    @property
-    def stored(self) -> Dict[Node, Place]:
-        """Where values are in memory when all steps have run."""
-        return {**self._placed, **self._stored}
+        for place, node in stores:
+            if self.stored.get(node) != place:
+                self._copies += self._not_there(place, node)
+        self._keep_what_is_used_twice()
+        return self._emit()
 
     def place_of(self, node: Node) -> Place:
         """Return where a value stands that is in memory."""
-        found = self._placed.get(node) or self._stored.get(node)
-        if found is not None:
-            return found
+        if node in self.stored:
+            return self.stored[node]
         if node.kind == READ:
             return Place(node.attrs[0])
-        assert node.kind in (PART, SPREAD), f"{node.kind} is not in memory"
+        assert node.kind == COLUMNS, f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
         return source._replace(column=source.column + node.attrs[0])
-
-    def _is_in_memory(self, node: Node) -> bool:
-        if node in self._placed or node.kind == READ:
-            return True
-        return node.kind == PART and self._is_in_memory(node.args[0])
-
-    def _args(self, node: Node) -> Tuple[Node, ...]:
-        return () if node in self._placed else node.args
-
-    def _reachable(self, roots: Iterable[Node]) -> List[Node]:
-        found: Set[Node] = set()
-        stack = list(roots)
-        while stack:
-            node = stack.pop()
-            if node not in found:
-                found.add(node)
-                stack += self._args(node)
-        return sorted(found, key=lambda node: node.number)
 
     def _choose_targets(self, stores: Sequence[Store]) -> None:
         """Let values be computed where they are wanted."""
         for place, node in stores:
-            if self._is_in_memory(node) or node.kind == SPREAD:
+            if _is_read(node) or (node.kind == COLUMNS and not node.attrs[1]):
                 continue
-            self._stored.setdefault(node, place)
-            if node.kind == JOIN:
-                for target, piece in self._pieces(place, node):
-                    product = piece.kind in MULTIPLIED and not self._is_in_memory(piece)
-                    if product and _parts(piece) == 1:
-                        self._stored.setdefault(piece, target)
+            self.stored.setdefault(node, place)
+            for target, piece in _pieces(place, node) if node.kind == JOIN else ():
+                if piece.kind in MULTIPLIED and _parts(piece) == 1 and piece not in self._dense:
+                    self.stored.setdefault(piece, target)
 
-    def _pieces(self, place: Place, node: Node) -> List[Store]:
-        """Return what stands side by side in a value, and where each belongs."""
-        found, at = [], place.column
-        for piece in node.args if node.kind == JOIN and node not in self._placed else (node,):
-            found.append(Store(Place(place.slot, at), piece))
-            at += piece.width
-        return found
+    def _not_there(self, place: Place, node: Node) -> List[Store]:
+        """Return what stands side by side in a value, as far as it is stored elsewhere."""
+        return [pair for pair in _pieces(place, node) if self.stored.get(pair[1]) != pair[0]]
 
-    def _work(self, node: Node) -> Place:
+    def _work(self, node: Node) -> None:
         slot = Slot("work", self._works)
         self._works += 1
         self.arrays[slot] = Array(node.width, node.dtype)
-        return Place(slot)
+        self.stored[node] = Place(slot)
 
     def _keep(self, node: Node) -> None:
         """See to it that a value is stored."""
-        if not self._is_in_memory(node) and node not in self._stored:
-            if node.kind == PART:
+        if not _is_read(node) and node not in self.stored:
+            if node.kind == COLUMNS and node.attrs[1]:
                 self._keep(node.args[0])
             else:
-                self._stored[node] = self._work(node)
+                self._work(node)
 
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
         for node in self._order:
-            if node in self._placed or node.kind in GIVEN:
+            if node.kind in GIVEN:
                 self._time[node] = 0
                 continue
             if node.kind in MULTIPLIED:
                 for x in node.args:
-                    if not (self._is_in_memory(x) and self._fits(node, x)):
-                        self._keep_for(node, x)
+                    self._keep_factor(x)
                 when = max(self._there(x) for x in node.args) | 1
             else:
                 if node.kind == CAST:
                     (source,) = node.args
-                    self._keep(source.args[0] if source.kind == SPREAD else source)
+                    self._keep(source.args[0] if source.kind == COLUMNS else source)
                 # What the same loop computes it need not read.
                 together = node.kind == FUNCTION
                 when = max(self._there(x, together) for x in node.args)
@@ -168,42 +136,32 @@ class Compiler:
             if node.kind in STORED:
                 self._keep(node)
 
-    def _fits(self, product: Node, x: Node) -> bool:
-        """Whether a product can read rows where they are: of several parts only without gaps."""
-        if _parts(product) == 1:
-            return True
-        return x in self._placed or x.kind in PLACED
-
-    def _keep_for(self, product: Node, x: Node) -> None:
-        if x.kind == PART and x.args[0].kind in PLACED and _parts(product) == 1:
-            self._keep(x.args[0])
-        elif x not in self._stored:
-            self._stored[x] = self._work(x)
+    def _keep_factor(self, x: Node) -> None:
+        """Store what is multiplied."""
+        neighbours = x.kind == COLUMNS and x.attrs[1] and x not in self._dense
+        if neighbours or x.kind in PLACED:
+            self._keep(x)
+        elif x not in self.stored:
+            self._work(x)
 
     def _there(self, node: Node, together: bool = False) -> int:
         """Return from when on a value can be read, or used by the loop that computes it."""
-        if node in self._placed:
-            return 0
-        if node.kind in STORED or (node in self._stored and not together):
-            return self._time[node] + 1
-        return self._time[node]
+        later = node.kind in STORED or (node in self.stored and not together)
+        return self._time[node] + later
 
-    def _keep_what_is_used_twice(self, stores: Sequence[Store]) -> None:
+    def _keep_what_is_used_twice(self) -> None:
         """Find at which times values are needed, and store those that are needed at several."""
         needed: Dict[Node, Set[int]] = {}
-        for place, node in stores:
-            if self._stored.get(node) != place:
-                for target, piece in self._pieces(place, node):
-                    if self._stored.get(piece) != target:
-                        needed.setdefault(piece, set()).add(self._when_copied(piece))
+        for _, node in self._copies:
+            needed.setdefault(node, set()).add(self._when_copied(node))
         for node in reversed(self._order):
             times = needed.setdefault(node, set())
-            if node in self._placed or node.kind in GIVEN:
+            if node.kind in GIVEN:
                 continue
-            if node in self._stored or node.kind in STORED:
+            if node in self.stored or node.kind in STORED:
                 times = {self._time[node]}
-            elif node.kind == FUNCTION and len(times) > 1 and not self._is_cheap(node):
-                self._stored[node] = self._work(node)
+            elif node.kind == FUNCTION and len(times) > 1 and not _is_cheap(node):
+                self._work(node)
                 times = {min(times)}
                 # It may have been possible earlier, but nobody asked.
                 self._time[node] = min(times)
@@ -211,81 +169,94 @@ class Compiler:
             for x in node.args:
                 needed.setdefault(x, set()).update(times)
 
-    def _is_cheap(self, node: Node) -> bool:
-        given, args = GIVEN | {PART, SPREAD}, list(node.args)
-        for k, arg in enumerate(args):
-            while arg.kind == FUNCTION and arg.attrs[0] in ALIASES and arg not in self._placed:
-                arg = args[k] = arg.args[0]
-        leaves = all(a.kind in given or a in self._placed for a in args)
-        return leaves and node.attrs[0] in CHEAP
+    def _when_copied(self, node: Node) -> int:
+        """Return when a value can be stored that may stand elsewhere, too."""
+        time = self._time[node] + (node in self.stored)
+        return time + (time & 1)
 
-    def _emit(self, stores: Sequence[Store]) -> Tuple[Step, ...]:
-        jobs: Dict[Tuple[int, int, str], List[Tuple[Place, Node, str]]] = {}
+    def _emit(self) -> Tuple[Step, ...]:
+        loops: Dict[Tuple[int, int, str], List[Job]] = {}
         steps: Dict[int, List[Step]] = {}
 
         def add(time: int, place: Place, node: Node, how: str = "row") -> None:
-            jobs.setdefault((time, node.width, node.dtype), []).append((place, node, how))
+            loops.setdefault((time, node.width, node.dtype), []).append((place, node, how))
 
-        for node, place in self._stored.items():
+        for node, place in self.stored.items():
             time = self._time[node]
-            if node.kind == PRODUCT:
-                steps.setdefault(time, []).extend(self._products(node, place))
-            elif node.kind == DOT:
-                left, right = map(self.place_of, node.args)
-                made = Dots(left, right, place, node.attrs[0], node.dtype)
-                steps.setdefault(time, []).append(made)
-            elif node.kind in (TOTAL, TOP):
-                add(time, place, node.args[0], node.kind)
+            if node.kind in MULTIPLIED:
+                steps.setdefault(time, []).extend(self._multiplied(node, place))
+            elif node.kind == REDUCED:
+                add(time, place, node.args[0], *node.attrs)
+            elif node.kind == JOIN:
+                for target, piece in self._not_there(place, node):
+                    add(time, target, piece)
             else:
-                for target, piece in self._pieces(place, node):
-                    if piece is node or self._stored.get(piece) != target:
-                        add(time, target, piece)
-        for place, node in stores:
-            if self._stored.get(node) != place:
-                for target, piece in self._pieces(place, node):
-                    if self._stored.get(piece) != target:
-                        add(self._when_copied(piece), target, piece)
-        for (time, width, dtype), found in jobs.items():
-            steps.setdefault(time, []).append(_Loop(self, time, width, dtype).pointwise(found))
+                add(time, place, node)
+        for target, piece in self._copies:
+            add(self._when_copied(piece), target, piece)
+        for (time, width, dtype), jobs in loops.items():
+            steps.setdefault(time, []).append(_Loop(self, time, width, dtype).pointwise(jobs))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
-    def _when_copied(self, node: Node) -> int:
-        """Return when a value can be stored that may stand elsewhere, too."""
-        time = self._time.get(node, 0)
-        if node in self._stored:
-            time += 1
-        return time + (time & 1)
-
-    def _products(self, node: Node, result: Place) -> List[Step]:
+    def _multiplied(self, node: Node, result: Place) -> List[Step]:
+        lefts = [self.place_of(x) for x in node.args]
+        if node.kind == DOT:
+            return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
-        made: List[Step] = []
-        for i, (x, weight) in enumerate(zip(node.args, weights)):
-            bias = biases[i] if i < len(biases) else None
-            left = self.place_of(x)
-            made.append(Product(left, weight, result, bias, i > 0, _parts(node), node.dtype))
         assert len(biases) <= len(weights)
-        return made
+        terms = zip_longest(lefts, weights, biases)
+        return [
+            Product(left, weight, result, bias, i > 0, _parts(node), node.dtype)
+            for i, (left, weight, bias) in enumerate(terms)
+        ]
 
-    def where(self, node: Node, time: int) -> Tuple[Place, str]:
-        """Return where a loop finds a value, and how it reads it; nothing if it computes it."""
-        if node.kind == SPREAD and node not in self._placed:
-            source = self._memory(node.args[0], time)
-            return source._replace(column=source.column + node.attrs[0]), "spread"
-        if node.kind == PART and node not in self._placed:
-            source = self._memory(node.args[0], time)
-            return source._replace(column=source.column + node.attrs[0]), "row"
-        return self._memory(node, time), "row"
-
-    def _memory(self, node: Node, time: int) -> Place:
-        if node in self._stored and self._time[node] < time:
-            return self._stored[node]
-        return self.place_of(node)
+    def read(self, node: Node) -> Tuple[Place, str]:
+        """Return where a loop finds a value, and how it reads it."""
+        if node.kind != COLUMNS:
+            return self.place_of(node), "row"
+        (source,), (start, step) = node.args, node.attrs
+        slot, column = self.place_of(source)
+        return Place(slot, column + start), "row" if step else "spread"
 
     def computes(self, node: Node, time: int) -> bool:
         """Whether a loop at some time has to compute a value itself."""
-        if node in self._placed or node.kind in (READ, PART, SPREAD):
-            return False
-        return not (node in self._stored and self._time[node] < time)
+        is_there = node in self.stored and self._time[node] < time
+        return node.kind not in (READ, COLUMNS) and not is_there
+
+
+#: What a loop stores: where, what, and how (of an `Access`).
+Job = Tuple[Place, Node, str]
+
+
+def _reachable(roots: Iterable[Node]) -> List[Node]:
+    found: Set[Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.args
+    return sorted(found, key=lambda node: node.number)
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a value is what was read, or neighbouring columns of it."""
+    if node.kind == COLUMNS and node.attrs[1]:
+        (node,) = node.args
+    return node.kind == READ
+
+
+def _is_cheap(node: Node) -> bool:
+    return node.attrs[0] in CHEAP and all(a.kind in GIVEN or a.kind == COLUMNS for a in node.args)
+
+
+def _pieces(place: Place, node: Node) -> List[Store]:
+    """Return what stands side by side in a value, and where each belongs."""
+    found, at = [], place.column
+    for piece in node.args if node.kind == JOIN else (node,):
+        found.append((Place(place.slot, at), piece))
+        at += piece.width
+    return found
 
 
 def _parts(product: Node) -> int:
@@ -298,43 +269,36 @@ class _Loop:
     def __init__(self, compiler: Compiler, time: int, width: int, dtype: str):
         self._compiler, self._time = compiler, time
         self._width, self._dtype = width, dtype
-        self._registers = 0
         self._register: Dict[Node, int] = {}
+        self._registers = 0
 
-    def pointwise(self, jobs: Sequence[Tuple[Place, Node, str]]) -> Pointwise:
+    def pointwise(self, jobs: Sequence[Job]) -> Pointwise:
         """Return the step that stores what is asked for."""
         order = self._order([node for _, node, _ in jobs])
         # What is read or constant is in its register from the beginning, so it shares it with none.
         loads, instructions = self._inputs(order)
-        last = {x: i for i, node in enumerate(order) for x in map(self._source, self._args(node))}
-        kept = {self._source(node) for _, node, _ in jobs}
+        last = {x: i for i, node in enumerate(order) for x in self._args(node)}
+        kept = {node for _, node, _ in jobs}
         free: List[int] = []
         for i, node in enumerate(order):
-            if node in self._register:
+            args = self._args(node)
+            if not args:
                 continue
-            read = [self._source(x) for x in self._args(node)]
-            arguments = tuple(self._register[x] for x in read)
             if free:
                 self._register[node] = free.pop()
             else:
                 self._assign(node)
             name, values = node.attrs
+            arguments = tuple(self._register[x] for x in args)
             instructions.append(Instruction(name, self._register[node], arguments, values))
             free += [
                 self._register[x]
-                for x in set(read)
+                for x in set(args)
                 if last[x] == i and x not in kept and self._args(x)
             ]
-        stores = [
-            Access(self._register[self._source(node)], place, how) for place, node, how in jobs
-        ]
+        stores = tuple(Access(self._register[node], place, how) for place, node, how in jobs)
         return Pointwise(
-            self._width,
-            self._dtype,
-            self._registers,
-            tuple(loads),
-            tuple(instructions),
-            tuple(stores),
+            self._width, self._dtype, self._registers, tuple(loads), tuple(instructions), stores
         )
 
     def _inputs(self, order: Sequence[Node]) -> Tuple[List[Access], List[Instruction]]:
@@ -345,26 +309,16 @@ class _Loop:
                 target = self._assign(node)
                 constants.append(Instruction(node.kind, target, (), (float(node.attrs[0]),)))
             elif not self._args(node):
-                source = node.args[0] if self._casts(node) else node
-                loads.append(Access(self._assign(node), *self._compiler.where(source, self._time)))
+                # Numbers are cast when they are loaded.
+                casts = node.kind == CAST and self._compiler.computes(node, self._time)
+                source = node.args[0] if casts else node
+                loads.append(Access(self._assign(node), *self._compiler.read(source)))
         return loads, constants
-
-    def _casts(self, node: Node) -> bool:
-        return node.kind == CAST and self._compiler.computes(node, self._time)
 
     def _assign(self, node: Node) -> int:
         self._register[node] = self._registers
         self._registers += 1
         return self._registers - 1
-
-    def _source(self, node: Node) -> Node:
-        while (
-            node.kind == FUNCTION
-            and node.attrs[0] in ALIASES
-            and self._compiler.computes(node, self._time)
-        ):
-            node = node.args[0]
-        return node
 
     def _args(self, node: Node) -> Tuple[Node, ...]:
         computed = node.kind == FUNCTION and self._compiler.computes(node, self._time)
@@ -375,7 +329,7 @@ class _Loop:
         done: Set[Node] = set()
         order: List[Node] = []
         for root in roots:
-            stack = [(self._source(root), False)]
+            stack = [(root, False)]
             while stack:
                 node, ready = stack.pop()
                 if node in done:
@@ -385,5 +339,5 @@ class _Loop:
                     order.append(node)
                 else:
                     stack.append((node, True))
-                    stack += [(self._source(x), False) for x in reversed(self._args(node))]
+                    stack += [(x, False) for x in reversed(self._args(node))]
         return order

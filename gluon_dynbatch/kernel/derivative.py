@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
 from .expression import (
     CAST,
+    COLUMNS,
     CONST,
     DOT,
     FUNCTION,
     JOIN,
-    PART,
     PRODUCT,
     READ,
-    SPREAD,
-    TOP,
+    REDUCED,
     TOTAL,
     Expressions,
     Node,
@@ -23,30 +22,7 @@ from .expression import (
     Weight,
 )
 from .functions import FUNCTIONS
-
-
-class Summand(NamedTuple):
-    """Rows that add up to the gradient of a matrix: their outer products with what was multiplied.
-
-    An array of which every row is the same is a matrix of one row: they themselves are added up.
-    """
-
-    weight: Weight
-    gradient: Node
-    rows: Optional[Node]
-
-    @property
-    def parts(self) -> int:
-        """How many rows one row of a launch has."""
-        return self.gradient.width // self.weight.units
-
-
-class Gradients(NamedTuple):
-    """What the gradients of results are turned into."""
-
-    #: Per array of which each row has its own row.
-    rows: Dict[Slot, Node]
-    sums: Tuple[Summand, ...]
+from .step import Sum
 
 
 class Differentiation:
@@ -57,34 +33,46 @@ class Differentiation:
 
     Parameters
     ----------
-    expressions : Expressions
+    build : Expressions
         Where to build.
+    values : dict of Node to Node
+        What was computed, the last of it last, and where to build it, as it is to be used there.
     heads : list of (Node, Node)
         Results with their gradients.
     """
 
-    def __init__(self, expressions: Expressions, heads: List[Tuple[Node, Node]]):
-        self._expressions = expressions
+    def __init__(
+        self, build: Expressions, values: Dict[Node, Node], heads: List[Tuple[Node, Node]]
+    ):
+        self._build, self._values = build, values
         #: Per node the gradients of some of its columns: first column, and a node.
         self._pieces: Dict[Node, List[Tuple[int, Node]]] = {}
         self._rows: Dict[Slot, Node] = {}
-        self._sums: List[Summand] = []
+        self._sums: List[Sum] = []
         for node, gradient in heads:
             self._add(node, gradient)
 
-    def gradients(self) -> Gradients:
-        """Go through all nodes, the last one first."""
-        for node in reversed(list(self._expressions.nodes)):
+    def gradients(self) -> Tuple[Dict[Slot, Node], List[Sum]]:
+        """Go through all nodes, the last one first.
+
+        Returns
+        -------
+        rows : dict of Slot to Node
+            Gradients of arrays of which each row has its own row.
+        sums : list of Sum
+            Of arrays that all rows share.
+        """
+        for node in reversed(list(self._values)):
             if node in self._pieces:
                 self._visit(node, self._assembled(node))
-        return Gradients(self._rows, tuple(self._sums))
+        return self._rows, self._sums
 
     def _add(self, node: Node, gradient: Node, start: int = 0) -> None:
         self._pieces.setdefault(node, []).append((start, gradient))
 
     def _assembled(self, node: Node) -> Node:
         """Return the gradient of a node: sums of pieces that overlap, zeros between pieces."""
-        build, pieces = self._expressions, self._pieces[node]
+        build, pieces = self._build, self._pieces[node]
         ends = {0, node.width}
         for start, piece in pieces:
             ends |= {start, start + piece.width}
@@ -102,17 +90,16 @@ class Differentiation:
         )
 
     def _visit(self, node: Node, g: Node) -> None:
-        build = self._expressions
+        build, value = self._build, self._values
         if node.kind == READ:
             slot, every = node.attrs
             if every:
-                self._sums.append(Summand(Weight(slot, 1, g.width, False), g, None))
+                self._sums.append(Sum(Weight(slot, 1, g.width, False), g, None, 1))
             else:
                 self._rows[slot] = g
-        elif node.kind == PART:
-            self._add(node.args[0], g, node.attrs[0])
-        elif node.kind == SPREAD:
-            self._add(node.args[0], build.total(g), node.attrs[0])
+        elif node.kind == COLUMNS:
+            start, step = node.attrs
+            self._add(node.args[0], g if step else build.reduced(g), start)
         elif node.kind == JOIN:
             start = 0
             for piece in node.args:
@@ -121,33 +108,35 @@ class Differentiation:
         elif node.kind == CAST:
             if node.args[0].dtype in FLOATS:
                 self._add(node.args[0], build.cast(g, node.args[0].dtype))
-        elif node.kind == TOTAL:
-            self._add(node.args[0], build.spread(g, node.args[0].width))
-        elif node.kind == TOP:
-            (x,) = node.args
-            largest = build.function("equal", x, build.spread(node, x.width))
-            self._add(x, build.function("gate", build.spread(g, x.width), largest))
+        elif node.kind == REDUCED:
+            (x,), spread = node.args, build.spread(g, node.args[0].width)
+            if node.attrs[0] != TOTAL:
+                largest = build.function("equal", value[x], build.spread(value[node], x.width))
+                spread = build.function("gate", spread, largest)
+            self._add(x, spread)
         elif node.kind == PRODUCT:
             self._product(node, g)
         elif node.kind == DOT:
             for k, (second, how) in enumerate(node.attrs[0].gradients()):
-                pair = (node.args[1 - k], g) if second else (g, node.args[1 - k])
-                self._add(node.args[k], build.dot(*pair, how))
+                other = value[node.args[1 - k]]
+                self._add(node.args[k], build.dot(*((other, g) if second else (g, other)), how))
         elif node.kind == FUNCTION:
             self._function(node, g)
 
     def _product(self, node: Node, g: Node) -> None:
         weights, biases = node.attrs
-        for x, weight in zip(node.args, weights):
-            self._sums.append(Summand(weight, g, x))
-            if not weight.chosen:
-                self._add(x, self._expressions.product([(g, weight.flipped())]))
         units = weights[0].units
-        self._sums += [Summand(Weight(bias, 1, units, False), g, None) for bias in biases]
+        parts = node.width // units
+        for x, weight in zip(node.args, weights):
+            self._sums.append(Sum(weight, g, self._values[x], parts))
+            if not weight.chosen:
+                self._add(x, self._build.product([(g, weight.flipped())]))
+        self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 
     def _function(self, node: Node, g: Node) -> None:
-        name, _ = node.attrs
-        for arg, factor in zip(node.args, FUNCTIONS[name].derivative(node, *node.args)):
+        (name, numbers), value = node.attrs, self._values
+        factors = FUNCTIONS[name].derivative(value[node], *(value[x] for x in node.args), *numbers)
+        for arg, factor in zip(node.args, factors):
             part = None if arg.kind == CONST else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)

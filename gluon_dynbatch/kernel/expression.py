@@ -12,12 +12,16 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
-READ, PRODUCT, DOT, TOTAL, TOP = "read", "product", "dot", "total", "top"
+READ, PRODUCT, DOT, REDUCED = "read", "product", "dot", "reduced"
 #: Kinds of nodes that are computed where they are used.
 CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
-PART, SPREAD, JOIN = "part", "spread", "join"
+#: Columns from one on (neighbours, or the same again and again), and values side by side.
+COLUMNS, JOIN = "columns", "join"
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, DOT, TOTAL, TOP])
+PLACED = frozenset([READ, PRODUCT, DOT, REDUCED])
+#: Reductions of columns, and the function of two values that does the same.
+TOTAL, TOP = "total", "top"
+_OF_TWO = {TOTAL: "add", TOP: "greatest"}
 
 
 class Slot(NamedTuple):
@@ -173,7 +177,7 @@ class Expressions:
     def __init__(self) -> None:
         self.nodes: List[Node] = []
         self._known: Dict[Any, Node] = {}
-        self._moved: Dict[Tuple[str, Node, int, int], Node] = {}
+        self._moved: Dict[Tuple[Node, int, int, int], Node] = {}
 
     def _make(
         self,
@@ -237,50 +241,64 @@ class Expressions:
 
     def part(self, x: Node, start: int, width: int) -> Node:
         """Return some columns."""
-        assert 0 <= start <= start + width <= x.width, (start, width, x.width)
-        return x if (start, width) == (0, x.width) else self._pushed(PART, x, start, width)
+        return self.columns(x, start, 1, width)
 
     def spread(self, x: Node, width: int) -> Node:
         """Return a single column, in so many columns."""
         assert x.width == 1
-        return x if width == 1 else self._pushed(SPREAD, x, 0, width)
+        return self.columns(x, 0, 0, width)
 
-    def _pushed(self, kind: str, x: Node, start: int, width: int) -> Node:
-        """Return some columns, or one column in many, by those of what functions are of.
+    def columns(self, x: Node, start: int, step: int, width: int) -> Node:
+        """Return neighbouring columns, or with step 0 one column in many.
 
-        Iterative, and once for each node, because segments can be deep and share values.
+        They are those of what functions are of.  Iterative, and once for each node, because
+        segments can be deep and share values.
         """
+        step = step if width > 1 else 1
+        if (start, step, width) == (0, 1, x.width):
+            return x
+        assert 0 <= start <= start + step * (width - 1) < x.width, (start, step, width, x.width)
         known, stack = self._moved, [x]
         while stack:
             node = stack[-1]
             needed = node.args if node.kind in (FUNCTION, CAST) else ()
-            missing = [a for a in needed if (kind, a, start, width) not in known]
+            missing = [a for a in needed if (a, start, step, width) not in known]
             if missing:
                 stack += reversed(missing)
                 continue
-            args = [known[kind, a, start, width] for a in needed]
-            known[kind, stack.pop(), start, width] = self._moved_one(kind, node, args, start, width)
-        return known[kind, x, start, width]
+            args = [known[a, start, step, width] for a in needed]
+            made = self._columns_of(stack.pop(), args, start, step, width)
+            known[node, start, step, width] = made
+        return known[x, start, step, width]
 
-    def _moved_one(self, kind: str, x: Node, args: Sequence[Node], start: int, width: int) -> Node:
-        if x.kind == FUNCTION:
-            name, values = x.attrs
-            return self.function(name, *args, values=values)
-        if x.kind in (CAST, CONST):
-            return self._make(x.kind, args, x.attrs, width, x.dtype)
+    def _columns_of(self, x: Node, args: Sequence[Node], start: int, step: int, width: int) -> Node:
+        if x.kind in (FUNCTION, CAST):
+            return self.again(x, args)
+        if x.kind == CONST:
+            return self._make(CONST, (), x.attrs, width, x.dtype)
         if x.kind == RAMP:
-            first = x.attrs[0] + start
-            make = self.ramp if kind == PART else self.const
-            return make(first, width, x.dtype)
+            make = self.ramp if step else self.const
+            return make(x.attrs[0] + start, width, x.dtype)
         if x.kind == JOIN:
             return self._part_of_join(x, start, width)
-        if x.kind == SPREAD:
-            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
-        if x.kind == PART and kind == PART:
-            return self.part(x.args[0], x.attrs[0] + start, width)
-        if x.kind == PART:
-            return self._make(SPREAD, x.args, x.attrs, width, x.dtype)
-        return self._make(kind, (x,), (start,), width, x.dtype)
+        if x.kind == COLUMNS:
+            first, inner = x.attrs
+            return self.columns(x.args[0], first + inner * start, inner * step, width)
+        return self._make(COLUMNS, (x,), (start, step), width, x.dtype)
+
+    def again(self, x: Node, args: Sequence[Node]) -> Node:
+        """Return what some node is, of other arguments."""
+        if x.kind == FUNCTION:
+            return self.function(x.attrs[0], *args, values=x.attrs[1])
+        if x.kind == CAST:
+            return self.cast(args[0], *x.attrs)
+        if x.kind == COLUMNS:
+            return self.columns(args[0], x.attrs[0], x.attrs[1], x.width)
+        if x.kind == REDUCED:
+            return self.reduced(args[0], *x.attrs)
+        if x.kind == JOIN:
+            return self.join(args)
+        return self._make(x.kind, args, x.attrs, x.width, x.dtype)
 
     def _part_of_join(self, x: Node, start: int, width: int) -> Node:
         pieces, at = [], 0
@@ -296,9 +314,11 @@ class Expressions:
         flat: List[Node] = []
         for piece in pieces:
             for one in piece.args if piece.kind == JOIN else (piece,):
-                last = flat[-1] if flat else None
-                if last is not None and _follows(last, one):
-                    flat[-1] = self.part(_source(last), _start(last), last.width + one.width)
+                source, first, step = _run(flat[-1]) if flat else (one, 0, 0)
+                before = flat[-1].width if flat else 0
+                if step and source.kind in PLACED and _run(one) == (source, first + before, 1):
+                    # They are neighbours in memory.
+                    flat[-1] = self.part(source, first, before + one.width)
                 elif one.width:
                     flat.append(one)
         if len(flat) == 1:
@@ -327,33 +347,33 @@ class Expressions:
         width = how.matrices * how.m * how.n
         return self._make(DOT, (left, right), (how,), width, left.dtype)
 
-    def total(self, x: Node) -> Node:
-        """Return the sum of all columns."""
-        return self._reduced(TOTAL, "add", x)
-
-    def top(self, x: Node) -> Node:
-        """Return the largest of all columns."""
-        return self._reduced(TOP, "greatest", x)
-
-    def _reduced(self, kind: str, two: str, x: Node) -> Node:
+    def reduced(self, x: Node, how: str = TOTAL) -> Node:
+        """Return the sum, or the largest, of all columns."""
         if x.kind == JOIN:
-            pieces = (self._reduced(kind, two, piece) for piece in x.args)
-            return reduce(lambda a, b: self.function(two, a, b), pieces)
-        return self._make(kind, (x,), (), 1, x.dtype)
+            return self.reduced_by_two([self.reduced(piece, how) for piece in x.args], how)
+        return self._make(REDUCED, (x,), (how,), 1, x.dtype)
+
+    def reduced_by_two(self, values: Iterable[Node], how: str) -> Node:
+        """Return the sum, or the largest, of values."""
+        return reduce(lambda a, b: self.function(_OF_TWO[how], a, b), values)
 
 
-def _source(x: Node) -> Node:
-    return x.args[0] if x.kind == PART else x
+def _run(x: Node) -> Tuple[Node, int, int]:
+    """Return of what a value has columns, the first, and whether others follow."""
+    return (x.args[0], *x.attrs) if x.kind == COLUMNS else (x, 0, 1)
 
 
-def _start(x: Node) -> int:
-    return int(x.attrs[0]) if x.kind == PART else 0
+def remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:
+    """Return what nodes are in other expressions, where some are known.
 
-
-def _follows(last: Node, one: Node) -> bool:
-    """Whether two pieces are neighbours in memory."""
-    return (
-        _source(last) is _source(one)
-        and _source(one).kind in PLACED
-        and _start(one) == _start(last) + last.width
-    )
+    Nobody will differentiate these: what gradients are multiplied with is left out.
+    """
+    found: Dict[Node, Node] = {}
+    for node in nodes:
+        if node in known:
+            found[node] = known[node]
+        elif node.kind == FUNCTION and node.attrs[0] == "multiplier":
+            found[node] = found[node.args[0]]
+        else:
+            found[node] = build.again(node, [found[x] for x in node.args])
+    return found

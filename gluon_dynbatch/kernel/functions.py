@@ -19,8 +19,8 @@ class Function(NamedTuple):
     """A function that pointwise programs know."""
 
     arguments: int
-    #: ``derivative(result, *arguments)`` returns per argument what a gradient is multiplied with:
-    #: a node, or a number; 0 where no gradient flows.
+    #: ``derivative(result, *arguments, *numbers)`` returns per argument what a gradient is
+    #: multiplied with: a node, or a number; 0 where no gradient flows.
     derivative: Callable[..., Sequence[Factor]]
 
 
@@ -32,22 +32,20 @@ def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
     return owner.function(name, *args, values=values)
 
 
-def _values(result: Node) -> Tuple[float, ...]:
-    """Return the numbers that belong to a function."""
-    values: Tuple[float, ...] = result.attrs[1]
-    return values
-
-
 def _zero(*_: Node) -> Factor:
     return 0
 
 
-def _hard_sigmoid(y: Node, x: Node) -> Factor:
-    return _f("greater", y, 0) * _f("lesser", y, 1) * _values(y)[0]
+def _hard_sigmoid(y: Node, x: Node, alpha: float, beta: float) -> Factor:
+    return _f("greater", y, 0) * _f("lesser", y, 1) * alpha
 
 
-def _smooth_l1(y: Node, x: Node) -> Factor:
-    return _f("clip", x * _values(y)[0] ** 2, values=(-1, 1))
+def _smooth_l1(y: Node, x: Node, scalar: float) -> Factor:
+    return _f("clip", x * scalar**2, values=(-1, 1))
+
+
+def _clip(y: Node, x: Node, low: float, high: float) -> Factor:
+    return 1 - _f("greater", x, high) - _f("lesser", x, low)
 
 
 def _gelu(y: Node, x: Node) -> Factor:
@@ -55,11 +53,10 @@ def _gelu(y: Node, x: Node) -> Factor:
     return below + x * (_f("exp", x * x * -0.5) * (1 / sqrt(2 * pi)))
 
 
-#: Of functions of one argument, from the result y and the argument x.
-_ONE: Dict[str, Callable[[Node, Node], Factor]] = {
-    "copy": lambda y, x: 1,
+#: Of functions of one argument, from the result y, the argument x and numbers.
+_ONE: Dict[str, Callable[..., Factor]] = {
     # A copy; gradients that come back are multiplied with its value, which may be 0.
-    "multiplier": lambda y, x: _values(y)[0],
+    "multiplier": lambda y, x, factor: factor,
     "negative": lambda y, x: -1,
     "reciprocal": lambda y, x: -(y * y),
     "square": lambda y, x: x * 2,
@@ -100,7 +97,7 @@ _ONE: Dict[str, Callable[[Node, Node], Factor]] = {
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
     **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
-    "clip": lambda y, x: 1 - _f("greater", x, _values(y)[1]) - _f("lesser", x, _values(y)[0]),
+    "clip": _clip,
     "smooth_l1": _smooth_l1,
     "gelu": _gelu,
 }
@@ -134,8 +131,8 @@ def _never(*_: Any) -> Tuple[Factor, ...]:
     raise NotImplementedError("gradients are not differentiated")
 
 
-def _only(factor: Callable[[Node, Node], Factor]) -> Callable[..., Sequence[Factor]]:
-    return lambda y, x: (factor(y, x),)
+def _only(factor: Callable[..., Factor]) -> Callable[..., Sequence[Factor]]:
+    return lambda y, x, *values: (factor(y, x, *values),)
 
 
 FUNCTIONS.update((name, Function(1, _only(factor))) for name, factor in _ONE.items())

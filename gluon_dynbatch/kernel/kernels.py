@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from ..lower.segment import Segment
-from .compile import Compiler, Store
+from .compile import Compiler
 from .derivative import Differentiation
 from .express import Expressed, dtype_of, express, shape_of
-from .expression import FUNCTION, PRODUCT, READ, Node, Slot
-from .step import Array, Kernel, Place, Sum, Wanted
+from .expression import FUNCTION, PRODUCT, READ, Expressions, Node, Slot, remade
+from .step import Array, Kernel, Place, Wanted
 from .tensor import NotExpressed, require
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
@@ -74,12 +74,16 @@ class SegmentKernels:
             for k, port in enumerate(segment.outputs)
         }
         self._heads = {k: Array(a.width, a.dtype) for k, a in enumerate(results.values())}
-        compiler = Compiler({}, 0)
+        self._nodes = list(expressed.expressions.nodes)
+        plain = remade(Expressions(), self._nodes, {})
+        compiler = Compiler()
         steps = compiler.steps(
-            [Store(Place(slot), node) for slot, node in zip(results, expressed.results)]
+            [(Place(slot), plain[node]) for slot, node in zip(results, expressed.results)]
         )
-        self._placed = compiler.stored
-        self._arrays.update({**results, **compiler.arrays, **_shared(expressed)})
+        stored = compiler.stored
+        #: What the backward pass can read.
+        self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
+        self._arrays.update({**results, **compiler.arrays, **_shared(self._nodes)})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
 
@@ -90,14 +94,18 @@ class SegmentKernels:
         return self._backward[wanted]
 
     def _make_backward(self, wanted: Wanted) -> Kernel:
-        build, results = self._expressed.expressions, self._expressed.results
-        heads: List[Tuple[Node, Node]] = []
+        build, results = Expressions(), self._expressed.results
         arrays = dict(self._arrays)
+        stored = {}
+        for node, (slot, column) in self._stored.items():
+            whole = build.read(slot, arrays[slot].width, node.dtype)
+            stored[node] = build.part(whole, column, node.width)
+        heads: List[Tuple[Node, Node]] = []
         for k in wanted.heads:
             slot = Slot("head", k)
             arrays[slot] = self._heads[k]
             heads.append((results[k], build.read(slot, *self._heads[k][:2])))
-        found = Differentiation(build, heads).gradients()
+        rows, sums = Differentiation(build, remade(build, self._nodes, stored), heads).gradients()
         trained = {Slot("param", j) for j in wanted.parameters}
         trained |= {Slot("in", i) for i in wanted.inputs}
         stores = []
@@ -106,24 +114,24 @@ class SegmentKernels:
             if not array.every:
                 target = Slot("grad", slot.number)
                 arrays[target] = array
-                node = found.rows.get(slot) or build.const(0, array.width, array.dtype)
-                stores.append(Store(Place(target), node))
-        compiler = Compiler(self._placed, sum(slot.kind == "work" for slot in arrays))
-        summands = [s for s in found.sums if s.weight.slot in trained]
-        steps = compiler.steps(stores, [s.gradient for s in summands])
+                node = rows.get(slot) or build.const(0, array.width, array.dtype)
+                stores.append((Place(target), node))
+        compiler = Compiler(sum(slot.kind == "work" for slot in arrays))
+        sums = [found for found in sums if found.weight.slot in trained]
+        steps = compiler.steps(stores, sums)
         arrays.update(compiler.arrays)
         place = compiler.place_of
-        sums = tuple(
-            Sum(s.weight, place(s.gradient), None if s.rows is None else place(s.rows), s.parts)
-            for s in summands
+        placed = (
+            found._replace(gradient=place(found.gradient), rows=found.rows and place(found.rows))
+            for found in sums
         )
-        return Kernel(steps, arrays, sums, wanted)
+        return Kernel(steps, arrays, tuple(placed), wanted)
 
 
-def _shared(expressed: Expressed) -> Dict[Slot, Array]:
+def _shared(nodes: Sequence[Node]) -> Dict[Slot, Array]:
     """Return the arrays that all rows share."""
     found = {}
-    for node in expressed.expressions.nodes:
+    for node in nodes:
         if node.kind == READ and node.attrs[1]:
             found[node.attrs[0]] = Array(node.width, node.dtype, True)
         elif node.kind == PRODUCT:

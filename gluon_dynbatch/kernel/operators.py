@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 
 from . import axes
 from .call import Call, Handler
-from .expression import PRODUCT, Dot, Node, Weight
+from .expression import PRODUCT, TOP, Dot, Node, Weight
 from .tensor import DTYPES, NUMBERS, Tensor, common_shape, require
 
 # Functions of one element and its partners.
@@ -226,8 +226,8 @@ HANDLERS: Dict[str, Handler] = {
     "batch_dot": batch_dot,
     "sum": lambda call: axes.reduction(call, call.tensors[0]),
     "mean": lambda call: axes.reduction(call, call.tensors[0], mean=True),
-    "max": lambda call: axes.reduction(call, call.tensors[0], top=True),
-    "min": lambda call: -axes.reduction(call, -call.tensors[0], top=True),
+    "max": lambda call: axes.reduction(call, call.tensors[0], how=TOP),
+    "min": lambda call: -axes.reduction(call, -call.tensors[0], how=TOP),
     "norm": axes.norm,
     "L2Normalization": axes.l2_normalization,
     "_contrib_arange_like": axes.arange_like,

@@ -7,7 +7,7 @@ rows at a time.  What adds up over rows, the gradients of weights, is left to th
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -130,12 +130,14 @@ class Array(NamedTuple):
 class Sum(NamedTuple):
     """Adds up, over rows of all launches, to the gradient of a matrix.
 
-    An array that all rows share is a matrix of one row, with which nothing was multiplied.
+    These are outer products of gradients with the rows that were multiplied.  An array that all
+    rows share is a matrix of one row, with which nothing was multiplied.
     """
 
     weight: Weight
-    gradient: Place
-    rows: Optional[Place]
+    #: Expressions, and in a kernel their places.
+    gradient: Any
+    rows: Any
     #: How many rows one row of a launch has.
     parts: int
 

@@ -14,7 +14,17 @@ from typing import List, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from ..schedule.dependencies import Array
-from .expression import CONST, FUNCTION, PLACED, SPREAD, Arithmetic, Expressions, Node, Slot
+from .expression import (
+    COLUMNS,
+    CONST,
+    FUNCTION,
+    PLACED,
+    TOTAL,
+    Arithmetic,
+    Expressions,
+    Node,
+    Slot,
+)
 
 Shape = Tuple[int, ...]
 
@@ -22,7 +32,7 @@ Shape = Tuple[int, ...]
 DTYPES = ("float32", "float64")
 NUMBERS = (*DTYPES, "int32", "int64")
 #: Functions that are computed again for each column rather than kept.
-CHEAP = frozenset(["copy", "multiplier", "add", "sub", "mul", "div", "negative", "square"])
+CHEAP = frozenset(["multiplier", "add", "sub", "mul", "div", "negative", "square"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
 
@@ -103,7 +113,7 @@ class Tensor(Arithmetic):
         """Return an array of this shape that is filled with a number."""
         return self.of(self.build.const(value, prod(self.shape), self.dtype))
 
-    def reduced(self, axes: Sequence[int], top: bool = False) -> Tensor:
+    def reduced(self, axes: Sequence[int], how: str = TOTAL) -> Tensor:
         """Return sums, or largest elements, along axes, which stay with extent 1."""
         self.own_axes(*axes)
         own = [axis for axis in axes if self.shape[axis] != 1]
@@ -111,16 +121,14 @@ class Tensor(Arithmetic):
             return self
         low, high = own[0], own[-1] + 1
         if prod(self.shape[a] for a in own) != prod(self.shape[low:high]):
-            return self.reduced(own[-1:], top).reduced(own[:-1], top)
+            return self.reduced(own[-1:], how).reduced(own[:-1], how)
         build, found = self.build, []
         for piece in _pieces(self.node(), prod(self.shape[:low])):
             if prod(self.shape[high:]) == 1:
-                found.append(build.top(piece) if top else build.total(piece))
+                found.append(build.reduced(piece, how))
             else:
-                first, *others = _pieces(piece, prod(self.shape[low:high]))
-                for one in others:
-                    first = build.function("greatest" if top else "add", first, one)
-                found.append(first)
+                columns = _pieces(piece, prod(self.shape[low:high]))
+                found.append(build.reduced_by_two(columns, how))
         kept = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
         return self.of(build.join(found), kept)
 
@@ -167,7 +175,7 @@ def _moved(x: Node, order: Array) -> Node:
 def _spread(x: Node, width: int) -> Node:
     """Return a single column, in so many; what is dear to compute is computed once."""
     # The sum of a single column is a place for it.
-    return x.owner.spread(x.owner.total(x) if width > 1 and _is_dear(x) else x, width)
+    return x.owner.spread(x.owner.reduced(x) if width > 1 and _is_dear(x) else x, width)
 
 
 def _is_dear(x: Node) -> bool:
@@ -191,7 +199,7 @@ def chosen(x: Node, mask: Node) -> Node:
     while x.kind == FUNCTION and all(map(_is_shared, x.args[1:])):
         functions.append(x)
         x = x.args[0]
-    found = build.total(build.function("select", mask, x, 0))
+    found = build.reduced(build.function("select", mask, x, 0))
     for f in reversed(functions):
         name, values = f.attrs
         found = build.function(
@@ -203,4 +211,4 @@ def chosen(x: Node, mask: Node) -> Node:
 def _is_shared(x: Node) -> bool:
     while x.kind == FUNCTION and x.attrs[0] == "multiplier":
         x = x.args[0]
-    return x.kind in (SPREAD, CONST)
+    return x.kind == CONST or (x.kind == COLUMNS and not x.attrs[1])

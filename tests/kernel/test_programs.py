@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import PRODUCT, READ, TOTAL, Node, Slot
+from gluon_dynbatch.kernel.expression import PRODUCT, READ, REDUCED, Node, Slot
 from gluon_dynbatch.kernel.tensor import NotExpressed
 from gluon_dynbatch.lower.segment import ParameterRows, Segment
 from tests.cells import array, attached
@@ -92,6 +92,14 @@ def once(F: Any, x: Any, y: Any) -> Any:
     return F.broadcast_mul(x, F.exp(y)), F.broadcast_mul(x, y * 2)
 
 
+def gaps(F: Any, x: Any, *p: Any) -> Any:
+    """Return products whose rows are parts of others', both of what they read and of themselves."""
+    side = F.reshape(dense(F, F.reshape(x, (0, -1, 2)), p[2], units=3, flatten=False), (0, -1))
+    one, other = dense(F, x, p[0], units=4), dense(F, x, p[1], units=4)
+    parts = dense(F, F.reshape(one, (0, -1, 2)), p[2], units=3, flatten=False)
+    return F.concat(one, other, side, dim=1), parts
+
+
 #: Per cell the shapes of what a row of a sample brings, and of weights.
 PIECES: Dict[Any, Any] = {
     lstm: ([(4,), (3,), (3,)], [(12, 4), (12,), (12, 3), (12,)]),
@@ -104,6 +112,7 @@ PIECES: Dict[Any, Any] = {
     blocked: ([(3,), (3,)], []),
     apart: ([(2,), (2,)], [(2, 3), (2, 3)]),
     once: ([(5,), (1,)], []),
+    gaps: ([(6,)], [(4, 6), (4, 6), (3, 2)]),
 }
 
 
@@ -141,7 +150,7 @@ def test_products_that_are_added_are_one_unless_read_elsewhere(fn: Any, products
 
 
 def test_what_is_dear_is_computed_once_per_row() -> None:
-    assert [str(total) for total in reached(once, TOTAL)] == ["total[](exp(in1))"]
+    assert [str(total) for total in reached(once, REDUCED)] == ["reduced[total](exp(in1))"]
 
 
 X = [(2, 2)]
