@@ -62,8 +62,6 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "square": lambda y, x: x * 2,
     "sqrt": lambda y, x: 0.5 / y,
     "rsqrt": lambda y, x: y / x * -0.5,
-    "cbrt": lambda y, x: 1 / (y * y * 3),
-    "rcbrt": lambda y, x: y / x * (-1 / 3),
     "abs": lambda y, x: _f("sign", x),
     "sign": _zero,
     "exp": lambda y, x: y,
@@ -91,11 +89,6 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
     "hard_sigmoid": _hard_sigmoid,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
-    "erfinv": lambda y, x: _f("exp", y * y) * (sqrt(pi) / 2),
-    "gamma": lambda y, x: y * _f("digamma", x),
-    "gammaln": lambda y, x: _f("digamma", x),
-    "degrees": lambda y, x: 180 / pi,
-    "radians": lambda y, x: pi / 180,
     **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
     "clip": _clip,
     "smooth_l1": _smooth_l1,
@@ -118,7 +111,6 @@ _TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     # As MXNet does where a maximum is at several places.
     "greatest": lambda y, a, b: (_f("equal", a, y), _f("equal", b, y)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
-    "arctan2": lambda y, a, b: (b / (a * a + b * b), -(a / (a * a + b * b))),
     **dict.fromkeys(_COMPARE.split(), lambda y, a, b: (0, 0)),
 }
 
@@ -138,6 +130,5 @@ def _only(factor: Callable[..., Factor]) -> Callable[..., Sequence[Factor]]:
 FUNCTIONS.update((name, Function(1, _only(factor))) for name, factor in _ONE.items())
 FUNCTIONS.update((name, Function(2, factors)) for name, factors in _TWO.items())
 FUNCTIONS["select"] = Function(3, _select)
-# These are part of gradients only.
-FUNCTIONS["digamma"] = Function(1, _never)
+# This is part of gradients only.
 FUNCTIONS["gate"] = Function(2, _never)

@@ -42,7 +42,7 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
 
 
 #: Of doubles MXNet computes these, or their gradients, with constants in single precision.
-ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
+ROUGH = frozenset(["erf", "gelu"])
 
 
 def _refuse_rough_doubles(expressed: Expressed) -> None:

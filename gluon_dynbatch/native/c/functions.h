@@ -87,8 +87,6 @@ static inline T F(sigmoid)(T x) {
 static inline T F(log)(T x) { return log(x); }
 static inline T F(log1p_above)(T x) { return log1p(x); }
 static inline T F(log1p)(T x) { return log1p(x); }
-static inline T F(log2)(T x) { return log2(x); }
-static inline T F(log10)(T x) { return log10(x); }
 #else
 /* Return m in [sqrt(1/2), sqrt(2)) with x = m 2^n for a normal number x. */
 static inline T F(split)(T x, T *n) {
@@ -127,19 +125,6 @@ static inline T F(log)(T x) {
     T n;
     const T f = F(split_any)(x, &n) - 1;
     return F(log_ends)(x, n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW)));
-}
-
-static inline T F(log2)(T x) {
-    T n;
-    const T f = F(split_any)(x, &n) - 1;
-    return F(log_ends)(x, n + (f + F(log_tail)(f)) * 1.44269504f);
-}
-
-static inline T F(log10)(T x) {
-    T n;
-    const T f = F(split_any)(x, &n) - 1;
-    const T low = (f + F(log_tail)(f)) * 0.434294482f + n * 4.60503898e-6f;
-    return F(log_ends)(x, n * 0x1.344p-2f + low);
 }
 
 /* log1p(x) for finite x above -1. */
@@ -210,83 +195,6 @@ static inline T F(gelu)(T x) {
 }
 #endif
 
-static inline T F(erfinv)(T y) {
-    const double a = fabs((double)y);
-    if (!(a < 1))
-        return a == 1 ? (T)(y * INFINITY) : NAN;
-    if (a < 1e-8)
-        return (T)(y * 0.88622692545275801365);
-    /* From the first guess of Winitzki (2008) by Halley's steps. */
-    const double l = log1p(-a * a), h = 4.3307 + 0.5 * l;
-    double x = sqrt(sqrt(h * h - l * 6.8027) - h);
-    for (int step = 0; step < 3; step++) {
-        const double error = a < 0.5 ? erf(x) - a : (1 - a) - erfc(x);
-        const double newton = error / (1.12837916709551257390 * exp(-x * x));
-        x -= newton / (1 + x * newton);
-    }
-    return (T)copysign(x, (double)y);
-}
-
-/* ------------------------------------------------------------------ trigonometric functions */
-#if GDB_DOUBLE
-static int F(within_reduction)(const T *x, int64_t n) { (void)x, (void)n; return 0; }
-static inline T F(sine)(T x, int quarter) { return quarter ? cos(x) : sin(x); }
-#else
-static int F(within_reduction)(const T *x, int64_t n) {
-    int beyond = 0;
-    for (int64_t i = 0; i < n; i++)
-        beyond |= !(M(fabs)(x[i]) < 1e6f);
-    return !beyond;
-}
-
-/* sin(x + quarter pi / 2) for |x| below 1e6. */
-static inline T F(sine)(T x, int quarter) {
-    const double turns = x * 0.63661977236758134308 + 0x1.8p52, n = turns - 0x1.8p52;
-    const double r = (x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34, u = r * r;
-    const int64_t quadrant = DOUBLE_NAME(bits)(turns) + quarter;
-    double s = 0x1.6cd5eb21db521p-19;
-    s = s * u - 0x1.a00f93938b386p-13;
-    s = s * u + 0x1.11110889ee97cp-7;
-    s = s * u - 0x1.5555554ca9239p-3;
-    double c = 0x1.99ff3e4a75ef4p-16;
-    c = c * u - 0x1.6c0c814509efdp-10;
-    c = c * u + 0x1.55554aa3a3831p-5;
-    const double y = quadrant & 1 ? 1 - u * (0.5 - u * c) : r + r * u * s;
-    return !quarter && x == 0 ? x : (T)(quadrant & 2 ? -y : y);
-}
-#endif
-
-/* ------------------------------------------------------------------ gamma and its logarithm */
-
-static inline T F(gammaln)(T x) {
-    int sign;
-    return (T)LGAMMA((WIDE)x, &sign);
-}
-
-/* The derivative of gammaln: reflected, shifted and expanded (Abramowitz & Stegun 6.3.5-18). At the
- * poles MXNet gives the largest double. */
-static inline T F(digamma)(T argument) {
-    WIDE x = argument, y = 0;
-    if (x <= 0) {
-        if (x == WIDE_M(floor)(x))
-            return (T)DBL_MAX;
-        const WIDE pi = 3.14159265358979323846264338327950288L, part = x - WIDE_M(rint)(x);
-        y = -pi / WIDE_M(tan)(pi * part);
-        x = 1 - x;
-    }
-    for (; x < 16; x += 1)
-        y -= 1 / x;
-    const WIDE u = 1 / (x * x);
-    WIDE p = (WIDE)1 / 12;
-    p = p * u - (WIDE)691 / 32760;
-    p = p * u + (WIDE)1 / 132;
-    p = p * u - (WIDE)1 / 240;
-    p = p * u + (WIDE)1 / 252;
-    p = p * u - (WIDE)1 / 120;
-    p = p * u + (WIDE)1 / 12;
-    return (T)(y + WIDE_M(log)(x) - 1 / (2 * x) - p * u);
-}
-
 /* ------------------------------------------------------------------ other functions */
 
 static inline T F(mod)(T a, T b) {
@@ -310,13 +218,3 @@ static inline T F(smooth_l1)(T a, T sigma) {
     const T square = sigma * sigma, edge = C(1.0) / square, size = M(fabs)(a);
     return size > edge ? size - C(0.5) * edge : C(0.5) * a * a * square;
 }
-
-#if GDB_DOUBLE
-static inline T F(hypot)(T a, T b) { return hypot(a, b); }
-#else
-static inline T F(hypot)(T a, T b) {
-    const double x = a, y = b;
-    const T length = (T)sqrt(x * x + y * y);
-    return M(fabs)(a) == INFINITY || M(fabs)(b) == INFINITY ? (T)INFINITY : length;
-}
-#endif

@@ -24,20 +24,12 @@
     LOOP(name, const T a = from0[i]; const T b = from1[i]; const T c = from2[i];, expression)
 /* 0 or 1 */
 #define TRUTH(name, condition) LOOP2(name, (condition) ? C(1.0) : C(0.0))
-/* The fast reduction of arguments holds for those below 1e6, as nearly all are. */
-#define PERIODIC(name) \
-    static void F(op_##name)(void *out, const void *a, const void *b, const void *c, int64_t n, \
-                             double value, double value2) { \
-        (F(within_reduction)(a, n) ? F(op_##name##_near) : F(op_##name##_any)) \
-            (out, a, b, c, n, value, value2); \
-    }
 #define FUNCTION(name, arity) F(op_##name),
 
 #endif
 
 LOOP0(const, v)
 LOOP0(ramp, v + i)
-LOOP1(copy, a)
 LOOP2(add, a + b)
 LOOP2(sub, a - b)
 LOOP2(mul, a * b)
@@ -47,20 +39,16 @@ LOOP1(reciprocal, C(1.0) / a)
 LOOP1(square, a * a)
 LOOP1(sqrt, M(sqrt)(a))
 LOOP1(rsqrt, C(1.0) / M(sqrt)(a))
-LOOP1(cbrt, M(cbrt)(a))
-LOOP1(rcbrt, (T)(1 / WIDE_M(cbrt)((WIDE)a)))
 LOOP1(abs, M(fabs)(a))
 LOOP1(sign, (a > 0 ? C(1.0) : C(0.0)) - (a < 0 ? C(1.0) : C(0.0)))
 LOOP1(exp, F(exp)(a))
 LOOP1(expm1, F(expm1)(a))
 LOOP1(log, F(log)(a))
 LOOP1(log1p, F(log1p)(a))
-LOOP1(log2, F(log2)(a))
-LOOP1(log10, F(log10)(a))
-LOOP1(sin_any, M(sin)(a))
-LOOP1(cos_any, M(cos)(a))
-LOOP1(sin_near, F(sine)(a, 0))
-LOOP1(cos_near, F(sine)(a, 1))
+LOOP1(log2, M(log2)(a))
+LOOP1(log10, M(log10)(a))
+LOOP1(sin, M(sin)(a))
+LOOP1(cos, M(cos)(a))
 LOOP1(tan, M(tan)(a))
 LOOP1(arcsin, M(asin)(a))
 LOOP1(arccos, M(acos)(a))
@@ -77,12 +65,6 @@ LOOP1(softsign, a / (C(1.0) + M(fabs)(a)))
 LOOP1(relu, a <= 0 ? C(0.0) : a)
 LOOP1(hard_sigmoid, F(hard_sigmoid)(a, v, v2))
 LOOP1(erf, F(erf)(a))
-LOOP1(erfinv, F(erfinv)(a))
-LOOP1(gamma, (T)WIDE_M(tgamma)((WIDE)a))
-LOOP1(gammaln, F(gammaln)(a))
-LOOP1(digamma, F(digamma)(a))
-LOOP1(degrees, a * C(57.295779513082320877))
-LOOP1(radians, a * C(0.017453292519943295769))
 LOOP1(ceil, M(ceil)(a))
 LOOP1(floor, M(floor)(a))
 LOOP1(rint, F(rint)(a))
@@ -91,11 +73,10 @@ LOOP1(fix, M(trunc)(a))
 LOOP1(trunc, M(trunc)(a))
 LOOP2(power, M(pow)(a, b))
 LOOP2(mod, F(mod)(a, b))
-LOOP2(hypot, F(hypot)(a, b))
+LOOP2(hypot, M(hypot)(a, b))
 LOOP2(maximum, ((a > b) | (a != a)) ? a : b)
 LOOP2(greatest, ((a > b) | (a != a)) ? a : b)
 LOOP2(minimum, ((a < b) | (a != a)) ? a : b)
-LOOP2(arctan2, M(atan2)(a, b))
 TRUTH(equal, a == b)
 TRUTH(not_equal, a != b)
 TRUTH(greater, a > b)
@@ -111,8 +92,6 @@ LOOP1(clip, a > v2 ? v2 : (a < v ? v : a))
 LOOP1(smooth_l1, F(smooth_l1)(a, v))
 LOOP1(gelu, F(gelu)(a))
 LOOP2(gate, a == 0 ? C(0.0) : a * b)
-PERIODIC(sin)
-PERIODIC(cos)
 
 static gdb_function *const F(functions)[] = {GDB_CODES(FUNCTION)};
 

@@ -20,33 +20,14 @@ enum { VECTOR = 16, MOST = 512, CACHED = 24 << 10 };  /* numbers, numbers, bytes
 
 static inline int64_t size_of(int32_t dtype) { return dtype & 1 ? 8 : 4; }
 
-static inline void copy_bytes(char *to, int64_t to_step, const char *from, int64_t from_step,
-                              int64_t rows, int64_t head, int64_t tail, int64_t bytes) {
-    for (int64_t row = 0; row < rows; row++, to += to_step, from += from_step) {
-        memcpy(to, from, head);
-        if (tail)
-            memcpy(to + bytes - tail, from + bytes - tail, tail);
-    }
-}
-
-/* Copy rows within a type. Short rows are two copies of a fixed size, which overlap. */
 static void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
-    const int64_t size = size_of(to.dtype), b = columns * size;
+    const int64_t size = size_of(to.dtype);
+    int64_t b = columns * size;
     const int64_t t = to.pitch * size, f = from.pitch * size;
-    if (rows == 1 || (t == b && f == b))
-        memcpy(to.data, from.data, rows * b);
-    else if (b == 4)
-        copy_bytes(to.data, t, from.data, f, rows, 4, 0, 4);
-    else if (b == 8)
-        copy_bytes(to.data, t, from.data, f, rows, 8, 0, 8);
-    else if (b == 12)
-        copy_bytes(to.data, t, from.data, f, rows, 8, 4, 12);
-    else if (b <= 32)
-        copy_bytes(to.data, t, from.data, f, rows, 16, 16, b);
-    else if (b <= 64)
-        copy_bytes(to.data, t, from.data, f, rows, 32, 32, b);
-    else
-        copy_bytes(to.data, t, from.data, f, rows, b, 0, b);
+    if (t == b && f == b)
+        b *= rows, rows = 1;
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(to.data + row * t, from.data + row * f, b);
 }
 
 #define CONVERT(D, S) \
@@ -111,7 +92,6 @@ typedef struct {
     int64_t stride;
     double *reduced;  /* per store that reduces: `tile` numbers */
     int32_t *ready;   /* per load: 1 if done before all tiles, 2 if it must be copied */
-    int32_t *direct;  /* per instruction: the store that it can write itself, or -1 */
 } run;
 
 static int64_t tile_of(const gdb_loop *loop) {
@@ -133,7 +113,6 @@ static int64_t lay_out(run *r, char *scratch) {
     r->reduced = (double *)at, at += reductions * r->tile * 8;
     r->read = (char **)at, at += loop->n_registers * sizeof(char *);
     r->ready = (int32_t *)at, at += loop->n_loads * 4;
-    r->direct = (int32_t *)at, at += loop->n_instructions * 4;
     return at - scratch + 64;
 }
 
@@ -187,11 +166,9 @@ static int overlap(const run *r, const gdb_access *load, const gdb_access *store
     return a < accessed(r, store, last, wide).data && b < accessed(r, load, last, wide).data;
 }
 
-/* Find what can be done before all tiles and what can be done in place. */
+/* Find what can be done before all tiles, and what must be copied. */
 static void prepare(run *r) {
     const gdb_loop *loop = r->loop;
-    for (int32_t i = 0; i < loop->n_instructions; i++)
-        r->direct[i] = -1;
     for (int32_t reg = 0; reg < loop->n_registers; reg++)
         r->read[reg] = own(r, reg);
     for (int32_t l = 0; l < loop->n_loads; l++) {
@@ -200,16 +177,6 @@ static void prepare(run *r) {
             && (how(r, load) == GDB_SPREAD || r->width == r->tile_columns);
         for (int32_t s = 0; s < loop->n_stores && !r->ready[l]; s++)
             r->ready[l] = overlap(r, load, &loop->stores[s]) ? 2 : 0;
-    }
-    for (int32_t s = loop->n_stores - 1; s >= 0; s--) {
-        const gdb_access *store = &loop->stores[s];
-        if (how(r, store) != GDB_ROW || r->slots[store->slot].dtype != loop->dtype)
-            continue;
-        for (int32_t i = loop->n_instructions - 1; i >= 0; i--)
-            if (loop->instructions[i].target == store->reg) {
-                r->direct[i] = loop->instructions[i].code == GDB_ramp ? -1 : s;
-                break;
-            }
     }
 }
 
@@ -290,11 +257,6 @@ static void run_instructions(const run *r, int64_t row, int64_t column, int64_t 
         if (is_constant(r, instruction))
             continue;
         char *out = own(r, instruction->target);
-        if (r->direct[i] >= 0) {
-            const gdb_array to = accessed(r, &loop->stores[r->direct[i]], row, column);
-            if (in_place(r, to, rows, columns))
-                out = to.data;
-        }
         if (instruction->code == GDB_ramp)
             ramp(r, instruction, out, column, rows, columns);
         else

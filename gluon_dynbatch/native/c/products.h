@@ -18,29 +18,8 @@
 #define LANES ((int)(GDB_BYTES / sizeof(T)))
 #define NR (NV * LANES)
 #define VECTOR F(vector)
-#define QUAD F(quad)
-#define QUAD_LANES ((int)(16 / sizeof(T)))
 #define LOAD(p) (*(const VECTOR *)(p))
 #define INLINE static inline __attribute__((always_inline))
-
-/* a0 b0 a1 b1 ... of the lower, or the upper, halves of two vectors of 16 bytes. */
-#if defined(__clang__) || __GNUC__ >= 12
-#define LOW_float(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
-#define HIGH_float(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
-#define LOW_double(a, b) __builtin_shufflevector(a, b, 0, 2)
-#define HIGH_double(a, b) __builtin_shufflevector(a, b, 1, 3)
-#else
-typedef int32_t order_float __attribute__((vector_size(16)));
-typedef int64_t order_double __attribute__((vector_size(16)));
-#define LOW_float(a, b) __builtin_shuffle(a, b, (order_float){0, 4, 1, 5})
-#define HIGH_float(a, b) __builtin_shuffle(a, b, (order_float){2, 6, 3, 7})
-#define LOW_double(a, b) __builtin_shuffle(a, b, (order_double){0, 2})
-#define HIGH_double(a, b) __builtin_shuffle(a, b, (order_double){1, 3})
-#endif
-#define LOW(type, a, b) LOW_(type, a, b)
-#define LOW_(type, a, b) LOW_##type(a, b)
-#define HIGH(type, a, b) HIGH_(type, a, b)
-#define HIGH_(type, a, b) HIGH_##type(a, b)
 
 /* What is beyond MR or NV is never reached, and compiled to nothing. */
 #define TILE(r, v)                                                                                 \
@@ -57,7 +36,6 @@ typedef int64_t order_double __attribute__((vector_size(16)));
 #endif
 
 typedef T VECTOR __attribute__((vector_size(GDB_BYTES), aligned(__alignof__(T)), may_alias));
-typedef T QUAD __attribute__((vector_size(16), aligned(__alignof__(T)), may_alias));
 
 static int64_t F(packed_elements)(int64_t k, int64_t n)
 {
@@ -70,39 +48,22 @@ INLINE int F(width)(int64_t n, int64_t j)
     return n - j >= NR ? NR : (int)((n - j + LANES - 1) / LANES * LANES);
 }
 
-/* Transpose QUAD_LANES x QUAD_LANES elements by perfect shuffles. */
-INLINE void F(transpose)(const T *from, int64_t from_row, T *to, int64_t to_row)
-{
-    QUAD in[QUAD_LANES], out[QUAD_LANES];
-    UNROLL for (int i = 0; i < QUAD_LANES; i++) in[i] = *(const QUAD *)(from + i * from_row);
-    UNROLL for (int step = 1; step < QUAD_LANES; step *= 2) {
-        UNROLL for (int i = 0; i < QUAD_LANES / 2; i++) {
-            out[2 * i] = LOW(T, in[i], in[i + QUAD_LANES / 2]);
-            out[2 * i + 1] = HIGH(T, in[i], in[i + QUAD_LANES / 2]);
-        }
-        UNROLL for (int i = 0; i < QUAD_LANES; i++) in[i] = out[i];
-    }
-    UNROLL for (int i = 0; i < QUAD_LANES; i++) *(QUAD *)(to + i * to_row) = in[i];
-}
-
 /* Pack columns of which the elements are adjacent, a line of the cache of each at a time. */
 static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int count,
                             int width, T *to)
 {
-    const int step = LINE / sizeof(T);
-    for (int64_t from = 0; from < k; from += step) {
-        int64_t until = from + step < k ? from + step : k;
-        for (int j = 0; j < width; j += QUAD_LANES) {
-            int64_t p = from;
-            if (j + QUAD_LANES <= count)
-                for (; p + QUAD_LANES <= until; p += QUAD_LANES)
-                    F(transpose)(b + j * column_stride + p, column_stride, to + p * width + j,
-                                    width);
-            for (; p < until; p++)
-                for (int i = j; i < j + QUAD_LANES; i++)
-                    to[p * width + i] = i < count ? b[i * column_stride + p] : 0;
+    enum { STEP = LINE / sizeof(T) };
+    for (int64_t from = 0; from < k; from += STEP)
+        for (int j = 0; j < width; j++) {
+            const T *column = b + j * column_stride;
+            T *out = to + j;
+            if (j >= count)
+                for (int64_t p = from; p < from + STEP && p < k; p++) out[p * width] = 0;
+            else if (from + STEP <= k)
+                UNROLL for (int64_t p = from; p < from + STEP; p++) out[p * width] = column[p];
+            else
+                for (int64_t p = from; p < k; p++) out[p * width] = column[p];
         }
-    }
 }
 
 static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
