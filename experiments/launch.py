@@ -10,6 +10,7 @@ A process that ends before its time ends the others, and is named.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shlex
 import signal
@@ -91,26 +92,23 @@ def _start(role: Role) -> subprocess.Popen:
     return process
 
 
-def _ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-
-
 def watch(planned: Sequence[Role], processes: Sequence[subprocess.Popen]) -> str:
     """Wait for the end of all; return what went wrong, or "" if nothing did."""
-    limit: Optional[float] = None
-    while True:
-        codes = [process.poll() for process in processes]
-        running = [role.name for role, code in zip(planned, codes) if code is None]
-        for role, process, code in zip(planned, processes, codes):
+    limit = math.inf
+    running = list(zip(planned, processes))
+    while running:
+        for role, process in running:
+            code = process.poll()
             if code:
-                return f"{role.name} (process {process.pid}) {_ended(code)}"
-        if not running:
-            return ""
-        if 0 in codes:  # they end together
-            limit = limit or time.monotonic() + PARTING
-            if time.monotonic() > limit:
-                return f"{', '.join(running)} did not end with the others"
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said {code}"
+                return f"{role.name} (process {process.pid}) {how}"
+        running = [(role, process) for role, process in running if process.returncode is None]
+        if len(running) < len(planned):  # they end together
+            limit = min(limit, time.monotonic() + PARTING)
+        if time.monotonic() > limit:
+            return f"{', '.join(role.name for role, _ in running)} did not end with the others"
         time.sleep(0.05)
+    return ""
 
 
 def run(planned: Sequence[Role]) -> int:
@@ -124,8 +122,7 @@ def run(planned: Sequence[Role]) -> int:
         wrong = "interrupted"
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
         for process in processes:
             process.wait()
     if wrong:
@@ -142,9 +139,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=POSITIVE, default=2, metavar="N", help="(default 2)")
     parser.add_argument("--servers", type=POSITIVE, default=1, metavar="N", help="(default 1)")
-    parser.add_argument(
-        "--port", type=POSITIVE, metavar="N", help="of the scheduler (default: free)"
-    )
+    text = "of the scheduler (default: free)"
+    parser.add_argument("--port", type=POSITIVE, metavar="N", help=text)
     text = "print what to start on these, in the same folder with the same data; start nothing"
     parser.add_argument("--hosts", type=listed(str), metavar="X,X,...", help=text)
     parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="of the training program")

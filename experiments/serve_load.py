@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, AsyncIterator, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -41,12 +41,8 @@ WRONG = (
 )
 
 
-class Tally(NamedTuple):
-    """What the clients of a run have seen."""
-
-    latencies: List[float]
-    refused: List[int]
-    vanished: List[int]
+#: Bodies, each with the score that the loop gives it.
+Known = Sequence[Tuple[bytes, float]]
 
 
 def body_of(pair: Pair) -> bytes:
@@ -59,8 +55,8 @@ def body_of(pair: Pair) -> bytes:
     return json.dumps(content).encode()
 
 
-def prepare(path: Path, options: Sequence[str] = ()) -> List[Tuple[bytes, float]]:
-    """Write a checkpoint of a new model; return bodies, and the scores that the loop gives them."""
+def prepare(path: Path, options: Sequence[str] = ()) -> Known:
+    """Write a checkpoint of a new model; return what to ask it."""
     args = make_parser().parse_args(["train", *options])
     pairs = TASKS[args.task].read(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
@@ -113,40 +109,34 @@ async def connected(port: int) -> AsyncIterator[Any]:
         writer.close()
 
 
-async def ask(port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally) -> None:
+async def ask(port: int, known: Known, end: float, latencies: List[float]) -> None:
     """Ask one question after the other, as fast as they are answered."""
     async with connected(port) as send:
-        while True:
+        while not latencies or time.monotonic() < end:
             body, score = random.choice(known)
             started = time.monotonic()
             status, answer = await send(body)
-            tally.latencies.append(time.monotonic() - started)
+            latencies.append(time.monotonic() - started)
             assert status == 200 and abs(answer["score"] - score) < 1e-4, (status, answer, score)
-            if time.monotonic() >= end:
-                break
 
 
-async def be_rude(
-    port: int, known: Sequence[Tuple[bytes, float]], end: float, tally: Tally
-) -> None:
+async def be_rude(port: int, known: Known, end: float, counts: Dict[str, int]) -> None:
     """Vanish before the answer, send garbage, and ask what is wrong, by turns."""
-    while True:
+    while not counts["vanished"] or time.monotonic() < end:
         for body, wanted in WRONG:
             async with connected(port) as send:
                 status, answer = await send(body)
             assert status == wanted and answer["error"], (body[:50], status, answer)
-            tally.refused.append(status)
+            counts["refused"] += 1
         for body, _ in random.sample(list(known), 5):
             async with connected(port) as send:
                 await send(body, answered=False)
                 await asyncio.sleep(random.uniform(0, 0.01))
-            tally.vanished.append(1)
+            counts["vanished"] += 1
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n")
         assert b" 400 " in await reader.readline()
         writer.close()
-        if time.monotonic() >= end:
-            break
         await asyncio.sleep(0.05)
 
 
@@ -158,32 +148,28 @@ def figures(port: int) -> Dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def load(
-    port: int, known: Sequence[Tuple[bytes, float]], seconds: float, clients: int, rude: int
-) -> Dict[str, float]:
+def load(port: int, known: Known, seconds: float, clients: int, rude: int) -> Dict[str, float]:
     """Put load on a service; return what came of it, times in seconds."""
-    tally, before = Tally([], [], []), figures(port)
+    latencies: List[float] = []
+    counts, before = {"refused": 0, "vanished": 0}, figures(port)
 
     async def everybody() -> None:
         end = time.monotonic() + seconds
-        polite = [ask(port, known, end, tally) for _ in range(clients)]
-        await asyncio.gather(*polite, *[be_rude(port, known, end, tally) for _ in range(rude)])
+        polite = [ask(port, known, end, latencies) for _ in range(clients)]
+        await asyncio.gather(*polite, *[be_rude(port, known, end, counts) for _ in range(rude)])
 
     asyncio.run(everybody())
     after = figures(port)
-    run_s = after["minibatch_seconds_total"] - before["minibatch_seconds_total"]
-    minibatches = sum(
-        after[name] - before.get(name, 0) for name in after if name.startswith("minibatches_total")
-    )
-    p50, p99 = np.percentile(tally.latencies, (50, 99))
+    more = {name: value - before.get(name, 0) for name, value in after.items()}
+    minibatches = sum(more[name] for name in more if name.startswith("minibatches_total"))
+    p50, p99 = np.percentile(latencies, (50, 99))
     return {
-        "per second": len(tally.latencies) / seconds,
+        "per second": len(latencies) / seconds,
         "p50": p50,
         "p99": p99,
-        "minibatch": run_s / minibatches,
-        "answered": len(tally.latencies),
-        "refused": len(tally.refused),
-        "vanished": len(tally.vanished),
+        "minibatch": more["minibatch_seconds_total"] / minibatches,
+        "answered": len(latencies),
+        **counts,
         "cancelled": after['requests_total{end="cancelled"}'],
     }
 
@@ -202,13 +188,8 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         checkpoint = Path(folder) / "model"
         known = prepare(checkpoint)
         for size in (64, 1):
-            options = (
-                "--max-batch-size",
-                str(size),
-                "--batch-wait-timeout-s",
-                str(args.batch_wait_timeout_s),
-            )
-            with service(checkpoint, *options) as port:
+            wait = ("--batch-wait-timeout-s", str(args.batch_wait_timeout_s))
+            with service(checkpoint, "--max-batch-size", str(size), *wait) as port:
                 load(port, known, args.warmup, args.clients, 0)
                 told = load(port, known, args.seconds, args.clients, args.rude)
             bar = args.batch_wait_timeout_s + 3 * told["minibatch"]

@@ -15,7 +15,7 @@ from torch.nn import functional
 from relatedness.trees import Tree
 
 from .child import Task
-from .on_torch import PairsPeer, Tensor
+from .on_torch import PairsPeer, Tensor, states_of
 
 os.environ["DGLBACKEND"] = "pytorch"
 # DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.
@@ -71,6 +71,5 @@ class Pairs(PairsPeer):
         """States of words whose children's states have been summed up."""
         h_sum, c_sum = nodes.data["sums"].chunk(2, 1)
         weight = self.p["encoder.cell.h2h_weight"]
-        i, o, u = torch.addmm(nodes.data["x"], h_sum, weight.t()).chunk(3, 1)
-        c = torch.addcmul(c_sum, i.sigmoid(), u.tanh())
-        return {"h": o.sigmoid() * c.tanh(), "c": c}
+        gates = torch.addmm(nodes.data["x"], h_sum, weight.t()).chunk(3, 1)
+        return dict(zip("hc", states_of(*gates, c_sum)))

@@ -27,7 +27,11 @@ SIDES = ("forwards", "backwards")
 
 
 class DynetPeer(Peer):
-    """A model of expressions, with parameters in ``self.p`` by name; a subclass has its loss."""
+    """A model of expressions, with parameters in ``self.p`` by name.
+
+    A subclass has ``scores(batch)``, its results for a minibatch, batched, and ``loss(batch)``, the
+    mean of the losses of its samples.
+    """
 
     flags = "--dynet-autobatch 1"
 
@@ -45,14 +49,6 @@ class DynetPeer(Peer):
     def vector(self, word: int) -> dy.Expression:
         """Look a word up; vectors are not trained."""
         return dy.lookup(self.words, word, update=False)
-
-    def scores(self, batch: Minibatch) -> dy.Expression:
-        """Give the model's results for a minibatch, batched."""
-        raise NotImplementedError
-
-    def loss(self, batch: Minibatch) -> dy.Expression:
-        """Mean of the losses of a minibatch's samples."""
-        raise NotImplementedError
 
     def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
         dy.renew_cg()
@@ -75,6 +71,14 @@ class DynetPeer(Peer):
         factor = abs(weight.npvalue()).max() / abs(weight.as_array()).max()
         for name, value in self.first.items():
             self.p[name].set_value(value / factor)
+
+
+def states_of(i: dy.Expression, o: dy.Expression, u: dy.Expression, *kept: dy.Expression) -> State:
+    """States h and c from gates, and from what is kept of other states c."""
+    c = dy.cmult(dy.logistic(i), dy.tanh(u))
+    if kept:
+        c = dy.esum([c, *kept])
+    return dy.cmult(dy.logistic(o), dy.tanh(c)), c
 
 
 def rows(x: dy.Expression, count: int) -> Any:
@@ -107,13 +111,13 @@ class Pairs(DynetPeer):
         if children:
             h_sum = dy.esum([h for h, _ in children]) if len(children) > 1 else children[0][0]
             terms += [p["encoder.cell.h2h_weight"], h_sum]
-        i, o, u = rows(dy.affine_transform(terms), 3)
-        c = dy.cmult(dy.logistic(i), dy.tanh(u))
-        if children:
-            x_forget = dy.affine_transform([p["forget_bias"], p["forget_weight"], x])
-            gates = [x_forget + p["encoder.cell.hf_weight"] * h for h, _ in children]
-            c = dy.esum([c, *(dy.cmult(dy.logistic(g), k) for g, (_, k) in zip(gates, children))])
-        return dy.cmult(dy.logistic(o), dy.tanh(c)), c
+        gates = rows(dy.affine_transform(terms), 3)
+        if not children:
+            return states_of(*gates)
+        x_forget = dy.affine_transform([p["forget_bias"], p["forget_weight"], x])
+        forgets = [x_forget + p["encoder.cell.hf_weight"] * h for h, _ in children]
+        kept = (dy.cmult(dy.logistic(g), c) for g, (_, c) in zip(forgets, children))
+        return states_of(*gates, *kept)
 
     def root(self, words: List[int], tree: Tree) -> dy.Expression:
         """State of a sentence."""
@@ -147,11 +151,7 @@ class Pairs(DynetPeer):
 
 
 class Labels(DynetPeer):
-    """Models that score labels, the last part of each sample, from as many states."""
-
-    def states(self, sample: Any) -> List[dy.Expression]:
-        """States of a sample."""
-        raise NotImplementedError
+    """Models that score labels, the last part of each sample, from as many ``states(sample)``."""
 
     def scores(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
         states = [state for sample in batch for state in self.states(sample)]
@@ -192,9 +192,8 @@ class Tagger(Labels):
         for x in vectors:
             terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
             i, f, u, o = rows(dy.affine_transform(terms), 4)
-            made = dy.cmult(dy.logistic(i), dy.tanh(u))
-            c = made if c is None else made + dy.cmult(dy.logistic(f), c)
-            states.append(dy.cmult(dy.logistic(o), dy.tanh(c)))
+            h, c = states_of(i, o, u, *([] if c is None else [dy.cmult(dy.logistic(f), c)]))
+            states.append(h)
         return states
 
     def states(self, sample: Any) -> List[dy.Expression]:  # noqa: D102
@@ -248,16 +247,13 @@ class Trees(Labels):
             if left < 0:
                 x = self.vector(next(left_words))
                 gates = dy.affine_transform([p["leaf.gates.bias"], p["leaf.gates.weight"], x])
-                i, o, u = rows(gates, 3)
-                c.append(dy.cmult(dy.logistic(i), dy.tanh(u)))
+                state = states_of(*rows(gates, 3))
             else:
                 x = dy.concatenate([h[left], h[right]])
                 gates = dy.affine_transform([p["join.gates.bias"], p["join.gates.weight"], x])
                 i, f_left, f_right, o, u = rows(gates, 5)
-                made = dy.cmult(dy.logistic(i), dy.tanh(u))
-                kept = [
-                    dy.cmult(dy.logistic(f), c[k]) for f, k in ((f_left, left), (f_right, right))
-                ]
-                c.append(dy.esum([made, *kept]))
-            h.append(dy.cmult(dy.logistic(o), dy.tanh(c[-1])))
+                forgets = ((f_left, left), (f_right, right))
+                state = states_of(i, o, u, *(dy.cmult(dy.logistic(f), c[k]) for f, k in forgets))
+            h.append(state[0])
+            c.append(state[1])
         return h

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -19,8 +19,19 @@ EPSILON = 1e-7
 Tensor = torch.Tensor
 
 
+def states_of(
+    i: Tensor, o: Tensor, u: Tensor, kept: Optional[Tensor] = None
+) -> Tuple[Tensor, Tensor]:
+    """States h and c from gates, and from what is kept of other states c."""
+    c = i.sigmoid() * u.tanh() if kept is None else torch.addcmul(kept, i.sigmoid(), u.tanh())
+    return o.sigmoid() * c.tanh(), c
+
+
 class TorchPeer(Peer):
-    """A model of plain tensors, in ``self.p`` by name; a subclass computes its loss."""
+    """A model of plain tensors, in ``self.p`` by name.
+
+    A subclass has ``loss(batch)``, the mean of the losses of a minibatch's samples.
+    """
 
     flags = "1 thread, fused Adagrad"
 
@@ -40,10 +51,6 @@ class TorchPeer(Peer):
         self.kept = 1 - task.learning_rate * task.weight_decay
         super().__init__(task)
 
-    def loss(self, batch: Minibatch) -> Tensor:
-        """Mean of the losses of a minibatch's samples."""
-        raise NotImplementedError
-
     def step(self, batch: Minibatch) -> float:  # noqa: D102
         loss = self.loss(batch)
         loss.backward()
@@ -60,18 +67,14 @@ class TorchPeer(Peer):
 
 
 class PairsPeer(TorchPeer):
-    """The relatedness model; a subclass computes the states of roots, left ones before right ones.
+    """The relatedness model; words of a prepared sample are arrays, trees are `Tree`s.
 
-    Words of a prepared sample are arrays, trees are `Tree`s.
+    A subclass has ``roots(words, trees)``, the states of the roots of some trees, shape (trees, H).
     """
 
     def prepare(self, sample: Sample) -> Any:  # noqa: D102
         words = [np.array(side) for side in sample["words"]]
         return words, list(map(Tree.from_heads, sample["heads"])), sample["target"]
-
-    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:
-        """States of the roots of some trees, shape (trees, H)."""
-        raise NotImplementedError
 
     def scores(self, batch: Minibatch) -> Tensor:
         """Log-probabilities of the scores, shape (N, CLASSES)."""
@@ -115,7 +118,7 @@ class Pairs(PairsPeer):
         hidden = x.shape[1] // 4
         x_inner, x_leaves = x.split([inner, len(x) - inner])
         x_forget, x_rest = x_inner.split([hidden, 3 * hidden], 1)
-        h, c = self.leaves(x_leaves[:, hidden:])
+        h, c = states_of(*x_leaves[:, hidden:].chunk(3, 1))
         h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], x.new_zeros(2, inner, hidden))
         columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
         below = zip(*columns, parents[:inner].split(sizes))
@@ -124,17 +127,9 @@ class Pairs(PairsPeer):
             if above:
                 h_sums, c_sums = self.give(*above[:2], forgets, above[2], (h_sums, c_sums))
             gates = torch.addmm(rests, h_sums, p["encoder.cell.h2h_weight"].t())
-            i, o, u = gates.chunk(3, 1)
-            c = torch.addcmul(c_sums, i.sigmoid(), u.tanh())
-            h = o.sigmoid() * c.tanh()
+            h, c = states_of(*gates.chunk(3, 1), c_sums)
             above = (h, c, over - starts[level - 1]) if level else (h,)
         return above[0]
-
-    def leaves(self, gates: Tensor) -> Tuple[Tensor, Tensor]:
-        """States of nodes without children."""
-        i, o, u = gates.chunk(3, 1)
-        c = i.sigmoid() * u.tanh()
-        return o.sigmoid() * c.tanh(), c
 
     def give(
         self, h: Tensor, c: Tensor, forgets: Tensor, parents: Tensor, sums: Sequence[Tensor]
@@ -147,11 +142,10 @@ class Pairs(PairsPeer):
 
 
 class Labels(TorchPeer):
-    """Models that score labels, the last part of each sample."""
+    """Models that score labels, the last part of each sample.
 
-    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:
-        """Score all labels of a minibatch; also say which label each row is of."""
-        raise NotImplementedError
+    A subclass has ``scores(batch)``: scores of all labels, and which label each row is of.
+    """
 
     def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102
         scores, order = self.scores(batch)
@@ -195,28 +189,15 @@ class Tagger(Labels):
         return functional.linear(states.data, self.p["score.weight"], self.p["score.bias"]), order
 
 
-class Plan(NamedTuple):
-    """Nodes of a minibatch: inner ones by distance from their root, then leaves by the same.
+def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Tuple[Any, ...]:
+    """Plan a minibatch: inner nodes by distance from their root, then leaves by the same.
 
-    Attributes
-    ----------
-    order : np.ndarray
-        The number of each in the order of the trees, where nodes come after those below them.
-    inner, leaves : list of int
-        How many there are at each distance.
-    parts : list of np.ndarray
-        For each distance, left and right child of each inner node, one after the other, as numbers
-        among the inner nodes at the next distance and then the leaves there. Shape (2 * inner,).
+    Roots have -1 as parent, leaves as children; shape (nodes,), each. Returns the number of each
+    node in the order of the trees, where nodes come after those below them; how many inner nodes,
+    and leaves, there are at each distance; and for each distance, left and right child of each
+    inner node, one after the other, as numbers among the inner nodes at the next distance and then
+    the leaves there, shape (2 * inner,).
     """
-
-    order: np.ndarray
-    inner: List[int]
-    leaves: List[int]
-    parts: List[np.ndarray]
-
-
-def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Plan:
-    """Plan a minibatch; roots have -1 as parent, leaves as children. Shape (nodes,), each."""
     depths = steps_up(parents, np.arange(len(parents)))
     is_leaf = left < 0
     order = np.lexsort((depths, is_leaf))
@@ -232,7 +213,7 @@ def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Plan:
     nodes = order[: inner.sum()]
     pairs = number[np.stack([left[nodes], right[nodes]], 1)]
     parts = [each.reshape(-1) for each in np.split(pairs, np.cumsum(inner)[:-1])]
-    return Plan(order, inner.tolist(), leaves.tolist(), parts)
+    return order, inner.tolist(), leaves.tolist(), parts
 
 
 class Trees(Labels):
@@ -263,11 +244,8 @@ class Trees(Labels):
         """States h of all nodes in the order of the plan."""
         p = self.p
         vectors = p["embedding.weight"][torch.from_numpy(words)]
-        i, o, u = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"]).chunk(
-            3, 1
-        )
-        c = i.sigmoid() * u.tanh()
-        h = o.sigmoid() * c.tanh()
+        gates = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"])
+        h, c = states_of(*gates.chunk(3, 1))
         ends = list(zip(h.split(leaves), c.split(leaves)))
         states = [ends[-1]]  # the deepest nodes are leaves
         done = [h]
@@ -286,5 +264,4 @@ class Trees(Labels):
         )
         i, forgets, o, u = gates.split([n * h.shape[1] for n in (1, 2, 1, 1)], 1)
         kept = (forgets.sigmoid() * c.view(pairs, -1)).view(pairs, 2, -1).sum(1)
-        c = torch.addcmul(kept, i.sigmoid(), u.tanh())
-        return o.sigmoid() * c.tanh(), c
+        return states_of(i, o, u, kept)

@@ -14,13 +14,12 @@ from mxnet import gluon
 from command import UsageError
 from suite.runner import Runner
 from workloads.base import Sample
-from workloads.text import count_words, encode
+from workloads.text import count_words, encode, read_vectors
 
 from .checkpoint import Checkpoint
 from .distributed import launched
 from .options import TASKS, batching_options
 from .training import Data, seed_everything
-from .vectors import read_vectors
 
 #: What must stay as it was when a run is resumed, or it would be another run.
 SETTINGS = ("task", "seed", "batch_size", "optimizer", "lr", "lr_decay", "embedding_lr",

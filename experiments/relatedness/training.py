@@ -15,6 +15,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import gluonnlp
 import mxnet as mx
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from mxnet import gluon
 from tqdm import tqdm
 
@@ -23,7 +25,6 @@ from workloads.base import Sample
 
 from .checkpoint import Checkpoint, whole_file, write_checkpoint
 from .distributed import Group
-from .learning_curve import draw_learning_curve
 
 Metrics = Dict[str, Optional[float]]
 
@@ -112,16 +113,38 @@ def described(metrics: Metrics, data: Data) -> str:
 
 
 def _said(line: Dict[str, Any], dev: str) -> str:
-    note = ""
+    said = "epoch {epoch}: loss {loss:.4f}  held out: {0}  {samples_per_second:.0f} samples/s"
     if line["launches_per_batch"] is not None:
-        note = (
-            f", {line['launches_per_batch']:.0f} launches per batch"
-            f", {line['analysis_share']:.1%} of the time analysis"
-        )
-    return (
-        f"epoch {line['epoch']}: loss {line['loss']:.4f}  held out: {dev}"
-        f"  {line['samples_per_second']:.0f} samples/s{note}"
+        said += ", {launches_per_batch:.0f} launches per batch"
+        said += ", {analysis_share:.1%} of the time analysis"
+    return said.format(dev, **line)
+
+
+def draw_learning_curve(history: Sequence[Dict[str, Any]], path: Path) -> None:
+    """Draw the losses, and each metric beside them, as a PNG file.
+
+    `history` has the lines of ``metrics.jsonl``, at least one.
+    """
+    names = list(history[0]["dev"])
+    figure = Figure(figsize=(4 * (1 + len(names)), 3.8), constrained_layout=True)
+    losses, *grid = figure.subplots(1, 1 + len(names))
+    epochs = np.array([line["epoch"] for line in history])
+    each = np.concatenate([line["losses"] for line in history])
+    where = np.concatenate(
+        [line["epoch"] - 1 + np.linspace(0, 1, len(line["losses"])) for line in history]
     )
+    losses.plot(where, each, color="#B0B0B0", lw=0.7, label="minibatch")
+    losses.plot(epochs - 0.5, [line["loss"] for line in history], "o-", ms=4, label="epoch")
+    losses.legend(frameon=False)
+    for axes, name in zip(grid, names):
+        values = np.array([line["dev"][name] for line in history], float)  # None becomes NaN
+        axes.plot(epochs, values, "o-", ms=4)
+    for axes, title in zip((losses, *grid), ("training loss", *(f"held out: {n}" for n in names))):
+        axes.set(title=title, xlabel="epoch", xlim=(0, epochs.max() + 0.5))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+    with whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=120)
 
 
 class Training:
@@ -283,12 +306,7 @@ class Training:
             yield previous
 
     def _save(self, name: str) -> None:
-        state = {
-            "epoch": self.epoch,
-            "best": self.best,
-            "history": self.history,
-            "settings": self.settings,
-        }
+        state = {name: getattr(self, name) for name in ("epoch", "best", "history", "settings")}
         model, trainer = self.runner.workload.model, self.runner.trainer
         write_checkpoint(self.output / name, model, trainer, self.vocab, state)
 

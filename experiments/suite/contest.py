@@ -20,6 +20,7 @@ import gc
 import math
 import random
 import time
+from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -53,10 +54,15 @@ class DiffersError(RuntimeError):
     """A way that computes something else than the loop, or does not run at all."""
 
 
+@dataclass(eq=False)
 class Contender:
     """A way of running the minibatches of a workload, in a contest.
 
-    Parameters
+    A subclass has ``check(work)``: results of the first minibatch (``values``) and ``losses`` of
+    training on all; and ``time(kind, work, size, warm)``: the row of a turn that runs `warm`
+    untimed, and then `work` from the first parameters.
+
+    Attributes
     ----------
     workload : Workload
     label : str
@@ -70,27 +76,18 @@ class Contender:
         Whether to deal the samples of a turn out into minibatches of like length.
     learns : bool
         Whether it is faster from its second epoch on, which is what is timed.
+    same_steps : int
+        For how many steps of training the losses are those of the loop. The first depends on the
+        forward pass alone, those after it on gradients and updates.
     """
 
-    #: For how many steps of training the losses are those of the loop. The first depends on the
-    #: forward pass alone, those after it on gradients and updates.
-    same_steps = STEPS
-
-    def __init__(
-        self,
-        workload: Workload,
-        label: str,
-        most: Optional[int] = None,
-        repeats: bool = False,
-        by_length: bool = False,
-        learns: bool = False,
-    ) -> None:
-        self.workload = workload
-        self.label = label
-        self.most = most
-        self.repeats = repeats
-        self.by_length = by_length
-        self.learns = learns
+    workload: Workload
+    label: str
+    most: Optional[int] = None
+    repeats: bool = False
+    by_length: bool = False
+    learns: bool = False
+    same_steps: int = STEPS
 
     def portion(self, work: Work, count: int) -> Work:
         """Take from a round's minibatches what this contender runs."""
@@ -101,14 +98,6 @@ class Contender:
         if self.repeats:
             chosen = [chosen[i % min(REPEATED, count)] for i in range(len(chosen))]
         return chosen
-
-    def check(self, work: Work) -> Dict[str, Any]:
-        """Compute results of the first minibatch (``values``) and ``losses`` of training on all."""
-        raise NotImplementedError
-
-    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:
-        """Run `warm` untimed, then `work` from the first parameters."""
-        raise NotImplementedError
 
     def row(self, kind: str, work: Work, size: int, seconds: float) -> Row:
         """Put together what is known of a turn; the round is not."""
@@ -136,10 +125,7 @@ class Local(Contender):
         self.reset()
         for updater in self.runner.trainer._updaters:
             updater.states.clear()
-        batched = self.runner.batched
-        values = None
-        if batched is None or hasattr(batched, "score"):
-            values = self.runner.predict(work[0]).asnumpy()
+        values = self.runner.predict(work[0]).asnumpy()
         losses = [float(self.runner.step(batch).losses.asnumpy().mean()) for batch in work]
         self.reset()
         return {"values": values, "losses": losses}
@@ -181,7 +167,6 @@ class Local(Contender):
         # As many minibatches as there were, and as large as they were, unless they were cut.
         whole = size / row.samples if self.most else 1 / len(reports)
         at_once = sum(report.at_once for report in reports)
-
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
         known = len(reports[-1].flushes) == 1 and self.runner.plan is not None
         return row._replace(
@@ -221,8 +206,6 @@ def agree(
 
 def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> None:
     for what, count in (("values", None), ("losses", steps)):
-        if found[what] is None or expected[what] is None:
-            continue
         own, theirs = (np.asarray(each[what][:count]) for each in (expected, found))
         if own.shape != theirs.shape:
             raise DiffersError(f"its {what} have shape {theirs.shape} instead of {own.shape}")

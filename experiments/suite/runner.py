@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Sequence
 
 import mxnet as mx
 
@@ -76,9 +76,10 @@ class Runner:
         elif self.batched is not None:
             losses = self.batched.differentiate(samples, self.workload.loss_block)
         else:
-            with mx.autograd.record(), self._scope():
+            with mx.autograd.record(), self._scope() as scope:
                 each = [self.workload.loss(sample) for sample in samples]
             mx.autograd.backward(each)
+            self._note(scope)
             losses = _joined(each)
         # Not every minibatch calls every block.
         self.trainer.step(whole or len(samples), ignore_stale_grad=True)
@@ -88,18 +89,19 @@ class Runner:
         """Give the model's results for one minibatch, joined along axis 0."""
         if self.batched is not None:
             return self.batched.score(samples)
-        with self._scope():
+        with self._scope() as scope:
             each = self.workload.predict(samples)
+        self._note(scope)
         return _joined(each)
 
-    @contextlib.contextmanager
-    def _scope(self) -> Any:
-        if self.mode != "dynamic":
-            yield
-            return
-        with gdb.batching(**self.options) as scope:
-            yield
-        self.report, self.plan = scope.report, scope.plan
+    def _scope(self) -> ContextManager[Any]:
+        # Entered by whoever runs a minibatch, as "auto" keeps accounts by place.
+        dynamic = self.mode == "dynamic"
+        return gdb.batching(**self.options) if dynamic else contextlib.nullcontext()
+
+    def _note(self, scope: Optional[Any]) -> None:
+        if scope is not None:
+            self.report, self.plan = scope.report, scope.plan
 
 
 def _joined(arrays: List[mx.nd.NDArray]) -> mx.nd.NDArray:

@@ -19,6 +19,7 @@ from typing import (
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
@@ -37,6 +38,21 @@ class Sample(NamedTuple):
     inputs: Tuple[Any, ...]
     target: NDArray
     size: int = 1
+
+
+class Gated(gluon.HybridBlock):
+    """A cell whose gates are one product of its inputs, shape (1, size) each, side by side."""
+
+    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self._count = gates
+        with self.name_scope():
+            self.gates = nn.Dense(gates * hidden_size, in_units=input_size)
+
+    def split(self, F: Any, *inputs: Any) -> Any:
+        """Give the gates, shape (1, hidden_size) each."""
+        x = F.concat(*inputs, dim=1) if len(inputs) > 1 else inputs[0]
+        return F.split(self.gates(x), num_outputs=self._count, axis=1)
 
 
 class Workload(NamedTuple):

@@ -17,7 +17,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
-from .base import Sample, Workload, labelling
+from .base import Gated, Sample, Workload, labelling
 from .sequences import Sentence, read_or_make, rows_of
 from .text import indices, numbered
 
@@ -27,17 +27,8 @@ MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
 Words = Tuple[Tuple[int, int], ...]
 
 
-class _Cell(gdb.DynamicHybridBlock):
-    """Gates of inputs and a state, shape (1, H) each."""
-
-    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        self._gates = gates
-        with self.name_scope():
-            self.gates = nn.Dense(gates * hidden_size, in_units=input_size + hidden_size)
-
-    def _split(self, F: Any, x: Any, h: Any) -> Any:
-        return F.split(self.gates(F.concat(x, h, dim=1)), num_outputs=self._gates, axis=1)
+class _Cell(Gated, gdb.DynamicHybridBlock):
+    """A cell that reads an input and a state."""
 
 
 class _CharacterCell(_Cell):
@@ -46,7 +37,7 @@ class _CharacterCell(_Cell):
     def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
         super().__init__(gates, input_size, hidden_size)
         with self.name_scope():
-            self.link = nn.Dense(hidden_size, in_units=input_size + hidden_size)
+            self.link = nn.Dense(hidden_size, in_units=input_size)
 
     def _mix(self, F: Any, x: Any, gate: Any, own: Any, words: Sequence[Any]) -> Any:
         """Weigh candidates by their gates, which are normalized; equations 14 and 15."""
@@ -58,11 +49,8 @@ class _CharacterCell(_Cell):
 class LSTMCharacter(_CharacterCell):
     """States h and c of a character from those before it and from words; equations 11 to 15."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(3, input_size, hidden_size)
-
     def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any, *words: Any) -> Tuple[Any, Any]:  # noqa: D102
-        i, o, u = self._split(F, x, h)
+        i, o, u = self.split(F, x, h)
         i, u = F.sigmoid(i), F.tanh(u)
         c = self._mix(F, x, i, u, words) if words else (1 - i) * c + i * u
         return F.sigmoid(o) * F.tanh(c), c
@@ -71,22 +59,16 @@ class LSTMCharacter(_CharacterCell):
 class LSTMWord(_Cell):
     """What a word brings to c of its last character, from the states before its first one."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(3, input_size, hidden_size)
-
     def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any) -> Any:  # noqa: D102
-        i, f, u = self._split(F, x, h)
+        i, f, u = self.split(F, x, h)
         return F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(u)
 
 
 class GRUCharacter(_CharacterCell):
     """State of a character from the one before it and from words."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(2, input_size, hidden_size)
-
     def hybrid_forward(self, F: Any, x: Any, h: Any, *words: Any) -> List[Any]:  # noqa: D102
-        z, u = self._split(F, x, h)
+        z, u = self.split(F, x, h)
         z, u = F.sigmoid(z), F.tanh(u)
         return [self._mix(F, x, z, u, words) if words else (1 - z) * h + z * u]
 
@@ -94,19 +76,16 @@ class GRUCharacter(_CharacterCell):
 class GRUWord(_Cell):
     """What a word brings to the state of its last character."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(2, input_size, hidden_size)
-
     def hybrid_forward(self, F: Any, x: Any, h: Any) -> Any:  # noqa: D102
-        z, u = self._split(F, x, h)
+        z, u = self.split(F, x, h)
         z = F.sigmoid(z)
         return (1 - z) * h + z * F.tanh(u)
 
 
-#: By name of the workload: cells of characters and words, number of states, title.
+#: By name of the workload: cells of characters and words, their gates, number of states, title.
 KINDS = {
-    "lattice-lstm": (LSTMCharacter, LSTMWord, 2, "lattice LSTM"),
-    "lattice-gru": (GRUCharacter, GRUWord, 1, "lattice GRU"),
+    "lattice-lstm": (LSTMCharacter, LSTMWord, 3, 2, "lattice LSTM"),
+    "lattice-gru": (GRUCharacter, GRUWord, 2, 1, "lattice GRU"),
 }
 
 
@@ -123,13 +102,14 @@ class LatticeTagger(gluon.Block):
         hidden_size: int = 100,
     ) -> None:
         super().__init__()
-        character, word, self.states, _ = KINDS[kind]
+        character, word, gates, self.states, _ = KINDS[kind]
         self.hidden_size = hidden_size
+        sizes = gates, embedding_size + hidden_size, hidden_size
         with self.name_scope():
             self.embedding = nn.Embedding(characters, embedding_size)
             self.words = nn.Embedding(words, embedding_size)
-            self.character = character(embedding_size, hidden_size)
-            self.word = word(embedding_size, hidden_size)
+            self.character = character(*sizes)
+            self.word = word(*sizes)
             self.score = nn.Dense(tags, in_units=hidden_size)
 
     def forward(self, characters: mx.nd.NDArray, words: Tuple[Words, ...]) -> mx.nd.NDArray:
@@ -172,5 +152,5 @@ def lattice_workload(
         return Sample((characters, lattice_of(text, listed)), mx.nd.array(own), len(text))
 
     model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
-    title, samples = f"{KINDS[name][3]}, {source}", list(map(sample, found))
+    title, samples = f"{KINDS[name][4]}, {source}", list(map(sample, found))
     return labelling(name, title, "sentences", samples, model, counted="characters")

@@ -20,7 +20,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
-from .base import Sample, Workload, labelling
+from .base import Gated, Sample, Workload, labelling
 from .phrases import CLASSES, Phrases, Shape, read_treebank
 from .sequences import rows_of
 from .text import count_words, encode
@@ -75,33 +75,22 @@ class PhraseModel(gluon.Block):
         return [[row] for row in rows_of(self.dropped(self.embedding(words)))]
 
 
-class LSTMLeaf(gluon.HybridBlock):
+class LSTMLeaf(Gated):
     """States of a word from its vector."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.gates = nn.Dense(3 * hidden_size, in_units=input_size)
-
     def hybrid_forward(self, F: Any, x: Any) -> Tuple[Any, Any]:  # noqa: D102
-        i, o, u = F.split(self.gates(x), num_outputs=3, axis=1)  # (1, H) each
+        i, o, u = self.split(F, x)
         c = F.sigmoid(i) * F.tanh(u)
         return F.sigmoid(o) * F.tanh(c), c
 
 
-class LSTMJoin(gluon.HybridBlock):
+class LSTMJoin(Gated):
     """States of a phrase from those of its two parts, each with a forget gate of its own."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.gates = nn.Dense(5 * hidden_size, in_units=2 * hidden_size)
 
     def hybrid_forward(  # noqa: D102
         self, F: Any, left_h: Any, left_c: Any, right_h: Any, right_c: Any
     ) -> Tuple[Any, Any]:
-        gates = self.gates(F.concat(left_h, right_h, dim=1))
-        i, left, right, o, u = F.split(gates, num_outputs=5, axis=1)  # (1, H) each
+        i, left, right, o, u = self.split(F, left_h, right_h)
         c = F.sigmoid(i) * F.tanh(u) + F.sigmoid(left) * left_c + F.sigmoid(right) * right_c
         return F.sigmoid(o) * F.tanh(c), c
 
@@ -120,20 +109,15 @@ class TreeLSTM(PhraseModel):
         super().__init__(vocab_size, embedding_size, hidden_size, sparse_grad)
         self.dropout = dropout
         with self.name_scope():
-            self.leaf = LSTMLeaf(embedding_size, hidden_size)
-            self.join = LSTMJoin(hidden_size)
+            self.leaf = LSTMLeaf(3, embedding_size, hidden_size)
+            self.join = LSTMJoin(5, 2 * hidden_size, hidden_size)
 
 
-class GRULeaf(gluon.HybridBlock):
+class GRULeaf(Gated):
     """State of a word from its vector."""
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.gates = nn.Dense(2 * hidden_size, in_units=input_size)
-
     def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: D102
-        update, new = F.split(self.gates(x), num_outputs=2, axis=1)  # (1, H) each
+        update, new = self.split(F, x)
         return F.sigmoid(update) * F.tanh(new)
 
 
@@ -143,9 +127,9 @@ class GRUJoin(gdb.DynamicHybridBlock):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         with self.name_scope():
-            self.reset = nn.Dense(hidden_size, in_units=hidden_size)
-            self.update = nn.Dense(hidden_size, in_units=hidden_size)
-            self.new = nn.Dense(hidden_size, in_units=hidden_size)
+            self.reset, self.update, self.new = (
+                nn.Dense(hidden_size, in_units=hidden_size) for _ in range(3)
+            )
 
     def hybrid_forward(self, F: Any, *parts: Any) -> Any:  # noqa: D102
         kept = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
@@ -159,7 +143,7 @@ class TreeGRU(PhraseModel):
     def __init__(self, vocab_size: int, embedding_size: int = 100, hidden_size: int = 100) -> None:
         super().__init__(vocab_size, embedding_size, hidden_size)
         with self.name_scope():
-            self.leaf = GRULeaf(embedding_size, hidden_size)
+            self.leaf = GRULeaf(2, embedding_size, hidden_size)
             self.join = GRUJoin(hidden_size)
 
     def forward(self, words: NDArray, shape: Shape) -> List[NDArray]:

@@ -11,14 +11,12 @@ from mxnet import autograd, gluon
 import baselines
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
-from relatedness.corpora import load_corpus
 from relatedness.model import RelatednessModel
 from relatedness.trees import CLASSES, Tree
 from suite.runner import MODES, Runner
 from workloads import sequences
 from workloads.base import Sample
 from workloads.pairs import RELATEDNESS
-from workloads.text import count_words, encode
 
 WORDS = 11
 
@@ -67,8 +65,8 @@ CASES = ("random trees", "one pair", "single words", "one pair of single words",
          "single words among others", "chains", "equal trees", "a wide tree")  # fmt: skip
 
 
-def make_model(words=WORDS):
-    model = RelatednessModel(words, embedding_size=5, hidden_size=6, similarity_size=4)
+def make_model():
+    model = RelatednessModel(WORDS, embedding_size=5, hidden_size=6, similarity_size=4)
     model.initialize(mx.init.Uniform(0.7))
     model.hybridize()
     return model
@@ -124,12 +122,6 @@ def check(model, samples):
 @pytest.mark.parametrize("trees", CASES)
 def test_manual_equals_the_loop(trees):
     check(make_model(), case(trees))
-
-
-def test_manual_equals_the_loop_on_the_built_in_corpus():
-    pairs = load_corpus(limit=40)["train"]
-    vocab = count_words(pair.words for pair in pairs)
-    check(make_model(len(vocab)), encode(pairs, vocab))
 
 
 def test_a_frozen_embedding_stays_without_gradient():

@@ -12,9 +12,8 @@ from relatedness.assembly import fingerprint
 from relatedness.corpora import load_corpus, read_requests
 from relatedness.training import Data
 from relatedness.trees import Tree
-from relatedness.vectors import read_vectors
 from workloads.pairs import RELATEDNESS
-from workloads.text import DataError, count_words, encode
+from workloads.text import DataError, count_words, encode, read_vectors
 
 GOOD = {
     "a.toks": ["a dog runs", "cats sleep", "it rains"],
