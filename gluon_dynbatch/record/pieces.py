@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
-from mxnet.gluon import Block
+from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 
 from ..cache import PlanCache
@@ -30,17 +30,19 @@ PATIENCE = 16
 recording.connect_structures(describe, number_of, IGNORED, give)
 
 
+#: State of the block, and structure of the arguments.
+_Key = Tuple[bytes, bytes]
+
+
 class Pieces:
     """The pieces of one block, the least recently used ones forgotten first."""
 
     def __init__(self) -> None:
         self._held = PlanCache(CAPACITY)
-        #: What was seen of the block, with its number, and what stands against pieces.
+        #: What was seen of the block, as bytes too, and what stands against pieces.
         self._seen: Any = None
-        self._number = 0
+        self._state = b""
         self._against: Optional[Refused] = None
-        self._numbers: Dict[Any, Tuple[int, Any]] = {}
-        self._count = itertools.count()
         #: Refusals, and whether there were so many that it is not tried again.
         self._refused = 0
         self._hopeless = False
@@ -67,12 +69,12 @@ class Pieces:
 
     def _call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
         if not self._hopeless and (self._seen is None or not self._seen.unchanged()):
-            self._look(block)
+            self._look(recorder, block)
         given = recording.Structure(recorder.tape)
         refusal = self._against
         if refusal is None:
             try:
-                key = given.write(4 * self._number + recorder.mode, args)
+                key = self._state, given.write(recorder.mode, args)
             except (TypeError, ValueError, RecursionError) as error:
                 refusal = _not_told_apart(error, "an argument")
         if refusal is not None:
@@ -90,7 +92,7 @@ class Pieces:
         recorder.report.traced.known += 1
         return result
 
-    def _look(self, block: Any) -> None:
+    def _look(self, recorder: Any, block: Any) -> None:
         """Look at the attributes of the block and all that it refers to."""
         self._against = None
         self._seen = seen = recording.Structure(None, True)
@@ -103,17 +105,11 @@ class Pieces:
         for one in blocks:
             if one is not block and (one._forward_hooks or one._forward_pre_hooks):
                 self._against = Refused(f"{one.name} has hooks, which are to run each time")
-        if len(self._numbers) > 1000:
-            self._numbers.clear()
-        # Gluon puts a new list here when a cached graph becomes invalid.
-        graphs = [getattr(one, "_cached_op_args", None) for one in blocks]
-        known = text, tuple(map(id, graphs))
-        if known not in self._numbers:
-            self._numbers[known] = next(self._count), graphs
-        self._number = self._numbers[known][0]
+        graphs = [recorder.library.callee(one) for one in blocks if isinstance(one, HybridBlock)]
+        self._state = repr([callee.token for callee in graphs]).encode() + text
 
     def _run(
-        self, recorder: Any, block: Any, args: Tuple[Any, ...], leaves: List[NDArray], key: bytes
+        self, recorder: Any, block: Any, args: Tuple[Any, ...], leaves: List[NDArray], key: _Key
     ) -> Tuple[Any, Any]:
         """Run ``forward``; return its result, and the piece that is kept of it, if one is."""
         started = time.perf_counter()
@@ -123,7 +119,7 @@ class Pieces:
             if trace.refusal is None:
                 self._check_same(recorder, block, args, key)
                 piece = trace.piece(self._seen.leaves, result)
-                trace.pending.append((self._held, key, piece, piece.weight + len(key)))
+                trace.pending.append((self._held, key, piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = refusal
         except BaseException as error:
@@ -151,14 +147,13 @@ class Pieces:
             self._against = Refused(refusal.reason, refusal.where)
         recorder.report.traced.refuse(block.name, refusal.reason, refusal.where)
 
-    def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: bytes) -> None:
+    def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> None:
         """Raise if ``forward`` has changed what it depends on."""
-        number = self._number
         if not self._seen.unchanged():
-            self._look(block)
-            if self._number != number or self._against is not None:
+            self._look(recorder, block)
+            if self._state != key[0] or self._against is not None:
                 raise Refused("it changes an attribute of a block")
-        if recording.Structure(recorder.tape).write(4 * number + recorder.mode, args) != key:
+        if recording.Structure(recorder.tape).write(recorder.mode, args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
 
 

@@ -84,7 +84,7 @@ class Recorder:
     def __init__(
         self, library: Any, scope: Any, report: Report, strict: bool = False, watch: Any = None
     ):
-        self._library = library
+        self.library = library
         self.entries = library.entries
         self._scope = scope
         #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
@@ -207,7 +207,7 @@ class Recorder:
             return self._run_shown(block, args)
         callee = block.__dict__.get("_dynbatch_callee")
         if callee is None or not callee.is_current(block):
-            callee = self._library.callee(block)
+            callee = self.library.callee(block)
         try:
             results = recording.call(self, callee, args)
         except _WithSymbols:
@@ -229,7 +229,7 @@ class Recorder:
 
     def _run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block at once: each of its operators is shown to somebody, for this call alone."""
-        self._note_at_once(self._library.callee(block), "register_op_hook shows their operators")
+        self._note_at_once(self.library.callee(block), "register_op_hook shows their operators")
         leaves = FLATTENER.flatten(args)[0]
         for leaf in leaves:
             if type(leaf) is LazyNDArray:
@@ -290,9 +290,7 @@ class Recorder:
             raise context_error(contexts, callee.name)
         # Tracing calls children with symbols: these are not calls to record.
         return self._scope.at_work(
-            lambda: self._library.entry(
-                key, callee, self.mode, spec, types, places, where_of(where)
-            )
+            lambda: self.library.entry(key, callee, self.mode, spec, types, places, where_of(where))
         )
 
 

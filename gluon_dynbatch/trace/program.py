@@ -116,19 +116,16 @@ _TOKENS = itertools.count()
 def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> Program:
     """Run ``hybrid_forward`` on symbols and read off its program."""
     if isinstance(block, SymbolBlock):
-        inputs, symbol = block._cached_graph
-        outputs, out_spec = list(symbol), None
+        inputs, result = block._cached_graph
         names = [i.name for i in inputs]
     else:
         # The names that stock Gluon gives, as exported models are loaded by them.
         names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
         args = structure.unflatten(spec, [mx.sym.var(name) for name in names])
-        outputs, out_spec = _results(_call_with_symbols(block, args, where), block.name, where)
-        if any(len(out.list_outputs()) > 1 for out in outputs):
-            parts = [list(out) if len(out.list_outputs()) > 1 else out for out in outputs]
-            outputs, out_spec = SYMBOLS.flatten(structure.unflatten(out_spec, parts))
-    if out_spec is None:
-        out_spec = structure.LEAF if len(outputs) == 1 else SYMBOLS.flatten(outputs)[1]
+        result = _call_with_symbols(block, args, where)
+    outputs, out_spec = _results(result, block.name, where)
+    parts = [list(out) if len(out.list_outputs()) > 1 else out for out in outputs]
+    outputs, out_spec = SYMBOLS.flatten(structure.unflatten(out_spec, parts))
     # A result that is an argument itself becomes an operator, so that every result has a producer.
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
