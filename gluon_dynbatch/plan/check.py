@@ -15,7 +15,7 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import Launch, Operand, Plan, Region, Shared, Slice, Whole
+from .plan import Launch, Operand, Plan, Region, Slice, Whole
 from .transpose import Head
 
 
@@ -208,9 +208,9 @@ def evaluate(operand: Operand, arenas: Sequence[Array], pieces: Array) -> Array:
         Those of the plan.
     """
     assert not isinstance(operand, Whole), "it is an array from outside"
-    if isinstance(operand, (Slice, Shared)):
-        shape = (operand.rows, operand.row_size) if isinstance(operand, Slice) else operand.shape
-        return _part(arenas[operand.arena], operand.element, int(np.prod(shape))).reshape(shape)
+    shape = operand.rows, operand.row_size
+    if isinstance(operand, Slice):
+        return _part(arenas[operand.arena], operand.element, shape[0] * shape[1]).reshape(shape)
     total = np.full(operand.rows * operand.row_size, -1, dtype=arenas[0].dtype)
     own = pieces[operand.first : operand.first + operand.pieces].tolist()
     assert len(own) == operand.pieces, "it lacks pieces"
@@ -221,7 +221,7 @@ def evaluate(operand: Operand, arenas: Sequence[Array], pieces: Array) -> Array:
             made += _part(arenas[arena], element, count)
         else:
             made[:] = 0 if what == resolving.ZERO else _part(arenas[arena], element, count)
-    return total.reshape((operand.rows, operand.row_size))
+    return total.reshape(shape)
 
 
 def _part(array: Array, first: int, count: int) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from ..native import resolving
 from ..schedule.dependencies import Array
 from .order import Members, order_members
-from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Shared, Whole
+from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Whole
 from .resolve import Layout, resolve
 
 if TYPE_CHECKING:
@@ -193,14 +193,13 @@ class _Planner:
         return regions, arena, element
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
-        ports = self._inputs
-        found, pieces = resolve(np.where(self._shared, -1, ports.rows), ports.row_size, reads)
-        at = np.searchsorted(reads.operand, np.flatnonzero(self._shared))
-        for read in at.tolist():
-            number, term = int(reads.operand[read]), int(self._graph.term[reads.term[read]])
-            place = int(reads.arena[read]), int(reads.element[read])
-            shape = ports.ports[number].shape
-            found[number] = Whole(-1 - term) if term < 0 else Shared(*place, shape)
+        shared, rows = np.flatnonzero(self._shared), np.where(self._shared, 1, self._inputs.rows)
+        terms = self._graph.term[reads.term[np.searchsorted(reads.operand, shared)]]
+        whole = shared[terms < 0]
+        rows[whole] = -1
+        found, pieces = resolve(rows, self._inputs.row_size, reads)
+        for number, term in zip(whole.tolist(), terms[terms < 0].tolist()):
+            found[number] = Whole(-1 - term)
         return [operand for operand in found if operand is not None], pieces
 
     def _launch(self, k: int, operands: List[Operand], regions: List[Region]) -> Launch:

@@ -55,7 +55,7 @@ class Whole(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Consecutive elements of an arena, in place."""
+    """Consecutive elements of an arena, in place; one row is what all members share."""
 
     arena: int
     element: int
@@ -79,18 +79,7 @@ class Rows(NamedTuple):
         return f"{self.rows} rows of {self.pieces} pieces"
 
 
-class Shared(NamedTuple):
-    """One array of an arena for all members, with its own shape."""
-
-    arena: int
-    element: int
-    shape: Tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"shared arena {self.arena}[{self.element}:] as {self.shape}"
-
-
-Operand = Union[Whole, Slice, Rows, Shared]
+Operand = Union[Whole, Slice, Rows]
 
 
 class Part(NamedTuple):
@@ -197,8 +186,6 @@ class Plan(NamedTuple):
                     yield tuple(stretch)
         elif isinstance(operand, Slice):
             yield operand.arena, operand.element, operand.rows * operand.row_size
-        elif isinstance(operand, Shared):
-            yield operand.arena, operand.element, int(np.prod(operand.shape))
 
     @property
     def arena_bytes(self) -> int:

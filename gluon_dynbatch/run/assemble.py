@@ -20,7 +20,7 @@ from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
 from ..lower.segment import ParameterRows, Port, Segment, whole_of
 from ..native import executing, resolving
-from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Shared, Slice, Whole
+from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Slice, Whole
 
 #: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
 SCRATCH, TEMPORARY, KEPT, SAVED = "scratch", "temporary", "kept", "saved"
@@ -283,7 +283,7 @@ class Assembler:
         """Return where an operand is; rows that are put together take memory of some use."""
         if isinstance(operand, Whole):
             return self.base("external", operand.external), 0
-        if isinstance(operand, (Slice, Shared)):
+        if isinstance(operand, Slice):
             base, size, _ = self._arenas[operand.arena]
             return base, operand.element * size
         target = self.reserve(use, operand.rows * operand.row_size * itemsize(dtype))

@@ -12,7 +12,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..native import executing, recording, resolving
-from ..plan.plan import Arena, Fill, Plan, Region, Rows, Shared, Slice
+from ..plan.plan import Arena, Fill, Plan, Region, Rows, Slice
 from .assemble import Fills, copies, itemsize
 
 #: Addresses of functions of MXNet.
@@ -147,10 +147,8 @@ class Buffers:
         taken = mx.nd.take(source, upload(index.astype(np.int32), source.context))
         return taken.reshape((len(elements), row_size))
 
-    def operand(self, operand: Union[Slice, Shared]) -> NDArray:
+    def operand(self, operand: Slice) -> NDArray:
         """Return an operand that is read in place."""
-        if isinstance(operand, Shared):
-            return self.elements(operand.arena, operand.element, operand.shape)
         arena, element, rows, row_size = operand
         if element % row_size:
             return self.elements(arena, element, (rows, row_size))

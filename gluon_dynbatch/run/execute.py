@@ -242,8 +242,8 @@ class Execution(Pass):
             else:
                 array = self.operand(position, p)
             # Not in the symbol: MXNet's BatchNorm crashes backward if its statistics are computed.
-            unbatched = launch.segment.layout == "unbatched" and array.shape != port.shape
-            arrays.append(array.reshape(port.shape) if unbatched else array)
+            own = port.shared or launch.segment.layout == "unbatched"
+            arrays.append(array.reshape(port.shape) if own and array.shape != port.shape else array)
         return arrays
 
     def _launch(self, number: int, launch: Launch) -> None:
