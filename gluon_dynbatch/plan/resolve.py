@@ -48,7 +48,9 @@ def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[
     numpy.ndarray of int64, shape (pieces, 5)
         All pieces.
     """
-    by_target = np.lexsort((reads.target, reads.operand))
+    # One key, as two take twice as long.
+    width = int(reads.target.max(initial=0)) + 1
+    by_target = np.argsort(reads.operand * width + reads.target, kind="stable")
     position = np.empty_like(by_target)
     position[by_target] = np.arange(len(by_target))
     operand, _, *columns = (column[by_target] for column in reads)

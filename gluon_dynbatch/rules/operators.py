@@ -12,7 +12,7 @@ from typing import Dict, Mapping, Optional, Tuple
 from . import axes, elementwise, index, products, sequence, shape, vision
 from .axes import along, along_several
 from .build import same
-from .rule import BY_ROW, SAME, Family, Rule, each, family
+from .rule import BY_ROW, NOTHING, SAME, Family, Rule, each, family
 from .sequence import time_major
 from .unsupported import DISTRIBUTIONS, INTERNAL, UNSUPPORTED
 
@@ -286,9 +286,8 @@ TABLE: Dict[str, Rule] = {op: rule for known in MERGED for op, rule in known.rul
 _UNMERGED: Dict[str, Rule] = {
     op: rule for known in (CREATION, *UNSUPPORTED) for op, rule in known.rules.items()
 }
-UNKNOWN = Rule()
 # Variables, of which every symbol has some: no pattern has to be looked at.
-_UNMERGED["null"] = UNKNOWN
+_UNMERGED["null"] = NOTHING
 
 
 def of(op: str) -> Rule:
@@ -309,7 +308,7 @@ def of(op: str) -> Rule:
 @lru_cache(maxsize=None)
 def _by_pattern(op: str) -> Rule:
     patterns = (item for known in INTERNAL for item in known.rules.items())
-    return next((rule for pattern, rule in patterns if fnmatchcase(op, pattern)), UNKNOWN)
+    return next((rule for pattern, rule in patterns if fnmatchcase(op, pattern)), NOTHING)
 
 
 def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
