@@ -245,12 +245,6 @@ def gradients(net: Any) -> Dict[str, np.ndarray]:
     return {name: p.grad().asnumpy() for name, p in params if p.grad_req != "null"}
 
 
-def assert_close(wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], rtol=1e-4) -> None:
-    assert wanted.keys() == got.keys()
-    for name in wanted:
-        np.testing.assert_allclose(got[name], wanted[name], rtol, 1e-5, err_msg=name)
-
-
 def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
     """Compare lists of arrays of MXNet or of NumPy."""
     assert len(got) == len(wanted)

@@ -109,11 +109,11 @@ def check(fn, samples, block, launches=None, granularities=GRANULARITIES, **opti
 
     With `launches`, everything must have merged, into this many launches each time.
     """
-    params = list(block.collect_params().values())
     for granularity in granularities:
         batch = check_against_loop(
-            fn, samples, params, granularity=granularity, analysis_budget=None, **options
-        )
+            fn, samples, block.collect_params(), granularity=granularity, analysis_budget=None,
+            **options,
+        )  # fmt: skip
         if launches is not None:
             assert batch.report.alone == []
             assert batch.report.launches == launches, granularity

@@ -22,8 +22,8 @@ class Program(NamedTuple):
     block: Any
 
     @property
-    def params(self) -> List[Any]:
-        return list(self.block.collect_params().values())
+    def params(self) -> Any:
+        return self.block.collect_params()
 
 
 def examples(count: int) -> Any:

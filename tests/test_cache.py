@@ -1,59 +1,32 @@
 """The plan cache: by value, bounded by bytes, the least recently used forgotten first."""
 
-import pytest
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gluon_dynbatch.cache import PlanCache
 
-
-@pytest.fixture
-def cache():
-    return PlanCache(capacity=100)
+STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))
 
 
-def put(cache, key, size=30):
-    known = cache.find(key)
-    if known is None:
-        cache.keep(key, f"made for {key}", size)
-    return known or f"made for {key}", known is not None
-
-
-def test_what_was_made_is_kept(cache):
-    assert put(cache, "a") == ("made for a", False)
-    assert cache.find("a") == "made for a" and cache.find("b") is None
-    assert len(cache) == 1 and cache.bytes == 30
-
-
-def test_the_least_recently_used_is_forgotten_first(cache):
-    for key in "abc":
-        put(cache, key)
-    put(cache, "a")
-    put(cache, "d")
-    assert [put(cache, key)[1] for key in "acd"] == [True, True, True]
-    assert cache.bytes == 90
-    assert put(cache, "b")[1] is False
-
-
-@pytest.mark.parametrize("size", [0, 101])
-def test_what_is_not_worth_it_or_too_large_is_not_kept(cache, size):
-    put(cache, "a")
-    assert put(cache, "b", size)[1] is put(cache, "b", size)[1] is False
-    assert put(cache, "a")[1] is True and cache.bytes == 30
-
-
-def test_one_large_thing_takes_the_place_of_several_small_ones(cache):
-    for key in "abc":
-        put(cache, key)
-    put(cache, "d", 90)
-    assert len(cache) == 1 and cache.bytes == 90
-
-
-def test_what_is_made_twice_counts_once(cache):
-    put(cache, "a")
-    cache.keep("a", "again", 40)
-    assert cache.bytes == 40 and put(cache, "a") == ("again", True)
-
-
-def test_clear(cache):
-    put(cache, "a")
+@given(STEPS, st.booleans())
+def test_it_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
+    """What is made twice counts once; what is not worth it or too large is not kept."""
+    cache, model = PlanCache(capacity=100), OrderedDict()
+    for number, (key, size) in enumerate(steps):
+        known = cache.find(key)
+        assert known == (model[key][0] if key in model else None)
+        if key in model:
+            model.move_to_end(key)
+        if known is None or again:
+            cache.keep(key, f"made {number}", size)
+            if 0 < size <= 100:
+                model.pop(key, None)
+                model[key] = f"made {number}", size
+        while sum(size for _, size in model.values()) > 100:
+            model.popitem(last=False)
+        assert len(cache) == len(model)
+        assert cache.bytes == sum(size for _, size in model.values())
     cache.clear()
-    assert len(cache) == cache.bytes == 0 and put(cache, "a")[1] is False
+    assert len(cache) == cache.bytes == 0 and cache.find("a") is None

@@ -7,11 +7,9 @@ from collections import defaultdict
 
 import mxnet as mx
 import networkx as nx
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand as expanding
@@ -22,21 +20,16 @@ from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run.dispatch import Dispatcher
 from gluon_dynbatch.testing import check_against_loop
 from tests import strategies
-from tests.cells import WIDTH, Attention, Binary, Unary, inputs, ready, widths
+from tests.cells import WIDTH, Attention, Unary, array, attached, cell, inputs, ready, widths
 
 
 def tape_of(program):
     """Yield the tape that a program records, as long as its scope is open."""
     with gdb.batching(granularity="block", policy="depth"):
-        held = [program.fn(sample) for sample in program.samples]
+        _held = [program.fn(sample) for sample in program.samples]
         tape = STATE.recorder.tape
         assume(len(tape.node_entry))
         yield tape
-    del held
-
-
-#: Layouts in which a call may add several rows to its launch.
-ROWS = ("rows", "concat")
 
 
 @settings(max_examples=30)
@@ -89,115 +82,16 @@ def test_what_nobody_needs(program, random):
         assert found is None or found.tolist() == unused[::-1]
 
 
-def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
-    """Which is right, if not the best; the table of who delivers what would get too large."""
-    cell = ready(Binary())
-    x, h = inputs(2)
-
-    def run():
-        with gdb.batching(granularity="operator", policy="depth", analysis_budget=None) as batch:
-            y = cell(x, cell(x, h))
-        return y.asnumpy(), batch.report.launches
-
-    wanted, _ = run()
-    monkeypatch.setattr(expanding, "MOST_EDGES", 0)
-    np.testing.assert_allclose(run()[0], wanted, 1e-5)
-
-
-# What may share a launch ------------------------------------------------------------------------
-
-
-def test_two_views_of_one_array_are_two_shared_arrays():
-    """Two blocks that compute the same, on other rows of what `a` makes, share no launch.
-
-    {a} {first x 2: rows 0 and 1} {second x 2: rows 2 and 3}
-    """
-    a, first, second = ready(Unary()), ready(Attention()), ready(Attention())
-    random = np.random.RandomState(0)
-    rows = mx.nd.array(random.uniform(-1, 1, (4, WIDTH)))
-    queries = inputs(4)
-
-    def fn():
-        memory = a(rows)
-        top = [first(x, memory[0:2]) for x in queries[:2]]
-        return top + [second(x, memory[2:4]) for x in queries[2:]]
-
-    with gdb.batching(granularity="block", policy="depth", analysis_budget=None) as batch:
-        got = fn()
-    assert sorted(widths(batch)) == [1, 2, 2]
-    for one, other in zip(got, fn()):
-        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), 1e-5)
-
-
-class Cell(gdb.DynamicHybridBlock):
-    """Two inputs, each with a product of its own; either may be recurrent."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.left = self.params.get("left", shape=(WIDTH, WIDTH))
-            self.right = self.params.get("right", shape=(WIDTH, WIDTH))
-
-    def hybrid_forward(self, F, x, h, left, right):
-        x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
-        h = F.FullyConnected(h, right, no_bias=True, num_hidden=WIDTH)
-        return F.tanh(x + h)
-
-
-def test_a_cell_is_cut_by_what_is_recurrent_in_this_flush():
-    """Three steps of two samples: the product of the other argument of all steps runs at once."""
-    cell = ready(Cell())
-
-    def independent(xs):
-        return [cell(x, x) for x in xs]
-
-    def through_h(xs):
-        h = xs[0]
-        for x in xs:
-            h = cell(x, h)
-        return h
-
-    def through_x(xs):
-        h = xs[0]
-        for x in xs:
-            h = cell(h, x)
-        return h
-
-    samples = [inputs(6)[:3], inputs(6)[3:]]
-    for fn, wanted in [
-        (independent, [6]),
-        (through_h, [6, 2, 2, 2]),
-        (through_x, [6, 2, 2, 2]),
-        (independent, [6]),
-    ]:
-        batch = check_against_loop(fn, samples, granularity="operator", analysis_budget=None)
-        assert widths(batch) == wanted
-
-
-class Clipped(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, x, weight):
-        return F.dot(x, F.clip(weight, -0.5, 0.5))
-
-
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_gradients_of_a_shared_array_add_up_whatever_reads_it(granularity):
     """MXNet's ``clip`` overwrites gradients that are to be added; two launches read the weight."""
-    cell, weight = ready(Clipped()), mx.nd.array(np.linspace(-1, 1, WIDTH * WIDTH))
-    weight = weight.reshape((WIDTH, WIDTH))
-
-    def gradient(**options):
-        weight.attach_grad()
-        with autograd.record():
-            if options:
-                with gdb.batching(policy="depth", analysis_budget=None, **options) as batch:
-                    made = [cell(cell(x, weight), weight) for x in inputs(3)]
-                assert widths(batch) == [3, 3]
-            else:
-                made = [cell(cell(x, weight), weight) for x in inputs(3)]
-        autograd.backward(made)
-        return weight.grad.asnumpy()
-
-    np.testing.assert_allclose(gradient(granularity=granularity), gradient(), 1e-4, 1e-6)
+    clipped = cell(lambda F, x, weight: F.dot(x, F.clip(weight, -0.5, 0.5)))
+    (weight,) = attached([array(WIDTH, WIDTH)])
+    samples = [(x, weight) for x in inputs(3)]
+    batch = check_against_loop(
+        lambda s: clipped(clipped(*s), s[1]), samples, granularity=granularity, policy="depth"
+    )
+    assert widths(batch) == [3, 3]
 
 
 # The checker ------------------------------------------------------------------------------------
@@ -262,10 +156,10 @@ def test_refuses_broken_dependencies(graph, match):
 
 def test_what_is_compiled_goes_with_the_calls():
     """Neither cuts nor executables outlive the segment they are for."""
-    cell, table, dispatcher = ready(Unary()), SegmentTable(), Dispatcher()
+    unary, table, dispatcher = ready(Unary()), SegmentTable(), Dispatcher()
     x = inputs(1)[0]
     with gdb.batching(granularity="block", policy="depth"):
-        y = cell(x)
+        y = unary(x)
         tape = STATE.recorder.tape
         (segment,) = expand(tape, "block", find_weights(tape), table).segments
         assert dispatcher.executable(segment) is dispatcher.executable(segment)
@@ -273,7 +167,7 @@ def test_what_is_compiled_goes_with_the_calls():
         again = expand(tape, "block", find_weights(tape), table)
         assert again.segments == [segment]
     assert len(dispatcher._executables) == len(table._segments) == len(table._cuts) == 1
-    del again, segment, tape, y, cell, x
+    del again, segment, tape, y, unary, x
     gc.collect()
     # What a block that is gone leaves behind goes when the next new call is met.
     with gdb.batching(granularity="block"):

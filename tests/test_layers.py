@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-from typing import Dict, Iterator, List, Set, Tuple
+from typing import Dict, Iterator, Set
 
 import networkx as nx
-import pytest
 
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
@@ -55,7 +54,6 @@ PURE = (
     "plan",
     "cache",
 )
-Resolved = Tuple[ast.stmt, Set[str]]
 
 
 def module_name(path: Path) -> str:
@@ -70,93 +68,75 @@ def is_pure(module: str) -> bool:
     return any(f"{module}.".startswith(f"{PACKAGE}.{pure}.") for pure in PURE)
 
 
-def room(module: str) -> str:
-    return (module.split(".") + [""])[1]
+def place(module: str) -> int:
+    """Return where a module stands in `ORDER`; what users import comes last."""
+    room = module.split(".")[1:2]
+    return ORDER.index(room[0]) if room else len(ORDER)
 
 
-def is_for_typing(node: ast.AST) -> bool:
-    """Recognise ``if TYPE_CHECKING:``, whose body never runs."""
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it that can run: nothing below ``if TYPE_CHECKING:``."""
+    yield node
+    for_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    for child in node.orelse if for_typing else ast.iter_child_nodes(node):
+        yield from running(child)
 
 
-def statements(node: ast.AST, kinds: Tuple[type, ...]) -> Iterator[ast.stmt]:
-    """Yield the statements of some kinds in `node` that can run."""
-    if isinstance(node, kinds):
-        yield node
-    children = node.orelse if is_for_typing(node) else ast.iter_child_nodes(node)
-    for child in children:
-        yield from statements(child, kinds)
-
-
-def base_of(node: ast.ImportFrom, module: str, path: Path) -> str:
-    """Return the absolute name behind ``from``."""
-    if not node.level:
-        return node.module or ""
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    above = package[: len(package) - node.level + 1]
-    return ".".join([*above, *([node.module] if node.module else [])])
-
-
-def imports(tree: ast.AST, module: str, path: Path) -> Iterator[Resolved]:
-    """Yield every import statement with the modules it names."""
-    for node in statements(tree, (ast.Import, ast.ImportFrom)):
-        if isinstance(node, ast.Import):
-            yield node, {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = base_of(node, module, path)
-            names = {f"{base}.{alias.name}" for alias in node.names}
-            # What is no module of ours is a name inside the module behind "from".
-            yield node, {name if name in MODULES else base for name in names}
-
-
-def names_mxnet(modules: Set[str]) -> bool:
-    return any(name.split(".")[0] == "mxnet" for name in modules)
+def named(node: ast.AST, module: str) -> Set[str]:
+    """Return the modules that a node imports, if it does."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if not isinstance(node, ast.ImportFrom):
+        return set()
+    is_package = MODULES[module].name == "__init__.py"
+    above = module.split(".")[: -node.level + is_package or None] if node.level else []
+    base = ".".join([*above, *filter(None, [node.module])])
+    # What is no module of ours is a name inside the module behind "from".
+    names = {f"{base}.{alias.name}" for alias in node.names}
+    return {name if name in MODULES else base for name in names}
 
 
 TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in MODULES.items()}
-IMPORTS: Dict[str, List[Resolved]] = {
-    module: list(imports(TREES[module], module, path)) for module, path in MODULES.items()
-}
+IMPORTS = nx.from_edgelist(
+    [
+        (module, found)
+        for module, tree in TREES.items()
+        for node in running(tree)
+        for found in named(node, module)
+    ],
+    create_using=nx.DiGraph,
+)
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if is_pure(module)])
-def test_pure_modules_never_import_mxnet(module):
+def test_pure_modules_never_import_mxnet() -> None:
     """Neither by themselves nor through another module of ours."""
-    for node, named in IMPORTS[module]:
-        assert not names_mxnet(named), f"{MODULES[module]}:{node.lineno} imports mxnet"
-        impure = {name for name in named if name in MODULES and not is_pure(name)}
-        assert not impure, f"{MODULES[module]}:{node.lineno} imports {impure}, which may use mxnet"
+    for module, found in IMPORTS.edges:
+        if is_pure(module):
+            assert found.split(".")[0] != "mxnet", module
+            assert found not in MODULES or is_pure(found), f"{module} imports {found}"
 
 
-def test_every_room_has_its_place():
-    assert {room(module) for module in MODULES} - {""} == set(ORDER)
+def test_every_room_has_its_place() -> None:
+    assert {module.split(".")[1] for module in MODULES if module != PACKAGE} == set(ORDER)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_only_go_down(module):
-    if not room(module):
-        return  # what users import comes last
-    for node, named in IMPORTS[module]:
-        above = {
-            n for n in named if n in MODULES and ORDER.index(room(n)) > ORDER.index(room(module))
-        }
-        assert not above, f"{MODULES[module]}:{node.lineno} imports {above}, which come later"
+def test_imports_only_go_down() -> None:
+    wrong = [(m, f) for m, f in IMPORTS.edges if f in MODULES and place(f) > place(m)]
+    assert wrong == []
 
 
-def test_no_cycles_among_modules():
-    graph = nx.DiGraph()
-    for module, found in IMPORTS.items():
-        for _, named in found:
-            # `from . import native_code` names the package itself.
-            graph.add_edges_from((module, n) for n in named if n in MODULES and n != module)
-    tangled = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+def test_no_cycles_among_modules() -> None:
+    # `from . import native_code` names the package itself.
+    ours = IMPORTS.subgraph(MODULES).copy()
+    ours.remove_edges_from([(module, module) for module in MODULES])
+    tangled = [sorted(part) for part in nx.strongly_connected_components(ours) if len(part) > 1]
     assert tangled == []
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_function_imports_a_module_of_the_package(module):
-    path = MODULES[module]
-    for function in statements(TREES[module], (ast.FunctionDef, ast.AsyncFunctionDef)):
-        for node, named in imports(function, module, path):
-            ours = {name for name in named if name.split(".")[0] == PACKAGE}
-            assert not ours, f"{path}:{node.lineno} imports {ours} inside {function.name}()"
+def test_no_function_imports_a_module_of_the_package() -> None:
+    for module, tree in TREES.items():
+        for function in running(tree):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for node in running(function):
+                    ours = {name for name in named(node, module) if name.startswith(PACKAGE)}
+                    assert not ours, f"{module}:{node.lineno} imports {ours} in {function.name}()"

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections import defaultdict
-from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -12,78 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lower import expand
+from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.plan.check import check_plan
 from gluon_dynbatch.plan.make import make_plan
-from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.record.types import TYPES
-from gluon_dynbatch.schedule import depth
+from gluon_dynbatch.schedule import group_by_depth
 from tests import strategies
-
-ROOT = Path(__file__).parents[1]
-
-
-def recording_of(program):
-    """Return everything that a program records, as plain values."""
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        for sample in program.samples:
-            program.fn(sample)
-        made = STATE.recorder.tape
-        told = {
-            name: list(getattr(made, name))
-            for name in ("node_entry", "node_value0", "sources", "offsets", "value_type", "wheres")
-        }
-        told["entries"] = dict(made.entries)
-        told["lazies"] = len(made.lazies)
-    assert batch.report.nodes == len(told["node_entry"])
-    return told
-
-
-@settings(max_examples=40)
-@given(strategies.PROGRAMS)
-def test_known_views_are_recorded_as_new_ones_are(program):
-    """Python makes views that were not asked for before; here, all of them."""
-    recording_of(program)
-    native = recording_of(program)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LazyNDArray, "__getitem__", LazyNDArray._index)
-        python = recording_of(program)
-    # Samples are numbered by when they are met, lines by where: both are the same place here.
-    assert native == python
-
-
-def test_the_tape_knows_what_is_still_held():
-    net = gdb.convert(mx.gluon.nn.Activation("relu"))
-    net.hybridize()
-    ones = mx.nd.ones((1, 2))
-    with gdb.batching(granularity="block", policy="depth"):
-        kept, dropped, read = (net(ones) for _ in range(3))
-        more = [kept * k for k in range(3)]
-        del dropped, more[1]
-        made = STATE.recorder.tape
-        read.become(ones)
-        assert [id(lazy) for lazy in made.held()] == [id(lazy) for lazy in (kept, *more)]
-        alive = [reference() for reference in made.lazies]
-        assert made.held() == [lazy for lazy in alive if lazy is not None and lazy._real is None]
-
-
-def planned(program, granularity, table):
-    """Return units, groups and plan of what a program records."""
-    with gdb.batching(granularity="block", policy="depth"):
-        for sample in program.samples:
-            program.fn(sample)
-        made = STATE.recorder.tape
-        assume(made.node_entry)
-        last = len(made.value_type)
-        unused = expand.find_unused(made, range(last * 3 // 4, last))
-        units = expand.expand(made, granularity, expand.find_weights(made), table, unused)
-        groups = depth.group_by_depth(units.dependencies)
-        result = make_plan(units, groups, made.external_type, TYPES.__getitem__)
-    check_plan(result)
-    return units, groups, result
 
 
 def by_readers(graph, groups):
@@ -114,7 +50,17 @@ def by_readers(graph, groups):
 @settings(max_examples=40)
 @given(strategies.PROGRAMS, st.sampled_from(["block", "operator"]))
 def test_members_stand_where_their_readers_do(program, granularity):
-    graph, groups, plan = planned(program, granularity, SegmentTable())
+    with gdb.batching(granularity="block", policy="depth"):
+        for sample in program.samples:
+            program.fn(sample)
+        tape = STATE.recorder.tape
+        assume(tape.node_entry)
+        last = len(tape.value_type)
+        unused = find_unused(tape, range(last * 3 // 4, last))
+        graph = expand(tape, granularity, find_weights(tape), SegmentTable(), unused)
+        groups = group_by_depth(graph.dependencies)
+        plan = make_plan(graph, groups, tape.external_type, TYPES.__getitem__)
+    check_plan(plan)
     found = [unit for launch in plan.launches for unit in launch.units.tolist()]
     assert found == by_readers(graph, groups)
 

@@ -84,13 +84,6 @@ def test_without_analysis_every_call_runs_by_itself(program):
     assert batch.report.launches == batch.report.nodes
 
 
-@examples(12)
-@given(MODELS)
-def test_with_all_options_automatic(program):
-    check(program)
-    check(program)
-
-
 @examples(10)
 @given(MODELS, st.sets(st.sampled_from(["gate", "child_sum", "rows", "pool", "embedding"])))
 def test_cells_that_are_not_hybridized(program, plain):

@@ -124,14 +124,6 @@ def too_early(plan):
     return with_operand(plan, 0, Slice(later.arena, later.start * WIDTH, 3, WIDTH))
 
 
-def other_rows(plan, change):
-    """Change the first operand that is put together of pieces."""
-    number, found = next(
-        (k, o) for k, launch in enumerate(plan.launches) for o in launch.operands if type(o) is Rows
-    )
-    return with_operand(plan, number, found._replace(**change(plan, found)))
-
-
 def with_pieces(plan, column):
     changed = plan.pieces.copy()
     changed[:, column] += 1
@@ -141,10 +133,6 @@ def with_pieces(plan, column):
 #: Of a plan (a case), what is done to it and what the checker says.  "chains" are a fill and then
 #: {a a a}, {a a}, {a}.
 REFUSED = {
-    "a launch is missing": ("chains", lambda p: p._replace(launches=p.launches[:-1]), "exactly"),
-    "a launch runs twice": (
-        "chains", lambda p: p._replace(launches=p.launches + p.launches[-1:]), "exactly once",
-    ),
     "a unit is missing": (
         "chains", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1]), "exactly",
     ),
@@ -158,22 +146,12 @@ REFUSED = {
         "chains", lambda p: with_launch(p, 0, parts=p.launches[0].parts[:1] * 2), "a part",
     ),
     "results overlap": ("chains", lambda p: shifted(p, -1), "written exactly once"),
-    "results overlap behind": ("chains", lambda p: shifted(p, 1), "written exactly once"),
     "rows that nobody writes": (
         "chains", lambda p: p._replace(sizes=(p.sizes[0] + 1, *p.sizes[1:])), "written exactly",
     ),
     "a fill is missing": ("chains", lambda p: p._replace(fills=()), "written exactly once"),
     "operand of a later launch": ("chains", too_early, "."),
     "operand of another member": ("chains", other_row, "."),
-    "operand with too few rows": (
-        "chains", lambda p: with_operand(p, 0, p.launches[0].operands[0]._replace(rows=2)), ".",
-    ),
-    "first piece": (
-        "trees", lambda p: other_rows(p, lambda p, o: {"first": len(p.pieces)}), ".",
-    ),
-    "number of pieces": (
-        "trees", lambda p: other_rows(p, lambda p, o: {"pieces": o.pieces - 1}), ".",
-    ),
     **{f"pieces {c}": ("trees", lambda p, c=c: with_pieces(p, c), ".") for c in range(1, 5)},
 }  # fmt: skip
 

@@ -98,15 +98,8 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
 
 def test_what_is_not_finite_goes_where_it_does_in_numpy(dtype):
     a, b = draw(1, dtype, 9, 20), draw(2, dtype, 20, 53)
-    a[1, 3], a[2, 4], a[4, 5], a[6, 6], b[7, 50], b[8, 1] = (
-        np.inf,
-        np.nan,
-        0,
-        -np.inf,
-        np.inf,
-        np.nan,
-    )
-    b[5, 9], a[:, 0], b[0, 2] = np.inf, 0, -np.inf
+    a[1, 3], a[2, 4], a[4, 5], a[6, 6], a[:, 0] = np.inf, np.nan, 0, -np.inf, 0
+    b[7, 50], b[8, 1], b[5, 9], b[0, 2] = np.inf, np.nan, np.inf, -np.inf
     got = np.empty((9, 53), dtype)
     multiply(a, b, got)
     with np.errstate(invalid="ignore"):

@@ -18,6 +18,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
+from tests.cells import cell, launches
 from tests.strategies import examples
 
 WIDTH, HEADS = 4, 2
@@ -120,8 +121,7 @@ def samples_of(sizes):
 
 
 def compare(net, sizes, **options):
-    params = list(net.collect_params().values())
-    return check_against_loop(lambda s: net(*s), samples_of(sizes), params, **options)
+    return check_against_loop(net, samples_of(sizes), net.collect_params(), **options)
 
 
 #: Lengths of memories, and steps.
@@ -173,53 +173,36 @@ def test_samples_that_read_values():
         return h
 
     samples = samples_of([(n, 4) for n in LENGTHS])
-    wanted = [walk(s).asnumpy() for s in samples]
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        found = batch.map(walk, samples)
-    for got, right in zip(found, wanted):
-        np.testing.assert_allclose(got.asnumpy(), right, rtol=1e-4, atol=1e-5)
+    batch = check_against_loop(walk, samples, granularity="block", policy="depth")
     # A gate of a state, its sum and the look at the memory: three launches a step at most.
     assert batch.report.launches <= 3 * 5
 
 
-class Sorted(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, memory):
-        return F.sort(memory, axis=0)
-
-
 def test_what_mxnet_runs_has_a_launch_for_each_length():
-    net = Sorted()
-    net.hybridize()
+    net = cell(lambda F, memory: F.sort(memory, axis=0))
     samples = [rows for rows, _ in samples_of([(3, 0), (2, 0), (3, 0)])]
     batch = check_against_loop(net, samples, granularity="block", policy="depth")
     assert batch.report.launches == 2
-    (flush,) = batch.report.flushes
-    assert flush.by_size == ("sorted0, 2 sizes: operator sort has no kernel",)
-    assert "by size     sorted0, 2 sizes" in str(batch.report)
+    told = "the_cell, 2 sizes: operator sort has no kernel"
+    assert batch.report.flushes[0].by_size == (told,)
+    assert "by size     the_cell, 2 sizes" in str(batch.report)
 
 
-def test_states_in_lists_of_any_length():
+@pytest.mark.parametrize("join", [
+    lambda rows: mx.nd.stack(*(row.reshape((WIDTH,)) for row in rows), axis=0),
+    lambda rows: mx.nd.stack(*rows, axis=1),
+    lambda rows: mx.nd.concat(*(row.expand_dims(0) for row in rows), dim=1),
+])  # fmt: skip
+def test_states_in_lists_of_any_length(join):
     """Stacked along either axis, or joined along the second, they are a memory of so many rows."""
-    joined = {
-        "stack 0": lambda rows: mx.nd.stack(*(row.reshape((WIDTH,)) for row in rows), axis=0),
-        "stack 1": lambda rows: mx.nd.stack(*rows, axis=1),
-        "concat 1": lambda rows: mx.nd.concat(*(row.expand_dims(0) for row in rows), dim=1),
-    }
     net = reader(Dot, False)
-    for name, join in joined.items():
 
-        def read(sample):
-            rows = [net.cell(row, [row])[0] for row in sample]
-            return net.attention(rows[-1], join(rows).reshape((-1, WIDTH)))  # noqa: B023
+    def read(sample):
+        rows = [net.cell(row, [row])[0] for row in sample]
+        return net.attention(rows[-1], join(rows).reshape((-1, WIDTH)))
 
-        found = [
-            check_against_loop(
-                read,
-                [[mx.nd.ones((1, WIDTH)) * i for i in range(n)] for n in lengths],
-                list(net.cell.collect_params().values()),
-                granularity="block",
-                policy="depth",
-            ).report.launches
-            for lengths in ([2, 5, 3, 4], [5] * 4)
-        ]
-        assert found[0] == found[1], name
+    def count(*lengths):
+        samples = [[mx.nd.ones((1, WIDTH)) * i for i in range(n)] for n in lengths]
+        return launches(read, samples, "block", params=net.cell.collect_params())
+
+    assert count(2, 5, 3, 4) == count(5, 5, 5, 5)

@@ -60,14 +60,13 @@ def same(got, wanted):
     return len(got) == len(wanted) and all(map(np.array_equal, got, wanted))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread():
     """Leave one thread to the tests that follow."""
     yield
     executing.use_threads(1)
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("threads", [2, 3])
 def test_results_do_not_depend_on_threads(threads):
     block, samples = made()
@@ -80,7 +79,6 @@ def test_results_do_not_depend_on_threads(threads):
     assert same(results(block, samples, threads), wanted)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_two_scopes_at_once():
     """Who finds the others at work does everything alone."""
     pairs = [made() for _ in range(2)]

@@ -29,8 +29,8 @@ from .harness import ExcusedError
 from .operators import generated, not_generated
 from .programs import CALL, LOOPS, Program, programs
 
-#: Programs of one process, and seconds after which it counts as hanging.
-ROUND, PATIENCE = 100, 600.0
+#: Programs of one process, as Hypothesis varies what it has drawn; seconds after which it hangs.
+ROUND, PATIENCE = 20, 600.0
 #: How often the loop is run to see whether it crashes or hangs, which it may do now and then.
 LOOP_RUNS = 3
 
@@ -46,7 +46,7 @@ def worker(
     def tell(**more: Any) -> None:
         entries = [entry for entry in RUNTIME.library.entries.values() if entry.recorded]
         used = {op.op for entry in entries for op in entry.program.ops}
-        told.update(more, operators=sorted(used & set(rules.TABLE)))
+        told.update(more, operators=sorted(used & set(rules.TABLE) | {*told["operators"]}))
         path.write_text(json.dumps(told), encoding="utf-8")
 
     @hypothesis.seed(seed)

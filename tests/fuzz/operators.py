@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
-import mxnet as mx
-
+from docs.list_operators import spelling
 from gluon_dynbatch import rules
 from tests.rules.all_cases import draw
 from tests.rules.interpreter import Case
-
-#: Extents of the arrays of a case.
-Extents = Tuple[int, int, int]
 
 #: Operators of the rule table that no program calls, with the reason.
 LEFT_OUT: Dict[str, str] = {
@@ -29,27 +25,15 @@ LEFT_OUT: Dict[str, str] = {
     "they read, or are what was in memory",
 }
 
-_PREFIXES = ("_contrib_", "_linalg_", "_random_", "_image_", "_np_")
 
-
-def spelling(op: str) -> Optional[str]:
-    """Return how users write a canonical operator name after ``F.``; None if they cannot."""
-    if hasattr(mx.nd, op) and hasattr(mx.sym, op) and not op.startswith("_"):
-        return op
-    for prefix in _PREFIXES:
-        if op.startswith(prefix):
-            room, name = prefix.strip("_"), op[len(prefix) :]
-            if room != "np" and hasattr(getattr(mx.nd, room, None), name):
-                return f"{room}.{name}"
-            if room == "np" and hasattr(mx.nd, name) and hasattr(mx.sym, name):
-                return name
-    if hasattr(mx.nd._internal, op) and hasattr(mx.sym._internal, op):
-        return f"_internal.{op}"
-    return None
+def spelled(op: str) -> str:
+    """Return how programs write a canonical operator name after ``F.``."""
+    name = spelling(op)
+    return f"_internal.{op}" if name.startswith("_") else name
 
 
 @lru_cache(maxsize=None)
-def cases(extents: Extents) -> Dict[str, List[Case]]:
+def cases(extents: Tuple[int, int, int]) -> Dict[str, List[Case]]:
     found: Dict[str, List[Case]] = {}
     for case in draw(*extents):
         if case.stack and case.op not in LEFT_OUT and not _left_out(case):
@@ -69,17 +53,14 @@ def _left_out(case: Case) -> bool:
     return moves or no_lengths or bias or case.attrs.get("act_type") == "prelu"
 
 
-@lru_cache(maxsize=None)
 def generated() -> Tuple[str, ...]:
-    return tuple(sorted(op for op in cases((2, 3, 4)) if spelling(op)))
+    return tuple(sorted(cases((2, 3, 4))))
 
 
 def not_generated() -> Dict[str, str]:
     """Return the operators of the rule table that programs never call, with the reason."""
-    return {
-        op: LEFT_OUT.get(op) or ("no case in tests/rules" if spelling(op) else "not in F")
-        for op in sorted(set(rules.TABLE) - set(generated()))
-    }
+    left = sorted(set(rules.TABLE) - set(generated()))
+    return {op: LEFT_OUT.get(op, "no case in tests/rules") for op in left}
 
 
 def arguments(attrs: Dict[str, str]) -> str:

@@ -77,7 +77,7 @@ def test_how_scripts_end() -> None:
 def test_random_whole_programs(tmp_path: Path) -> None:
     """As ``make fuzz`` does, in other processes: MXNet itself crashes on some programs."""
     findings = Findings(tmp_path)
-    findings.run_worker(5, 20)
+    findings.run_worker(5)
     assert findings.failures == 0, str(findings)
     assert findings.programs > 5
     assert f"of the {len(rules.TABLE)} with a rule" in str(findings)

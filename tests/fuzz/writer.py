@@ -16,7 +16,7 @@ from gluon_dynbatch import rules
 from tests.rules.drawn import Draw
 from tests.rules.interpreter import Case, R
 
-from .operators import arguments, cases, generated, spelling
+from .operators import arguments, cases, generated, spelled
 
 Shape = Tuple[int, ...]
 
@@ -52,8 +52,8 @@ class Body:
         The number of rows in each environment.
     dtype : str
         Of all floating-point arrays.
-    input : callable
-        ``input(template, kind, bound)`` makes an array from outside and returns its name.
+    add_input : callable
+        ``add_input(template, kind, bound)`` makes an array from outside and returns its name.
     compiled : bool
         Whether MXNet sees the body as one graph; otherwise it records line by line.
     """
@@ -138,14 +138,10 @@ class Body:
         if equal and self.choose.count(0, 3) != 3:
             return self.choose.pick(equal)  # type: ignore[no-any-return]
         if template[:1] == (R,):
-            found = [v for v in found if tuple(s[:1] for s in v.shapes) == self._rows]
+            found = [v for v in found if all(s[:1] == (r,) for s, r in zip(v.shapes, self.leading))]
         if found and template and R not in template[1:] and self.choose.flag():
             return f"fit(F, {self.choose.pick(found).name}, {template})"
         return self.input(template, kind, bound)
-
-    @property
-    def _rows(self) -> Tuple[Shape, ...]:
-        return tuple((r,) for r in self.leading)
 
     def unread(self) -> List[str]:
         text = "\n".join(line.split(" = ", 1)[-1] for line in self.lines)
@@ -167,7 +163,7 @@ class Body:
         if outside and rules.of(case.op).writes:
             inputs = [f"{text}.copy()" for text in inputs]
         attrs = {k: self.dtype if v == "float32" else v for k, v in case.attrs.items()}
-        expression = f"F.{spelling(case.op)}({', '.join(inputs)}{arguments(attrs)})"
+        expression = f"F.{spelled(case.op)}({', '.join(inputs)}{arguments(attrs)})"
         if case.gradient and not case.random:
             return self.add(expression)
         name = self.add(f"cut(F, {expression})")

@@ -16,6 +16,7 @@ from tests.cells import (
     Output,
     TreeNet,
     Unary,
+    chain,
     complete,
     inputs,
     ready,
@@ -26,22 +27,28 @@ from tests.cells import (
 Case = Tuple[Callable[[Any], Any], Any, Dict[str, Any]]
 
 
+BLOCK = {"granularity": "block"}
+A, LEAF, JOIN = (
+    ready(kind(prefix=f"{name}_"))
+    for kind, name in ((Unary, "a"), (Unary, "leaf"), (Binary, "join"))
+)
+
+
+def run_chain(sample: Any) -> Any:
+    return chain(*sample)
+
+
+def run_tree(shape: Any) -> Any:
+    return tree(LEAF, JOIN, shape)
+
+
 def chains() -> Case:
-    a = ready(Unary(prefix="a_"))
-
-    def fn(sample):
-        length, x = sample
-        for _ in range(length):
-            x = a(x)
-        return x
-
-    return fn, list(zip((1, 3, 2), inputs(3))), {"granularity": "block"}
+    return run_chain, list(zip(([A], [A] * 3, [A] * 2), inputs(3))), BLOCK
 
 
 def trees() -> Case:
-    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
     x, y = inputs(2)
-    return lambda s: tree(a, join, s), [complete(2, x), ((x, y), y)], {"granularity": "block"}
+    return run_tree, [complete(2, x), ((x, y), y)], BLOCK
 
 
 def sums() -> Case:
@@ -69,67 +76,48 @@ def hoisted() -> Case:
 
 def shared() -> Case:
     """A matrix that all samples read is passed as it is; one that each has is stacked."""
-    a, lookup, own = (
-        ready(Unary(prefix="a_")),
-        ready(Attention(prefix="lookup_")),
-        ready(Attention(prefix="own_")),
-    )
+    lookup, own = ready(Attention(prefix="lookup_")), ready(Attention(prefix="own_"))
     memory = mx.nd.ones((3, WIDTH))
 
     def fn(x):
-        rows = mx.nd.concat(x, a(x), dim=0)
-        return lookup(a(x), memory) + own(x, rows)
+        rows = mx.nd.concat(x, A(x), dim=0)
+        return lookup(A(x), memory) + own(x, rows)
 
-    return fn, inputs(3), {"granularity": "block"}
+    return fn, inputs(3), BLOCK
 
 
 def mixed() -> Case:
     """Rows of one operand that lie in arenas of different widths."""
-    a = ready(Unary(prefix="a_"))
     wide = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
 
     def fn(sample):
         kind, x = sample
         if kind == "half":
-            return a(wide(x).reshape((2, WIDTH))[1:2])
-        return a(a(x))
+            return A(wide(x).reshape((2, WIDTH))[1:2])
+        return A(A(x))
 
-    return fn, list(zip(("half", "whole", "half"), inputs(3))), {"granularity": "block"}
+    return fn, list(zip(("half", "whole", "half"), inputs(3))), BLOCK
 
 
 def alone() -> Case:
-    a, output = ready(Unary(prefix="a_")), ready(Output(prefix="output_"))
-    return lambda x: output(a(x)), inputs(2), {"granularity": "block"}
+    output = ready(Output(prefix="output_"))
+    return lambda x: output(A(x)), inputs(2), BLOCK
 
 
 def limited() -> Case:
-    a = ready(Unary(prefix="a_"))
     rows = [mx.nd.ones((n, WIDTH)) for n in (2, 1, 3, 1)]
-    return a, rows, {"granularity": "block", "max_rows": 3}
+    return A, rows, {**BLOCK, "max_rows": 3}
 
 
 def graphs() -> Case:
     """Three samples of one shape share a launch per call; the fourth shares none."""
-    a, join = ready(Unary(prefix="leaf_")), ready(Binary(prefix="join_"))
-    xs = inputs(4)
-    samples = [complete(1, x) for x in xs[:3]] + [xs[3]]
-    return lambda s: tree(a, join, s), samples, {"granularity": "graph"}
+    *xs, last = inputs(4)
+    return run_tree, [*(complete(1, x) for x in xs), last], {"granularity": "graph"}
 
 
 def by_agenda() -> Case:
-    a, b = ready(Unary(prefix="a_")), ready(Unary(prefix="b_"))
-
-    def fn(sample):
-        cells, x = sample
-        for cell in cells:
-            x = cell(x)
-        return x
-
-    return (
-        fn,
-        list(zip(([a, b, a], [b, a, b]), inputs(2))),
-        {"granularity": "block", "policy": "agenda"},
-    )
+    b = ready(Unary(prefix="b_"))
+    return run_chain, list(zip(([A, b, A], [b, A, b]), inputs(2))), {**BLOCK, "policy": "agenda"}
 
 
 CASES: Dict[str, Callable[[], Case]] = {

@@ -12,7 +12,7 @@ import pytest
 
 from gluon_dynbatch.kernel.kernels import ROUGH
 from gluon_dynbatch.kernel.operators import HANDLERS
-from tests.fuzz.operators import spelling
+from tests.fuzz.operators import spelled
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
 from tests.rules.interpreter import Case, attach
@@ -44,7 +44,7 @@ def function(op: str, attrs: Dict[str, Any]) -> Any:
     given = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
 
     def call(F: Any, *args: Any) -> Any:
-        return reduce(getattr, spelling(op).split("."), F)(*args, **given)
+        return reduce(getattr, spelled(op).split("."), F)(*args, **given)
 
     return call
 

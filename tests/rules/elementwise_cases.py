@@ -175,28 +175,12 @@ def tables(a: int, b: int, c: int) -> Iterator[Case]:
             yield case("take", table, Array(shape, kind, 7), rows="SB", stack=BOTH)
         yield case("one_hot", Array(shape, "index", a), depth=a, on_value=2, rows="B", stack="B")
     yield case("one_hot", Array((R, a), "wild", b), depth=b, rows="B", stack="B")
+    cube, columns = Array((R, a, b)), {"rows": "BS", "stack": "BS SB"}
     for mode in ("clip", "wrap"):
-        yield case(
-            "take", Array((a, b, c)), Array((R, b), "wild", a), mode=mode, rows="SB", stack=BOTH
-        )
-        yield case(
-            "take",
-            Array((R, a, b)),
-            Array((c,), "wild", a),
-            axis=1,
-            mode=mode,
-            rows="BS",
-            stack="BS SB",
-        )
-        yield case(
-            "take",
-            Array((R, a, b)),
-            Array((c, 2), "wild", b),
-            axis=-1,
-            mode=mode,
-            rows="BS",
-            stack="BS SB",
-        )
+        rows = Array((R, b), "wild", a)
+        yield case("take", Array((a, b, c)), rows, mode=mode, rows="SB", stack=BOTH)
+        yield case("take", cube, Array((c,), "wild", a), axis=1, mode=mode, **columns)
+        yield case("take", cube, Array((c, 2), "wild", b), axis=-1, mode=mode, **columns)
         yield case("take", Array((a,)), Array((b,), "wild", a), mode=mode, stack=BOTH)
     yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise")
 
@@ -211,16 +195,13 @@ def picks(a: int, b: int, c: int) -> Iterator[Case]:
             yield case("pick", x, Array((R,), "wild", a), **given)
             yield case("pick", cube, Array((R, b), "wild", a), axis=1, **given)
             yield case("pick", cube, Array((R, 1, b), "wild", a), axis=-2, **given)
-        yield case(
-            "pick", Array((a, b)), Array((b,), "index", a), axis=0, keepdims=keep, stack=BOTH
-        )
-        yield case("pick", Array((a,)), Array((1,), "index", a), keepdims=keep, stack=BOTH)
-    for kind in ("index", "index32"):
-        yield case("gather_nd", Array((a, b, c)), Array((1, 5), kind, a), stack=BOTH)
-        least = min(a, b)
-        yield case("gather_nd", Array((a, b, c)), Array((2, 5), kind, least), stack=BOTH)
-        yield case("gather_nd", Array((a, b, c)), Array((2, 3, 2), kind, least), stack=BOTH)
-        yield case("gather_nd", Array((a, b)), Array((2, 4), kind, least), stack=BOTH)
+        one = {"keepdims": keep, "stack": BOTH}
+        yield case("pick", Array((a, b)), Array((b,), "index", a), axis=0, **one)
+        yield case("pick", Array((a,)), Array((1,), "index", a), **one)
+    for shape, wanted in [((a, b, c), (1, 5)), ((a, b, c), (2, 3, 2)), ((a, b), (2, 4))]:
+        least = min(shape[: wanted[0]])
+        for kind in ("index", "index32"):
+            yield case("gather_nd", Array(shape), Array(wanted, kind, least), stack=BOTH)
 
 
 def coordinates(a: int, b: int, c: int) -> Iterator[Case]:

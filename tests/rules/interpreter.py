@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -112,19 +112,10 @@ class Case:
         return any(p == "S" and R in a.shape for p, a in zip(pattern, self.inputs))
 
 
-def case(
-    op: str,
-    *inputs: Array,
-    rows: str = "",
-    ones: str = "",
-    stack: str = "",
-    training: bool = True,
-    gradient: bool = True,
-    random: bool = False,
-    **attrs: Any,
-) -> Case:
-    text = {key: str(value) for key, value in attrs.items()}
-    return Case(op, inputs, text, rows, ones, stack, training, gradient, random)
+def case(op: str, *inputs: Array, **given: Any) -> Case:
+    """Make a case of an operator's attributes, as users write them, and fields of `Case`."""
+    known = {field.name: given.pop(field.name) for field in fields(Case) if field.name in given}
+    return Case(op, inputs, {name: str(value) for name, value in given.items()}, **known)
 
 
 def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:

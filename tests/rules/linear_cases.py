@@ -32,36 +32,27 @@ def fully_connected(a: int, b: int, c: int) -> Iterator[Case]:
 
 
 def products(a: int, b: int, c: int) -> Iterator[Case]:
-    yield case("dot", Array((R, a)), Array((a, b)), rows="BS", stack=BOTH)
-    yield case("dot", Array((R, a)), Array((b, a)), transpose_b=True, rows="BS", stack=BOTH)
-    yield case("dot", Array((R, a)), Array((a,)), rows="BS", stack=BOTH)
-    yield case("dot", Array((R, b, a)), Array((a, c)), rows="BS", stack=BOTH)
-    yield case("dot", Array((R, b, a)), Array((a, c, 2)), rows="BS", stack=BOTH)
-    yield case("dot", Array((R, b, a)), Array((c, 2, a)), transpose_b=True, rows="BS", stack=BOTH)
-    yield case("dot", Array((a, b)), Array((a, c)), transpose_a=True, stack=BOTH)
-    yield case("dot", Array((a, b, 2)), Array((a, c)), transpose_a=True, stack=BOTH)
-    yield case(
-        "dot", Array((a, b, 2)), Array((c, 3, a)), transpose_a=True, transpose_b=True, stack=BOTH
-    )
-    yield case("dot", Array((a,)), Array((a,)), stack=BOTH)
-    yield case("dot", Array((a,)), Array((a, b)), stack=BOTH)
-    yield case("dot", Array((a,)), Array((a, b)), transpose_a=True, stack=BOTH)
-    yield case("dot", Array((a,)), Array((a, b, c)), stack=BOTH)
-    yield case("dot", Array((b, a)), Array((a,)), transpose_b=True, stack=BOTH)
-    for ta in (False, True):
-        for tb in (False, True):
-            left = (a, b) if ta else (b, a)
-            right = (c, a) if tb else (a, c)
-            turned = {"transpose_a": ta, "transpose_b": tb}
-            both = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
-            yield case("batch_dot", Array((R, *left)), Array((R, *right)), **both, **turned)
-            yield case(
-                "_linalg_gemm2", Array((R, *left)), Array((R, *right)), alpha=2, **both, **turned
-            )
-            yield case("_linalg_gemm2", Array(left), Array(right), stack=BOTH, **turned)
-    yield case(
-        "batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)), rows="BB", ones="BS SB", stack=BOTH
-    )
+    for left, right, tb in [
+        ((R, a), (a, b), False), ((R, a), (b, a), True), ((R, a), (a,), False),
+        ((R, b, a), (a, c), False), ((R, b, a), (a, c, 2), False), ((R, b, a), (c, 2, a), True),
+    ]:  # fmt: skip
+        yield case("dot", Array(left), Array(right), transpose_b=tb, rows="BS", stack=BOTH)
+    for left, right, ta, tb in [
+        ((a, b), (a, c), True, False), ((a, b, 2), (a, c), True, False),
+        ((a, b, 2), (c, 3, a), True, True), ((a,), (a,), False, False),
+        ((a,), (a, b), False, False),
+        ((a,), (a, b), True, False), ((a,), (a, b, c), False, False), ((b, a), (a,), False, True),
+    ]:  # fmt: skip
+        yield case("dot", Array(left), Array(right), transpose_a=ta, transpose_b=tb, stack=BOTH)
+    both = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    for ta, tb in product((False, True), repeat=2):
+        left, right = ((a, b) if ta else (b, a)), ((c, a) if tb else (a, c))
+        rows = Array((R, *left)), Array((R, *right))
+        turned = {"transpose_a": ta, "transpose_b": tb}
+        yield case("batch_dot", *rows, **both, **turned)
+        yield case("_linalg_gemm2", *rows, alpha=2, **both, **turned)
+        yield case("_linalg_gemm2", Array(left), Array(right), stack=BOTH, **turned)
+    yield case("batch_dot", Array((R, 2, b, a)), Array((R, 2, a, c)), **both)
     yield case("_linalg_gemm2", Array((R, a)), Array((a, c)), rows="BS", stack=BOTH)
     yield case("_linalg_gemm2", Array((b, R, a)), Array((b, a, c)), axis=-2, stack=BOTH)
     yield case("_linalg_gemm2", Array((3, b, a)), Array((a, b, c)), axis=0)

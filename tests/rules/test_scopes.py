@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 import mxnet as mx
 import numpy as np
@@ -10,8 +10,7 @@ import pytest
 from mxnet import autograd, nd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.testing import check_against_loop
-from tests.cells import attached, cell
+from tests.cells import cell
 from tests.common import ALL as LEVELS
 
 DRAWS: Dict[str, Callable[[Any, Any], Any]] = {
@@ -46,23 +45,6 @@ def test_a_seed_repeats_the_draws(granularity: str) -> None:
             outputs = [net(nd.ones((n, 32))) for n in (1, 2, 1)]
         found.append(np.concatenate([out.asnumpy() for out in outputs]))
     np.testing.assert_array_equal(*found)
-
-
-@LEVELS
-@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 1, 1)])
-def test_single_elements(shape: Tuple[int, ...], granularity: str) -> None:
-    """What other libraries call 0-d is one element here, also after a reduction."""
-
-    double = cell(lambda F, x: x * 2)
-
-    def run(x: nd.NDArray) -> nd.NDArray:
-        x = double(x)
-        whole = (x * 2).sum() + x.mean(axis=0).sum() + x.max()
-        return nd.broadcast_add(nd.exp(x), whole.reshape((1,) * len(shape)))
-
-    samples = attached([nd.random.normal(shape=shape) for _ in range(4)])
-    batch = check_against_loop(run, samples, granularity=granularity)
-    assert not batch.report.alone and 0 < batch.report.launches < batch.report.nodes
 
 
 @LEVELS
