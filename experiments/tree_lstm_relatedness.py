@@ -52,10 +52,11 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     data = [parts.data(args, items[split]) for split in ("train", "dev")]
     run = Training(runner, *data, parts.vocab, output, parts.settings, group, checkpoint)
     if run.writes:
+        shared = f" over {group.size} processes" if group.size > 1 else ""
         print(
             f"seed {args.seed}: {len(items['train'])} {parts.task.unit} to train on, "
             f"{len(items['dev'])} held out, {len(parts.vocab)} words; {args.mode}, "
-            f"minibatches of {args.batch_size} over {group.size} processes",
+            f"minibatches of {args.batch_size}{shared}",
             flush=True,
         )
     if run.epoch >= args.epochs:
