@@ -311,3 +311,44 @@ def test_a_forward_that_waits_while_others_run():
     for _ in range(3):
         account = scope(block, samples)
     assert account.known >= 4
+
+
+def beyond(held):
+    """Return what reads the last array of a list, within a run or before it."""
+    return lambda block, x, *more: block.net(x) + (more or held)[-1]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_an_array_of_the_run_around_it(given):
+    """An inner run that reads one without being given it is not kept; the outer one is."""
+    held = []
+
+    def outer(block, x):
+        held.append(block.net(x))
+        more = held if given else ()
+        try:
+            return block.inner(block.net(x), *more) * held[-1]
+        finally:
+            held.clear()
+
+    block = traced(outer, inner=traced(beyond(held)))
+    samples = [(x(i),) for i in range(3)]
+    first, again = scope(block, samples), scope(block, samples)
+    assert (again.known, again.new) == (3, 0)
+    assert ("another sample" in str(first.refused)) == (not given)
+
+
+def test_an_array_of_another_run_that_is_over():
+    """Whoever reads it, or is given it by who reads it, goes on where that was recorded."""
+    held = []
+    inner = traced(lambda block, x, one: block.net(x) + one)
+    for read in (beyond(held), lambda block, x: block.inner(block.net(x), held[-1])):
+        block = traced(read, inner=inner)
+
+        def program(sample, block=block):
+            held.append(block.net(sample))
+            return block(sample), held.pop().detach()
+
+        for _ in range(2):
+            report = check_against_loop(program, [x(i) for i in range(3)], **FIXED).report
+        assert "another sample" in str(report.traced.refused) and len(report.flushes) == 1
