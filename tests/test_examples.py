@@ -15,6 +15,7 @@ import pytest
 from mxnet import gluon
 
 import gluon_dynbatch as gdb
+from tests.cells import equal
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -73,13 +74,6 @@ def test_example(name, capsys):
         assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("budget", ["0", "none"])
-@pytest.mark.parametrize("name", ["convert_existing", "inspect_batching"])
-def test_example_with_another_budget(name, budget, capsys):
-    load(ROOT / "examples" / f"{name}.py").main([*ARGUMENTS[name], "--analysis-budget", budget])
-    assert "equal those of the loop" in capsys.readouterr().out
-
-
 class Leaves(gluon.Block):
     """Stands for the README's `TreeLSTM`: a block that is written for one sample."""
 
@@ -134,37 +128,29 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
         sides.append(trainer.gradients)
     assert len(sides[0]) == 2 and all((g != 0).any() for step in sides[0] for g in step)
     for step, wanted in zip(*sides):
-        for a, b in zip(step, wanted):
-            np.testing.assert_allclose(a, b, 1e-4, 1e-6)
+        equal(step, wanted, 1e-4)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_docstrings(name):
+def test_docstrings():
     """Examples in docstrings print what they say."""
-    module = importlib.import_module(name)
-    failed, _ = doctest.testmod(module, extraglobs={"mx": mx, "np": np, "gdb": gdb})
-    assert failed == 0
+    tried = 0
+    for name in MODULES:
+        names = {"mx": mx, "np": np, "gdb": gdb}
+        result = doctest.testmod(importlib.import_module(name), extraglobs=names)
+        assert result.failed == 0, name
+        tried += result.attempted
+    assert tried > 20
 
 
-def test_there_are_docstring_examples():
-    found = doctest.DocTestFinder().find(importlib.import_module("gluon_dynbatch.block"))
-    assert any(test.examples for test in found)
-
-
-@pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name
-)
-def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-        if target.startswith(("http:", "https:")):
-            continue
-        path, _, anchor = target.partition("#")
-        other = page.parent / path if path else page
-        assert other.exists(), f"{page.name} links to {target}"
-        if anchor:
-            assert anchor in headings(other.read_text(encoding="utf-8")), target
+def test_links_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", prose):
+            other = page.parent / path if path else page
+            assert other.exists(), f"{page.name} links to {path}"
+            if anchor:
+                assert anchor in headings(other.read_text(encoding="utf-8")), (page, anchor)
 
 
 def test_the_picture_is_what_its_script_draws():

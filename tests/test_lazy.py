@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
@@ -184,17 +183,6 @@ def test_hash_and_identity():
         assert known[y] == "y" and y in known and SHIFT(real(), 1) not in known
 
 
-def test_saved_and_loaded(tmp_path):
-    path = str(tmp_path / "arrays.params")
-    with gdb.batching(policy="depth"):
-        y = lazy()
-        mx.nd.save(path, {"y": y, "row": y[1]})
-    same(mx.nd.load(path)["y"], real())
-    same(mx.nd.load(path)["row"], real()[1])
-    mx.nd.save(path, [y])
-    same(mx.nd.load(path), [real()])
-
-
 # Writing in place
 
 WRITES: Dict[str, Callable[[Any], Any]] = {
@@ -253,19 +241,6 @@ def test_assigned_to_a_real_array(key, where):
     same(got, wanted)
 
 
-# Later, elsewhere
-
-
-def test_used_in_another_scope():
-    with gdb.batching(policy="depth"):
-        y = lazy()
-        row = y[1]
-    with gdb.batching(policy="depth") as batch:
-        got = [SHIFT(y, 1), y * 2, SHIFT(row, 1), y[0] + 1, SHIFT(y[:, 0], 1)]
-        assert batch.report.flushes == []
-    same(got, [real() + 1, real() * 2, real()[1] + 1, real()[0] + 1, real()[:, 0] + 1])
-
-
 # Gradients
 
 
@@ -282,13 +257,3 @@ def test_gradients_through_views():
     for x in samples:
         x.attach_grad()
     gdb.testing.check_against_loop(run, samples)
-
-
-def test_attach_grad_to_a_lazy_array():
-    x = mx.nd.array(values())
-    with autograd.record(), gdb.batching(policy="depth"):
-        y = SHIFT(x, 1)
-        y.attach_grad()
-        loss = SHIFT(y * 3, 0).sum()
-    loss.backward()
-    same(y.grad, mx.nd.ones(SHAPE) * 3)

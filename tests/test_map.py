@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
+import mxnet as mx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mxnet import gluon
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.cells import array, equal, ready
+from gluon_dynbatch.stream import Stream
+from tests.cells import array, equal, inputs, ready
 from tests.common import refused
+from tests.strategies import examples
 
 PAIRS = [(array(1, 4, seed=i), array(1, 4, seed=i + 3)) for i in range(3)]
 
@@ -61,26 +68,17 @@ TWO = [
 BLOCKS = [Cell, Plain, Dynamic, Called, lambda: gdb.convert(Plain()), gluon.loss.L2Loss]
 
 
-@pytest.mark.parametrize("fn", [*TWO, *[lambda make=make: ready(make()) for make in BLOCKS]])
-def test_tuples_for_a_function_of_several_arguments(fn):
-    if getattr(fn, "__defaults__", None):
-        fn = fn()
-    wanted = [fn(*pair) for pair in PAIRS]
-    equal(gdb.map(fn, PAIRS), wanted)
+ONE = [lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len]
 
 
-def test_tuples_of_several_lengths():
-    block = ready(Dynamic())
-    samples = [PAIRS[0], (*PAIRS[1], 3)]
-    equal(gdb.map(block, samples), [block(*sample) for sample in samples])
-
-
-@pytest.mark.parametrize(
-    "fn",
-    [lambda pair: pair, lambda pair, more=None: pair, lambda *pairs: pairs[0], tuple, len],
-)
-def test_what_takes_one_argument_gets_the_tuple(fn):
-    assert gdb.map(fn, PAIRS) == [fn(pair) for pair in PAIRS]
+@pytest.mark.parametrize("apply", [gdb.map, lambda *args: [*gdb.imap(*args)]], ids=["map", "imap"])
+def test_tuples_are_arguments_of_a_function_of_several(apply):
+    for fn in [*TWO, *[ready(make()) for make in BLOCKS]]:
+        equal(apply(fn, PAIRS), [fn(*pair) for pair in PAIRS])
+    block, samples = ready(Dynamic()), [PAIRS[0], (*PAIRS[1], 3)]
+    equal(apply(block, samples), [block(*sample) for sample in samples])
+    for fn in ONE:
+        assert apply(fn, PAIRS) == [fn(pair) for pair in PAIRS]
 
 
 @pytest.mark.parametrize(
@@ -126,25 +124,90 @@ class YieldingObject:
         yield x
 
 
-@pytest.mark.parametrize("samples", [[], [array(1, 4)]])
-@pytest.mark.parametrize(
-    "fn, kind",
-    [
-        (yielding, "a generator"),
-        (functools.partial(yielding), "a generator"),
-        (YieldingObject(), "a generator"),
-        (Yielding(), "a generator"),
-        (YieldingCell(), "a generator"),
-        (waiting, "a coroutine"),
-        (streaming, "an asynchronous generator"),
-    ],
-)
-def test_functions_that_would_not_run(fn, kind, samples):
-    with refused(gdb.ArgumentError, f"returns {kind}"):
-        gdb.map(fn, samples)  # wrong
+#: What a function returns, and such functions.
+WOULD_NOT_RUN = {
+    "a generator": (
+        yielding, functools.partial(yielding), YieldingObject(), Yielding(), YieldingCell(),
+    ),
+    "a coroutine": (waiting,),
+    "an asynchronous generator": (streaming,),
+}  # fmt: skip
+TAKERS = [gdb.map, gdb.imap, lambda fn, samples: gdb.RequestBatcher(fn)]  # wrong
 
 
-@pytest.mark.parametrize("fn", [yielding, waiting, streaming])
-def test_a_function_that_returns_what_would_not_run(fn):
+@pytest.mark.parametrize("kind", WOULD_NOT_RUN)
+def test_functions_that_would_not_run(kind):
+    for fn in WOULD_NOT_RUN[kind]:
+        for take in TAKERS:
+            with refused(gdb.ArgumentError, f"returns {kind}"):
+                take(fn, [])  # wrong
     with refused(gdb.ArgumentError, "returns a"):
-        gdb.map(lambda x: fn(x), [array(1, 4)])  # wrong
+        gdb.map(lambda x: WOULD_NOT_RUN[kind][0](x), [array(1, 4)])  # wrong
+
+
+# Streams
+
+
+@pytest.fixture(scope="module")
+def net():
+    return ready(gdb.convert(nn.Dense(2, in_units=3, activation="tanh")), 1)
+
+
+@given(count=st.integers(0, 9), size=st.integers(1, 4), prefetch=st.integers(0, 3))
+@examples(25)
+def test_results_come_in_order(net, count, size, prefetch):
+    samples = inputs(count, 3)
+    found = gdb.imap(net, samples, batch_size=size, prefetch=prefetch)
+    assert len(found) == count
+    equal([*found], [net(x) for x in samples])
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_a_stream_without_end_is_read_as_far_as_needed(net, prefetch):
+    taken = []
+
+    def endless():
+        for number in itertools.count():
+            taken.append(number)
+            yield mx.nd.ones((1, 3)) * number
+
+    found = gdb.imap(net, endless(), batch_size=4, prefetch=prefetch)
+    for number in range(9):
+        next(found)
+        assert len(taken) == 4 * (number // 4 + 1 + prefetch)
+    with pytest.raises(TypeError, match="no length"):
+        len(found)
+
+
+def test_one_minibatch_is_handed_over_before_the_first_result(net, monkeypatch):
+    """Its work is in the engine while the next one is recorded."""
+    order = []
+    run = Stream._run
+    monkeypatch.setattr(Stream, "_run", lambda self: order.append("run") or run(self))
+    for _ in gdb.imap(net, inputs(6, 3), batch_size=2):
+        order.append("result")
+    assert order[:3] == ["run", "run", "result"] and order.count("run") == 4
+
+
+def test_exceptions_stand_in_their_places_and_what_the_samples_end_with_comes_last(net):
+    def numbers():
+        yield from range(6)
+        raise OSError("the file is gone")
+
+    def fn(number):
+        y = net(mx.nd.ones((1, 3)) * number)
+        if number in (1, 4):
+            raise ValueError(number)
+        return float(y.sum().asscalar())
+
+    found = gdb.imap(fn, numbers(), batch_size=4)
+    for number in range(6):
+        if number not in (1, 4):
+            assert type(next(found)) is float
+            continue
+        with pytest.raises(ValueError) as caught:
+            next(found)
+        assert f"sample {number} of imap" in str(caught.value.__cause__)
+        assert __file__ in str(caught.value.__cause__)
+    with pytest.raises(OSError, match="the file is gone"):
+        next(found)

@@ -8,8 +8,8 @@ from mxnet.gluon import HybridBlock, loss, nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, array, ready
-from tests.common import FIXED, nothing_is_left_behind
+from tests.cells import WIDTH, Cells, array, attached, cell, make_cells, ready
+from tests.common import ALL, FIXED, nothing_is_left_behind
 
 __all__ = ["nothing_is_left_behind"]
 
@@ -22,14 +22,10 @@ def sequential(*blocks):
     return net
 
 
-def deferred():
-    return nn.Dense(3)
-
-
 #: What makes a block, what it is called with after a lazy array, and recorded calls of each.
 BLOCKS = [
     (lambda: nn.Dense(3, in_units=WIDTH, activation="tanh"), [], 1),
-    (deferred, [], 1),
+    (lambda: nn.Dense(3), [], 1),  # of which the shape is deferred
     (lambda: nn.LayerNorm(in_channels=WIDTH), [], 1),
     (lambda: nn.LeakyReLU(0.1), [], 1),
     (lambda: sequential(nn.Dense(5, in_units=WIDTH), nn.Dense(2, in_units=5)), [], 1),
@@ -73,45 +69,38 @@ def test_without_a_lazy_array_it_runs_at_once():
 class Own(HybridBlock):
     """Not MXNet's: what it does in Python is to be done each time."""
 
-    calls = 0
-
     def hybrid_forward(self, F, x):
-        Own.calls += 1
+        SEEN.append(self)
         return F.tanh(x)
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_blocks_of_the_users_run_their_python(within):
-    block = sequential(Own()) if within else Own()
-    Own.calls = 0
-    with gdb.batching(**FIXED):
-        for i in range(3):
-            block(FIRST(array(1, WIDTH, seed=i)))
-    assert Own.calls == 3
+SEEN = []
 
 
-@pytest.mark.parametrize("inner", [False, True])
-def test_hooks_run(inner):
-    net = sequential(nn.Dense(WIDTH, in_units=WIDTH))
+@pytest.mark.parametrize("who", ["own", "hook", "before"])
+@pytest.mark.parametrize("kind", ["block", "within another", "converted"])
+def test_python_of_the_users_runs_for_each_sample(kind, who):
+    """Their own blocks, and hooks: a block with hooks is entered, and what is inside merges."""
+    block = Own() if who == "own" else nn.Dense(WIDTH, in_units=WIDTH)
+    net = sequential(block) if kind == "within another" else block
     net.initialize()
-    seen = []
-    (net[0] if inner else net).register_forward_hook(lambda *_: seen.append(1))
-    with gdb.batching(**FIXED):
-        for i in range(3):
-            net(FIRST(array(1, WIDTH, seed=i)))
-    assert len(seen) == 3
-
-
-def test_a_zoneout_cell_keeps_its_last_output():
-    cell = rnn.ZoneoutCell(rnn.RNNCell(WIDTH, input_size=WIDTH), 0.0, 0.0)
-    cell.initialize()
-
-    def two(x):
-        cell.reset()
-        out, states = cell(FIRST(x), [FIRST(x)])
-        return cell(out, states)
-
-    check_against_loop(two, [array(1, WIDTH, seed=i) for i in range(3)], **FIXED)
+    if kind == "converted" and who != "own":
+        gdb.convert(net)
+        net.hybridize()
+    if who == "hook":
+        handle = block.register_forward_hook(lambda *args: SEEN.append(args[2].shape))
+    if who == "before":
+        handle = block.register_forward_pre_hook(lambda *args: SEEN.append(args[1][0].shape))
+    SEEN.clear()
+    with gdb.batching(**FIXED) as batch:
+        results = [net(FIRST(array(1, WIDTH, seed=i))) for i in range(3)]
+    assert len(SEEN) == len(results) == 3 and batch.report.launches <= 4
+    if who != "own":
+        assert SEEN == [(1, WIDTH)] * 3
+        handle.detach()
+        with gdb.batching():
+            net(FIRST(array(1, WIDTH)))
+        assert len(SEEN) == 3
 
 
 def test_structures_of_results():
@@ -125,3 +114,62 @@ def test_structures_of_results():
                 results = cell(x, [x, x])
                 assert type(results) is tuple and type(results[1]) is list
                 assert [h.shape for h in (results[0], *results[1])] == [(1, WIDTH)] * 3
+
+
+# Programs as users write them
+
+
+def check(net, fn, samples, **options):
+    return check_against_loop(fn, samples, net.collect_params(), **options)
+
+
+@ALL
+def test_samples_on_two_contexts_in_one_scope(granularity):
+    contexts, net = [mx.cpu(0), mx.cpu(1)], Cells()
+    net.initialize(mx.init.Uniform(0.8), ctx=contexts)
+    net.hybridize()
+    samples = attached([array(1, WIDTH, seed=i, ctx=contexts[i % 2]) for i in range(6)])
+
+    def fn(x):
+        out, state = net.gate(net.linear(x), x)
+        return [out, net.norm(state * 2)]
+
+    batch = check(net, fn, samples, granularity=granularity)
+    assert {launch.segment.context for launch in batch.plan.launches} == set(contexts)
+    assert fn(samples[1])[0].context == mx.cpu(1)
+
+
+@ALL
+@pytest.mark.parametrize("several", [False, True])
+def test_a_weight_behind_an_operator(granularity, several):
+    """It is no batched argument: each call brings a variable of its own, or all bring one."""
+    weighed = cell(lambda F, x, weight: x * F.exp(F.sin(weight)))
+    weights = attached([array(2, 3, seed=i) for i in range(4 if several else 1)])
+    samples = [(array(2, 3, seed=10 + i), weights[i % len(weights)]) for i in range(4)]
+    batch = check_against_loop(lambda x, w: weighed(x, w), samples, granularity=granularity)
+    assert not batch.report.alone
+
+
+@ALL
+@pytest.mark.parametrize("readers", [3, 13, 40])
+def test_a_value_with_many_readers(readers, granularity):
+    """Its gradient is a sum over readers, level by level or scattered by index."""
+    net, samples = make_cells(), attached([array(1, WIDTH, seed=i) for i in range(3)])
+
+    def fn(x):
+        h = net.linear(x)
+        return [net.gate(h, x)[0] * (1 + k) / readers for k in range(readers)]
+
+    check(net, fn, samples, granularity=granularity)
+
+
+@ALL
+def test_results_that_are_arguments(granularity):
+    through = cell(lambda F, a, b: (a, F.tanh(b), b, a))
+    samples = attached([array(1, 4, seed=i) for i in range(3)])
+    check_against_loop(lambda x: through(x, x * 2), samples, granularity=granularity)
+    with gdb.batching(granularity=granularity):
+        a, _, b, again = through(*samples[:2])
+    a[:] = 0
+    assert (b.asnumpy() == samples[1].asnumpy()).all()
+    assert (again.asnumpy() == samples[0].asnumpy()).all()

@@ -18,8 +18,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
-from tests.cells import cell, equal, ready
-from tests.common import FIXED, assert_nothing_is_left, output_of
+from tests.cells import equal, gradients, ready
+from tests.common import FIXED, assert_nothing_is_left, in_thread, output_of
 
 THREADS = 4
 PATIENCE = 30
@@ -108,55 +108,25 @@ def test_threads_with_scopes_of_their_own(model, options, known):
         assert not options or batch.report.launches <= 10, str(batch.report)
 
 
-def slow(F, x):
-    """Be traced for so long that threads meet in it."""
-    time.sleep(0.02)
-    return F.tanh(x) * 2
-
-
-def test_first_calls_at_once_within_and_outside_of_scopes():
-    x = mx.nd.ones((1, 16))
-    for _ in range(3):
-        block = cell(slow)
-        outputs: List[Any] = [None] * THREADS
-
-        def call(number: int, block: Any = block, outputs: List[Any] = outputs) -> None:
-            outputs[number] = block(x) if number % 2 else gdb.map(block, [x])[0]
-
-        in_threads(call)
-        equal(outputs, [x.tanh() * 2] * THREADS)
-
-
 def test_a_thread_without_a_scope_is_not_recorded(model):
     """Neither its blocks nor its operators, while another thread's scope is open."""
     samples = sequences(0)
     wanted = [model(s) for s in samples]
-    opened, done = threading.Event(), threading.Event()
 
-    def work(number: int) -> None:
-        if number == 0:
-            with gdb.batching() as batch:
-                lazy = [model(s) for s in samples]
-                opened.set()
-                assert done.wait(PATIENCE)
-                assert all(type(y) is LazyNDArray and y.pending for y in lazy)
-                recorded = len(STATE.recorder.tape.node_entry)
-                assert STATE.recorder.mode == 0, "the other thread's is its own"
-                assert recorded == 2 * sum(map(len, samples))
-            equal(lazy, wanted)
-            assert batch.report.nodes == recorded
-        else:
-            try:
-                assert opened.wait(PATIENCE) and STATE.batch is None
-                with autograd.record():
-                    plain = [model(s) for s in samples]
-                assert all(type(y) is mx.nd.NDArray for y in plain)
-                assert type(plain[0] + mx.nd.ones((1, 8))) is mx.nd.NDArray
-                equal(plain, wanted)
-            finally:
-                done.set()
+    def plain():
+        assert STATE.batch is None
+        with autograd.record():
+            found = [model(s) for s in samples]
+            assert all(type(y) is mx.nd.NDArray for y in (*found, found[0] + mx.nd.ones((1, 8))))
+        return found
 
-    in_threads(work, 2)
+    with gdb.batching() as batch:
+        lazy = [model(s) for s in samples]
+        equal(in_thread(plain), wanted)
+        assert all(type(y) is LazyNDArray and y.pending for y in lazy)
+        assert STATE.recorder.mode == 0, "the other thread's is its own"
+    equal(lazy, wanted)
+    assert batch.report.nodes == 2 * sum(map(len, samples))
 
 
 def test_gradients_in_threads():
@@ -167,41 +137,15 @@ def test_gradients_in_threads():
         own.initialize(mx.init.Uniform(1))
         own.hybridize()
         samples = sequences(number, 6)
-        gradients = []
-        for use_scope in (False, True):
+        found = []
+        for apply in (map, gdb.map):
             with autograd.record():
-                outputs = gdb.map(own, samples) if use_scope else [own(s) for s in samples]
-                loss = mx.nd.concat(*outputs, dim=0).sum()
+                loss = mx.nd.concat(*apply(own, samples), dim=0).sum()
             loss.backward()
-            gradients.append([p.grad().copy() for p in own.collect_params().values()])
-        equal(*gradients)
+            found.append([*gradients(own).values()])
+        equal(*found)
 
     in_threads(work)
-
-
-FORKS = """
-import faulthandler, os
-import mxnet as mx
-import gluon_dynbatch as gdb
-faulthandler.dump_traceback_later(60, exit=True)
-net = gdb.convert(mx.gluon.nn.Dense(256, in_units=256))
-net.initialize()
-net.hybridize()
-data = [mx.nd.ones((32, 256)) for _ in range(100)]
-for _ in range(8):
-    with mx.autograd.record(), gdb.batching(granularity="block", policy="depth"):
-        losses = [net(net(x)).sum() for x in data]
-    mx.autograd.backward(losses)
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-
-
-def test_forking_while_a_backward_pass_is_pending():
-    """In a process of its own, as what failed here was a deadlock."""
-    output_of(FORKS)
 
 
 def test_mxnet_lets_go_of_a_graph_without_python(model):
@@ -223,23 +167,6 @@ def test_mxnet_lets_go_of_a_graph_without_python(model):
     finally:
         sys.setswitchinterval(interval)
     assert number not in gradient._ALIVE
-
-
-def test_graphs_that_are_kept_cost_little_to_keep(model):
-    """Few of them are looked at per flush, all in their turn."""
-    kept = []
-    for _ in range(40):
-        with autograd.record(), gdb.batching(**FIXED):
-            kept.append(model(sequences(1, 1)[0]).sum())
-    assert len(gradient._ALIVE) >= len(kept)
-    del kept
-    mx.nd.waitall()
-    before = len(gradient._ALIVE)
-    gradient.forget()
-    assert before - len(gradient._ALIVE) <= gradient._LOOKS
-    for _ in range(before):
-        gradient.forget()
-    assert len(gradient._ALIVE) <= before - 40
 
 
 ENDS = """

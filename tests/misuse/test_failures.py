@@ -1,10 +1,13 @@
-"""Something fails, at whatever stage: nothing is left behind, and the next scope is right."""
+"""Something fails at any stage, or an interrupt comes: nothing is left, the next scope is right."""
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 from __future__ import annotations
 
+import contextlib
+import sys
+from functools import partial
 from traceback import format_exc
-from typing import Any, Callable, Dict, Iterator, List, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 import mxnet as mx
 import numpy as np
@@ -12,11 +15,15 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import flush
+from gluon_dynbatch import auto, flush
+from gluon_dynbatch import scope as batch
+from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
+from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
-from tests.common import FIXED, alive, assert_nothing_is_left, none_left
+from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused
+from tests.common import works as next_scope_works
 
 SAMPLES = inputs(5)
 
@@ -98,33 +105,28 @@ def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
     assert all((x.grad.asnumpy() == 0).all() for x in samples)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_failure_in_the_midst_of_the_launches(unharmed, monkeypatch, after):
-    """What ran before has written to arenas only."""
-    real = execute.Execution._launch
-    with pytest.raises(gdb.LaunchError, match="on purpose"), monkeypatch.context() as patch:
-        patch.setattr(execute.Execution, "_launch", fails(mx.MXNetError, real, after))
-        with autograd.record(), gdb.batching(**FIXED):
-            outputs = [unharmed(x) for x in SAMPLES]
-            for _ in range(4):
-                outputs = [mx.nd.sort(y) for y in outputs]
+@pytest.mark.parametrize("stage", ["planning", "the third launch"])
+def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
+    """Values from before it stay, those it should have made are refused, and the scope goes on.
 
-
-def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch):
-    """Values from before it stay, those it should have made are refused, and the scope goes on."""
+    Launches that ran before the one that fails have written to arenas only.
+    """
     wanted = [unharmed(x) for x in SAMPLES]
+    third = execute.Execution, "_launch", fails(mx.MXNetError, execute.Execution._launch, 2)
+    failing = third if "launch" in stage else (*STAGES[stage], fails(MemoryError))
     with autograd.train_mode(), gdb.batching(**FIXED) as batch:
         before = unharmed(SAMPLES[0])
         batch.flush()
         lost = unharmed(SAMPLES[1])
-        with monkeypatch.context() as patch, pytest.raises(MemoryError):
-            patch.setattr(flush, "make_plan", fails(MemoryError))
-            lost = mx.nd.arccosh(lost)
+        with monkeypatch.context() as patch, pytest.raises((MemoryError, gdb.LaunchError)):
+            patch.setattr(*failing)
+            for _ in range(4):
+                lost = mx.nd.sort(mx.nd.arccosh(lost))
             lost.asnumpy()
         assert autograd.is_training() and not autograd.is_recording()
         after = unharmed(SAMPLES[2])
     equal([before, after], [wanted[0], wanted[2]])
-    with pytest.raises(gdb.StaleArrayError, match="MemoryError"):
+    with pytest.raises(gdb.StaleArrayError, match="MemoryError|LaunchError"):
         lost.asnumpy()
 
 
@@ -147,29 +149,11 @@ def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
 # What MXNet tells later: it works in threads of its own
 
 
-def test_launch_that_fails_on_a_value(unharmed):
-    """Told by MXNet to whoever reads first, and to nobody else; all others would get garbage."""
-    good = mx.nd.array(np.eye(3)[None])
-    for recording in (False, True):
-        with autograd.record() if recording else autograd.pause():
-            with pytest.raises(gdb.LaunchError) as caught, gdb.batching(**FIXED):
-                doubled = [x * 2 for x in [mx.nd.zeros((1, 3, 3)) + x for x in (good, -good, good)]]
-                factors = [mx.nd.linalg.potrf(x) for x in doubled]
-        assert "positive definite" in str(caught.value) and __file__ in str(caught.value)
-        for factor in factors:
-            with pytest.raises(gdb.StaleArrayError, match="LaunchError"):
-                factor.asnumpy()
-    with gdb.batching(**FIXED):
-        doubled = [mx.nd.zeros((1, 3, 3)) + good for _ in range(3)]
-        factors = [mx.nd.linalg.potrf(x) for x in doubled]
-    equal(factors, [good] * 3)
-
-
 class Fragile(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
-        if in_data[0].asnumpy().sum() < 0:
+        if in_data[0].asnumpy().min() < 0:
             raise KeyError("on purpose")
-        self.assign(out_data[0], req[0], in_data[0] * 2)
+        self.assign(out_data[0], req[0], in_data[0] / 2)
 
 
 @mx.operator.register("dynbatch_test_fragile")
@@ -178,14 +162,27 @@ class FragileProp(mx.operator.CustomOpProp):
         return Fragile()
 
 
-def test_custom_operator_that_fails(unharmed, capfd):
-    with pytest.raises(gdb.LaunchError, match="block: Custom") as caught, gdb.batching(**FIXED):
-        inputs = [mx.nd.ones((1, 3)) * i for i in (1, -1, 2)]
-        outputs = [mx.nd.Custom(x, op_type="dynbatch_test_fragile") for x in inputs]
-    assert __file__ in str(caught.value)
-    with pytest.raises(gdb.StaleArrayError):
-        outputs[0].asnumpy()
-    assert "on purpose" in capfd.readouterr().out
+@pytest.mark.parametrize(
+    "recording, operator, told",
+    [
+        (False, mx.nd.linalg.potrf, "positive definite"),
+        (True, mx.nd.linalg.potrf, "positive definite"),
+        (False, partial(mx.nd.Custom, op_type="dynbatch_test_fragile"), "block: Custom"),
+    ],
+)
+def test_launch_that_fails_on_a_value(unharmed, recording, operator, told):
+    """Told by MXNet to whoever reads first, and to nobody else; all others would get garbage."""
+    good = mx.nd.array(4 * np.eye(3)[None])
+    with autograd.record() if recording else autograd.pause():
+        with refused(gdb.LaunchError, told, late=True), gdb.batching(**FIXED):
+            results = [mx.nd.zeros((1, 3, 3)) + x for x in (good, -good, good)]
+            results = [operator(x) for x in results]  # wrong
+    for result in results:
+        with pytest.raises(gdb.StaleArrayError, match="LaunchError"):
+            result.asnumpy()
+    with gdb.batching(**FIXED):
+        results = [operator(mx.nd.zeros((1, 3, 3)) + good) for _ in range(3)]
+    equal(results, [good / 2] * 3)
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
@@ -226,3 +223,124 @@ def test_memory_that_does_not_suffice(unharmed):
         with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
             with gdb.batching(**FIXED):
                 wide(SAMPLES[0])
+
+
+# An interrupt may come at any instruction
+
+#: Every how many instructions there is an interrupt.
+EVERY = 5
+
+
+class Interrupt:
+    """Raises ``KeyboardInterrupt`` at one instruction of some files; 0: only counts them."""
+
+    def __init__(self, instruction: int, files: Any):
+        self._instruction = instruction
+        self._files = {module.__file__ for module in files}
+        self.seen = 0
+
+    def __enter__(self) -> Interrupt:
+        self._before = sys.gettrace()
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        frame.f_trace_opcodes = True
+        return self._step
+
+    def _step(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            self.seen += 1
+            if self.seen == self._instruction:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self._step
+
+
+def automatic(net: Any) -> None:
+    with gdb.batching():
+        for x in SAMPLES[:3]:
+            net(x)
+
+
+def training(net: Any) -> None:
+    mode = autograd.record()
+    mode.__enter__()
+    try:
+        with gdb.batching(**FIXED):
+            losses = [net(x) for x in SAMPLES[:3]]
+    finally:
+        # MXNet's own, which does not outlive an interrupt of its beginning or end.
+        autograd.set_recording(False)
+        autograd.set_training(False)
+    autograd.backward(losses)
+
+
+def nested(net: Any) -> None:
+    scope = gdb.batching(**FIXED)
+    with scope:
+        net(SAMPLES[0])
+        with gdb.batching(), scope:
+            net(SAMPLES[1])
+
+
+@contextlib.contextmanager
+def batched() -> Iterator[Any]:
+    with gdb.batching(**FIXED) as scope:
+        yield scope
+
+
+def managed(net: Any) -> None:
+    with batched():
+        net(SAMPLES[0])
+        gdb.map(net, SAMPLES[1:3])
+
+
+PROGRAMS = [automatic, training, nested, managed]
+
+
+def interrupted(
+    program: Callable[[Any], None], net: Any, instruction: int, files: Any
+) -> Optional[BaseException]:
+    try:
+        with Interrupt(instruction, files):
+            program(net)
+    except KeyboardInterrupt as error:
+        # With its traceback, and the frames and scopes in it.
+        return error
+    return None
+
+
+#: Where a scope begins and ends: every fifth instruction, another one for each program; with an
+#: `EVERY` of 1, all.  In mid scope: not where a lock is held, as Python takes no interrupt where
+#: ``with lock`` would not free it.
+PARTS = {
+    "ends": ((batch, intercept, hooks), EVERY),
+    "middle": ((auto, chain, flush, hazards, keep, lazy, record, tape), 2 * EVERY - 1),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_interrupts(net, program, part):
+    """Interrupt a program at instructions of some files, and look at what follows."""
+    files, every = PARTS[part]
+    program(net)
+    with Interrupt(0, files) as counter:
+        program(net)
+    struck = 0
+    for instruction in range(1 + PROGRAMS.index(program) % EVERY, counter.seen + 1, every):
+        error = interrupted(program, net, instruction, files)
+        struck += error is not None
+        assert_nothing_is_left()
+        if not struck % 4:
+            next_scope_works(net)
+        del error
+    next_scope_works(net)
+    # "auto" may choose another setting meanwhile, which takes fewer instructions.
+    assert struck > 0.8 * (counter.seen // every) > 30 or program is automatic and struck > 10

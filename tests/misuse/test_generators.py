@@ -13,9 +13,15 @@ from tests.cells import equal
 from tests.common import FIXED, SAMPLES, assert_nothing_is_left, in_thread, originals_are_back
 
 
-def test_closing_a_generator_keeps_what_it_yielded(net):
-    """Dropping it closes its scope as well."""
-
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda generators: generators.pop().close(), lambda generators: generators.clear(),
+        lambda generators: in_thread(generators.pop().close),
+    ],
+    ids=["closed", "dropped", "closed in another thread"],
+)  # fmt: skip
+def test_a_generator_that_ends_keeps_what_it_yielded(net, end):
     def outputs():
         with gdb.batching():
             for x in SAMPLES:
@@ -23,19 +29,11 @@ def test_closing_a_generator_keeps_what_it_yielded(net):
 
     wanted = [net(x) for x in SAMPLES]
     equal(list(outputs()), wanted)
-    got = []
-    generator = outputs()
-    for y in generator:
-        got.append(y)
-        if len(got) == 2:
-            break
-    generator.close()
+    generators = [outputs()]
+    got = [next(generators[0]) for _ in range(2)]
+    end(generators)
     assert_nothing_is_left()
     equal(got, wanted[:2])
-    generator = outputs()
-    next(generator)
-    del generator
-    assert_nothing_is_left()
 
 
 # Scopes that a context manager holds open
@@ -47,26 +45,15 @@ def batched(**options):
         yield batch
 
 
-@contextlib.contextmanager
-def batched_twice():
-    with batched(**FIXED) as batch, gdb.batching():
-        yield batch
-
-
 def delegating():
     with gdb.batching(**FIXED) as batch:
         yield batch
 
 
 @contextlib.contextmanager
-def batched_by_another():
-    yield from delegating()
-
-
-@contextlib.contextmanager
-def batched_on_a_stack():
+def batched_by_another_on_a_stack():
     with contextlib.ExitStack() as stack:
-        stack.enter_context(batched(**FIXED))
+        stack.enter_context(contextlib.contextmanager(lambda: (yield from delegating()))())
         yield stack.enter_context(gdb.batching())
 
 
@@ -90,14 +77,23 @@ class BatchedByGenerator(Batched):
         self.generator.close()
 
 
+class ByHand(Batched):
+    async def __aenter__(self):
+        return self.batch.__enter__()
+
+    async def __aexit__(self, *error):
+        return self.batch.__exit__(*error)
+
+
+@contextlib.asynccontextmanager
+async def batched_in_turns():
+    with gdb.batching(**FIXED) as batch:
+        yield batch
+
+
 MANAGERS = [
-    lambda: batched(**FIXED),
-    batched_twice,
-    batched_by_another,
-    batched_on_a_stack,
-    Batched,
-    BatchedByGenerator,
-]
+    lambda: batched(**FIXED), batched_by_another_on_a_stack, Batched, BatchedByGenerator,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
@@ -113,96 +109,55 @@ def test_scopes_within_a_context_manager_join_its_scope(net, manager):
     assert_nothing_is_left()
     assert inner is batch and batch.report.launches == 1
     equal(got, wanted)
+    if manager is not BatchedByGenerator:
+        with pytest.raises(KeyError), manager():
+            lost = gdb.map(net, SAMPLES)
+            raise KeyError("on purpose")
+        assert_nothing_is_left()
+        with pytest.raises(gdb.StaleArrayError, match="on purpose"):
+            lost[0].asnumpy()
 
 
-@pytest.mark.parametrize("manager", MANAGERS[:5])
-def test_context_manager_whose_body_raises(net, manager):
-    with pytest.raises(KeyError), manager():
-        lost = gdb.map(net, SAMPLES)
-        raise KeyError("on purpose")
-    assert_nothing_is_left()
-    with pytest.raises(gdb.StaleArrayError, match="on purpose"):
-        lost[0].asnumpy()
-
-
-def test_asynchronous_context_manager(net):
-    @contextlib.asynccontextmanager
-    async def batched():
-        with gdb.batching(**FIXED) as batch:
-            yield batch
-
-    class ByHand(Batched):
-        async def __aenter__(self):
-            return self.batch.__enter__()
-
-        async def __aexit__(self, *error):
-            return self.batch.__exit__(*error)
-
-    async def use(manager):
-        async with manager as batch:
-            got = [*gdb.map(net, SAMPLES[:2])]
+@pytest.mark.parametrize("manager", [batched_in_turns, ByHand])
+def test_asynchronous_context_manager(net, manager):
+    async def use():
+        async with manager() as batch:
+            got = gdb.map(net, SAMPLES[:2])
             await asyncio.sleep(0)
             got += gdb.map(net, SAMPLES[2:])
             assert all(y.pending for y in got)
         assert batch.report.launches == 1
         return got
 
-    for manager in batched(), ByHand():
-        equal(asyncio.run(use(manager)), [net(x) for x in SAMPLES])
+    equal(asyncio.run(use()), [net(x) for x in SAMPLES])
 
 
 # Scopes whose statements do not end in the order in which they began
-
-
-def two_scopes(net, first, second, wait):
-    """Calls of two tasks that take turns, each in a scope of its own."""
-    got = [], []
-
-    async def task(number, turns, fails):
-        with contextlib.suppress(KeyError), gdb.batching():
-            for x in SAMPLES[:turns]:
-                got[number].append(net(x))
-                await wait()
-            if fails:
-                raise KeyError
-        if not fails:
-            assert not any(y.pending for y in got[number])
-
-    async def both():
-        await asyncio.gather(task(0, *first), task(1, *second))
-
-    asyncio.run(both())
-    return got
 
 
 @pytest.mark.parametrize("fails", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("turns", [(2, 5), (5, 2), (3, 3)])
 def test_tasks_that_take_turns_in_their_scopes(net, turns, fails):
     """They share one; neither's end nor failure takes values from the other."""
-    got = two_scopes(net, (turns[0], fails[0]), (turns[1], fails[1]), lambda: asyncio.sleep(0))
+    got = [], []
+
+    async def task(number):
+        with contextlib.suppress(KeyError), gdb.batching():
+            for x in SAMPLES[: turns[number]]:
+                got[number].append(net(x))
+                await asyncio.sleep(0)
+            if fails[number]:
+                raise KeyError
+        assert fails[number] or not any(y.pending for y in got[number])
+
+    async def both():
+        await asyncio.gather(task(0), task(1))
+
+    asyncio.run(both())
     assert_nothing_is_left()
     for outputs, failed in zip(got, fails):
         if not failed:
             equal(outputs, [net(x) for x in SAMPLES[: len(outputs)]])
-
-
-@pytest.mark.parametrize("order", ["abab", "abba", "aabb", "abbbaa"])
-def test_generators_that_take_turns_in_their_scopes(net, order):
-    def outputs():
-        with gdb.batching(granularity="block", policy="depth"):
-            for x in SAMPLES[: order.count("a") - 1]:
-                yield net(x)
-
-    generators = {"a": outputs(), "b": outputs()}
-    got = {"a": [], "b": []}
-    for name in order:
-        got[name] += [y for y in [next(generators[name], None)] if y is not None]
-    for generator in generators.values():
-        generator.close()
-    assert_nothing_is_left()
-    for outputs_ in got.values():
-        assert not any(y.pending for y in outputs_)
-        equal(outputs_, [net(x) for x in SAMPLES[: len(outputs_)]])
 
 
 def test_generator_that_is_left_waiting(net):
@@ -228,18 +183,6 @@ def test_generator_that_is_left_waiting(net):
     del generator
     assert_nothing_is_left()
     equal([first, beside], [net(x) for x in SAMPLES[:2]])
-
-
-def test_generator_that_another_thread_ends(net):
-    def outputs():
-        with gdb.batching():
-            yield net(SAMPLES[0])
-
-    generator = outputs()
-    first = next(generator)
-    in_thread(generator.close)
-    assert_nothing_is_left()
-    equal([first], [net(SAMPLES[0])])
 
 
 def test_one_scope_in_two_threads(net):

@@ -12,9 +12,8 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run import backward
-from tests.cells import array, attached, equal, gradients, make_cells, tree_losses
-from tests.common import ALL, by_mxnets_operators, prepared
-from tests.common import loop_and_scope as compared
+from tests.cells import array, attached, equal
+from tests.common import ALL, prepared
 
 
 def positive_or_log(y: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -57,17 +56,16 @@ def layer() -> Any:
     return prepared(net, scale=1)
 
 
-def loop_and_scope(
-    layer: Any, run: Any, samples: Any, granularity: str = "auto", left: int = -1
-) -> Any:
+def both(layer: Any, run: Any, samples: Any, left: int = -1, **options: Any) -> Any:
     """Run in the loop and in a scope; return results, and gradients of the losses but one."""
     found = []
     arrays = [p.data() for p in layer.collect_params().values()] + list(samples)
-    for scope in (nullcontext(), gdb.batching(granularity=granularity, policy="depth")):
+    for scope in (nullcontext(), gdb.batching(policy="depth", **options)):
         for one in arrays:
             one.grad[:] = 0
         with autograd.record(), scope:
             results = [run(sample) for sample in enumerate(samples)]
+            results = results if left < 0 else [y.sum() for y in results]
         autograd.backward([y for i, y in enumerate(results) if i != left])
         found.append(([y.asnumpy() for y in results], [one.grad.asnumpy() for one in arrays]))
     return found
@@ -78,19 +76,13 @@ def check(layer: Any, run: Any, samples: Any, granularity: str) -> None:
 
     Where the loop multiplies a gradient of zero with what is not finite, a scope may have zero.
     """
-    (values, wanted), (batched, got) = loop_and_scope(layer, run, samples, granularity)
+    (values, wanted), (batched, got) = both(layer, run, samples, granularity=granularity)
     # oneDNN's softmax of several infinities has zeros beside what is no number.
     for a, b in zip(values, batched):
         equal(b, np.where(np.isnan(b), np.nan, a))
         assert np.isnan(b).any() == np.isnan(a).any()
     for a, b in zip(wanted, got):
         equal(b[np.isfinite(a)], a[np.isfinite(a)])
-
-
-def gradients_without(left: int, run: Any, layer: Any, samples: Any, **options: Any) -> Any:
-    """Return all gradients of the losses but one, in the loop and in a scope."""
-    found = loop_and_scope(layer, lambda sample: run(sample).sum(), samples, left=left, **options)
-    return [gradients for _, gradients in found]
 
 
 def samples_with(bad: float) -> List[mx.nd.NDArray]:
@@ -110,99 +102,61 @@ def test_bad_sample_among_good_ones(layer, program, granularity):
             assert np.isfinite(samples[number].grad.asnumpy()).all()
 
 
-#: From a result and whether it is the second sample's, which drops what this gives.
+#: The second sample drops what the others return: there it is bad, or has an infinite derivative,
+#: through which the loop never goes backward.
 DROPPED = {
-    "bad values": lambda layer, y, second: layer(y * (np.nan if second else 1)),
-    # The loop never goes backward through the logarithm of zero.
-    "infinite derivative": lambda layer, y, second: mx.nd.log(y * 0 if second else y * y),
-}
+    "bad values": lambda f, i, x: dropped(f(x), f(f(x) * (np.nan if i == 1 else 1)), i),
+    "infinite derivative": lambda f, i, x: dropped(f(x), mx.nd.log(f(x) * f(x) * (i != 1)), i),
+    # Looking rows up must not be a product with zeros.
+    "bad rows of a table": lambda f, i, x: f(mx.nd.take(TABLE, mx.nd.array([i])) + f(x)),
+}  # fmt: skip
+TABLE = mx.nd.array([*np.random.RandomState(0).uniform(-1, 1, (4, 4)), [np.nan] * 4, [np.inf] * 4])
+
+
+def dropped(y: mx.nd.NDArray, result: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
+    return y if i == 1 else result
 
 
 @ALL
-@pytest.mark.parametrize("drop", DROPPED.values(), ids=DROPPED)
-def test_bad_result_that_nobody_uses(layer, drop, granularity):
+@pytest.mark.parametrize("program", DROPPED.values(), ids=DROPPED)
+def test_bad_result_that_nobody_uses(layer, program, granularity):
     """The rows of the others are not touched by what runs beside them."""
-
-    def run(sample: Any) -> Any:
-        y = layer(sample[1])
-        result = drop(layer, y, sample[0] == 1)
-        return y if sample[0] == 1 else result
-
-    check(layer, run, samples_with(0.5), granularity)
+    TABLE.attach_grad()
+    samples = samples_with(0.5)
+    check(layer, lambda sample: program(layer, *sample), samples, granularity)
+    assert all(np.isfinite(a.grad.asnumpy()).all() for a in (TABLE, *samples))
 
 
-@ALL
-def test_bad_rows_of_a_table_that_nobody_reads(layer, granularity):
-    """Looking rows up must not be a product with zeros."""
-    table = gdb.convert(mx.gluon.nn.Embedding(6, 4))
-    table.initialize()
-    table.hybridize()
-    table.weight.data()[4] = np.nan
-    table.weight.data()[5] = np.inf
-    gdb.testing.check_against_loop(
-        lambda word: layer(table(mx.nd.array([word]))),
-        [0, 1, 2, 3, 1],
-        [table.weight, *layer.collect_params().values()],
-        granularity=granularity,
-    )
-    assert np.isfinite(table.weight.grad().asnumpy()).all()
+#: Programs whose loss of the second sample is left out, and what its array has: not finite, or
+#: finite with a derivative that is infinite, as that of a square root at zero.
+LEFT_OUT = {
+    **{f"{name}, {bad}": (program, bad) for name, program in PROGRAMS.items()
+       for bad in (np.nan, np.inf)},
+    "finite": (lambda f, i, x: f(mx.nd.sqrt(mx.nd.relu(f(x * (i != 1))))), 0),
+}  # fmt: skip
 
 
 @ALL
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_losses_that_are_left_out(layer, program, granularity):
+@pytest.mark.parametrize("program, bad", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_losses_that_are_left_out(layer, program, bad, granularity):
     """Their samples add nothing to the gradients of parameters that all samples share."""
-    for bad in (np.nan, np.inf):
-        wanted, got = gradients_without(
-            1, lambda sample: program(layer, *sample), layer, samples_with(bad),
-            granularity=granularity,
-        )  # fmt: skip
-        assert all(np.isfinite(gradient).all() for gradient in wanted)
-        equal(got, wanted, 1e-4)
-
-
-@ALL
-def test_a_finite_loss_that_is_left_out(layer, granularity):
-    """Its derivative is infinite, as that of a square root at zero."""
-
-    def run(sample: Any) -> Any:
-        return layer(mx.nd.sqrt(mx.nd.relu(layer(sample[1] * (sample[0] != 1)))))
-
-    wanted, got = gradients_without(1, run, layer, samples_with(0), granularity=granularity)
-    equal(got[:2], wanted[:2], 1e-4)
+    (_, wanted), (_, got) = both(
+        layer, lambda sample: program(layer, *sample), samples_with(bad), 1, granularity=granularity
+    )
+    assert not bad or all(np.isfinite(gradient).all() for gradient in wanted)
+    equal(got[: len(got) if bad else 2], wanted[: len(wanted) if bad else 2], 1e-4)
 
 
 def test_losses_that_are_left_out_behind_dropout(layer):
     """What is drawn stays as it was; the rows of the sample that was left out get zeros."""
-    dropout = gdb.convert(mx.gluon.nn.Dropout(0.5))
-    dropout.hybridize()
+    dropout = prepared(mx.gluon.nn.Dropout(0.5))
 
     def run(sample: Any) -> Any:
         return layer(dropout(layer(sample[1]))) / (sample[0] != 1)
 
-    _, got = gradients_without(1, run, layer, samples_with(np.inf), granularity="block")
+    _, (_, got) = both(layer, run, samples_with(np.inf), 1, granularity="block")
     assert all(np.isfinite(gradient).all() for gradient in got)
     assert np.abs(got[0]).max() > 0
-
-
-@ALL
-def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
-    """With finite gradients it gives just the same; all of it is done here whatever they are."""
-    asked = []
-    monkeypatch.setattr(backward, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
-    net = make_cells()
-
-    def run(scope: Any) -> Any:
-        net.collect_params().zero_grad()
-        with autograd.record(), scope:
-            losses = tree_losses(net)
-        autograd.backward(losses[1:3])
-        return gradients(net)
-
-    # Native steps need no such look.
-    with by_mxnets_operators():
-        compared(run, granularity=granularity)
-    assert len(asked) == 1
 
 
 def test_nothing_is_looked_at_if_every_loss_gets_a_gradient(layer, monkeypatch):
@@ -214,5 +168,5 @@ def test_nothing_is_looked_at_if_every_loss_gets_a_gradient(layer, monkeypatch):
         held.append(layer(sample[1]))
         return layer(held[-1])
 
-    wanted, got = gradients_without(-1, run, layer, samples_with(1))
+    (_, wanted), (_, got) = both(layer, run, samples_with(1))
     equal(got, wanted, 1e-4)

@@ -7,7 +7,8 @@ A line that must be named carries the comment ``# wrong``.
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, List, Type
+import json
+from typing import Any, Iterator, List, Type
 
 import mxnet as mx
 import numpy as np
@@ -16,12 +17,13 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import rules
 from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.run import gradient
-from gluon_dynbatch.scope import RUNTIME
-from tests.cells import array, dense, equal
-from tests.common import FIXED, refused, user_frame, works
+from tests.cells import array, cell, dense, equal
+from tests.common import FIXED, SAMPLES, named_lines, refused, user_frame, works
 from tests.common import unharmed as net
+from tests.fuzz.test_fuzz import wrong_rule
 
 __all__ = ["net"]
 
@@ -182,26 +184,6 @@ def test_convert_takes_blocks_only(thing):
     assert user_frame(caught.value).line.endswith("# wrong")
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["first scope", "later scope"])
-def test_a_launch_that_fails_names_the_line_of_the_call(net, monkeypatch, compiled):
-    """What MXNet says reaches the user.  Compiled pieces are shared between scopes, lines not."""
-
-    def fail(segment):
-        raise mx.MXNetError("out of memory, say")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RUNTIME.dispatcher, "native", False)
-        if compiled:
-            with gdb.batching():
-                net(array(1, 4))
-        patch.setattr(RUNTIME.dispatcher, "executable", fail)
-        with refused(gdb.LaunchError, "out of memory, say", "block: the_dense", late=True):
-            with gdb.batching():
-                y = net(array(1, 4))  # wrong
-    with pytest.raises(gdb.StaleArrayError, match="LaunchError"):
-        y.asnumpy()
-
-
 # Gradients
 
 
@@ -257,3 +239,107 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
     works(block)
     # MXNet still holds addresses of what is in there.
     alive.update(gradient._ALIVE)
+
+
+# Checked scopes
+
+GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
+
+
+def break_rules(monkeypatch: Any, op: str, **attrs: str) -> None:
+    for layout in ("rows", "stack"):
+        monkeypatch.setattr(rules, layout, wrong_rule(getattr(rules, layout), op, attrs))
+
+
+@GRANULARITIES
+def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
+    block = cell(lambda F, x: x * 3)
+    break_rules(monkeypatch, "_mul_scalar", scalar="99")
+    with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than alone", late=True):
+        with gdb.batching(debug=True, granularity=granularity):
+            got = [net(x) for x in SAMPLES]
+            got = [block(y) for y in got]  # wrong
+    with gdb.batching(granularity=granularity):
+        got = [block(net(x)) for x in SAMPLES]
+    assert not np.allclose(got[0].asnumpy(), 3 * net(SAMPLES[0]).asnumpy())
+
+
+def test_debug_accepts_random_numbers(net):
+    with autograd.train_mode(), gdb.batching(debug=True):
+        got = [mx.nd.Dropout(net(x), p=0.5) * 2 for x in SAMPLES]
+    assert {y.shape for y in got} == {(1, 3)}
+
+
+def shared_memory(shape: Any = (1, 4)) -> Any:
+    """Return an array and the NumPy array that has its memory."""
+    values = np.ones(shape, dtype=np.float32)
+    array = mx.nd.from_numpy(values, zero_copy=True)
+    # MXNet wants nobody to write to it, and relies on nobody doing so.
+    values.flags.writeable = True
+    return array, values
+
+
+def test_debug_finds_a_write_that_goes_past_mxnet(net):
+    x, values = shared_memory()
+    with refused(gdb.MismatchError, "an array of shape (1, 4)", "was written to", late=True):
+        with gdb.batching(debug=True):
+            first = net(mx.nd.zeros((1, 4)))
+            second = net(x)  # wrong
+            values[:] = 7
+    with pytest.raises(gdb.StaleArrayError):
+        second.asnumpy()
+    assert first.shape == (1, 3)
+
+
+def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
+    x, values = shared_memory()
+    other = mx.nd.ones((1, 4))
+    view = other[0:1]
+    wanted = [net(x), net(other), net(x * 7)]
+    mx.nd.waitall()
+    with gdb.batching(debug=True) as batch:
+        first, second = net(x), net(other)
+        view[:] = 5
+        batch.flush()
+        values[:] = 7
+        third = net(x)
+    equal([first, second, third], wanted)
+
+
+# What does not merge
+
+#: By name of a block or operator: a call, and where the report as JSON has it.
+NOT_MERGED = {
+    "the_cell": (cell(lambda F, x: F.LinearRegressionOutput(x, x)), "flushes"),
+    "LinearRegressionOutput": (lambda y: mx.nd.LinearRegressionOutput(y, y), "flushes"),  # wrong
+    "batch_take": (
+        lambda y: mx.nd.batch_take(y, mx.nd.array([0], dtype="int32")),  # wrong
+        "immediate",
+    ),
+}  # fmt: skip
+
+
+@GRANULARITIES
+@pytest.mark.parametrize("name", NOT_MERGED)
+def test_strict_refuses_what_does_not_merge_and_the_report_names_it(net, name, granularity):
+    call, place = NOT_MERGED[name]
+
+    def run(**options: Any) -> gdb.Batch:
+        with gdb.batching(granularity=granularity, **options) as batch:
+            for _ in range(3):
+                y = net(SAMPLES[0])
+                call(y)  # wrong
+        return batch
+
+    report = run().report
+    (told,) = report.alone
+    assert (told.name.rstrip("0_"), told.calls) == (name, 3)
+    assert named_lines(str(told.where))[0].endswith("# wrong")
+    assert f"ran alone   3 x {told.name}" in str(report)
+    assert json.loads(report.to_json())[place]
+    texts = [f"operator {name} run at once"] if place == "immediate" else ["3 calls", name]
+    with refused(gdb.NotMergedError, *texts, "strict=False", late=True):
+        run(strict=True)
+    with gdb.batching(strict=True) as batch:
+        got = [mx.nd.relu(net(x)) for x in SAMPLES]
+    assert batch.report.alone == [] and len(got) == len(SAMPLES)

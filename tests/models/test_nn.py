@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, equal
-from tests.common import ALL, LENGTHS, arrays, check, leaves, loop_and_scope, prepared, ragged
+from tests.common import ALL, LENGTHS, arrays, check, leaves, loop_and_scope, prepared
 
 CHANNELS, HEIGHT, WIDE, DEEP = 2, 7, 6, 5
 
@@ -28,62 +30,40 @@ def several(kind, *layers):
 
 
 VECTORS = [(n, WIDTH) for n in LENGTHS]
+
+
+def rows(*shape):
+    return [(n, *shape) for n in LENGTHS]
+
+
 #: By class: how to make it, and the shapes of the samples.
 LAYERS = {
+    **{kind.__name__: (kind, VECTORS)
+       for kind in (nn.ELU, nn.GELU, nn.LayerNorm, nn.PReLU, nn.SELU, nn.Swish)},
     "Activation": (lambda: nn.Activation("tanh"), VECTORS),
     "Dense": (lambda: nn.Dense(3), VECTORS),
+    "Dense, flattened": (lambda: nn.Dense(3), rows(3, 2)),
+    "Dense, not flattened": (lambda: nn.Dense(3, flatten=False), rows(3, 2)),
     "Dropout": (lambda: nn.Dropout(0.0), VECTORS),
-    "ELU": (nn.ELU, VECTORS),
     "Flatten": (nn.Flatten, image(2)[:3]),
-    "GELU": (nn.GELU, VECTORS),
-    "GroupNorm": (lambda: nn.GroupNorm(2), [(n, 4, 3) for n in LENGTHS]),
+    "GroupNorm": (lambda: nn.GroupNorm(2), rows(4, 3)),
     "HybridLambda": (lambda: nn.HybridLambda("tanh"), VECTORS),
     "HybridSequential": (
-        lambda: several(
-            nn.HybridSequential, nn.Dense(5), nn.LayerNorm(), nn.Flatten(), nn.Dense(2)
-        ),
-        VECTORS,
+        lambda: several(nn.HybridSequential, nn.Dense(5), nn.LayerNorm(), nn.Flatten()), VECTORS,
     ),
-    "Dense, flattened": (lambda: nn.Dense(3), [(n, 3, 2) for n in LENGTHS]),
-    "Dense, not flattened": (lambda: nn.Dense(3, flatten=False), [(n, 3, 2) for n in LENGTHS]),
     "InstanceNorm": (nn.InstanceNorm, image(2)[:3]),
-    "LayerNorm": (nn.LayerNorm, VECTORS),
     "LeakyReLU": (lambda: nn.LeakyReLU(0.1), VECTORS),
-    "PReLU": (nn.PReLU, VECTORS),
     "ReflectionPad2D": (lambda: nn.ReflectionPad2D(1), image(2)[:3]),
-    "SELU": (nn.SELU, VECTORS),
-    "Swish": (nn.Swish, VECTORS),
     "HybridConcurrent": (
-        lambda: several(
-            lambda: contrib.nn.HybridConcurrent(axis=1),
-            nn.Dense(2),
-            contrib.nn.Identity(),
-            nn.Dense(3),
-        ),
+        lambda: several(partial(contrib.nn.HybridConcurrent, axis=1), nn.Dense(2), nn.Dense(3)),
         VECTORS,
     ),
     # Alone, stock Gluon would give it no gradient at all.
     "Identity": (lambda: several(nn.HybridSequential, contrib.nn.Identity(), nn.Dense(3)), VECTORS),
-    "PixelShuffle1D": (lambda: contrib.nn.PixelShuffle1D(2), [(n, 4, 3) for n in LENGTHS]),
-    "PixelShuffle2D": (lambda: contrib.nn.PixelShuffle2D((2, 1)), [(n, 4, 3, 2) for n in LENGTHS]),
-    "PixelShuffle3D": (
-        lambda: contrib.nn.PixelShuffle3D((2, 1, 2)),
-        [(n, 4, 2, 3, 2) for n in LENGTHS],
-    ),
-}
-
-
-@pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers(name, converted):
-    """Samples with different numbers of rows run in one launch."""
-    make, shapes = LAYERS[name]
-    net = prepared(make(), converted)
-    samples = arrays(*shapes)
-    net(samples[0])
-    check(net, samples, net, launches=1)
-
-
+    "PixelShuffle1D": (lambda: contrib.nn.PixelShuffle1D(2), rows(4, 3)),
+    "PixelShuffle2D": (lambda: contrib.nn.PixelShuffle2D((2, 1)), rows(4, 3, 2)),
+    "PixelShuffle3D": (lambda: contrib.nn.PixelShuffle3D((2, 1, 2)), rows(4, 2, 3, 2)),
+}  # fmt: skip
 SPATIAL = {
     "Conv": lambda axes: getattr(nn, f"Conv{axes}D")(3, 3, strides=2, padding=1),
     "Conv, dilated groups": lambda axes: getattr(nn, f"Conv{axes}D")(
@@ -94,16 +74,23 @@ SPATIAL = {
     "GlobalMaxPool": lambda axes: getattr(nn, f"GlobalMaxPool{axes}D")(),
     "GlobalAvgPool": lambda axes: getattr(nn, f"GlobalAvgPool{axes}D")(),
 }
+CASES = {
+    **{f"{name}, {kind}": (make, shapes, kind == "converted", 1)
+       for name, (make, shapes) in LAYERS.items() for kind in ("converted", "stock")},
+    **{f"{axes}-D {name}": (partial(make, axes), image(axes), True, 2)
+       for name, make in SPATIAL.items() for axes in (1, 2, 3)},
+    "DeformableConvolution": (lambda: contrib.cnn.DeformableConvolution(3, kernel_size=2),
+                              [(1, 2, 5, 6), (2, 2, 5, 6), (1, 2, 5, 6)], True, 1),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("name", SPATIAL)
-def test_spatial_layers(name, axes):
-    """One launch for each size."""
-    net = prepared(SPATIAL[name](axes))
-    samples = arrays(*image(axes))
+@pytest.mark.parametrize("make, shapes, converted, launches", CASES.values(), ids=CASES)
+def test_layers(make, shapes, converted, launches):
+    """Samples with different numbers of rows run in one launch, of images one for each size."""
+    net = prepared(make(), converted)
+    samples = arrays(*shapes)
     net(samples[0])
-    check(net, samples, net, launches=2)
+    check(net, samples, net, launches=launches)
 
 
 @ALL
@@ -132,33 +119,20 @@ def test_transposed_convolutions(axes, granularity):
     equal(found, leaves([wanted, list(sums), slopes]), 1e-4, 1e-5)
 
 
-class Through(nn.Block):
-    """A dense layer in front of plain blocks, so that these get lazy arrays."""
-
-    def __init__(self, *rest):
-        super().__init__()
-        self.first = nn.Dense(WIDTH)
-        self.rest = nn.Sequential()
-        self.rest.add(*rest)
-
-    def forward(self, x):
-        return self.rest(self.first(x))
-
-
+#: They are entered; what they call is recorded.
 PLAIN = {
     "Sequential": lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda("tanh")),
-    "Lambda": lambda: nn.Lambda(lambda x: (x * 2).tanh()),
+    "Lambda": lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda(lambda x: (x * 2).tanh())),
     "Concurrent": lambda: several(
-        lambda: contrib.nn.Concurrent(axis=1), nn.Dense(2), nn.Lambda("sigmoid")
+        nn.Sequential, nn.Dense(4),
+        several(lambda: contrib.nn.Concurrent(axis=1), nn.Dense(2), nn.Lambda("sigmoid")),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_blocks(name):
-    """They are entered; what they call is recorded."""
-    net = prepared(Through(PLAIN[name]()))
-    samples = arrays(*VECTORS)
+    net, samples = prepared(PLAIN[name]()), arrays(*VECTORS)
     net(samples[0])
     batch = check(net, samples, net)
     assert batch.report.alone == [] and batch.report.nodes == len(samples) * batch.report.launches
@@ -170,33 +144,10 @@ def test_every_layer_is_tested():
     without_kernel = {"BatchNormReLU"}  # MXNet: "only supports MKL-DNN Backend"
     spatial = {f"{name.split(',')[0]}{axes}D" for name in SPATIAL for axes in (1, 2, 3)}
     transposed = {f"Conv{axes}DTranspose" for axes in (1, 2, 3)}
-    tested = (
-        {name.split(",")[0] for name in LAYERS}
-        | set(PLAIN)
-        | spatial
-        | transposed
-        | elsewhere
-        | without_kernel
-    )
+    layers = {name.split(",")[0] for name in LAYERS}
+    tested = layers.union(PLAIN, spatial, transposed, elsewhere, without_kernel)
     names = {*nn.basic_layers.__all__, *nn.conv_layers.__all__, *nn.activations.__all__}
     assert names | set(contrib.nn.__all__) == tested
-
-
-def test_a_sparse_table_runs_at_once():
-    """It is a plain block that calls an operator, and nothing before it is recorded."""
-    net = contrib.nn.SparseEmbedding(9, WIDTH)
-    net.initialize()
-    gluon.Trainer(net.collect_params(), "sgd")
-    words = [mx.nd.array(np.arange(n)) for n in (2, 3)]
-
-    def run(scope):
-        with autograd.record(), scope:
-            outputs = [net(x) for x in words]
-        autograd.backward(outputs)
-        assert getattr(scope, "report", gdb.Report()).nodes == 0
-        return [*outputs, net.weight.list_grad()[0]]
-
-    loop_and_scope(run)
 
 
 @ALL
@@ -216,20 +167,7 @@ def test_dropout_draws_for_each_sample(granularity):
         np.testing.assert_array_equal(x.grad.asnumpy(), y.asnumpy())
 
 
-def test_shapes_may_be_left_open_until_the_scope():
-    """The first call of all is a recorded one."""
-    net = several(nn.HybridSequential, nn.Dense(5), nn.LayerNorm(), nn.Dense(2))
-    prepared(net)
-    samples = ragged()
-    with gdb.batching() as batch:
-        got = [net(x) for x in samples]
-    assert batch.report.nodes == len(samples)
-    for x, y in zip(samples, got):
-        np.testing.assert_allclose(y.asnumpy(), net(x).asnumpy(), 1e-4, 1e-5)
-
-
-@pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
-def test_words_that_are_reshaped_before_they_are_embedded(converted):
+def test_words_that_are_reshaped_before_they_are_embedded():
     """Nothing on the way to an index gets a gradient, and MXNet fails if it is asked for one."""
 
     class Pairs(gluon.HybridBlock):
@@ -241,9 +179,26 @@ def test_words_that_are_reshaped_before_they_are_embedded(converted):
             rows = self.table(F.reshape(words * 1, (-1, 2))).mean(axis=1)
             return F.broadcast_add(rows, words.mean())
 
-    net = prepared(Pairs(), converted)
-    samples = [mx.nd.array(np.arange(2 * n) % 9) for n in LENGTHS]
-    check(net, samples, net)
+    for converted in (True, False):
+        net = prepared(Pairs(), converted)
+        check(net, [mx.nd.array(np.arange(2 * n) % 9) for n in LENGTHS], net)
+
+
+def test_a_sparse_table_runs_at_once():
+    """It is a plain block that calls an operator, and nothing before it is recorded."""
+    net = contrib.nn.SparseEmbedding(9, WIDTH)
+    net.initialize()
+    gluon.Trainer(net.collect_params(), "sgd")
+    words = [mx.nd.array(np.arange(n)) for n in (2, 3)]
+
+    def run(scope):
+        with autograd.record(), scope:
+            outputs = [net(x) for x in words]
+        autograd.backward(outputs)
+        assert getattr(scope, "report", gdb.Report()).nodes == 0
+        return [*outputs, net.weight.list_grad()[0]]
+
+    loop_and_scope(run)
 
 
 def train_sparse(scope):

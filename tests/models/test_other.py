@@ -1,0 +1,200 @@
+"""Losses of gluon.loss."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+from mxnet.gluon import contrib, loss, model_zoo, nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import WIDTH, equal
+from tests.common import ALL, arrays, check, prepared, ragged
+
+CLASSES = 3
+RANDOM = np.random.RandomState(4)
+#: What a loss takes beside the prediction, by kind; each of one row.
+LABELS = {
+    "like": lambda: RANDOM.uniform(0, 1, (1, CLASSES)),
+    "binary": lambda: RANDOM.randint(0, 2, (1, CLASSES)),
+    "class": lambda: RANDOM.randint(0, CLASSES, (1,)),
+    "distribution": lambda: np.array([[0.2, 0.5, 0.3]]),
+    "sign": lambda: RANDOM.choice([-1, 1], (1, CLASSES)),
+    "pair": lambda: RANDOM.choice([-1, 1], (1,)),
+    "weight": lambda: RANDOM.uniform(0, 1, (1, 1)),
+}
+#: By class and case: a loss, and what it takes.
+LOSSES = {
+    "L2Loss": (lambda: loss.L2Loss(weight=0.5), "like"),
+    "L2Loss, weighted": (loss.L2Loss, "like weight"),
+    "L1Loss": (loss.L1Loss, "like"),
+    "HuberLoss": (loss.HuberLoss, "like"),
+    "SigmoidBCELoss": (loss.SigmoidBCELoss, "binary"),
+    "SigmoidBCELoss, weighted": (loss.SigmoidBCELoss, "binary weight like"),
+    "SoftmaxCELoss": (loss.SoftmaxCELoss, "class"),
+    "SoftmaxCELoss, weighted": (loss.SoftmaxCELoss, "class weight"),
+    "SoftmaxCELoss, dense": (lambda: loss.SoftmaxCELoss(sparse_label=False), "binary"),
+    "KLDivLoss": (lambda: loss.KLDivLoss(from_logits=False), "distribution"),
+    "KLDivLoss, log": (loss.KLDivLoss, "distribution"),
+    "HingeLoss": (loss.HingeLoss, "sign"),
+    "SquaredHingeLoss": (loss.SquaredHingeLoss, "sign"),
+    "LogisticLoss": (loss.LogisticLoss, "sign"),
+    "LogisticLoss, binary": (lambda: loss.LogisticLoss(label_format="binary"), "binary"),
+    "TripletLoss": (loss.TripletLoss, "like like"),
+    "PoissonNLLLoss": (loss.PoissonNLLLoss, "like"),
+    "CosineEmbeddingLoss": (loss.CosineEmbeddingLoss, "like pair"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name):
+    """One launch for the predictions and one for the losses, where these are two calls."""
+    make, kinds = LOSSES[name]
+    measure = prepared(make())
+    net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
+    samples = [
+        (x, *(mx.nd.array(LABELS[kind]()) for kind in kinds.split()))
+        for x in arrays(*[(1, WIDTH)] * 5)
+    ]
+    batch = check(lambda sample: measure(net(sample[0]), *sample[1:]), samples, net)
+    assert batch.report.alone == [] and batch.report.launches == 2
+
+
+@pytest.mark.parametrize("lengths", [False, True], ids=["all", "lengths"])
+@pytest.mark.parametrize("layout", ["NTC", "TNC"])
+def test_ctc(layout, lengths):
+    measure = prepared(loss.CTCLoss(layout=layout))
+    net = prepared(nn.Dense(CLASSES + 2, in_units=WIDTH, flatten=False))
+    label = np.array([[1, 2, -1]])
+
+    def fn(x):
+        made = net(x) if layout == "NTC" else net(x).swapaxes(0, 1)
+        sizes = [mx.nd.array([x.shape[1]]), mx.nd.array([2])] if lengths else []
+        return measure(made, mx.nd.array(label), *sizes)
+
+    batch = check(fn, arrays((1, 5, WIDTH), (1, 6, WIDTH), (1, 5, WIDTH)), net)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+
+
+def test_a_loss_that_gluon_cannot_hybridize():
+    """It looks at shapes: run as Python, operator by operator."""
+    measure = gdb.convert(loss.SDMLLoss())
+    net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
+    samples = arrays((3, WIDTH), (3, WIDTH), (2, WIDTH))
+    batch = check(lambda x: measure(net(x), net(x * 2)), samples, net)
+    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+    measure.hybridize()
+    with pytest.raises(gdb.CellError, match="cannot be traced with symbols"), gdb.batching():
+        measure(net(samples[0]), net(samples[1]))
+
+
+def test_every_loss_is_tested():
+    same = {"SigmoidBinaryCrossEntropyLoss", "SoftmaxCrossEntropyLoss", "Loss"}
+    tested = {name.split(",")[0] for name in LOSSES} | {"CTCLoss", "SDMLLoss"} | same
+    assert set(loss.__all__) == tested
+
+
+# BatchNorm: merged in prediction; in training call by call, running statistics included
+
+
+def batch_norm():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=WIDTH, flatten=False), nn.BatchNorm(in_channels=3))
+    return prepared(net)
+
+
+@ALL
+def test_running_statistics_move_once_per_sample(granularity):
+    """In whatever order the samples are launched; who reads them after backward finds them so."""
+    net, xs = batch_norm(), [x.detach() for x in ragged(lengths=(2, 3, 2, 4))]
+    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None):
+        outputs = [net(x) for x in xs]
+    autograd.backward(outputs, [y * 2 for y in outputs])
+    moved = net[1].running_mean.data().asnumpy()
+    mx.nd.waitall()
+    np.testing.assert_array_equal(moved, net[1].running_mean.data().asnumpy())
+    means = [net[0](x).mean(axis=0).asnumpy() for x in xs]
+    weights = [0.1 * 0.9**i for i in range(len(means))]
+    ends = [sum(w * mean for w, mean in zip(weights, order)) for order in permutations(means)]
+    assert any(np.allclose(moved, end, 1e-3, 1e-5) for end in ends)
+
+
+@ALL
+def test_batch_norm_in_training_against_the_loop(granularity):
+    """Each call normalises its own sample, of images and of rows, before and behind others."""
+    for make, shape in ((batch_norm, (WIDTH,)), (lambda: batch_norm()[1], (3, 3, 3))):
+        net = make()
+        options = {"granularity": granularity, "analysis_budget": None}
+        samples = arrays(*[(n, *shape) for n in (2, 3, 2)])
+        parameters = net.collect_params().values()
+        batch = check_against_loop(net, samples, parameters, **options)
+        assert sum(one.calls for one in batch.report.alone) == len(samples)
+        assert all("BatchNorm" in one.reason for one in batch.report.alone)
+
+
+def test_synchronised_batch_norm_runs_alone_and_global_statistics_merge():
+    net, samples = contrib.nn.SyncBatchNorm(in_channels=WIDTH, num_devices=1), ragged()
+    (alone,) = check(prepared(net), samples, net).report.alone
+    assert "_contrib_SyncBatchNorm can't be merged" in alone.reason
+    assert alone.calls == len(samples)
+    net = prepared(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
+    check(net, samples, net, launches=1)
+
+
+# Convolutional nets on images of different sizes
+
+#: By name in the zoo: more options, and heights and widths of the images.
+ZOO = {
+    "squeezenet1.1": ({}, [(96, 96), (96, 96)]),
+    "mobilenet0.25": ({}, [(32, 32), (32, 64), (32, 32)]),
+    "mobilenetv2_0.25": ({}, [(32, 32), (32, 64), (32, 32)]),
+    "resnet18_v1": ({"thumbnail": True}, [(16, 16), (16, 24), (16, 16)]),
+    "resnet18_v2": ({"thumbnail": True}, [(16, 16), (16, 24), (16, 16)]),
+}
+
+
+def from_zoo(name):
+    options, sizes = ZOO[name]
+    net = gdb.convert(model_zoo.vision.get_model(name, classes=3, **options))
+    mx.random.seed(5)
+    net.initialize(mx.init.Xavier())
+    net.hybridize()
+    samples = arrays(*[(1, 3, *size) for size in sizes])
+    net(samples[0])
+    return net, samples, len(set(sizes))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_model_zoo_in_prediction(name):
+    """One launch for each size of image."""
+    net, samples, sizes = from_zoo(name)
+    wanted = [net(x) for x in samples]
+    with gdb.batching(granularity="block", analysis_budget=None) as batch:
+        got = [net(x) for x in samples]
+    assert batch.report.alone == [] and batch.report.launches == sizes
+    equal(got, wanted, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+def test_model_zoo_in_training(granularity):
+    """Normalisation sees one sample; cut into pieces, what lies in between still merges.
+
+    In double precision: normalising few values magnifies rounding, layer by layer.
+    """
+    net, samples, sizes = from_zoo("mobilenet0.25")
+    net.cast("float64")
+    samples = arrays(*[x.shape for x in samples], dtype="float64")
+    options = {"granularity": granularity, "analysis_budget": None}
+    batch = gdb.testing.check_against_loop(net, samples, net.collect_params().values(), **options)
+    (alone,) = batch.report.alone
+    assert alone.name == net.name and "BatchNorm in training mode" in alone.reason
+    if granularity == "block":
+        assert batch.report.launches == alone.calls == len(samples)
+    else:
+        merged = batch.report.launches - alone.calls
+        (flush,) = batch.report.flushes
+        assert flush.largest_width == 2 and merged > sizes
