@@ -78,7 +78,7 @@ SEEN = []
 
 
 @pytest.mark.parametrize("who", ["own", "hook", "before"])
-@pytest.mark.parametrize("kind", ["block", "within another", "converted"])
+@pytest.mark.parametrize("kind", ["block", "within another", "hybridized", "converted"])
 def test_python_of_the_users_runs_for_each_sample(kind, who):
     """Their own blocks, and hooks: a block with hooks is entered, and what is inside merges."""
     block = Own() if who == "own" else nn.Dense(WIDTH, in_units=WIDTH)
@@ -86,7 +86,7 @@ def test_python_of_the_users_runs_for_each_sample(kind, who):
     net.initialize()
     if kind == "converted" and who != "own":
         gdb.convert(net)
-        net.hybridize()
+    net.hybridize(kind in ("converted", "hybridized") and who != "own")
     if who == "hook":
         handle = block.register_forward_hook(lambda *args: SEEN.append(args[2].shape))
     if who == "before":

@@ -23,7 +23,7 @@ from tests.common import FIXED, SAMPLES, assert_nothing_is_left, in_thread, orig
 )  # fmt: skip
 def test_a_generator_that_ends_keeps_what_it_yielded(net, end):
     def outputs():
-        with gdb.batching():
+        with gdb.batching(**FIXED):
             for x in SAMPLES:
                 yield net(x)
 

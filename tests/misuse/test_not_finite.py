@@ -12,8 +12,8 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.run import backward
-from tests.cells import array, attached, equal
-from tests.common import ALL, prepared
+from tests.cells import array, attached, equal, gradients, make_cells, tree_losses
+from tests.common import ALL, by_mxnets_operators, loop_and_scope, prepared
 
 
 def positive_or_log(y: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -157,6 +157,26 @@ def test_losses_that_are_left_out_behind_dropout(layer):
     _, (_, got) = both(layer, run, samples_with(np.inf), 1, granularity="block")
     assert all(np.isfinite(gradient).all() for gradient in got)
     assert np.abs(got[0]).max() > 0
+
+
+@ALL
+def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
+    """With finite gradients it gives just the same; all of it is done here whatever they are."""
+    asked = []
+    monkeypatch.setattr(backward, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
+    net = make_cells()
+
+    def run(scope: Any) -> Any:
+        net.collect_params().zero_grad()
+        with autograd.record(), scope:
+            losses = tree_losses(net)
+        autograd.backward(losses[1:3])
+        return gradients(net)
+
+    # Native steps need no such look.
+    with by_mxnets_operators():
+        loop_and_scope(run, granularity=granularity)
+    assert len(asked) == 1
 
 
 def test_nothing_is_looked_at_if_every_loss_gets_a_gradient(layer, monkeypatch):

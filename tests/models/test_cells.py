@@ -84,10 +84,11 @@ def unrolled(cell, merge_outputs=True, with_length=False):
     return run
 
 
+APART = ("GRUCell", "residual around both directions")
 RUNS = [
     *[(name, step_by_step) for name in STEPPED],
-    *[(name, unrolled) for name in UNROLLED if name not in ("GRUCell", "ResidualCell")],
-    *[(name, partial(unrolled, merge_outputs=None)) for name in ("GRUCell", "ResidualCell")],
+    *[(name, unrolled) for name in UNROLLED if name not in APART],
+    *[(name, partial(unrolled, merge_outputs=None)) for name in APART],
     # A valid length masks the end and, of both directions, turns the sequence around.  Gluon's own
     # loop fails with a length for a bidirectional cell under another layer.
     *[(name, partial(unrolled, with_length=True)) for name in UNROLLED if "layers" not in name],
