@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import sys
 from functools import partial
 from traceback import format_exc
@@ -22,7 +23,14 @@ from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
-from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused
+from tests.common import (
+    FIXED,
+    alive,
+    assert_nothing_is_left,
+    by_mxnets_operators,
+    none_left,
+    refused,
+)
 from tests.common import works as next_scope_works
 
 SAMPLES = inputs(5)
@@ -219,10 +227,18 @@ def test_memory_that_does_not_suffice(unharmed):
 
     wide = Wide()
     wide.hybridize()
-    for mode in (autograd.pause, autograd.record):
-        with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
-            with gdb.batching(**FIXED):
-                wide(SAMPLES[0])
+    # Whatever the machine has, the process may have two gigabytes more.
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (2 << 30), limits[1]))
+    try:
+        for mode in (autograd.pause, autograd.record):
+            with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
+                with by_mxnets_operators(), gdb.batching(**FIXED):
+                    wide(SAMPLES[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 # An interrupt may come at any instruction
