@@ -62,6 +62,8 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "square": lambda y, x: x * 2,
     "sqrt": lambda y, x: 0.5 / y,
     "rsqrt": lambda y, x: y / x * -0.5,
+    "cbrt": lambda y, x: 1 / (y * y * 3),
+    "rcbrt": lambda y, x: y / x * (-1 / 3),
     "abs": lambda y, x: _f("sign", x),
     "sign": _zero,
     "exp": lambda y, x: y,
@@ -89,6 +91,11 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
     "hard_sigmoid": _hard_sigmoid,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
+    "erfinv": lambda y, x: _f("exp", y * y) * (sqrt(pi) / 2),
+    "gamma": lambda y, x: y * _f("digamma", x),
+    "gammaln": lambda y, x: _f("digamma", x),
+    "degrees": lambda y, x: 180 / pi,
+    "radians": lambda y, x: pi / 180,
     **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
     "clip": _clip,
     "smooth_l1": _smooth_l1,
@@ -130,5 +137,6 @@ def _only(factor: Callable[..., Factor]) -> Callable[..., Sequence[Factor]]:
 FUNCTIONS.update((name, Function(1, _only(factor))) for name, factor in _ONE.items())
 FUNCTIONS.update((name, Function(2, factors)) for name, factors in _TWO.items())
 FUNCTIONS["select"] = Function(3, _select)
-# This is part of gradients only.
+# These are part of gradients only.
+FUNCTIONS["digamma"] = Function(1, _never)
 FUNCTIONS["gate"] = Function(2, _never)

@@ -42,7 +42,7 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
 
 
 #: Of doubles MXNet computes these, or their gradients, with constants in single precision.
-ROUGH = frozenset(["erf", "gelu"])
+ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
 
 
 def _refuse_rough_doubles(expressed: Expressed) -> None:

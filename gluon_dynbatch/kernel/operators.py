@@ -168,9 +168,9 @@ def batch_dot(call: Call) -> Tensor:
 
 
 _ONE = (
-    "abs arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh erf exp expm1 fix floor log "
-    "log10 log1p log2 logical_not negative reciprocal relu rint round rsqrt sigmoid sign sin "
-    "sinh softsign sqrt square tan tanh trunc"
+    "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp "
+    "expm1 fix floor gamma gammaln log log10 log1p log2 logical_not negative radians rcbrt "
+    "reciprocal relu rint round rsqrt sigmoid sign sin sinh softsign sqrt square tan tanh trunc"
 )
 _TWO = (
     "hypot maximum minimum mod power equal not_equal greater greater_equal lesser lesser_equal "

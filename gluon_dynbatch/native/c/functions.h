@@ -195,6 +195,54 @@ static inline T F(gelu)(T x) {
 }
 #endif
 
+static inline T F(erfinv)(T y) {
+    const double a = fabs((double)y);
+    if (!(a < 1))
+        return a == 1 ? (T)(y * INFINITY) : NAN;
+    if (a < 1e-8)
+        return (T)(y * 0.88622692545275801365);
+    /* From the first guess of Winitzki (2008) by Halley's steps. */
+    const double l = log1p(-a * a), h = 4.3307 + 0.5 * l;
+    double x = sqrt(sqrt(h * h - l * 6.8027) - h);
+    for (int step = 0; step < 3; step++) {
+        const double error = a < 0.5 ? erf(x) - a : (1 - a) - erfc(x);
+        const double newton = error / (1.12837916709551257390 * exp(-x * x));
+        x -= newton / (1 + x * newton);
+    }
+    return (T)copysign(x, (double)y);
+}
+
+/* ------------------------------------------------------------------ gamma and its logarithm */
+
+static inline T F(gammaln)(T x) {
+    int sign;
+    return (T)LGAMMA((WIDE)x, &sign);
+}
+
+/* The derivative of gammaln: reflected, shifted and expanded (Abramowitz & Stegun 6.3.5-18). At the
+ * poles MXNet gives the largest double. */
+static inline T F(digamma)(T argument) {
+    WIDE x = argument, y = 0;
+    if (x <= 0) {
+        if (x == WIDE_M(floor)(x))
+            return (T)DBL_MAX;
+        const WIDE pi = 3.14159265358979323846264338327950288L, part = x - WIDE_M(rint)(x);
+        y = -pi / WIDE_M(tan)(pi * part);
+        x = 1 - x;
+    }
+    for (; x < 16; x += 1)
+        y -= 1 / x;
+    const WIDE u = 1 / (x * x);
+    WIDE p = (WIDE)1 / 12;
+    p = p * u - (WIDE)691 / 32760;
+    p = p * u + (WIDE)1 / 132;
+    p = p * u - (WIDE)1 / 240;
+    p = p * u + (WIDE)1 / 252;
+    p = p * u - (WIDE)1 / 120;
+    p = p * u + (WIDE)1 / 12;
+    return (T)(y + WIDE_M(log)(x) - 1 / (2 * x) - p * u);
+}
+
 /* ------------------------------------------------------------------ other functions */
 
 static inline T F(mod)(T a, T b) {
