@@ -107,13 +107,12 @@ MERGED: Tuple[Family, ...] = (
         "`Embedding`, `take`, `pick`, `gather_nd`, `one_hot`",
         "tables are shared, or shapes are equal and indices choose along axis 0; "
         "not `take` with `mode='raise'`",
-        each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,), unread=(1,)),
+        each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
         each(
             "take",
             Rule(index.take_rows, index.take_stack),
             not_with="mode=raise",
             no_gradient=(1,),
-            unread=(0,),
         ),
         each("pick", along(axis=-1, reduces=True), no_gradient=(1,)),
         each("batch_take", Rule(index.batch_take_rows), no_gradient=(1,)),

@@ -27,8 +27,6 @@ class Rule(NamedTuple):
     no_gradient : tuple of int
         Inputs that never get a gradient other than zero: indices, lengths, conditions, arrays of
         which only the shape counts.
-    unread : tuple of int
-        Inputs, tables mostly, of which its gradient needs the shape but never the values.
     random : bool
         Whether two calls with equal inputs may differ, so that samples need their own.
     writes : str
@@ -49,7 +47,6 @@ class Rule(NamedTuple):
     not_with: str = ""
     reason: str = ""
     no_gradient: Tuple[int, ...] = ()
-    unread: Tuple[int, ...] = ()
     random: bool = False
     writes: str = ""
     overwrites: bool = False

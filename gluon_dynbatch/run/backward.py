@@ -17,7 +17,7 @@ from mxnet.ndarray import NDArray
 
 from ..kernel.step import Kernel, Wanted
 from ..lower.segment import Port, whole_of
-from ..modes import FLOATS, TRAINING
+from ..modes import FLOATS, RECORDING, TRAINING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
@@ -26,7 +26,7 @@ from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
 from .buffers import part, zero
-from .dispatch import ONE_AT_A_TIME, Dispatcher, Executable
+from .dispatch import Dispatcher, Executable, go_backward
 from .execute import Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
@@ -176,28 +176,24 @@ class GradientTape(Pass):
 
     def run(
         self,
-        number: int,
+        launch: Launch,
         executable: Executable,
         operands: List[NDArray],
         results: List[NDArray],
     ) -> None:
         """Run a launch on variables of its own, and remember its results."""
-        launch = self.forward.launches[number]
         segment = launch.segment
         self._mark(launch, operands)
-        arguments = [
-            operands[i]
-            if kind == "in"
-            else self._leaves.parameter(segment.parameters[i], segment.context, executable, k)
-            for k, (kind, i) in enumerate(executable.arguments)
-        ]
-        previous = autograd.set_recording(True)
-        try:
-            with ONE_AT_A_TIME:
-                executable.run(*arguments, out=results)
-        finally:
-            autograd.set_recording(previous)
-        recorded = self._recorded[number] = Recorded(executable, arguments, results)
+        arguments = []
+        for k, (kind, i) in enumerate(executable.arguments):
+            if kind == "in":
+                arguments.append(operands[i])
+            elif k in executable.mutated:
+                arguments.append(segment.parameters[i].data(segment.context).copy())
+            else:
+                arguments.append(self._leaves.parameter(segment.parameters[i], segment.context))
+        executable.launch(arguments, segment.mode | RECORDING, out=results)
+        recorded = self._recorded[launch.number] = Recorded(executable, arguments, results)
         if executable.mutated:
             _move_states(launch, recorded)
 
@@ -213,7 +209,7 @@ class GradientTape(Pass):
             elif type(launch.operands[p]) is Whole:
                 # Detached, the user's array gets no gradient behind the back of this tape.
                 trained = launch.segment.inputs[p].differentiable
-                operands[p] = self._leaves.array(array, True, True) if trained else array.detach()
+                operands[p] = self._leaves.leaf(array) if trained else array.detach()
         if variables:
             autograd.mark_variables(variables, gradients, "write")
 
@@ -304,13 +300,7 @@ class GradientTape(Pass):
         heads, gradients = self._head_gradients(position, launch)
         results = self._recorded[launch.number].results
         # The graph of a launch lives as long as this tape: the user may go backward twice.
-        with ONE_AT_A_TIME:
-            autograd.backward(
-                [results[k] for k in heads],
-                gradients,
-                retain_graph=True,
-                train_mode=bool(launch.segment.mode & TRAINING),
-            )
+        go_backward([results[k] for k in heads], gradients, launch.segment.mode, again=True)
 
     def _head_gradients(self, position: int, launch: Launch) -> Tuple[List[int], List[NDArray]]:
         """Return the results of a launch that get a gradient, by position, and these gradients."""
@@ -379,8 +369,7 @@ def _move_states(launch: Launch, recorded: Recorded) -> None:
     """
     segment, (executable, arguments, results) = launch.segment, recorded
     if segment.mode & TRAINING:
-        with ONE_AT_A_TIME:
-            autograd.backward(results, [mx.nd.zeros_like(r) for r in results], retain_graph=True)
+        go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode, again=True)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
         # What is no parameter is only read: operators that write to arrays run at once.

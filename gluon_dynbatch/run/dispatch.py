@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Sequence, Tuple
 
-from .. import rules
+from mxnet import autograd
+from mxnet.ndarray import NDArray
+
 from ..kernel.kernels import SegmentKernels, kernels_of
 from ..lower.segment import Segment
+from ..modes import RECORDING, TRAINING
 from ..plan.plan import Plan
 from ..trace.symbols import compile_symbol, make_symbol
 
@@ -31,10 +34,22 @@ class Executable(NamedTuple):
     arguments: Tuple[Tuple[str, int], ...]
     #: Arguments that running changes, such as running means.
     mutated: FrozenSet[int]
-    #: Arguments whose values the backward pass may read.
-    read_back: FrozenSet[int]
     #: Whether running may fail, depending on values.
     fallible: bool
+
+    def launch(self, arguments: Sequence[NDArray], mode: int, **out: Any) -> Any:
+        """Run it in a mode of autograd's."""
+        scope = autograd.record if mode & RECORDING else autograd.pause
+        with scope(train_mode=bool(mode & TRAINING)), ONE_AT_A_TIME:
+            return self.run(*arguments, **out)
+
+
+def go_backward(
+    results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int, again: bool = False
+) -> None:
+    """Run what has been recorded in a mode of autograd's backward, perhaps not the last time."""
+    with ONE_AT_A_TIME:
+        autograd.backward(results, gradients, again, train_mode=bool(mode & TRAINING))
 
 
 class Dispatcher:
@@ -82,21 +97,10 @@ def _compile(segment: Segment) -> Executable:
     # MXNet takes small graphs apart when it records them; a result that depends on no variable
     # would then not be in a graph, and could not be differentiated.
     flags = [("inline_limit", 0)] if len(segment.heads) > 1 else []
-    auxiliary, read = set(symbol.list_auxiliary_states()), _read_back(segment)
+    auxiliary = set(symbol.list_auxiliary_states())
     return Executable(
         compile_symbol(symbol, [kind == "in" for kind, _ in arguments], *flags),
         arguments,
         frozenset(i for i, name in enumerate(names) if name in auxiliary),
-        frozenset(i for i, name in enumerate(names) if name in read),
         any(op.op in FAIL_ON_VALUES for op in segment.ops),
     )
-
-
-def _read_back(segment: Segment) -> Set[str]:
-    """Name the operators whose values some operator's gradient may need."""
-    return {
-        segment.ops[row].name
-        for op in segment.ops
-        for place, (row, _) in enumerate(op.inputs)
-        if place not in rules.of(op.op).unread
-    }

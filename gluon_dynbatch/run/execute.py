@@ -13,12 +13,12 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..lower.segment import Port
-from ..modes import TRAINING
+from ..modes import RECORDING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, Base, Stretch, is_native
 from .assemble_forward import Forward
 from .buffers import Buffers, address_of, allocate, words
-from .dispatch import ONE_AT_A_TIME, Dispatcher
+from .dispatch import Dispatcher
 from .profiling import PROFILER
 
 #: Arrays of parameters that have their memory.
@@ -31,25 +31,6 @@ def wait_once(parameter: Any, array: NDArray) -> None:
     if known.get(array.context) is not array:
         array.wait_to_read()
         known[array.context] = array
-
-
-class Mode:
-    """Sets autograd's mode for launches, and puts the user's back in the end."""
-
-    def __init__(self) -> None:
-        self._outer = (autograd.set_recording(False), autograd.is_training())
-        self._training = self._outer[1]
-
-    def train(self, training: bool) -> None:
-        """Switch between train and predict mode."""
-        if training != self._training:
-            autograd.set_training(training)
-            self._training = training
-
-    def restore(self) -> None:
-        """Go back to the mode in which the object was made."""
-        autograd.set_recording(self._outer[0])
-        autograd.set_training(self._outer[1])
 
 
 class Pass:
@@ -206,12 +187,9 @@ class Execution(Pass):
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
-        self._mode = Mode()
-        try:
+        with autograd.pause():
             self.buffers.fill(self.plan, self._assembled.fills, self.externals, wait=True)
             self.run_launches(self._checks)
-        finally:
-            self._mode.restore()
 
     def array_at(self, base: Base) -> Optional[NDArray]:
         """Return the array that code knows by a number."""
@@ -227,7 +205,6 @@ class Execution(Pass):
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
-        self._mode.train(bool(launch.segment.mode & TRAINING))
         try:
             self._launch(position, launch)
         except MXNetError as error:
@@ -252,7 +229,7 @@ class Execution(Pass):
         operands = self.operands(number, launch)
         results = [self.buffers.region(r) for r in launch.regions]
         if self._tape is not None and self._tape.wants(number):
-            self._tape.run(number, executable, operands, results)
+            self._tape.run(launch, executable, operands, results)
         else:
             arguments = [
                 operands[i]
@@ -260,8 +237,7 @@ class Execution(Pass):
                 else self._parameter(segment.parameters[i], segment.context)
                 for kind, i in executable.arguments
             ]
-            with ONE_AT_A_TIME:
-                executable.run(*arguments, out=results)
+            executable.launch(arguments, segment.mode & ~RECORDING, out=results)
         if executable.fallible:
             results[0].wait_to_read()
 

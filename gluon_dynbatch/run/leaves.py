@@ -8,35 +8,24 @@ gradients, which wait for the read.  So it reads copies made in the forward pass
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..lower.segment import ParameterRows
+from ..lower.segment import ParameterRows, whole_of
 from ..record.lazy import LazyNDArray
 from .buffers import part, zero
-from .dispatch import Executable
-
-
-class _Leaf(NamedTuple):
-    array: NDArray
-    #: Where its gradients add up, if it is trained.
-    gradient: Optional[NDArray]
-    #: Whether it has memory of its own.
-    copied: bool
 
 
 class Leaves:
     """The leaf copies of one flush."""
 
     def __init__(self) -> None:
-        #: By id of the original.
-        self._leaves: Dict[int, _Leaf] = {}
+        #: By id of the original, and which rows of it.
+        self._leaves: Dict[Tuple[int, Optional[Tuple[int, int]]], NDArray] = {}
         self._numbers: Dict[int, int] = {}
-        #: Some rows of leaves: by id of the original, whether copied, and which rows.
-        self._parts: Dict[Tuple[int, bool, int, int], NDArray] = {}
         #: What is trained, and where MXNet's operators add up gradients; native code does so
         #: where MXNet wants to have them.
         self.trained: List[NDArray] = []
@@ -74,43 +63,26 @@ class Leaves:
             for own, target, array in zip(self._gradients, targets, self.trained)
         ]
 
-    def parameter(
-        self, parameter: Any, context: mx.Context, executable: Executable, argument: int
-    ) -> NDArray:
-        """Return what an executable gets for a parameter."""
-        read_back = argument in executable.read_back
+    def parameter(self, parameter: Any, context: mx.Context) -> NDArray:
+        """Return the leaf of a parameter."""
+        data, rows = whole_of(parameter).data(context), None
         if isinstance(parameter, ParameterRows):
-            return self._rows(parameter, context, read_back)
-        data = parameter.data(context)
-        if argument in executable.mutated:
-            return data.copy()
-        return self.array(data, parameter.grad_req != "null", read_back)
+            rows = parameter.start, parameter.stop
+        return self.leaf(data, parameter.grad_req != "null", rows)
 
-    def _rows(self, rows: ParameterRows, context: mx.Context, read_back: bool) -> NDArray:
-        data = rows.parameter.data(context)
-        self.array(data, rows.grad_req != "null", read_back)
-        whole = self._leaves[id(data)]
-        key = (id(data), whole.copied, rows.start, rows.stop)
-        found = self._parts.get(key)
+    def leaf(
+        self, array: NDArray, trained: bool = True, rows: Optional[Tuple[int, int]] = None
+    ) -> NDArray:
+        """Return the leaf of an array, or some rows of it."""
+        found = self._leaves.get((id(array), rows))
         if found is None:
-            found = self._parts[key] = part(whole.array, rows.start, rows.stop)
-            if whole.gradient is not None:
-                gradient = part(whole.gradient, rows.start, rows.stop)
-                autograd.mark_variables([found], [gradient], "add")
-        return found
-
-    def array(self, array: NDArray, trained: bool, read_back: bool) -> NDArray:
-        """Return the leaf of an array; a copy if its values are read in the backward pass."""
-        leaf = self._leaves.get(id(array))
-        if leaf is None or (read_back and not leaf.copied):
-            made = array.copy() if read_back else array.detach()
-            gradient = None if leaf is None else leaf.gradient
-            if trained and leaf is None:
+            found = array.copy() if rows is None else part(self.leaf(array, trained), *rows)
+            self._leaves[id(array), rows] = found
+            if trained:
                 gradient = self.gradient(array)
-            if gradient is not None:
-                autograd.mark_variables([made], [gradient], "add")
-            leaf = self._leaves[id(array)] = _Leaf(made, gradient, read_back)
-        return leaf.array
+                own = gradient if rows is None else part(gradient, *rows)
+                autograd.mark_variables([found], [own], "add")
+        return found
 
 
 def _like(array: NDArray) -> NDArray:

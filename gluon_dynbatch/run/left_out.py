@@ -18,12 +18,11 @@ from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from .. import rules
-from ..modes import TRAINING
+from ..modes import RECORDING, TRAINING
 from ..plan.plan import Launch, Plan
 from ..schedule.dependencies import Array, ragged_range
 from .buffers import upload
-from .dispatch import ONE_AT_A_TIME
-from .execute import Mode
+from .dispatch import go_backward
 
 
 class Recorded(NamedTuple):
@@ -34,17 +33,9 @@ class Recorded(NamedTuple):
     results: List[NDArray]
 
     def repeatable(self, segment: Any) -> bool:
-        """Whether running it once more gives the same, and reads nothing that may be written now.
-
-        The optimizer's writes to parameters of which there is no copy wait for this backward pass.
-        """
-        draws = segment.mode & TRAINING and any(
-            rules.is_random(op.op, op.attrs) for op in segment.ops
-        )
-        copied = self.executable.read_back | self.executable.mutated
-        return not draws and all(
-            kind == "in" or k in copied for k, (kind, _) in enumerate(self.executable.arguments)
-        )
+        """Whether running it once more gives the same."""
+        random = any(rules.is_random(op.op, op.attrs) for op in segment.ops)
+        return not (segment.mode & TRAINING and random)
 
 
 def all_finite(arrays: Sequence[NDArray]) -> bool:
@@ -109,22 +100,10 @@ def backward_through(
     written = {p: mx.nd.zeros_like(taken[p]) for p in regions if p in taken}
     if written:
         autograd.mark_variables([taken[p] for p in written], list(written.values()), "write")
-    training = bool(segment.mode & TRAINING)
-    mode = Mode()
-    try:
-        mode.train(training)
-        autograd.set_recording(True)
-        with ONE_AT_A_TIME:
-            again = executable.run(*made)
-    finally:
-        mode.restore()
+    again = executable.launch(made, segment.mode | RECORDING)
     again = again if isinstance(again, list) else [again]
-    with ONE_AT_A_TIME:
-        autograd.backward(
-            [again[k] for k in heads],
-            [mx.nd.take(gradient, index) for gradient in gradients],
-            train_mode=training,
-        )
+    taken_gradients = [mx.nd.take(gradient, index) for gradient in gradients]
+    go_backward([again[k] for k in heads], taken_gradients, segment.mode)
     for p, gradient in written.items():
         _put_rows(regions[p], gradient, index)
 
