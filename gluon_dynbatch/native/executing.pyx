@@ -9,7 +9,7 @@ run one after another, wide ones in several threads.
 """
 
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport bsearch, calloc, free, qsort
+from libc.stdlib cimport bsearch, calloc, free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -30,10 +30,10 @@ include "kernels.pxi"
 include "rowwise.pxi"
 
 #: First number of each record of a program.
-LAUNCH, ROWS, PACK, MATRIX, ROW, ZERO, CHOSEN = range(7)
+LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN = range(6)
 
 cdef enum:
-    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_ZERO, DO_CHOSEN
+    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN
     #: Operations that are worth another thread, which takes some 20 us to wake up.
     WORTH = 4000000
 
@@ -73,6 +73,9 @@ cdef struct Push:
     Program_ *program
     int64_t low, high
     char **bases
+    #: Its scratch, and where the first line begins.
+    void *memory
+    char *scratch
     # Arrays of our own for what is read.  The engine knows of its own memory when it may go, but
     # not of memory that is lent, by NumPy or others: that may go with the last array.
     int64_t held_count
@@ -101,9 +104,18 @@ cdef void release_push(void *given) noexcept nogil:
         free_array(push.held[i])
     free(push.held)
     free(push.late)
+    free(push.memory)
     release_program(push.program)
     free(push.bases)
     free(push)
+
+
+cdef int give_scratch(Push *push) except -1:
+    push.memory = malloc(push.program.scratch * push.program.threads + 64)
+    if push.memory == NULL:
+        raise MemoryError("no memory for scratch")
+    push.scratch = <char *>lines(<int64_t>push.memory)
+    return 0
 
 
 cdef struct Split:
@@ -247,7 +259,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
     cdef int64_t i
     cdef int64_t threads = min(push.program.threads, <int64_t>gdb_threads(0))
     cdef Split split = Split(
-        push.program.code + push.low, bases, bases[0], push.program.scratch, 0, 0, 0)
+        push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0)
     cdef const int64_t *code = split.code
     cdef const int64_t *end = push.program.code + push.high
     for i in range(push.late_count):
@@ -261,9 +273,6 @@ cdef void run_program(void *context, void *given) noexcept nogil:
         elif code[0] == DO_PACK:
             run_pack(code, bases)
             code += 10
-        elif code[0] == DO_ZERO:
-            memset(bases[code[1]] + code[2], 0, code[3])
-            code += 4
         else:
             code = run_sum(&split, threads)
 
@@ -331,11 +340,6 @@ cdef class Program:
         if self.program != NULL:
             release_program(self.program)
 
-    @property
-    def scratch(self):
-        """Bytes of scratch that a push takes."""
-        return self.program.scratch * self.program.threads
-
     def push(
         self, const uintptr_t[::1] bases, const uintptr_t[::1] read,
         const uintptr_t[::1] written, const uintptr_t[:, ::1] late, bytes name, int64_t low=0,
@@ -346,7 +350,7 @@ cdef class Program:
         Parameters
         ----------
         bases : numpy.ndarray of uintptr
-            Addresses; that of scratch comes first.
+            Addresses.
         read, written : numpy.ndarray of uintptr
             Handles of arrays; several may share memory, and those that are written may be read.
         late : numpy.ndarray of uintptr, shape (any, 2)
@@ -365,6 +369,7 @@ cdef class Program:
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
         try:
+            give_scratch(push)
             push.bases = <char **>copied(bases)
             written_, read_ = copied(written), copied(read)
             # The engine wants each memory once, and what is written not among what is read.
@@ -392,8 +397,10 @@ cdef class Program:
         cdef Push push
         push.program, push.bases = self.program, <char **>&bases[0]
         push.low, push.high, push.late_count = 0, self.program.length, 0
+        give_scratch(&push)
         with nogil:
             run_program(NULL, &push)
+        free(push.memory)
 
 
 def use_threads(int most):

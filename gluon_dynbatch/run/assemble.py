@@ -10,7 +10,7 @@ from array import array
 from functools import lru_cache
 from itertools import groupby
 from math import prod
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,67 +22,38 @@ from ..lower.segment import ParameterRows, Port, Segment, whole_of
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Slice, Whole
 
-#: Memory of one flush, by use: of a launch, of a stretch of code, of the pass, of both passes.
-SCRATCH, TEMPORARY, KEPT, SAVED = "scratch", "temporary", "kept", "saved"
+#: Memory of one flush, by use: of a launch, of the pass, of both passes.
+TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 ALIGNMENT = 64
 
-#: What is at a base: one of the above, or a kind of array and which.
+#: What is at a base: one of the above, or a kind of array and all that tells which.
 Base = Tuple[Any, ...]
 #: A base number, and an offset in bytes.
 Spot = Tuple[int, int]
 
 
-class Stretch(NamedTuple):
-    """Consecutive native code, from the first to behind the last number."""
+class Item(NamedTuple):
+    """A launch, or what comes before or after all of them."""
 
-    low: int
-    high: int
-    #: Position in the plan of the launch that it runs; None if it is none or several.
+    #: Where its code ends; it begins where that of the item before ends.
+    stop: int
+    #: Position of the launch in the plan.
     launch: Optional[int] = None
-
-
-class Other(NamedTuple):
-    """A launch that MXNet's operators run: its position in the plan."""
-
-    launch: int
-
-
-Item = Union[Stretch, Other]
-
-
-class Fills(NamedTuple):
-    """What copies arrays from outside side by side, into arenas."""
-
-    #: Its bases are scratch, the arenas, and the arrays.
-    program: executing.Program
-    #: Numbers of the arrays.
-    externals: Tuple[int, ...]
-    #: Which arenas are written to.
-    arenas: Tuple[int, ...]
+    #: Whether MXNet's operators run it, after the code.
+    by_operators: bool = False
 
 
 class Assembled(NamedTuple):
     """A pass as native code, with what it needs."""
 
-    items: Tuple[Item, ...]
     program: executing.Program
+    #: In order; the first one copies arrays from outside side by side, into arenas.
+    items: Tuple[Item, ...]
+    #: Numbers of these arrays; their bases come after all others.
+    externals: Tuple[int, ...]
     bases: Tuple[Base, ...]
     #: Bytes of memory by use.
     sizes: Dict[str, int]
-    fills: Fills
-
-    def in_order(self, one_by_one: bool) -> List[Item]:
-        """Return what is to be run; stretches of code are joined, or not."""
-        if one_by_one:
-            return list(self.items)
-        found: List[Item] = []
-        for item in self.items:
-            last = found[-1] if found else None
-            if isinstance(item, Stretch) and isinstance(last, Stretch) and last.high == item.low:
-                found[-1] = Stretch(last.low, item.high)
-            else:
-                found.append(item)
-        return found
 
 
 #: A block of scratch.
@@ -95,12 +66,9 @@ def itemsize(dtype: str) -> int:
     return int(np.dtype(dtype).itemsize)
 
 
-def is_native(plan: Plan, operand: Rows, dtype: str, context: Any) -> bool:
-    """Whether native code puts rows together; else MXNet's operators do."""
-    if context.device_type != "cpu":
-        return False
-    pieces = plan.pieces[operand.first : operand.first + operand.pieces, 0]
-    return dtype in executing.DTYPES or not (pieces == resolving.ADD).any()
+def is_native(context: Any, dtype: str, adds: bool) -> bool:
+    """Whether native code puts an array together of pieces, of which it adds some up."""
+    return context.device_type == "cpu" and (dtype in executing.DTYPES or not adds)
 
 
 def copies(dtype: str, count: int, target: Spot) -> List[int]:
@@ -175,11 +143,8 @@ class Assembler:
         The kernels of each segment, None for what MXNet's operators run.
     trained : dict of int to tuple of Kernel
         Per launch that is native backward, what does that, part by part.
-    prefix : str
-        What tells bases of this plan from those of the other one.
-    bases : dict
-        Numbers of arrays; both programs number them alike, so that places of the one are places
-        of the other.
+    first : int
+        Number of its first array: places of the forward program are places of the backward one.
     """
 
     def __init__(
@@ -187,18 +152,17 @@ class Assembler:
         plan: Plan,
         kernels: Dict[Segment, Optional[SegmentKernels]],
         trained: Dict[int, Tuple[Kernel, ...]],
-        prefix: str,
-        bases: Dict[Base, int],
+        first: int = 0,
     ):
         self.plan, self.kernels, self.trained = plan, kernels, trained
         self.code = array("q")
         self._kernels: Dict[int, executing.Kernel] = {}
-        self.bases, self._prefix = bases, prefix
-        self.base(SCRATCH)
+        self.bases: Dict[Base, int] = {}
+        self._first = first
         #: Per arena: its base, and the bytes of an element and of a row.
         self._arenas = [
             (
-                self.base(f"{prefix}arena", i),
+                self.base("arena", i),
                 itemsize(arena.dtype),
                 itemsize(arena.dtype) * arena.row_size,
             )
@@ -207,32 +171,37 @@ class Assembler:
         self._pieces = self._read_pieces()
         self._parameters: Dict[Tuple[str, int], Dict[Slot, Spot]] = {}
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
-        self._items: List[Item] = []
-        self._low = 0
         self.scratch = 0
+
+    @property
+    def stop(self) -> int:
+        """The number behind those of all arrays."""
+        return self._first + len(self.bases)
 
     def assemble(self) -> Assembled:
         """Go through all launches."""
+        items = []
         self.begin()
         for position, launch in enumerate(self.plan.launches):
-            if self.is_native(launch):
+            native = self.is_native(launch)
+            if native:
                 self.launch(launch)
-                self._end(position)
             else:
-                for k, (operand, port) in enumerate(zip(launch.operands, self.ports(launch))):
-                    where = port.dtype, launch.segment.context
-                    self.rows_apart(operand, *where, f"{self._prefix}rows", position, k)
-                self._end()
-                self._items.append(Other(position))
+                for operand, port in zip(launch.operands, self.ports(launch)):
+                    self.apart(operand, port.dtype, launch.segment.context)
+            items.append(Item(len(self.code), position, not native))
+            self.areas[TEMPORARY].used = 0
         self.finish()
-        self._end()
-        program = executing.Program(
-            np.frombuffer(self.code, dtype=np.int64), self._kernels.values(), self.scratch
-        )
-        sizes = {use: area.size for use, area in self.areas.items()}
-        sizes[SCRATCH] = program.scratch
+        items.append(Item(len(self.code)))
+        fills, externals = _assemble_fills(self.plan, self.stop, self._arenas)
+        code = np.frombuffer(fills + self.code, dtype=np.int64)
+        items = [Item(0), *items]
         return Assembled(
-            tuple(self._items), program, tuple(self.bases), sizes, _assemble_fills(self.plan)
+            executing.Program(code, self._kernels.values(), self.scratch),
+            tuple(item._replace(stop=item.stop + len(fills)) for item in items),
+            tuple(externals),
+            tuple(self.bases),
+            {use: area.size for use, area in self.areas.items()},
         )
 
     def is_native(self, launch: Launch) -> bool:
@@ -255,7 +224,7 @@ class Assembler:
 
     def base(self, *key: Any) -> int:
         """Return the number of an array."""
-        return self.bases.setdefault(key, len(self.bases))
+        return self.bases.setdefault(key, self.stop)
 
     def reserve(self, use: str, count: int) -> Spot:
         """Reserve bytes."""
@@ -304,12 +273,17 @@ class Assembler:
         first, size = operand.first, 8 * self.plan.pieces.shape[1]
         self.code.frombytes(self._pieces[first * size : (first + operand.pieces) * size])
 
-    def rows_apart(self, operand: Any, dtype: str, context: Any, *key: Any) -> None:
+    def apart(self, operand: Optional[Operand], dtype: str, context: Any) -> None:
         """Put rows together in an array of their own, if native code does so there."""
         if isinstance(operand, Rows):
-            base = self.base(*key)
-            if is_native(self.plan, operand, dtype, context):
+            base = self.base("rows", operand, dtype, context)
+            pieces = self.plan.pieces[operand.first :][: operand.pieces]
+            if is_native(context, dtype, bool((pieces[:, 0] == resolving.ADD).any())):
                 self._rows(operand, dtype, (base, 0))
+
+    def zero(self, target: Spot, count: int) -> None:
+        """Set bytes to zero."""
+        self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
     def copy(self, source: Spot, target: Spot, dtype: str, count: int) -> None:
         """Copy numbers."""
@@ -342,28 +316,22 @@ class Assembler:
         for slot, (base, offset) in spots.items():
             spots[slot] = base, offset + alike.starts(slot)[-1]
 
-    def _end(self, launch: Optional[int] = None) -> None:
-        """End a stretch of code."""
-        if len(self.code) > self._low:
-            self._items.append(Stretch(self._low, len(self.code), launch))
-            self._low = len(self.code)
-        self.areas[TEMPORARY].used = 0
 
-
-def _assemble_fills(plan: Plan) -> Fills:
-    code, externals, arenas = array("q"), [], []
+def _assemble_fills(
+    plan: Plan, first: int, arenas: Sequence[Tuple[int, int, int]]
+) -> Tuple[array[int], List[int]]:
+    """Return code that fills arenas, and the numbers of the arrays at bases from `first` on."""
+    code, externals = array("q"), []
     for fill in plan.fills:
         (number, start, _), arena = fill.region, plan.arenas[fill.region.arena]
         if arena.context.device_type == "cpu":
-            count, first = len(fill.externals), 1 + len(plan.arenas) + len(externals)
-            target = 1 + number, start * arena.row_size * itemsize(arena.dtype)
-            code.extend(copies(arena.dtype, count, target))
+            base, _, row = arenas[number]
+            count, source = len(fill.externals), first + len(externals)
+            code.extend(copies(arena.dtype, count, (base, start * row)))
             pieces = np.empty((count, 5), dtype=np.int64)
             pieces[:, 0], pieces[:, 3], pieces[:, 4] = resolving.COPY, 0, fill.counts
             pieces[:, 1] = np.cumsum(fill.counts) - fill.counts
-            pieces[:, 2] = np.arange(first, first + count)
+            pieces[:, 2] = np.arange(source, source + count)
             code.frombytes(pieces.tobytes())
             externals += fill.externals
-            arenas.append(number)
-    program = executing.Program(np.frombuffer(code, dtype=np.int64))
-    return Fills(program, tuple(externals), tuple(arenas))
+    return code, externals

@@ -38,7 +38,7 @@ class Backward(Assembler):
     """
 
     def __init__(self, plan: Plan, forward: Forward):
-        super().__init__(plan, forward.kernels, forward.trained, "gradient ", forward.bases)
+        super().__init__(plan, forward.kernels, forward.trained, forward.stop)
         self._forward = forward
         self._records: Dict[int, List[Record]] = {}
         self._sums: Dict[Any, List[int]] = {}
@@ -100,9 +100,9 @@ class Backward(Assembler):
     def finish(self) -> None:
         """Copy gradients of fills out that lie apart, and add up those of parameters."""
         plan = self._forward.plan
-        for number, (result, fill) in enumerate(zip(self.plan.results, plan.fills)):
+        for result, fill in zip(self.plan.results, plan.fills):
             arena = plan.arenas[fill.region.arena]
-            self.rows_apart(result, arena.dtype, arena.context, "result", number)
+            self.apart(result, arena.dtype, arena.context)
         self._add_up(self._sums)
 
     def _records_of(self, kernel: Kernel) -> List[Record]:
@@ -133,7 +133,7 @@ class Backward(Assembler):
     def _zero(self, base: int, count: int) -> None:
         if base not in self._zeroed:
             self._zeroed.add(base)
-            self.code.extend((executing.ZERO, base, 0, count))
+            self.zero((base, 0), count)
 
     def _add_up(self, sums: Iterable[Any]) -> None:
         for key in sums:
@@ -148,7 +148,7 @@ class Backward(Assembler):
             if region is not None and launch.segment.inputs[p].shared:
                 spot, arena = self.region(region), self.plan.arenas[region.arena]
                 count = region.rows * arena.row_size * itemsize(arena.dtype)
-                self.code.extend((executing.ZERO, *spot, count))
+                self.zero(spot, count)
                 own = [key for key in self._sums if key[1] == spot]
                 self._add_up(own)
                 for key in own:

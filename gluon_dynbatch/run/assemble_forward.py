@@ -25,7 +25,7 @@ class Forward(Assembler):
         kernels: Dict[Segment, Optional[SegmentKernels]],
         trained: Dict[int, Tuple[Kernel, ...]],
     ):
-        super().__init__(plan, kernels, trained, "", {})
+        super().__init__(plan, kernels, trained)
         #: What each launch consists of.
         self.launches: Dict[int, List[Alike]] = {}
         self._counts: Dict[str, int] = {}

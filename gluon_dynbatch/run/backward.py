@@ -8,7 +8,7 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -16,18 +16,19 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..kernel.step import Kernel, Wanted
-from ..lower.segment import Port, whole_of
+from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
-from ..plan.plan import Launch, Plan, Rows, Whole
+from ..native import resolving
+from ..plan.plan import Launch, Plan, Whole
 from ..plan.reach import Reach, find_reach, live_units
 from ..plan.transpose import Head, transpose
 from ..record.lazy import LazyNDArray
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
-from .buffers import part, zero
+from .buffers import part, put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
-from .execute import Pass
+from .execute import LATE, Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
 
@@ -114,9 +115,7 @@ class GradientTape(Pass):
         The arrays from outside, by number.
     """
 
-    prefix, suffix = "gradient ", " backward"
-    read_only = frozenset(["arena", SAVED])
-    late = frozenset(["gradient", "external gradient"])
+    suffix = " backward"
 
     def __init__(
         self,
@@ -143,7 +142,8 @@ class GradientTape(Pass):
     def begin(self, arrays: Dict[Base, NDArray]) -> None:
         """Take note of the memory of the forward pass."""
         # There are values, but no parameters: see design page 0011.
-        self._known = {base: array for base, array in arrays.items() if base[0] in self.read_only}
+        read = ("arena", SAVED)
+        self._before = [array if base[0] in read else None for base, array in arrays.items()]
         #: What native code trains, by number.
         self._trained: Dict[Base, int] = {}
         for base in self._assembled.bases:
@@ -152,23 +152,11 @@ class GradientTape(Pass):
             elif base[0] == "external gradient":
                 self._trained[base] = self._leaves.train(self._externals[base[1]])
 
-    def ports(self, launch: Launch) -> Tuple[Port, ...]:
-        """Return what the operands of a launch are."""
-        return launch.segment.outputs
-
-    def array_at(self, base: Base) -> Optional[NDArray]:
-        """Return the array that code knows by a number; None if this pass does not use it."""
-        kind, *which = base
-        if kind in self.read_only:
-            return self._known[base]
-        if base in self._trained:
-            return self._gradients[self._trained[base]]
-        if kind == "result":
-            region = self.forward.fills[which[0]].region
-            arena = self.forward.arenas[region.arena]
-            shape = region.rows, arena.row_size
-            return mx.nd.empty(shape, ctx=arena.context, dtype=arena.dtype)
-        return super().array_at(base)
+    def array_at(self, kind: str, *which: Any) -> NDArray:
+        """Return an array that native code works on."""
+        if kind in LATE:
+            return self._gradients[self._trained[(kind, *which)]]
+        return super().array_at(kind, *which)
 
     def wants(self, number: int) -> bool:
         """Whether a launch of MXNet's operators is to be recorded."""
@@ -252,7 +240,7 @@ class GradientTape(Pass):
         self._gradients = self._leaves.gradients(targets)
         self.find_arrays()
         if not pieces and len(whole) == len(self.heads):
-            self.buffers.fill(self.plan, self._assembled.fills, whole, wait=False)
+            self.fill(whole, wait=False)
         else:
             self._add_up([Piece(head, 0, a, 0, a.size) for head, a in whole.items()] + pieces)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
@@ -271,7 +259,13 @@ class GradientTape(Pass):
         for piece in pieces:
             by_head.setdefault(piece.head, []).append(piece)
         for fill in self.plan.fills:
-            self.buffers.add_up(fill, [by_head.get(head, []) for head in fill.externals])
+            region = self.buffers.region(fill.region)
+            entries = [(resolving.ZERO, 0, region, 0, region.size)]
+            starts = (np.cumsum(fill.counts) - fill.counts).tolist()
+            for start, head in zip(starts, fill.externals):
+                for _, offset, array, first, count in by_head.get(head, ()):
+                    entries.append((resolving.ADD, start + offset, array, first, count))
+            put_together(region, entries)
 
     def _used_heads(self) -> List[int]:
         """Return which heads got a gradient other than zero."""
@@ -292,23 +286,25 @@ class GradientTape(Pass):
         live = self._live
         rows = None if live is None else live_rows(self.forward, launch, live)
         if rows is not None:
-            self._backward_rows(position, launch, rows)
+            self._backward_rows(launch, rows)
         else:
-            self._backward_launch(position, launch)
+            self._backward_launch(launch)
 
-    def _backward_launch(self, position: int, launch: Launch) -> None:
-        heads, gradients = self._head_gradients(position, launch)
+    def _backward_launch(self, launch: Launch) -> None:
+        heads, gradients = self._head_gradients(launch)
         results = self._recorded[launch.number].results
         # The graph of a launch lives as long as this tape: the user may go backward twice.
         go_backward([results[k] for k in heads], gradients, launch.segment.mode, again=True)
 
-    def _head_gradients(self, position: int, launch: Launch) -> Tuple[List[int], List[NDArray]]:
+    def _head_gradients(self, launch: Launch) -> Tuple[List[int], List[NDArray]]:
         """Return the results of a launch that get a gradient, by position, and these gradients."""
         heads = [k for k, operand in enumerate(launch.operands) if operand is not None]
         results = self._recorded[launch.number].results
-        return heads, [_shaped(self.operand(position, k), results[k].shape) for k in heads]
+        ports, context = launch.segment.outputs, launch.segment.context
+        gradients = [self.operand(launch.operands[k], ports[k].dtype, context) for k in heads]
+        return heads, [_shaped(own, results[k].shape) for k, own in zip(heads, gradients)]
 
-    def _backward_rows(self, position: int, launch: Launch, rows: np.ndarray) -> None:
+    def _backward_rows(self, launch: Launch, rows: np.ndarray) -> None:
         """Run some rows of a launch backward; the gradients of all others are zero."""
         recorded = self._recorded[launch.number]
         regions = {
@@ -320,10 +316,10 @@ class GradientTape(Pass):
             for region in regions.values():
                 zero(region)
         elif recorded.repeatable(launch.segment):
-            heads, gradients = self._head_gradients(position, launch)
+            heads, gradients = self._head_gradients(launch)
             backward_through(launch.segment, recorded, rows, regions, heads, gradients)
         else:
-            self._backward_launch(position, launch)
+            self._backward_launch(launch)
             for p, region in regions.items():
                 if not launch.segment.inputs[p].shared:
                     keep_rows(region, rows)
@@ -336,12 +332,8 @@ class GradientTape(Pass):
             if want and number not in fills:
                 region = self.forward.fills[number].region
                 arena = self.forward.arenas[region.arena]
-                result, shape = self.plan.results[number], (region.rows, arena.row_size)
-                if isinstance(result, Rows):
-                    kind = arena.dtype, arena.context
-                    fills[number] = self.together(result, *kind, "result", number)
-                else:
-                    fills[number] = _shaped(self.buffers.operand(result), shape)
+                found = self.operand(self.plan.results[number], arena.dtype, arena.context)
+                fills[number] = _shaped(found, (region.rows, arena.row_size))
         return fills
 
     def _input_gradients(

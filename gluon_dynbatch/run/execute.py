@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, FrozenSet, List, MutableMapping, Optional, Tuple
+from typing import (
+    Any,
+    ContextManager,
+    Dict,
+    List,
+    MutableMapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd
 from mxnet.base import MXNetError, check_call
 from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
-from ..lower.segment import Port
 from ..modes import RECORDING
+from ..native import recording, resolving
 from ..plan.plan import Launch, Plan, Rows, Whole
-from .assemble import Assembled, Base, Stretch, is_native
+from .assemble import Assembled, is_native
 from .assemble_forward import Forward
-from .buffers import Buffers, address_of, allocate, words
+from .buffers import GET_DATA, WAIT, Buffers, address_of, allocate, put_together, words
 from .dispatch import Dispatcher
 from .profiling import PROFILER
+
+#: Arrays that native code only reads, and those that MXNet may not have given memory yet, whose
+#: addresses the engine asks for; by kind of base.
+READ = frozenset(["parameter", "external"])
+LATE = frozenset(["gradient", "external gradient"])
 
 #: Arrays of parameters that have their memory.
 _COMPUTED: MutableMapping[Any, Dict[mx.Context, NDArray]] = WeakKeyDictionary()
@@ -44,83 +60,84 @@ class Pass:
         Its native code.
     """
 
-    #: What tells bases of this plan from those of the other one.
-    prefix = ""
     #: What names of blocks are followed by in traces.
     suffix = ""
-    #: Kinds of arrays that native code does not write to.
-    read_only: FrozenSet[str] = frozenset()
-    #: Kinds that MXNet may not have given memory yet: their addresses are asked for by the engine.
-    late: FrozenSet[str] = frozenset()
 
     def __init__(self, plan: Plan, assembled: Assembled):
         self.plan, self._assembled = plan, assembled
         self.buffers = Buffers(plan.arenas, plan.sizes)
-        #: What native code works on.
-        self.arrays: Dict[Base, NDArray] = {}
+        #: Arrays of the forward pass, which come first, those that are not read as None.
+        self._before: Sequence[Optional[NDArray]] = ()
 
     def find_arrays(self) -> None:
         """Find, or make, all that native code works on."""
-        addresses: List[int] = []
-        read: List[int] = []
+        self.arrays = {base: self.array_at(*base) for base in self._assembled.bases}
+        addresses = [0 if array is None else address_of(array) for array in self._before]
+        read = [array.handle.value for array in self._before if array is not None]
         written: List[int] = []
         late: List[Tuple[int, int]] = []
-        for number, base in enumerate(self._assembled.bases):
-            array = self.array_at(base)
-            known = array is not None and base[0] not in self.late
-            addresses.append(address_of(array) if known else 0)
-            if array is not None:
-                self.arrays[base] = array
-                handle = array.handle.value
-                (read if base[0] in self.read_only else written).append(handle)
-                if not known:
-                    late.append((number, handle))
+        for (kind, *_), array in self.arrays.items():
+            handle = array.handle.value
+            if kind in LATE:
+                late.append((len(addresses), handle))
+            addresses.append(0 if kind in LATE else address_of(array))
+            (read if kind in READ else written).append(handle)
         self._given = words(addresses, read, written, late)
 
-    def array_at(self, base: Base) -> Optional[NDArray]:
-        """Return the array that code knows by a number; None if this pass does not use it."""
-        kind, *which = base
-        if not which:
-            return allocate((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
-        if kind == f"{self.prefix}arena":
+    def array_at(self, kind: str, *which: Any) -> NDArray:
+        """Return an array that native code works on."""
+        if kind == "arena":
             return self.buffers.arrays[which[0]]
-        if kind == f"{self.prefix}rows":
-            launch = self.plan.launches[which[0]]
-            operand, port = launch.operands[which[1]], self.ports(launch)[which[1]]
-            assert isinstance(operand, Rows)
-            shape = operand.rows, operand.row_size
-            return mx.nd.empty(shape, ctx=launch.segment.context, dtype=port.dtype)
-        return None
+        if kind == "rows":
+            (operand, dtype, context) = which
+            return mx.nd.empty((operand.rows, operand.row_size), ctx=context, dtype=dtype)
+        return allocate((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
 
-    def ports(self, launch: Launch) -> Tuple[Port, ...]:
-        """Return what the operands of a launch are."""
-        return launch.segment.inputs
-
-    def operand(self, position: int, k: int) -> NDArray:
-        """Return an operand of a launch of MXNet's operators that is in an arena."""
-        launch = self.plan.launches[position]
-        operand = launch.operands[k]
+    def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
+        """Return an operand of a launch of MXNet's operators that is in arenas."""
         if not isinstance(operand, Rows):
-            return self.buffers.operand(operand)  # type: ignore[arg-type]
-        kind = self.ports(launch)[k].dtype, launch.segment.context
-        return self.together(operand, *kind, f"{self.prefix}rows", position, k)
-
-    def together(self, operand: Rows, dtype: str, context: mx.Context, *base: Any) -> NDArray:
-        """Return rows that stand together at a base."""
-        array = self.arrays[base]
-        if not is_native(self.plan, operand, dtype, context):
-            pieces = self.plan.pieces[operand.first :][: operand.pieces]
-            self.buffers.together(operand, pieces, array)
+            return self.buffers.operand(operand)
+        array = self.arrays["rows", operand, dtype, context]
+        pieces = self.plan.pieces[operand.first :][: operand.pieces]
+        if not is_native(context, dtype, bool((pieces[:, 0] == resolving.ADD).any())):
+            flat = self.buffers.flat
+            put_together(array, [(w, at, flat(a), *rest) for w, at, a, *rest in pieces.tolist()])
         return array
 
+    def fill(self, arrays: Union[Sequence[NDArray], Dict[int, NDArray]], wait: bool) -> None:
+        """Copy those of some arrays that fills name side by side.
+
+        Arrays that are not waited for must not be in a layout of oneDNN's own once they are
+        computed.
+        """
+        externals = self._assembled.externals
+        if externals:
+            addresses, read = recording.places(arrays, externals, GET_DATA, WAIT if wait else 0)
+            bases = [*self._given[0], *addresses]
+            late = [] if wait else list(enumerate(read, len(self._given[0])))
+            written = [array.handle.value for array in self.buffers.arrays]
+            self.push(0, self._assembled.items[0].stop, words(bases, read, written, late))
+        for fill in self.plan.fills:
+            region = self.buffers.region(fill.region)
+            if region.context.device_type != "cpu":
+                starts = (np.cumsum(fill.counts) - fill.counts).tolist()
+                given = zip(starts, fill.externals, fill.counts.tolist())
+                copy = resolving.COPY
+                put_together(region, [(copy, at, arrays[n], 0, count) for at, n, count in given])
+
     def run_launches(self, checks: Any = None) -> None:
-        """Hand everything to the engine."""
-        for item in self._assembled.in_order(checks is not None or PROFILER.running):
+        """Hand everything to the engine, at one go where nothing asks for single launches."""
+        (low, *_), *items = self._assembled.items
+        one_by_one = checks is not None or PROFILER.running
+        for item in items:
+            if not (one_by_one or item.by_operators or item is items[-1]):
+                continue
             with self._shown(item.launch):
-                if isinstance(item, Stretch):
-                    self.push(item)
-                else:
+                if low < item.stop:
+                    self.push(low, item.stop, self._given)
+                if item.by_operators:
                     self.launch(item.launch, self.plan.launches[item.launch])
+            low = item.stop
             if checks is not None and item.launch is not None:
                 checks.check(self, item.launch)
 
@@ -132,11 +149,10 @@ class Pass:
         written = [self.buffers.region(region) for region in launch.regions]
         return PROFILER.shown(name, len(launch.units), written)
 
-    def push(self, stretch: Stretch) -> None:
+    def push(self, low: int, high: int, given: List[np.ndarray]) -> None:
         """Hand some code to the engine."""
         name = f"gluon_dynbatch{self.suffix}".encode()
-        program = self._assembled.program
-        check_call(program.push(*self._given, name, stretch.low, stretch.high))
+        check_call(self._assembled.program.push(*given, name, low, high))
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -164,8 +180,6 @@ class Execution(Pass):
         Looks at what each launch has made before the next one runs.
     """
 
-    read_only = frozenset(["parameter", "external"])
-
     def __init__(
         self,
         plan: Plan,
@@ -188,12 +202,11 @@ class Execution(Pass):
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
         with autograd.pause():
-            self.buffers.fill(self.plan, self._assembled.fills, self.externals, wait=True)
+            self.fill(self.externals, wait=True)
             self.run_launches(self._checks)
 
-    def array_at(self, base: Base) -> Optional[NDArray]:
-        """Return the array that code knows by a number."""
-        kind, *which = base
+    def array_at(self, kind: str, *which: Any) -> NDArray:
+        """Return an array that native code works on."""
         if kind == "external":
             self.externals[which[0]].wait_to_read()
             return self.externals[which[0]]
@@ -201,7 +214,7 @@ class Execution(Pass):
             found = self._parameter(*which)
             wait_once(which[0], found)
             return found
-        return super().array_at(base)
+        return super().array_at(kind, *which)
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -210,14 +223,14 @@ class Execution(Pass):
         except MXNetError as error:
             raise self._failed(launch, error) from error
 
-    def operands(self, position: int, launch: Launch) -> List[NDArray]:
+    def operands(self, launch: Launch) -> List[NDArray]:
         """Return the operands of a launch of MXNet's operators."""
         arrays = []
-        for p, (operand, port) in enumerate(zip(launch.operands, launch.segment.inputs)):
+        for operand, port in zip(launch.operands, launch.segment.inputs):
             if isinstance(operand, Whole):
                 array = self.externals[operand.external]
             else:
-                array = self.operand(position, p)
+                array = self.operand(operand, port.dtype, launch.segment.context)
             # Not in the symbol: MXNet's BatchNorm crashes backward if its statistics are computed.
             own = port.shared or launch.segment.layout == "unbatched"
             arrays.append(array.reshape(port.shape) if own and array.shape != port.shape else array)
@@ -226,7 +239,7 @@ class Execution(Pass):
     def _launch(self, number: int, launch: Launch) -> None:
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
-        operands = self.operands(number, launch)
+        operands = self.operands(launch)
         results = [self.buffers.region(r) for r in launch.regions]
         if self._tape is not None and self._tape.wants(number):
             self._tape.run(launch, executable, operands, results)

@@ -21,7 +21,6 @@ from .. import rules
 from ..modes import RECORDING, TRAINING
 from ..plan.plan import Launch, Plan
 from ..schedule.dependencies import Array, ragged_range
-from .buffers import upload
 from .dispatch import go_backward
 
 
@@ -109,7 +108,8 @@ def backward_through(
 
 
 def _index(rows: Array, array: NDArray) -> NDArray:
-    return upload(rows.astype(np.int32), array.context)
+    # `nd.array` would wait for the engine.
+    return mx.nd.from_numpy(rows.astype(np.int32), zero_copy=True).as_in_context(array.context)
 
 
 def _put_rows(array: NDArray, rows: NDArray, index: NDArray) -> None:

@@ -16,7 +16,7 @@ class Code:
 
     def __init__(self) -> None:
         self.code: List[int] = []
-        self._arrays: List[Any] = [None]
+        self._arrays: List[np.ndarray] = []
 
     def base(self, array: np.ndarray) -> int:
         """Return the number of an array."""
@@ -26,7 +26,6 @@ class Code:
     def run(self, kernels: Sequence[Any] = (), scratch: int = 0) -> None:
         """Run everything."""
         program = executing.Program(np.array(self.code, dtype=np.int64), kernels, scratch)
-        self._arrays[0] = np.empty(program.scratch, np.uint8)
         addresses = [array.ctypes.data for array in self._arrays]
         program.run(np.array(addresses, dtype=np.uintp))
 

@@ -45,7 +45,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "making kernels": (dispatch, "kernels_of"),
     "assembling": (backward, "Forward"),
     "memory": (buffers.mx.nd, "empty"),
-    "filling": (buffers.Buffers, "fill"),
+    "filling": (execute.Pass, "fill"),
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
     "compiling": (RUNTIME.dispatcher, "executable"),
