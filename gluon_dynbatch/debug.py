@@ -20,6 +20,7 @@ from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
+from .run.backward import prepare
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .schedule import Budget, analyze
@@ -131,11 +132,13 @@ class Comparison:
         weights = np.zeros(len(recording.value_type), dtype=bool)
         self._units = expand(recording, "unbatched", weights, segments)
         groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
+        loop = make_plan(self._units, groups, recording.external_type, TYPES.__getitem__)
         self._loop = Execution(
-            make_plan(self._units, groups, recording.external_type, TYPES.__getitem__),
+            loop,
             recording.externals,
             dispatcher,
             lambda node: where_of(recording.wheres[node]),
+            prepare(loop, (), dispatcher).forward,
         )
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.

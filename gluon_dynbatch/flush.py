@@ -25,8 +25,6 @@ from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
-from .run.assemble import Assembled
-from .run.assemble_forward import Forward
 from .run.backward import GradientTape, Prepared, prepare
 from .run.chain import Chain, find_standing
 from .run.dispatch import Dispatcher
@@ -58,9 +56,7 @@ class Planned(NamedTuple):
 
     plan: Plan
     #: Per heads, and what is trained: the code of both directions.
-    backward: Dict[Any, Prepared]
-    #: The code of the plan where nothing goes backward, once it is made.
-    assembled: List[Assembled]
+    prepared: Dict[Any, Prepared]
     #: Per recorded value: mode of the call that made it, and the term that stands for it.
     mode: np.ndarray
     term: np.ndarray
@@ -110,7 +106,7 @@ class Flush:
         self.report: Optional[FlushReport] = None
 
     def run(self) -> None:
-        """Do everything; afterwards all lazy arrays that are still held are real."""
+        """Do everything; afterwards all lazy arrays that are still held are computed."""
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
@@ -121,10 +117,7 @@ class Flush:
             return
         choice = self._options.settled()
         before = time.perf_counter()
-        wanted = {lazy._value for lazy in lazies}
-        if recording.detached:
-            wanted.update(lazy.memory[0][0] for lazy in lazies)
-        planned, cached = self._planned(choice, sorted(wanted))
+        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
@@ -218,9 +211,7 @@ class Flush:
         widths = tuple(len(launch.units) for launch in plan.launches)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         alone, recorded = _alone(plan), bool((modes & RECORDING).any())
-        return Planned(
-            plan, {}, [], modes, places, recorded, widths, alone, _by_size(plan), analysed
-        )
+        return Planned(plan, {}, modes, places, recorded, widths, alone, _by_size(plan), analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -253,25 +244,14 @@ class Flush:
     ) -> Tuple[Execution, Optional[GradientTape]]:
         plan, externals = planned.plan, self._recording.externals
         forget()
-        tape = None
-        if heads:
-            trained = tuple(
-                p.grad_req for launch in plan.launches for p in launch.segment.parameters
-            )
-            key = (tuple(heads), trained)
-            known = planned.backward.get(key)
-            if known is None:
-                # One set of heads per plan is the rule; others must not fill memory.
-                planned.backward.clear()
-                known = planned.backward[key] = prepare(plan, heads, self._runtime.dispatcher)
-            tape = GradientTape(plan, heads, known, externals)
-            assembled = known.forward
-        elif planned.assembled:
-            assembled = planned.assembled[0]
-        else:
-            kernels = self._runtime.dispatcher.natives(plan)
-            assembled = Forward(plan, kernels, {}).assemble()
-            planned.assembled.append(assembled)
+        trained = (p.grad_req for launch in plan.launches for p in launch.segment.parameters)
+        key = tuple(heads), tuple(trained) if heads else ()
+        known = planned.prepared.get(key)
+        if known is None:
+            # One set of heads per plan is the rule; others must not fill memory.
+            planned.prepared.clear()
+            known = planned.prepared[key] = prepare(plan, heads, self._runtime.dispatcher)
+        tape = GradientTape(plan, heads, known, externals) if heads else None
         runtime = self._runtime
         checks = runtime.observer and runtime.observer.checks(self._recording, planned)
         if self._options.debug:
@@ -286,7 +266,7 @@ class Flush:
             externals,
             runtime.dispatcher,
             self._where,
-            assembled,
+            known.forward,
             tape,
             checks,
         )

@@ -129,25 +129,32 @@ cdef struct Split:
     int64_t piece, rows, next
 
 
+cdef inline const int64_t *behind(const int64_t *part) noexcept nogil:
+    """Return the part of a launch that follows: each is a kernel, rows, and places of slots."""
+    return part + 2 + 2 * (<Kernel_ *><uintptr_t>part[0]).slots_count
+
+
 cdef void run_parts(void *given, int number) noexcept nogil:
     """Run pieces of the parts of a launch, none of which has rows of two parts."""
     cdef Split *split = <Split *>given
     cdef char *scratch = split.scratch + number * split.scratch_each
-    cdef const int64_t *parts = split.code + 2
-    cdef int64_t count = split.code[1], part = 0, before = 0, taken, size, low
+    cdef const int64_t *part = split.code + 2
+    cdef const Kernel_ *kernel
+    cdef int64_t left = split.code[1], before = 0, taken, size, low
     while True:
         taken = TAKE(&split.next)
         while True:
-            if part == count:
+            if left == 0:
                 return
-            size = min(split.piece, (<Kernel_ *><uintptr_t>parts[2 * part]).block)
+            kernel = <const Kernel_ *><uintptr_t>part[0]
+            size = min(split.piece, kernel.block)
             low = (taken - before) * size
-            if low < parts[2 * part + 1]:
+            if low < part[1]:
                 break
-            before += (parts[2 * part + 1] + size - 1) // size
-            part += 1
-        run_block(parts, part, parts + 2 * count, split.bases, scratch, low,
-                  min(low + size, parts[2 * part + 1]))
+            before += (part[1] + size - 1) // size
+            part = behind(part)
+            left -= 1
+        run_block(kernel, part + 2, split.bases, scratch, low, min(low + size, part[1]))
 
 
 cdef void run_pieces(void *given, int number) noexcept nogil:
@@ -167,20 +174,19 @@ cdef int64_t even(int64_t rows, int64_t parts) noexcept nogil:
 
 
 cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
-    """LAUNCH, number of parts, per part kernel and rows, then per slot a base, -1 for a block of
+    """LAUNCH, number of parts, then per part: kernel, rows, and per slot a base, -1 for a block of
     rows of scratch, and an offset in bytes."""
-    cdef const int64_t *parts = split.code + 2
-    cdef Kernel_ *kernel = NULL
-    cdef int64_t count = split.code[1], work = 0, i
+    cdef const int64_t *part = split.code + 2
+    cdef int64_t work = 0, i
     split.rows, split.next = 0, 0
-    for i in range(count):
-        kernel = <Kernel_ *><uintptr_t>parts[2 * i]
-        split.rows += parts[2 * i + 1]
-        work += parts[2 * i + 1] * kernel.work
+    for i in range(split.code[1]):
+        split.rows += part[1]
+        work += part[1] * (<Kernel_ *><uintptr_t>part[0]).work
+        part = behind(part)
     threads = max(min(threads, work // WORTH), 1)
     split.piece = max(even(split.rows, threads), 1)
     gdb_together(run_parts, split, threads)
-    return parts + 2 * count + 2 * kernel.slots_count
+    return part
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:

@@ -288,30 +288,20 @@ cdef class Kernel:
 
 
 cdef void run_block(
-    const int64_t *parts, int64_t part, const int64_t *places, char **bases, char *scratch,
-    int64_t low, int64_t high,
+    const Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low,
+    int64_t high,
 ) noexcept nogil:
-    """Run rows of a part of a launch.
-
-    Parts are a kernel and its rows, and kernels have the same slots; places are a base and an
-    offset in bytes per slot, where the first part begins.
-    """
-    cdef Kernel_ *kernel = <Kernel_ *><uintptr_t>parts[2 * part]
-    cdef Kernel_ *before
+    """Run a kernel on some rows; places are a base and an offset in bytes per slot."""
     cdef gdb_array *slots = <gdb_array *>(scratch + kernel.found)
     cdef Step *step
-    cdef int64_t s, i, elements
+    cdef int64_t s
     for s in range(kernel.slots_count):
         slots[s] = kernel.slots[s]
         if places[2 * s] < 0:
             slots[s].data = scratch + kernel.local[s]
         else:
-            elements = low * slots[s].pitch
-            for i in range(part):
-                before = <Kernel_ *><uintptr_t>parts[2 * i]
-                elements += parts[2 * i + 1] * before.slots[s].pitch
             slots[s].data = bases[places[2 * s]] + places[2 * s + 1]
-            slots[s].data += elements * SIZES[slots[s].dtype]
+            slots[s].data += low * slots[s].pitch * SIZES[slots[s].dtype]
     for s in range(kernel.steps_count):
         step = &kernel.steps[s]
         step.run(step, slots, high - low, scratch)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from itertools import groupby
 from math import prod
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
-from ..lower.segment import ParameterRows, Port, Segment, whole_of
+from ..lower.segment import ParameterRows, Segment, whole_of
 from ..native import executing, resolving
-from ..plan.plan import Launch, Operand, Part, Plan, Region, Rows, Slice, Whole
+from ..plan.plan import Launch, Operand, Plan, Region, Rows, Slice, Whole
 
 #: Memory of one flush, by use: of a launch, of the pass, of both passes.
 TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
@@ -66,9 +65,9 @@ def itemsize(dtype: str) -> int:
     return int(np.dtype(dtype).itemsize)
 
 
-def is_native(context: Any, dtype: str, adds: bool) -> bool:
-    """Whether native code puts an array together of pieces, of which it adds some up."""
-    return context.device_type == "cpu" and (dtype in executing.DTYPES or not adds)
+def is_native(context: Any, dtype: str, what: Any) -> bool:
+    """Whether native code puts an array together, given what is done with each piece."""
+    return context.device_type == "cpu" and (dtype in executing.DTYPES or resolving.ADD not in what)
 
 
 def copies(dtype: str, count: int, target: Spot) -> List[int]:
@@ -82,40 +81,20 @@ def bytes_of(parameter: Any) -> int:
     return prod(shape_of(parameter)) * itemsize(dtype_of(parameter))
 
 
-class Alike(NamedTuple):
-    """Consecutive parts of a launch whose kernels have the same slots: one record runs them."""
+class Run(NamedTuple):
+    """A part of a launch that native code runs."""
 
-    parts: Tuple[Part, ...]
-    #: Per part: what runs it forward, and backward, if anything does.
-    forward: Tuple[Kernel, ...]
-    backward: Tuple[Kernel, ...]
-    #: Whether kernels are those for few rows, forward.
-    few: bool
-    #: Where the first part has its arrays, as far as they stay.
+    rows: int
+    forward: Kernel
+    #: What runs it backward, if anything does.
+    backward: Optional[Kernel]
+    #: Where its arrays are, as far as they stay.
     spots: Dict[Any, Spot]
 
-    @classmethod
-    def of(
-        cls, parts: Sequence[Part], forward: List[Kernel], backward: Sequence[Kernel], few: bool
-    ) -> Iterator[Alike]:
-        """Yield those of a launch, still without spots."""
-
-        def slots(number: int) -> List[Any]:
-            own = [(forward[number].native(few).slots, forward[number].read)]
-            return own + [(k.native().slots, k.read) for k in backward[number : number + 1]]
-
-        for _, numbers in groupby(range(len(parts)), slots):
-            low, *others = numbers
-            own = slice(low, low + 1 + len(others))
-            yield cls(tuple(parts[own]), tuple(forward[own]), tuple(backward[own]), few, {})
-
-    def starts(self, slot: Slot) -> List[int]:
-        """Return where each part has its rows, in bytes behind those of the first, and the end."""
-        found = [0]
-        for part, kernel in zip(self.parts, self.backward or self.forward):
-            array = kernel.arrays[slot]
-            found.append(found[-1] + (0 if array.every else part.rows * array.row_bytes))
-        return found
+    def bytes(self, slot: Slot) -> int:
+        """Return the bytes of all its rows."""
+        array = (self.backward or self.forward).arrays[slot]
+        return 0 if array.every else self.rows * array.row_bytes
 
 
 class Area:
@@ -146,6 +125,9 @@ class Assembler:
     first : int
         Number of its first array: places of the forward program are places of the backward one.
     """
+
+    #: What of a segment the operands of a launch are, or are gradients of.
+    read = "inputs"
 
     def __init__(
         self,
@@ -181,13 +163,12 @@ class Assembler:
     def assemble(self) -> Assembled:
         """Go through all launches."""
         items = []
-        self.begin()
         for position, launch in enumerate(self.plan.launches):
             native = self.is_native(launch)
             if native:
                 self.launch(launch)
             else:
-                for operand, port in zip(launch.operands, self.ports(launch)):
+                for operand, port in zip(launch.operands, getattr(launch.segment, self.read)):
                     self.apart(operand, port.dtype, launch.segment.context)
             items.append(Item(len(self.code), position, not native))
             self.areas[TEMPORARY].used = 0
@@ -211,13 +192,6 @@ class Assembler:
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
         raise NotImplementedError
-
-    def ports(self, launch: Launch) -> Sequence[Port]:
-        """Return what the operands of a launch are."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Add what comes before all launches."""
 
     def finish(self) -> None:
         """Add what comes after all launches."""
@@ -278,7 +252,7 @@ class Assembler:
         if isinstance(operand, Rows):
             base = self.base("rows", operand, dtype, context)
             pieces = self.plan.pieces[operand.first :][: operand.pieces]
-            if is_native(context, dtype, bool((pieces[:, 0] == resolving.ADD).any())):
+            if is_native(context, dtype, pieces[:, 0]):
                 self._rows(operand, dtype, (base, 0))
 
     def zero(self, target: Spot, count: int) -> None:
@@ -299,22 +273,20 @@ class Assembler:
         self.code.extend((executing.PACK, kind, *source, *strides, inputs, units, *target))
         return target
 
-    def run(
-        self, parts: Sequence[Part], kernels: List[executing.Kernel], spots: Dict[Any, Spot]
-    ) -> None:
+    def run(self, runs: Sequence[Run], kernels: Sequence[executing.Kernel]) -> None:
         """Run a kernel for each part; what has no spot stands in scratch."""
-        code = [executing.LAUNCH, len(parts)]
-        for part, kernel in zip(parts, kernels):
+        code = [executing.LAUNCH, len(runs)]
+        for run, kernel in zip(runs, kernels):
             self._kernels[kernel.address] = kernel
-            code += kernel.address, part.rows
-        for slot in kernels[0].slots:
-            code += spots.get(slot, NOWHERE)
+            code += kernel.address, run.rows
+            for slot in kernel.slots:
+                code += run.spots.get(slot, NOWHERE)
         self.code.extend(code)
 
-    def advance(self, spots: Dict[Slot, Spot], alike: Alike) -> None:
-        """Go to what stands behind these parts."""
+    def advance(self, spots: Dict[Slot, Spot], run: Run) -> None:
+        """Go to what stands behind this part."""
         for slot, (base, offset) in spots.items():
-            spots[slot] = base, offset + alike.starts(slot)[-1]
+            spots[slot] = base, offset + run.bytes(slot)
 
 
 def _assemble_fills(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Set, Tuple
 
 from ..kernel.expression import Slot
 from ..kernel.step import Kernel, Place, Sum
-from ..lower.segment import Port, whole_of
+from ..lower.segment import whole_of
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
-from .assemble import KEPT, TEMPORARY, Alike, Assembler, Spot, bytes_of, itemsize
+from .assemble import KEPT, TEMPORARY, Assembler, Run, Spot, bytes_of, itemsize
 from .assemble_forward import Forward
 
 
@@ -37,6 +37,8 @@ class Backward(Assembler):
         Where the forward pass has left what is read.
     """
 
+    read = "outputs"
+
     def __init__(self, plan: Plan, forward: Forward):
         super().__init__(plan, forward.kernels, forward.trained, forward.stop)
         self._forward = forward
@@ -45,20 +47,13 @@ class Backward(Assembler):
         #: Per launch where gradients add up.
         self._targets: Dict[int, Dict[Slot, Spot]] = {}
         self._zeroed: Set[int] = set()
+        for launch in plan.launches:
+            if self.is_native(launch):
+                self._targets[launch.number] = self._find_targets(launch)
 
     def is_native(self, launch: Launch) -> bool:
         """Whether native code runs a launch."""
         return launch.number in self.trained
-
-    def ports(self, launch: Launch) -> Sequence[Port]:
-        """Return what the operands of a launch are."""
-        return launch.segment.outputs
-
-    def begin(self) -> None:
-        """Let gradients that add up begin with zero."""
-        for launch in self.plan.launches:
-            if self.is_native(launch):
-                self._targets[launch.number] = self._find_targets(launch)
 
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
@@ -72,30 +67,26 @@ class Backward(Assembler):
         for p, region in enumerate(launch.outputs):
             if region is not None:
                 spots[Slot("grad", p)] = self.region(region)
-        launches = self._forward.launches[launch.number]
-        for alike in launches:
-            alike.spots.update(spots)
-            self._run(alike, self._targets[launch.number])
-            if len(launches) > 1:
-                self.advance(spots, alike)
+        runs = self._forward.launches[launch.number]
+        for run, kernel in zip(runs, trained):
+            run.spots.update(spots)
+            for slot in kernel.works:
+                if slot in kernel.summed and slot not in run.spots:
+                    run.spots[slot] = self.reserve(KEPT, run.bytes(slot))
+            self._note_sums(run, kernel, self._targets[launch.number])
+            if len(runs) > 1:
+                self.advance(spots, run)
+        self.run(runs, [kernel.native() for kernel in trained])
         self._add_up_shared(launch)
 
-    def _run(self, alike: Alike, targets: Dict[Slot, Spot]) -> None:
-        spots, first = alike.spots, alike.backward[0]
-        for slot in first.works:
-            if slot in first.summed and slot not in spots:
-                spots[slot] = self.reserve(KEPT, alike.starts(slot)[-1])
-        self.run(alike.parts, [kernel.native() for kernel in alike.backward], spots)
-        records = self._records_of(first)
-        starts = {slot: alike.starts(slot) for found in records for slot, _, _ in found.read}
-        for number, (part, kernel) in enumerate(zip(alike.parts, alike.backward)):
-            for found in self._records_of(kernel):
-                chunk = [part.rows * found.parts]
-                for slot, column, pitch in found.read:
-                    base, offset = spots[slot]
-                    chunk += (base, offset + starts[slot][number] + column, pitch)
-                key = (found.head, targets[found.slot], found.extra)
-                self._sums.setdefault(key, []).extend(chunk)
+    def _note_sums(self, run: Run, kernel: Kernel, targets: Dict[Slot, Spot]) -> None:
+        for found in self._records_of(kernel):
+            chunk = [run.rows * found.parts]
+            for slot, column, pitch in found.read:
+                base, offset = run.spots[slot]
+                chunk += (base, offset + column, pitch)
+            key = (found.head, targets[found.slot], found.extra)
+            self._sums.setdefault(key, []).extend(chunk)
 
     def finish(self) -> None:
         """Copy gradients of fills out that lie apart, and add up those of parameters."""

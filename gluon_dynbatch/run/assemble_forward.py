@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
-from ..lower.segment import Port, Segment
+from ..lower.segment import Segment
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
-from .assemble import KEPT, SAVED, TEMPORARY, Alike, Assembler, Spot
+from .assemble import KEPT, SAVED, TEMPORARY, Assembler, Run, Spot
 
 #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
 FEW = 8
@@ -27,21 +27,19 @@ class Forward(Assembler):
     ):
         super().__init__(plan, kernels, trained)
         #: What each launch consists of.
-        self.launches: Dict[int, List[Alike]] = {}
+        self.launches: Dict[int, List[Run]] = {}
         self._counts: Dict[str, int] = {}
         for launch in plan.launches:
             family = launch.segment.family
             self._counts[family] = self._counts.get(family, 0) + launch.rows
+        #: Matrices that are packed: parameters, and what all rows of a launch share.
         self._packed: Dict[Any, Spot] = {}
+        self._packed_operands: Dict[Any, Spot] = {}
         self._vectors: Dict[Any, Spot] = {}
 
     def is_native(self, launch: Launch) -> bool:
         """Whether native code runs a launch."""
         return self.kernels[launch.segment] is not None
-
-    def ports(self, launch: Launch) -> Sequence[Port]:
-        """Return what the operands of a launch are."""
-        return launch.segment.inputs
 
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
@@ -56,39 +54,34 @@ class Forward(Assembler):
             assert region is not None
             spots[Slot("out", k)] = self.region(region)
         few = self._counts[segment.family] <= FEW
-        forward = [self._forward(part.segment) for part in launch.parts]
-        self.launches[launch.number] = found = list(Alike.of(launch.parts, forward, backward, few))
-        for alike in found:
-            self._run(launch, alike, spots)
-            if len(found) > 1:
-                self.advance(spots, alike)
-
-    def _forward(self, segment: Segment) -> Kernel:
-        kernels = self.kernels[segment]
-        assert kernels is not None
-        return kernels.forward
-
-    def _run(self, launch: Launch, alike: Alike, begin: Dict[Slot, Spot]) -> None:
-        spots, natives = alike.spots, [kernel.native(alike.few) for kernel in alike.forward]
-        spots.update(begin)
-        spots.update(self.parameters("parameter", launch.segment))
-        if alike.backward:
-            read = alike.backward[0].read
-            for slot in alike.forward[0].works:
-                if slot in read:
-                    spots[slot] = self.reserve(SAVED, alike.starts(slot)[-1])
-        self._pack(natives[0], spots, SAVED if alike.backward else KEPT)
-        self.run(alike.parts, natives, spots)
-        if alike.backward:
-            self._keep(launch, alike.backward[0], spots)
+        self._packed_operands = {}
+        runs: List[Run] = []
+        for number, part in enumerate(launch.parts):
+            kernels = self.kernels[part.segment]
+            assert kernels is not None
+            run = Run(part.rows, kernels.forward, backward[number] if backward else None, {})
+            run.spots.update({**spots, **self.parameters("parameter", segment)})
+            for slot in run.forward.works if run.backward else ():
+                if slot in run.backward.read:
+                    run.spots[slot] = self.reserve(SAVED, run.bytes(slot))
+            self._pack(run.forward.native(few), run.spots, SAVED if backward else KEPT)
+            runs.append(run)
+            if len(launch.parts) > 1:
+                self.advance(spots, run)
+        self.launches[launch.number] = runs
+        self.run(runs, [run.forward.native(few) for run in runs])
+        for run in runs:
+            if run.backward:
+                self._keep(launch, run.backward, run.spots)
 
     def _pack(self, native: executing.Kernel, spots: Dict[Any, Spot], use: str) -> None:
         for packed in native.packs:
             slot = packed.weight.slot
+            known = self._packed if slot.kind == "param" else self._packed_operands
             key = spots[slot], packed.transposed, packed.weight.rows, packed.weight.columns, use
-            if key not in self._packed or slot.kind == "in":
-                self._packed[key] = self.pack(packed, spots[slot], use)
-            spots[packed] = self._packed[key]
+            if key not in known:
+                known[key] = self.pack(packed, spots[slot], use)
+            spots[packed] = known[key]
 
     def _keep(self, launch: Launch, kernel: Kernel, spots: Dict[Any, Spot]) -> None:
         """Copy what the backward pass reads, and the user may have written to by then."""

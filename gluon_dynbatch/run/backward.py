@@ -8,6 +8,7 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -20,7 +21,7 @@ from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
 from ..plan.plan import Launch, Plan, Whole
-from ..plan.reach import Reach, find_reach, live_units
+from ..plan.reach import find_reach, live_units
 from ..plan.transpose import Head, transpose
 from ..record.lazy import LazyNDArray
 from .assemble import SAVED, Assembled, Base
@@ -59,20 +60,23 @@ class Place(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A plan made ready to be run in both directions."""
+    """A plan made ready to be run forward and, if there are heads, backward."""
 
-    plan: Plan
-    reach: Reach
     forward: Assembled
-    backward: Assembled
+    #: The transposed plan, and its code.
+    plan: Any = None
+    backward: Any = None
+    reach: Any = None
     #: Per launch that goes backward natively, how.
-    trained: Dict[int, Tuple[Kernel, ...]]
+    trained: Dict[int, Tuple[Kernel, ...]] = {}
 
 
 def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
-    """Transpose a plan, and assemble the code of both."""
-    transposed = transpose(plan, heads)
+    """Assemble the code of a plan, and transpose it for gradients that arrive at heads."""
     kernels, trained = dispatcher.natives(plan), {}
+    if not heads:
+        return Prepared(Forward(plan, kernels, {}).assemble())
+    transposed = transpose(plan, heads)
     for launch in transposed.launches:
         own = [kernels[part.segment] for part in launch.parts]
         wanted = _wanted(plan, launch)
@@ -82,8 +86,7 @@ def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepar
     forward = Forward(plan, kernels, trained)
     assembled = forward.assemble()
     made = Backward(transposed, forward).assemble()
-    reach = find_reach(plan, transposed, heads)
-    return Prepared(transposed, reach, assembled, made, trained)
+    return Prepared(assembled, transposed, made, find_reach(plan, transposed, heads), trained)
 
 
 def _wanted(plan: Plan, launch: Launch) -> Wanted:
@@ -226,23 +229,23 @@ class GradientTape(Pass):
         return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
 
     def pull(
-        self,
-        whole: Dict[int, NDArray],
-        pieces: List[Piece],
-        wanted: List[bool],
-        targets: List[Optional[NDArray]],
+        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
     ) -> List[Optional[Place]]:
         """Run backward: return where the gradients of the inputs are, None where not wanted.
 
-        They may be in their `targets` already.  The gradient of a head is the sum of what is given
-        for all of it and of its pieces.
+        They may be in their `targets` already.  The gradient of a head is the sum of its pieces.
         """
         self._gradients = self._leaves.gradients(targets)
         self.find_arrays()
-        if not pieces and len(whole) == len(self.heads):
+        whole = {
+            head: array
+            for head, offset, array, first, count in pieces
+            if offset == first == 0 and count == prod(self.heads[head].shape)
+        }
+        if len(whole) == len(pieces) == len(self.heads):
             self.fill(whole, wait=False)
         else:
-            self._add_up([Piece(head, 0, a, 0, a.size) for head, a in whole.items()] + pieces)
+            self._add_up(pieces)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         used = self._used_heads() if self._launches else []
         self._run()

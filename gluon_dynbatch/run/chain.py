@@ -145,9 +145,9 @@ class Chain:
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs; None where `wanted` is false."""
         pieces: List[List[Piece]] = [[] for _ in self._links]
-        whole: List[Dict[int, NDArray]] = [{} for _ in self._links]
         for (number, head), gradient in zip(self._outputs, head_gradients):
-            whole[number][head] = gradient
+            count = elements(self._links[number].tape.heads[head].shape)
+            pieces[number].append(Piece(head, 0, gradient, 0, count))
         asked = [
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
             for routes in (link.routes for link in self._links)
@@ -159,7 +159,7 @@ class Chain:
         results: List[List[Optional[NDArray]]] = []
         for number in reversed(range(len(self._links))):
             link, own = self._links[number], []
-            found = link.tape.pull(whole[number], pieces[number], asked[number], where[number])
+            found = link.tape.pull(pieces[number], asked[number], where[number])
             for route, place in zip(link.routes, found):
                 if isinstance(route, Inner) and place is not None:
                     array, first, count = place

@@ -27,7 +27,6 @@ from ..modes import RECORDING
 from ..native import recording, resolving
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, is_native
-from .assemble_forward import Forward
 from .buffers import GET_DATA, WAIT, Buffers, address_of, allocate, put_together, words
 from .dispatch import Dispatcher
 from .profiling import PROFILER
@@ -99,7 +98,7 @@ class Pass:
             return self.buffers.operand(operand)
         array = self.arrays["rows", operand, dtype, context]
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        if not is_native(context, dtype, bool((pieces[:, 0] == resolving.ADD).any())):
+        if not is_native(context, dtype, pieces[:, 0]):
             flat = self.buffers.flat
             put_together(array, [(w, at, flat(a), *rest) for w, at, a, *rest in pieces.tolist()])
         return array
@@ -172,8 +171,8 @@ class Execution(Pass):
         Compiles segments.
     where : callable
         Gives the user's line of a node.
-    assembled : Assembled, optional
-        The native code of the plan; made if it is not given.
+    assembled : Assembled
+        The native code of the plan.
     tape : GradientTape, optional
         Records launches for the backward pass.
     checks : Comparison, optional
@@ -186,11 +185,11 @@ class Execution(Pass):
         externals: List[NDArray],
         dispatcher: Dispatcher,
         where: Any,
-        assembled: Optional[Assembled] = None,
+        assembled: Assembled,
         tape: Any = None,
         checks: Any = None,
     ):
-        super().__init__(plan, assembled or Forward(plan, dispatcher.natives(plan), {}).assemble())
+        super().__init__(plan, assembled)
         self.externals = externals
         self._dispatcher, self._where = dispatcher, where
         self._tape, self._checks = tape, checks

@@ -121,16 +121,12 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         return sum(array.size * np.dtype(array.dtype).itemsize for array in self._buffers.arrays)
 
     def realise(self, lazy: LazyNDArray) -> None:
-        """Copy an array out of its arena, and with it all that share its memory."""
+        """Copy an array out of its arena, and with it all that belong to this."""
         if all(reference() is not lazy for reference in self.lazies):
             # It stands for another one, among arrays from outside.
             self._take_out(find_memories([lazy]))
-        elif self.chain is not None:
-            self.chain.connect()
         else:
-            # Arrays are compared by what they are: that of elements would ask for a handle.
-            memories = self.memories()
-            self._take_out([m for m in memories if any(one is lazy for one in m.arrays)])
+            self.hand_out()
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
