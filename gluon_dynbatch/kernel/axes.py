@@ -77,14 +77,15 @@ def reverse(call: Call) -> Tensor:
 
 def repeat(call: Call) -> Tensor:
     x, axis = call.tensors[0], call.own_axis(default=0)
-    return x.moved(np.repeat(x.places(), call.integer("repeats", 1) or 1, axis))
+    times = call.integer("repeats", 1) or 1
+    return x.moved(np.repeat(x.places(times), times, axis))
 
 
 def tile(call: Call) -> Tensor:
     x, times = call.tensors[0], call.integers("reps")
     require(len(times) <= len(x.shape) or not x.rows, "it moves rows")
     x.own_axes(*[0] * (len(times) == len(x.shape) and times[0] != 1))
-    return x.moved(np.tile(x.places(), times))
+    return x.moved(np.tile(x.places(prod(times)), times))
 
 
 def split(call: Call) -> List[Tensor]:

@@ -35,6 +35,8 @@ NUMBERS = (*DTYPES, "int32", "int64")
 CHEAP = frozenset(["multiplier", "add", "sub", "mul", "div", "negative", "square"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
+#: Longer rows are moved by MXNet's operators: here each element would have a number.
+MOST_MOVED = 1 << 20
 
 
 class NotExpressed(Exception):
@@ -83,8 +85,9 @@ class Tensor(Arithmetic):
         """Give up if one of these is the axis of rows."""
         require(not self.rows or 0 not in axes, "it works along the axis of rows")
 
-    def places(self) -> Array:
-        """Return the number of each element."""
+    def places(self, times: int = 1) -> Array:
+        """Return the number of each element, of which there are to be so many times as many."""
+        require(prod(self.shape) * times <= MOST_MOVED, "its rows are too long to be moved")
         return np.arange(prod(self.shape)).reshape(self.shape)
 
     def moved(self, where: Array, rows: bool = False) -> Tensor:
@@ -98,7 +101,8 @@ class Tensor(Arithmetic):
         """Repeat elements along axes of extent 1."""
         if self.shape == shape and self.rows >= rows:
             return self
-        return self.moved(np.broadcast_to(self.places(), shape), rows)
+        times = prod(shape) // prod(self.shape)
+        return self.moved(np.broadcast_to(self.places(times), shape), rows)
 
     def apply(
         self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()

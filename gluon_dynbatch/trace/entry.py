@@ -19,7 +19,7 @@ from ..record.operators import AtOnce
 from ..record.types import TYPES, ArrayType, elements
 from .infer import infer
 from .program import BlockCallee, Program, trace_block, trace_operator
-from .symbols import VARIABLE, can_compile, count_operators
+from .symbols import VARIABLE, count_operators
 from .variant import Variant, choose_variant
 
 #: Operators that multiply with a weight, one row of it for each result.
@@ -152,8 +152,7 @@ class Library:
 def _why_at_once(program: Program, mode: int) -> str:
     """Say why calls cannot be recorded as one; empty if they can."""
     operators = [op.op for op in program.ops if op.op != VARIABLE]
-    known = len(operators) > 1 and all(op in rules.TABLE for op in operators)
-    if not known and not can_compile(program.symbol):
+    if not program.compiles:
         return "MXNet cannot compile it"
     if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
         return "in training it writes to its arguments"

@@ -11,11 +11,12 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
+from .. import rules
 from ..errors import CellError, Where
 from ..modes import TRAINING
 from ..record import structure
 from ..record.operators import Operator
-from .symbols import VARIABLE, Builder, Op, Ref, make_symbol, read_symbol
+from .symbols import VARIABLE, Builder, Op, Ref, can_compile, make_symbol, read_symbol
 
 SYMBOLS = structure.Flattener(mx.sym.Symbol)
 
@@ -37,6 +38,8 @@ class Program(NamedTuple):
     internals: Any
     #: Structure of the results.
     out_spec: Any
+    #: Whether MXNet can make a ``CachedOp`` of it.
+    compiles: bool
 
 
 def read_program(
@@ -66,7 +69,14 @@ def read_program(
         symbol,
         internals,
         out_spec,
+        _is_known(ops) or can_compile(symbol),
     )
+
+
+def _is_known(ops: Sequence[Op]) -> bool:
+    """Whether it need not be tried out; of a single operator rules may know it, and MXNet not."""
+    operators = [op.op for op in ops if op.op != VARIABLE]
+    return len(operators) > 1 and all(op in rules.TABLE for op in operators)
 
 
 class BlockCallee:

@@ -27,7 +27,6 @@ from tests.common import (
     FIXED,
     alive,
     assert_nothing_is_left,
-    by_mxnets_operators,
     none_left,
     refused,
 )
@@ -235,7 +234,7 @@ def test_memory_that_does_not_suffice(unharmed):
     try:
         for mode in (autograd.pause, autograd.record):
             with mode(), pytest.raises(gdb.LaunchError, match="smaller minibatches"):
-                with by_mxnets_operators(), gdb.batching(**FIXED):
+                with gdb.batching(**FIXED):
                     wide(SAMPLES[0])
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
