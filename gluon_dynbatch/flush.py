@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -125,7 +126,7 @@ class Flush:
         standing = find_standing(recording) if heads else {}
         execution, tape = self._execute(planned, [head for _, head in heads])
         self.backward_plan = None if tape is None else tape.plan
-        kept = Kept(execution.buffers, recording.lazies, planned.recorded)
+        kept = Kept(execution.buffers, list(map(weakref.ref, lazies)), planned.recorded)
         kept.keep(recording, lazies, self.plan, planned.term)
         if tape is not None:
             self._chain.add(tape, kept, [name for name, _ in heads], standing)

@@ -29,18 +29,22 @@ class Memory(NamedTuple):
     def become(self, array: NDArray, recorded: bool = False) -> None:
         """Let the lazy arrays be this one, or views of it; in MXNet's tape, unless they are cut."""
         for lazy in self.arrays:
-            flows = recorded and not lazy.is_cut
-            previous = autograd.set_recording(flows)
+            cut = recorded and lazy.is_cut
+            if self.shape == lazy.shape and not cut:
+                lazy.become(array)
+                continue
+            previous = autograd.set_recording(recorded and not cut)
             try:
-                view = array
-                if array.shape != lazy.shape:
-                    flat, first = array.reshape((-1,)), lazy.memory[1] - self.first
-                    if lazy.size != array.size:
-                        flat = flat[first : first + lazy.size]
-                    view = flat.reshape(lazy.shape)
-                lazy.become(view.detach() if recorded and not flows else view)
+                view = self._view(array, lazy)
+                lazy.become(view.detach() if cut else view)
             finally:
                 autograd.set_recording(previous)
+
+    def _view(self, array: NDArray, lazy: LazyNDArray) -> NDArray:
+        flat, first = array.reshape((-1,)), lazy.memory[1] - self.first
+        if lazy.size != array.size:
+            flat = flat[first : first + lazy.size]
+        return flat.reshape(lazy.shape)
 
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:

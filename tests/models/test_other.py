@@ -1,4 +1,4 @@
-"""Losses of gluon.loss."""
+"""Losses, normalisation, and convolutional nets of Gluon."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_synchronised_batch_norm_runs_alone_and_global_statistics_merge():
 
 #: By name in the zoo: more options, and heights and widths of the images.
 ZOO = {
-    "squeezenet1.1": ({}, [(96, 96), (96, 96)]),
+    "squeezenet1.1": ({}, [(224, 224), (224, 224)]),
     "mobilenet0.25": ({}, [(32, 32), (32, 64), (32, 32)]),
     "mobilenetv2_0.25": ({}, [(32, 32), (32, 64), (32, 32)]),
     "resnet18_v1": ({"thumbnail": True}, [(16, 16), (16, 24), (16, 16)]),
