@@ -41,8 +41,8 @@ _SECONDS = at_least(float, 0)
 #: Option, type, default, default with --quick (too short and too noisy to tell anybody), help.
 OPTIONS = (
     ("--rounds", POSITIVE, 5, 2, "of all ways"),
-    ("--seconds", _SECONDS, 2.0, 0.1, "about how long a turn is, at least one minibatch; in a short "
-     "one, little of training overlaps from minibatch to minibatch"),
+    ("--seconds", _SECONDS, 2.0, 0.1, "about how long a turn is, at least one minibatch; in short "
+     "ones, little of training overlaps from minibatch to minibatch"),
     ("--loop-samples", POSITIVE, 16, 4, "minibatches of the loops over samples are cut to so many, "
      "as their time per sample does not depend on it"),
     ("--points", at_least(int, 2), 9, 4, "budgets of a curve between none and no limit"),
