@@ -230,12 +230,12 @@ class Flush:
 
     def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> List[Tuple[Any, Head]]:
         """Return where gradients may arrive, by the name of the memory that is held."""
-        found = []
+        found, modes, terms = [], planned.mode.tolist(), planned.term.tolist()
         for memory in find_memories(lazies):
             for lazy in memory.arrays:
                 kind = TYPES[lazy._type]
-                if planned.mode[lazy._value] & RECORDING and kind.dtype in FLOATS:
-                    place = int(planned.term[lazy._value]), memory.first, memory.shape
+                if modes[lazy._value] & RECORDING and kind.dtype in FLOATS:
+                    place = terms[lazy._value], memory.first, memory.shape
                     found.append((memory.name, Head(*place, kind.dtype, kind.context)))
                     break
         return found

@@ -70,11 +70,17 @@ class Link(NamedTuple):
         """Return the heads of which somebody holds any part."""
         found: Dict[int, Memory] = {}
         for memory in self.kept.memories():
-            place = self.head_at(memory)
-            if place is not None and not all(lazy.is_cut for lazy in memory.arrays):
-                number, first = place
-                whole = Memory(memory.name, first, self.tape.heads[number].shape, [])
-                found.setdefault(number, whole).arrays.extend(memory.arrays)
+            place, arrays = self.head_at(memory), memory.arrays
+            if place is None or (arrays[0].is_cut and all(lazy.is_cut for lazy in arrays)):
+                continue
+            number, first = place
+            known, shape = found.get(number), self.tape.heads[number].shape
+            if known is not None:
+                known.arrays.extend(arrays)
+            elif (first, shape) == (memory.first, memory.shape):
+                found[number] = memory
+            else:
+                found[number] = Memory(memory.name, first, shape, list(arrays))
         return found
 
 

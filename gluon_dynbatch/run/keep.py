@@ -49,11 +49,15 @@ class Memory(NamedTuple):
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
     """Put arrays together that have elements in common."""
-    places = [(*lazy.memory, lazy) for lazy in arrays]
-    places.sort(key=lambda place: (place[0][0], id(place[0][1]), place[1]))
+    places = []
+    for number, lazy in enumerate(arrays):
+        name, first = lazy.memory
+        places.append((name[0], id(name[1]), first, number, name))
+    places.sort()
     found: List[Memory] = []
     stop = 0
-    for name, first, lazy in places:
+    for _, _, first, number, name in places:
+        lazy = arrays[number]
         kind = TYPES[lazy._type]
         end = first + kind.elements
         if not found or name != found[-1].name or first >= stop:
