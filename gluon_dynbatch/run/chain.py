@@ -56,32 +56,32 @@ class Link(NamedTuple):
     #: tape, or nowhere.
     routes: List[Union[Inner, NDArray, None]]
 
-    def head_at(self, memory: Memory) -> Optional[Tuple[int, int]]:
+    def head_at(self, name: Any, first: int, count: int) -> Optional[Tuple[int, int]]:
         """Return the head in which some elements lie, and the first element of that."""
-        places = self.places.get(memory.name, [])
-        at = bisect_right(places, (memory.first, len(self.tape.heads))) - 1
+        places = self.places.get(name, [])
+        at = bisect_right(places, (first, len(self.tape.heads))) - 1
         if at < 0:
             return None
-        first, number = places[at]
-        stop = first + elements(self.tape.heads[number].shape)
-        return (number, first) if memory.first + elements(memory.shape) <= stop else None
+        start, number = places[at]
+        stop = start + elements(self.tape.heads[number].shape)
+        return (number, start) if first + count <= stop else None
 
     def results(self) -> Dict[int, Memory]:
         """Return the heads of which somebody holds any part."""
         found: Dict[int, Memory] = {}
-        for memory in self.kept.memories():
-            place, arrays = self.head_at(memory), memory.arrays
-            if place is None or (arrays[0].is_cut and all(lazy.is_cut for lazy in arrays)):
-                continue
-            number, first = place
-            known, shape = found.get(number), self.tape.heads[number].shape
-            if known is not None:
-                known.arrays.extend(arrays)
-            elif (first, shape) == (memory.first, memory.shape):
-                found[number] = memory
-            else:
-                found[number] = Memory(memory.name, first, shape, list(arrays))
-        return found
+        for lazy in self.kept.held():
+            name, first = lazy.memory
+            place = self.head_at(name, first, lazy.size)
+            if place is not None:
+                number, start = place
+                if number not in found:
+                    found[number] = Memory(name, start, self.tape.heads[number].shape, [])
+                found[number].arrays.append(lazy)
+        return {
+            number: memory
+            for number, memory in found.items()
+            if not (memory.arrays[0].is_cut and all(lazy.is_cut for lazy in memory.arrays))
+        }
 
 
 class Chain:
@@ -122,7 +122,8 @@ class Chain:
         if kept.chain is not self:
             return original.real()
         number = next(i for i, link in enumerate(self._links) if link.kept is kept)
-        head = self._links[number].head_at(memory)
+        place = memory.name, memory.first, elements(memory.shape)
+        head = self._links[number].head_at(*place)
         return None if head is None else Inner(number, head[0], memory.first - head[1])
 
     def connect(self) -> None:

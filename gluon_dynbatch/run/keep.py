@@ -148,12 +148,12 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Copy all arrays that somebody still holds, and let go of the arenas."""
         if self.chain is not None:
             self.chain.connect()
-        self._take_out(self.memories())
+        self._take_out(find_memories(self.held()))
 
-    def memories(self) -> List[Memory]:
-        """Return where arrays lie that belong to this."""
+    def held(self) -> List[LazyNDArray]:
+        """Return the arrays that belong to this and that somebody still holds."""
         held = (reference() for reference in self.lazies)
-        return find_memories([lazy for lazy in held if lazy is not None and lazy._tape is self])
+        return [lazy for lazy in held if lazy is not None and lazy._tape is self]
 
     def copies(self, memories: Sequence[Memory]) -> List[NDArray]:
         """Return copies of some memories."""
