@@ -6,9 +6,9 @@ Run ``python docs/list_operators.py`` after a rule has changed; a test compares 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Iterable, Sequence, Tuple
+from typing import Iterable, Sequence, Tuple
 
-from gluon_dynbatch.rules import CREATION, INTERNAL, MERGED, UNSUPPORTED, Family
+from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
 COMMON = 8
@@ -64,10 +64,6 @@ def _names(family: Family) -> str:
     return ", ".join(f"`{name}`{stars[name]}" for name in sorted(stars))
 
 
-def _patterns(family: Family) -> str:
-    return ", ".join(f"`{pattern}`" for pattern in sorted(family.rules))
-
-
 def summary() -> str:
     """Return the short table: what merges by family, and what never does.
 
@@ -91,10 +87,8 @@ def reference() -> str:
         Markdown.
     """
 
-    def families(
-        said: str, found: Tuple[Family, ...], names: Callable[[Family], str] = _names
-    ) -> str:
-        rows = [(family.name, names(family), family.text) for family in found]
+    def families(said: str, found: Tuple[Family, ...]) -> str:
+        rows = [(family.name, _names(family), family.text) for family in found]
         return _table(("family", "operators", said), rows)
 
     return _PAGE.format(
@@ -102,14 +96,14 @@ def reference() -> str:
         merged=families("condition", MERGED),
         creation=_names(CREATION),
         unsupported=families("reason", UNSUPPORTED),
-        internal=families("reason", INTERNAL, _patterns),
     )
 
 
 _PAGE = """\
 # Operators
 
-Every operator of MXNet 1.9.1, and whether calls of many samples share a launch.
+Every operator of MXNet 1.9.1 that models call, and whether calls of many samples share a launch.
+What is not here (steps of optimizers, backward passes, `mx.np`) runs call by call.
 `python docs/list_operators.py` writes this page from the rules.
 
 {summary}
@@ -134,12 +128,6 @@ These read no array, so all samples use one result.
 Their calls run one by one, with the same results. The report gives this reason.
 
 {unsupported}
-
-## Not for users
-
-Models do not call these; `*` stands for any text.
-
-{internal}
 """
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from .expression import (
     Slot,
     Weight,
 )
-from .functions import FUNCTIONS
+from .functions import DERIVATIVES
 from .step import Sum
 
 
@@ -135,8 +135,8 @@ class Differentiation:
 
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), value = node.attrs, self._values
-        factors = FUNCTIONS[name].derivative(value[node], *(value[x] for x in node.args), *numbers)
-        for arg, factor in zip(node.args, factors):
+        factors = DERIVATIVES[name](value[node], *(value[x] for x in node.args), *numbers)
+        for arg, factor in zip(node.args, factors if isinstance(factors, tuple) else (factors,)):
             part = None if arg.kind == CONST else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)

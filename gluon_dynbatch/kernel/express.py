@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Dict, List, Tuple, Union
 
 import numpy as np
@@ -19,17 +19,8 @@ from .operators import HANDLERS
 from .tensor import NotExpressed, Shape, Tensor, require
 
 
-@dataclass(frozen=True)
-class Expressed:
-    """What a segment computes for each row of a launch."""
-
-    expressions: Expressions
-    #: Per head of the segment, as wide as the rows of its output.
-    results: Tuple[Node, ...]
-
-
-def express(segment: Segment) -> Expressed:
-    """Express what a segment computes.
+def express(segment: Segment) -> Tuple[Node, ...]:
+    """Express what a segment computes, per head as wide as the rows of its output.
 
     Raises
     ------
@@ -43,7 +34,7 @@ def express(segment: Segment) -> Expressed:
     expressing = _Expressing(segment)
     for row in range(len(segment.ops)):
         expressing.emit(row)
-    return Expressed(expressing.build, expressing.results())
+    return expressing.results()
 
 
 class _Expressing:

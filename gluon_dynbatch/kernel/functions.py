@@ -1,13 +1,13 @@
-"""Functions of one element (and its partners), by name, with their derivatives.
+"""Derivatives of functions of one element (and its partners), by name.
 
-The derivatives are those of MXNet 1.9.1 also where there are several to choose from: at a kink, at
+They are those of MXNet 1.9.1 also where there are several to choose from: at a kink, at
 the ends of a range, and where two arguments are equal.
 """
 
 from __future__ import annotations
 
 from math import log, pi, sqrt
-from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple, Union
+from typing import Callable, Dict, Tuple, Union
 
 from .expression import Node, Operand
 
@@ -15,25 +15,9 @@ from .expression import Node, Operand
 Factor = Union[Node, float]
 
 
-class Function(NamedTuple):
-    """A function that pointwise programs know."""
-
-    arguments: int
-    #: ``derivative(result, *arguments, *numbers)`` returns per argument what a gradient is
-    #: multiplied with: a node, or a number; 0 where no gradient flows.
-    derivative: Callable[..., Sequence[Factor]]
-
-
-FUNCTIONS: Dict[str, Function] = {}
-
-
 def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
     owner = next(a.owner for a in args if isinstance(a, Node))
     return owner.function(name, *args, values=values)
-
-
-def _zero(*_: Node) -> Factor:
-    return 0
 
 
 def _hard_sigmoid(y: Node, x: Node, alpha: float, beta: float) -> Factor:
@@ -53,8 +37,9 @@ def _gelu(y: Node, x: Node) -> Factor:
     return below + x * (_f("exp", x * x * -0.5) * (1 / sqrt(2 * pi)))
 
 
-#: Of functions of one argument, from the result y, the argument x and numbers.
-_ONE: Dict[str, Callable[..., Factor]] = {
+#: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns what a gradient is multiplied with;
+#: of several arguments, what for each.  "digamma" and "gate", parts of gradients, have none.
+DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     # A copy; gradients that come back are multiplied with its value, which may be 0.
     "multiplier": lambda y, x, factor: factor,
     "negative": lambda y, x: -1,
@@ -65,7 +50,7 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "cbrt": lambda y, x: 1 / (y * y * 3),
     "rcbrt": lambda y, x: y / x * (-1 / 3),
     "abs": lambda y, x: _f("sign", x),
-    "sign": _zero,
+    "sign": lambda y, x: 0,
     "exp": lambda y, x: y,
     "expm1": lambda y, x: _f("exp", x),
     "log": lambda y, x: 1 / x,
@@ -96,17 +81,9 @@ _ONE: Dict[str, Callable[..., Factor]] = {
     "gammaln": lambda y, x: _f("digamma", x),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    **dict.fromkeys(["ceil", "floor", "rint", "round", "fix", "trunc", "logical_not"], _zero),
     "clip": _clip,
     "smooth_l1": _smooth_l1,
     "gelu": _gelu,
-}
-
-_COMPARE = (
-    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
-)
-#: Of functions of two arguments, from the result y and the arguments a and b.
-_TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     "add": lambda y, a, b: (1, 1),
     "sub": lambda y, a, b: (1, -1),
     "mul": lambda y, a, b: (b, a),
@@ -118,25 +95,11 @@ _TWO: Dict[str, Callable[[Node, Node, Node], Tuple[Factor, Factor]]] = {
     # As MXNet does where a maximum is at several places.
     "greatest": lambda y, a, b: (_f("equal", a, y), _f("equal", b, y)),
     "minimum": lambda y, a, b: (_f("lesser_equal", a, b), _f("greater", a, b)),
-    **dict.fromkeys(_COMPARE.split(), lambda y, a, b: (0, 0)),
+    "select": lambda y, c, a, b: (0, _f("not_equal", c, 0), _f("equal", c, 0)),
 }
-
-
-def _select(y: Node, condition: Node, a: Node, b: Node) -> Tuple[Factor, ...]:
-    return 0, _f("not_equal", condition, 0), _f("equal", condition, 0)
-
-
-def _never(*_: Any) -> Tuple[Factor, ...]:
-    raise NotImplementedError("gradients are not differentiated")
-
-
-def _only(factor: Callable[..., Factor]) -> Callable[..., Sequence[Factor]]:
-    return lambda y, x, *values: (factor(y, x, *values),)
-
-
-FUNCTIONS.update((name, Function(1, _only(factor))) for name, factor in _ONE.items())
-FUNCTIONS.update((name, Function(2, factors)) for name, factors in _TWO.items())
-FUNCTIONS["select"] = Function(3, _select)
-# These are part of gradients only.
-FUNCTIONS["digamma"] = Function(1, _never)
-FUNCTIONS["gate"] = Function(2, _never)
+_STEPS = "ceil floor rint round fix trunc logical_not"
+_TRUTHS = (
+    "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
+)
+DERIVATIVES.update(dict.fromkeys(_STEPS.split(), lambda y, x: 0))
+DERIVATIVES.update(dict.fromkeys(_TRUTHS.split(), lambda y, a, b: (0, 0)))

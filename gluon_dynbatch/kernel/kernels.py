@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence, Tuple, Union
 from ..lower.segment import Segment
 from .compile import Compiler
 from .derivative import Differentiation
-from .express import Expressed, dtype_of, express, shape_of
+from .express import dtype_of, express, shape_of
 from .expression import FUNCTION, PRODUCT, READ, Expressions, Node, Slot, remade
 from .step import Array, Kernel, Place, Wanted
 from .tensor import NotExpressed, require
@@ -31,9 +31,9 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
             kind = _kind(segment)
             found = _KNOWN.get(kind)
             if found is None:
-                expressed = express(segment)
-                _refuse_rough_doubles(expressed)
-                found = _KNOWN[kind] = SegmentKernels(segment, expressed)
+                results = express(segment)
+                _refuse_rough_doubles(results)
+                found = _KNOWN[kind] = SegmentKernels(segment, results)
         except NotExpressed as error:
             found = str(error)
         # Of two threads that make them the last one stays.
@@ -45,9 +45,9 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
 ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
 
 
-def _refuse_rough_doubles(expressed: Expressed) -> None:
+def _refuse_rough_doubles(results: Sequence[Node]) -> None:
     """Leave to MXNet what kernels would compute otherwise than the loop does."""
-    for node in expressed.expressions.nodes:
+    for node in results[0].owner.nodes:
         rough = node.kind == FUNCTION and node.attrs[0] in ROUGH and node.dtype == "float64"
         require(not rough, "MXNet computes functions of doubles with single constants")
 
@@ -59,31 +59,28 @@ class SegmentKernels:
     ----------
     segment : Segment
         A piece of a program.
-    expressed : Expressed
+    results : sequence of Node
         What it computes.
     """
 
-    def __init__(self, segment: Segment, expressed: Expressed):
-        self._expressed = expressed
+    def __init__(self, segment: Segment, results: Sequence[Node]):
+        self._results, self._nodes = results, list(results[0].owner.nodes)
         self._arrays = {
             Slot("in", i): Array(port.row_size, port.dtype, port.shared)
             for i, port in enumerate(segment.inputs)
         }
-        results = {
+        outputs = {
             Slot("out", k): Array(port.row_size, port.dtype)
             for k, port in enumerate(segment.outputs)
         }
-        self._heads = {k: Array(a.width, a.dtype) for k, a in enumerate(results.values())}
-        self._nodes = list(expressed.expressions.nodes)
+        self._heads = {k: Array(a.width, a.dtype) for k, a in enumerate(outputs.values())}
         plain = remade(Expressions(), self._nodes, {})
         compiler = Compiler()
-        steps = compiler.steps(
-            [(Place(slot), plain[node]) for slot, node in zip(results, expressed.results)]
-        )
+        steps = compiler.steps([(Place(slot), plain[node]) for slot, node in zip(outputs, results)])
         stored = compiler.stored
         #: What the backward pass can read.
         self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
-        self._arrays.update({**results, **compiler.arrays, **_shared(self._nodes)})
+        self._arrays.update({**outputs, **compiler.arrays, **_shared(self._nodes)})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
 
@@ -94,7 +91,7 @@ class SegmentKernels:
         return self._backward[wanted]
 
     def _make_backward(self, wanted: Wanted) -> Kernel:
-        build, results = Expressions(), self._expressed.results
+        build, results = Expressions(), self._results
         arrays = dict(self._arrays)
         stored = {}
         for node, (slot, column) in self._stored.items():

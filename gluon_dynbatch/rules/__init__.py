@@ -28,12 +28,11 @@ from .ask import rows, stack
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
 from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
-from .unsupported import INTERNAL, UNSUPPORTED
+from .unsupported import UNSUPPORTED
 
 __all__ = [
     "CREATION",
     "INPUT",
-    "INTERNAL",
     "MERGED",
     "TABLE",
     "UNSUPPORTED",

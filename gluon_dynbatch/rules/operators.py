@@ -1,20 +1,18 @@
-"""Every operator of MXNet 1.9.1, with its rule or the reason why it never merges.
+"""Every operator that users of MXNet 1.9.1 call, with its rule.
 
 docs/operators.md lists the families in this order.
 """
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
 from .axes import along, along_several
 from .build import same
-from .rule import BY_ROW, NOTHING, SAME, Family, Rule, each, family
+from .rule import BY_ROW, SAME, Family, Rule, each, family
 from .sequence import time_major
-from .unsupported import DISTRIBUTIONS, INTERNAL, UNSUPPORTED
+from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
 
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
@@ -282,11 +280,7 @@ CREATION = family(
 
 TABLE: Dict[str, Rule] = {op: rule for known in MERGED for op, rule in known.rules.items()}
 """Rules of the operators that merge, by canonical name."""
-_UNMERGED: Dict[str, Rule] = {
-    op: rule for known in (CREATION, *UNSUPPORTED) for op, rule in known.rules.items()
-}
-# Variables, of which every symbol has some: no pattern has to be looked at.
-_UNMERGED["null"] = NOTHING
+_REASONS: Dict[str, str] = {op: known.text for known in UNSUPPORTED for op in known.rules}
 
 
 def of(op: str) -> Rule:
@@ -301,13 +295,7 @@ def of(op: str) -> Rule:
     -------
     Rule
     """
-    return TABLE.get(op) or _UNMERGED.get(op) or _by_pattern(op)
-
-
-@lru_cache(maxsize=None)
-def _by_pattern(op: str) -> Rule:
-    patterns = (item for known in INTERNAL for item in known.rules.items())
-    return next((rule for pattern, rule in patterns if fnmatchcase(op, pattern)), NOTHING)
+    return TABLE.get(op) or unmerged(op, _REASONS.get(op, ""))
 
 
 def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:

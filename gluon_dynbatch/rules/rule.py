@@ -67,7 +67,6 @@ class Rule(NamedTuple):
         return self.merges and not self.overwrites
 
 
-NOTHING = Rule()
 SAME = Rule(same, same)
 """The operator looks at one element at a time, and does not care where a batch axis is."""
 BY_ROW = Rule(same)
@@ -82,7 +81,7 @@ class Family(NamedTuple):
     rules: Mapping[str, Rule]
 
 
-def each(names: str, rule: Rule = NOTHING, form: str = "{}", **properties: Any) -> Dict[str, Rule]:
+def each(names: str, rule: Rule = Rule(), form: str = "{}", **properties: Any) -> Dict[str, Rule]:
     """Return `rule`, with more properties, for each of some operators: `names` put into `form`."""
     return {form.format(name): rule._replace(**properties) for name in names.split()}
 

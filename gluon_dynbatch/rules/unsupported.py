@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Dict, Tuple
 
 from .rule import Family, Rule
@@ -27,12 +28,14 @@ def _read(table: str) -> Tuple[Family, ...]:
     found = re.findall(r"(\w[^:]*): ([^:]*?)\n((?: {4}[^\n]*\n)+)", table)
     rows = ([" ".join(text.split()) for text in row] for row in found)
     return tuple(
-        Family(name, reason, {op: _rule(op, reason) for op in operators.split()})
+        Family(name, reason, {op: unmerged(op, reason) for op in operators.split()})
         for name, reason, operators in rows
     )
 
 
-def _rule(op: str, reason: str) -> Rule:
+@lru_cache(maxsize=None)
+def unmerged(op: str, reason: str = "") -> Rule:
+    """Return what is known of an operator that never merges."""
     known: Dict[str, Any] = {}
     for patterns, properties in PROPERTIES:
         if any(fnmatchcase(op, pattern) for pattern in patterns.split()):
@@ -96,28 +99,3 @@ operators for GPUs only: MXNet has it for GPUs only, where no rule has been test
 """
 )
 """Operators that users call and that never merge, the more common ones first."""
-
-INTERNAL = _read(
-    """\
-gradients: it is the backward pass of another operator
-    _backward_* _contrib_backward_* _broadcast_backward _split_v2_backward
-optimizer steps: it is a step of an optimizer, or a check of gradients before one; Trainer calls it
-    *_update *_update_phase[12] reset_arrays multi_lars multi_sum_sq multi_all_finite all_finite
-NumPy interface: it belongs to mx.np and mx.npx, whose arrays are not recorded
-    _np_* _npi_* _npx_*
-quantised and fused graphs: MXNet's quantiser and graph optimiser insert it
-    _contrib_quantize* _contrib_dequantize _contrib_requantize _contrib_calibrate_entropy
-    _sg_mkldnn_*
-sparse arrays: it is for sparse arrays, which are not recorded
-    cast_storage _sparse_retain _square_sum _contrib_SparseEmbedding _contrib_getnnz
-    _contrib_edge_id _contrib_dgl_* _scatter_*_scalar _scatter_elemwise_div
-assignments: it writes into an array that exists, as x[...] = y does, and runs at once
-    _set_value fill_element_0index _slice_assign _slice_assign_scalar _scatter_set_nd _onehot_encode
-image files: it reads or prepares an image in NumPy's layout
-    _cv* _imdecode
-the engine's own: MXNet's engine uses it to copy, to add gradients and to call back
-    _copyto _CrossDeviceCopy _CachedOp _CachedOpThreadSafe _NDArray _Native _NoGradient _grad_add
-    _identity_with_attr_like_rhs
-"""
-)
-"""Operators that users do not call, by patterns; a rule of the operator's own goes first."""

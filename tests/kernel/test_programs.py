@@ -113,8 +113,8 @@ def test_pieces_of_models_equal_mxnet(fn: Any) -> None:
 
 def reached(fn: Any, kind: str) -> List[Node]:
     """Return what results are computed from, of a kind."""
-    expressed = express(segment_of(fn, *PIECES[fn]))
-    stack, found = list(expressed.results), []
+    stack: List[Node] = list(express(segment_of(fn, *PIECES[fn])))
+    found: List[Node] = []
     while stack:
         node = stack.pop()
         if node not in found:
@@ -153,8 +153,8 @@ def test_rows_of_parameters_are_weights() -> None:
     ops = [one._replace(name="param0") if one is op else one for one in segment.ops]
     rows = ParameterRows(parameter, 2, 4)
     changed = replace(segment, inputs=segment.inputs[:1], parameters=(rows,), ops=tuple(ops))
-    expressed = express(changed)
-    ((weight,), _) = expressed.results[0].attrs
+    (result,) = express(changed)
+    ((weight,), _) = result.attrs
     assert weight.slot == Slot("param", 0)
     assert (weight.rows, weight.columns, weight.units) == (2, 4, 2)
 

@@ -54,17 +54,13 @@ INTERNAL = OPERATORS.difference(*(family.rules for family in NAMED))
 
 
 def test_every_operator_of_mxnet_is_in_one_family() -> None:
-    """Under its canonical name, or, if users do not call it, under one pattern at least."""
+    """Under its canonical name, if users call it."""
     assert len(OPERATORS) > 800
     named = Counter(op for family in NAMED for op in family.rules)
     assert set(named.values()) == {1} and set(named) <= OPERATORS
     unknown = rules.of("an operator of nobody's")
     assert not unknown.merges and not unknown.reason
-    assert all(rules.of(op).reason for op in INTERNAL)
-    found = [rules.of(op) for op in INTERNAL]
-    assert all(rule in found for family in rules.INTERNAL for rule in family.rules.values())
-    names = [family.name for family in NAMED + rules.INTERNAL]
-    assert len(names) == len(set(names))
+    assert not any(rules.of(op).merges or rules.of(op).reason for op in INTERNAL)
 
 
 def test_generated_functions_of_mxnet_belong_to_users() -> None:
@@ -99,8 +95,7 @@ def refusals(site: rules.Site) -> List[str]:
 
 
 def test_what_never_merges_is_explained() -> None:
-    others = ["_backward_dot", "sgd_update", "_npi_add", "cast_storage"]
-    for op in [*others, *(op for family in rules.UNSUPPORTED for op in family.rules)]:
+    for op in [op for family in rules.UNSUPPORTED for op in family.rules]:
         assert refusals(plain(op)) == [f"Operator {op} can't be merged: {rules.of(op).reason}."] * 2
 
 
