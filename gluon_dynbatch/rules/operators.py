@@ -274,7 +274,7 @@ MERGED: Tuple[Family, ...] = (
 CREATION = family(
     "creation",
     "all samples use one result",
-    each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype"),
+    each("_zeros _ones _full _arange _eye _linspace _zeros_without_dtype", Rule()),
 )
 """Operators without inputs that give the same array each time."""
 

@@ -81,7 +81,7 @@ class Family(NamedTuple):
     rules: Mapping[str, Rule]
 
 
-def each(names: str, rule: Rule = Rule(), form: str = "{}", **properties: Any) -> Dict[str, Rule]:
+def each(names: str, rule: Rule, form: str = "{}", **properties: Any) -> Dict[str, Rule]:
     """Return `rule`, with more properties, for each of some operators: `names` put into `form`."""
     return {form.format(name): rule._replace(**properties) for name in names.split()}
 
