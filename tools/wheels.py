@@ -1,8 +1,9 @@
 """Build the source distribution, and a wheel for each Python from 3.8 to 3.11 on this machine.
 
-Each wheel is installed into an environment of its own, with what it needs, and `smoke.py` runs
-there.  A Python that is missing has no wheel, and is named; with none of them that is an error.
-Wheels are for this machine's C library: for any Linux, run cibuildwheel, which needs Docker.
+Each wheel is installed with its dependencies into an environment of its own, and `smoke.py` runs
+there.  A version that is not found gets no wheel and is named; it is an error if none is found.
+The wheels need this machine's C library or a newer one.  For wheels that run on any Linux, see
+docs/install.md.
 """
 
 import shutil
@@ -17,7 +18,7 @@ FIND = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def interpreter(version):
-    """Return the path of a Python of this version, on the path, of pyenv or of uv; None if none."""
+    """Return the path of a Python of this version, from the path, pyenv or uv, or None."""
     found = [shutil.which(f"python{version}"), shutil.which("python3"), sys.executable]
     found += sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     found += sorted(Path.home().glob(f".local/share/uv/python/cpython-{version}.*/bin/python3"))
@@ -30,7 +31,7 @@ def interpreter(version):
 
 
 def run(*command, **options):
-    """Run a command; end with what it printed if it fails."""
+    """Run a command; if it fails, print its output and exit."""
     ran = subprocess.run(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
     )
@@ -39,14 +40,14 @@ def run(*command, **options):
 
 
 def pip_of(python, folder):
-    """Make an environment; return its Python, and how its pip is called."""
+    """Make an environment; return its Python, and the command that installs into it."""
     run(python, "-m", "venv", folder)
     own = Path(folder) / "bin" / "python"
     return own, [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
 def main():
-    """Build and try all that can be built; return the exit code."""
+    """Build and try a wheel for each version found; return the exit code."""
     pythons = {version: interpreter(version) for version in VERSIONS}
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
