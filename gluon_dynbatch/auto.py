@@ -106,9 +106,9 @@ class Account:
             self._place[self._first] = (
                 # As sizes vary, only a scope twice as large is recorded again.
                 2 * (self.calls + at_once) if loses else 0,
-                f"auto: {'calls at once' if loses else 'record calls'}, "
-                f"{1e-3 * self.recorded:.1f} ms recorded and {1e-3 * self.at_once:.1f} ms at once "
-                f"by the account of {self.calls} calls",
+                f"auto: {'run calls at once' if loses else 'record calls'}; estimated for "
+                f"{self.calls} calls: {1e-3 * self.recorded:.1f} ms recorded, "
+                f"{1e-3 * self.at_once:.1f} ms at once",
             )
         return self._place.get(self._first, (0, ""))[1]
 

@@ -363,7 +363,9 @@ def convert(block: Block) -> Block:
     (True, True)
     """
     if not isinstance(block, Block):
-        raise TypeError(f"convert takes a Gluon block, not {type(block).__name__}")
+        raise TypeError(
+            f"convert takes a Gluon block, not an object of type {type(block).__name__}"
+        )
     if isinstance(block, HybridBlock) and not isinstance(block, DynamicHybridBlock):
         cls = type(block)
         if cls not in _CONVERTED:

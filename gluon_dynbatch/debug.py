@@ -93,11 +93,11 @@ class Watch:
                 change = change.format(parameter and parameter.grad_req)
                 name = "an array" if parameter is None else f"parameter {parameter.name!r}"
                 raise MismatchError(
-                    f"{name} of shape {array.shape} that a recorded call reads {change} "
+                    f"{name} of shape {array.shape}, which a recorded call reads, {change} "
                     "before the call was computed",
                     where_of(where),
                     None,
-                    "call batch.flush() before that, or give the call a copy",
+                    "call batch.flush() before the change, or pass a copy to the call",
                 )
 
 
@@ -164,8 +164,8 @@ class Comparison:
             relative, absolute = self._tolerance if kind.dtype in TOLERANCES else (0, 0)
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
-                    f"call {node} gives other values in launch {number} than alone: off by "
-                    f"up to {np.abs(got - wanted).max():g} in shape {kind.shape}",
+                    f"call {node} has other values in launch {number} than by itself: they "
+                    f"differ by up to {np.abs(got - wanted).max():g}, in shape {kind.shape}",
                     where_of(self._recording.wheres[node]),
                     self._recording.entries[self._recording.node_entry[node]].name,
                     "please report this with the program; analysis_budget=0 avoids batching",

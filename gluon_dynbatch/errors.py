@@ -1,8 +1,8 @@
 """The errors of the package, and the form of their messages.
 
 Each class is a `DynBatchError`, so one ``except`` catches all of them.  Each is also the built-in
-exception that Gluon or Python would raise in its place, so existing handlers work.  What to do is
-part of a message; `docs/errors.md` has causes, ways out and an example of each.
+exception that Gluon or Python would raise in its place, so existing handlers work.  Most messages
+say what to do.  `docs/errors.md` has the causes, the remedies and an example of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Where(NamedTuple):
 class DynBatchError(Exception):
     """Base class of all errors of this package.
 
-    Their text is a sentence, and one indented line for each of the others that is known.
+    The message is one sentence, followed by an indented line for each detail that is known.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class OptionError(DynBatchError, ValueError):
 
 
 class ArgumentError(DynBatchError, TypeError):
-    """A call got an argument that cannot be recorded, or `map` a function that it cannot call."""
+    """A call got an argument that cannot be recorded, or `map` got an unsuitable function."""
 
 
 class ShapeError(DynBatchError, ValueError):
@@ -92,23 +92,23 @@ class ContextError(DynBatchError, ValueError):
 
 
 class SampleError(DynBatchError, RuntimeError):
-    """`map` raised an exception of this sample; the ``__cause__`` of the exception."""
+    """Names the sample that raised an exception in `map`; the ``__cause__`` of the exception."""
 
 
 class ScopeError(DynBatchError, RuntimeError):
-    """A scope or a pending value is used where another scope or thread has it."""
+    """Options of nested scopes differ, or two threads use one scope or its pending values."""
 
 
 class StaleArrayError(DynBatchError, RuntimeError):
-    """A lazy array is used whose scope or flush failed before it was computed."""
+    """A lazy array was never computed, because its scope or flush failed."""
 
 
 class NotMergedError(DynBatchError, RuntimeError):
-    """With ``strict=True``, a call has no batching rule, or cannot be recorded."""
+    """With ``strict=True``: a call has no batching rule, or it cannot be recorded."""
 
 
 class CellError(DynBatchError, RuntimeError):
-    """The ``hybrid_forward`` of a cell reads a value, or branches on one."""
+    """The ``hybrid_forward`` of a cell reads a value or a shape, or returns no array."""
 
 
 class UninitializedError(DynBatchError, RuntimeError):
@@ -116,27 +116,27 @@ class UninitializedError(DynBatchError, RuntimeError):
 
 
 class GradientError(DynBatchError, RuntimeError):
-    """No gradient: not recorded for autograd, or its graph was freed or has none."""
+    """An array has no graph to go backward through, or a second-order gradient is wanted."""
 
 
 class LaunchError(DynBatchError, RuntimeError):
-    """An operator of a launch refused a value, or memory did not suffice."""
+    """An operator rejected a value while a launch ran, or memory ran out."""
 
 
 class MismatchError(DynBatchError, AssertionError):
-    """With ``debug=True``, a result is wrong, or what a pending call reads changed unseen."""
+    """With ``debug=True``: a result is wrong, or an input of a pending call changed unnoticed."""
 
 
 class QueueFullError(DynBatchError, RuntimeError):
-    """More requests wait for a `RequestBatcher` than may."""
+    """The queue of a `RequestBatcher` is full."""
 
 
 class ClosedError(DynBatchError, RuntimeError):
-    """A request was submitted to a `RequestBatcher` that is closed or another process's."""
+    """A request was submitted to a `RequestBatcher` that is closed or of another process."""
 
 
 class RequestError(DynBatchError, RuntimeError):
-    """A request raised what would end the thread or task that waits for it; the ``__cause__``."""
+    """A request raised an exception such as `SystemExit`, which is the ``__cause__``."""
 
 
 class MissingError(DynBatchError, ImportError):

@@ -137,7 +137,7 @@ class Fibers:
             return self._apply(sample)
         except Exception as error:
             if not self._keeps_errors:
-                advice = 'give on_error="return" to get exceptions among the results'
+                advice = 'pass on_error="return" to get exceptions as results'
                 name_sample(error, f"{number} of map", self._place, advice)
                 raise
             # From the sample's own frames on: those of the caller hold what it holds.
@@ -175,9 +175,9 @@ class Fibers:
 
 
 def name_sample(error: Exception, sample: str, place: Where, advice: Optional[str] = None) -> None:
-    """Say of which sample an exception is."""
+    """Name the sample that raised an exception."""
     if error.__cause__ is None:
-        what = f"the exception is of sample {sample}"
+        what = f"sample {sample} raised the exception"
         error.__cause__ = SampleError(what, place, None, advice)
 
 

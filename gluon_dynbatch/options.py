@@ -91,9 +91,9 @@ def check_joined(asked: Options, given: Options, outer: Where) -> None:
     for name, own, others, plain in zip(Options._fields, asked, given, OPEN):
         if own != plain and own != others:
             raise ScopeError(
-                f"a batching scope inside another asks for {name}={own!r}, the outer "
-                f"one, opened at {outer.filename}:{outer.line}, has {others!r}",
+                f"a batching scope inside another has {name}={own!r}, but the outer scope, "
+                f"opened at {outer.filename}:{outer.line}, has {name}={others!r}",
                 user_line(),
                 None,
-                "give the option to the outer scope, or leave it out here",
+                "pass the option to the outer scope, or leave it out here",
             )

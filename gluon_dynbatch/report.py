@@ -11,8 +11,8 @@ from .show.html import report_html
 from .show.plot import plot
 
 NOTHING = (
-    "nothing was recorded: a scope records calls of hybridized blocks, so call hybridize() on the\n"
-    "outermost block, and call the block within the scope"
+    "nothing was recorded, or the scope is still open: a scope records calls of hybridized\n"
+    "blocks, so call hybridize() on the outermost block, and call the block inside the scope"
 )
 
 
@@ -323,7 +323,7 @@ class Report:
             return NOTHING
         rows: List[Tuple[str, Any]] = []
         if self.at_once:
-            rows.append(("at once", f"{self.at_once} calls: recording them would not pay"))
+            rows.append(("at once", f"{self.at_once} calls, since recording them costs more"))
         for flush in self.flushes[-8:]:
             rows += _describe(flush)
         traced = self.traced

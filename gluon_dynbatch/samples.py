@@ -35,9 +35,12 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
     Raises
     ------
     ArgumentError
-        `fn` is a generator function or a coroutine function; or, when it is applied, cannot be
-        called with the sample.
+        `fn` cannot be called, or is a generator function or a coroutine function; or, when it is
+        applied, `fn` does not take the sample.
     """
+    if not callable(fn):
+        what = f"an object of type {type(fn).__name__} cannot be called"
+        raise ArgumentError(what, user_line(), None, "pass a function or a block")
     called, given = _called(fn)
     for is_function, _, what in UNSTARTED:
         if is_function(called):
@@ -101,21 +104,23 @@ def _name(fn: Any) -> str:
 
 
 def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
-    given = f"a tuple of {len(sample)}" if isinstance(sample, tuple) else type(sample).__name__
+    given = f"of type {type(sample).__name__}"
+    if isinstance(sample, tuple):
+        given = f"a tuple of {len(sample)}"
     taken = ", ".join(map(str, signature.parameters.values()))
     return ArgumentError(
-        f"{_name(fn)} takes the arguments ({taken}), and a sample is {given}",
+        f"{_name(fn)} takes the arguments ({taken}), but the sample is {given}",
         user_line(),
         None,
-        "give samples that are tuples of its arguments, or a function of one sample: "
+        "make each sample a tuple of these arguments, or map a function of one sample: "
         "map(lambda sample: net(sample[0], sample[1]), samples)",
     )
 
 
 def _unstarted(fn: Any, what: str) -> ArgumentError:
     return ArgumentError(
-        f"{_name(fn)} returns {what}, which map would not run",
+        f"{_name(fn)} returns {what}, which map does not run",
         user_line(),
         None,
-        "give map a function that returns its result",
+        "map a function that returns its result",
     )

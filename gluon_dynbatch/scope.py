@@ -261,10 +261,10 @@ class Batch(Statements):
         """
         if not self.members:
             raise ScopeError(
-                "map of a scope that is not open",
+                "map was called on a scope that is not open",
                 user_line(),
                 None,
-                "call it within ``with gluon_dynbatch.batching() as batch:``",
+                "call it inside `with gluon_dynbatch.batching() as batch:`",
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)

@@ -144,12 +144,12 @@ class _Line:
 
 
 def _answer(future: Future, outcome: Any) -> None:
-    """Give a result or an exception to who waits for it."""
+    """Give a result or an exception to the caller that waits for it."""
     if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
         future.set_exception(outcome)
     elif isinstance(outcome, BaseException):
         what = f"the function raised {type(outcome).__name__}: {outcome}"
-        error = errors.RequestError(what, advice="raise an ordinary exception in it")
+        error = errors.RequestError(what, advice="raise an ordinary Exception instead")
         error.__cause__ = outcome
         future.set_exception(error)
     else:
@@ -255,7 +255,7 @@ class RequestBatcher:
         wait_s = batch_wait_timeout_s
         if not (isinstance(wait_s, (int, float)) and 0 <= wait_s <= threading.TIMEOUT_MAX):
             raise errors.OptionError(
-                f"batch_wait_timeout_s must be seconds, 0 or more, not {wait_s!r}"
+                f"batch_wait_timeout_s must be a number of seconds, 0 or more, not {wait_s!r}"
             )
         check_choice("on_full", on_full, ("raise", "wait"))
         self._max_queue, self._raises = max_queue, on_full == "raise"
@@ -303,15 +303,16 @@ class RequestBatcher:
     def _put(self, sample: Any) -> Future:
         line = self._line
         if not line.is_ours:
-            what, advice = "the batcher is another process's", "make one in each process"
+            what = "the batcher belongs to another process"
+            advice = "make a batcher in each process"
             raise errors.ClosedError(what, advice=advice)
         with line.changed:
             if line.closed:
-                what, advice = "the batcher is closed", "make another one"
+                what, advice = "the batcher is closed", "make a new one"
                 raise errors.ClosedError(what, advice=advice)
             if self._raises and len(line.waiting) >= self._max_queue:
                 line.counts["rejected"] += 1
-                what = f"{self._max_queue} requests wait, as many as may"
+                what = f"the queue is full: {self._max_queue} requests wait"
                 advice = 'try again later, or make the batcher with on_full="wait"'
                 raise errors.QueueFullError(what, advice=advice)
             return line.add(sample)

@@ -72,7 +72,7 @@ def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(ma
     assert [report.at_once for report in found] == [0, 30, 3, 30]
     batch = run_reading(net, rows(30))
     assert not batch.report.flushes
-    assert batch.report.choice.startswith("auto: calls at once")
+    assert batch.report.choice.startswith("auto: run calls at once")
     assert "at once     30 calls" in str(batch.report)
 
 

@@ -84,17 +84,22 @@ def test_tuples_are_arguments_of_a_function_of_several(apply):
 @pytest.mark.parametrize(
     "fn, sample, told",
     [
-        (lambda a, b: a, PAIRS[0][0], "(a, b), and a sample is NDArray"),
-        (lambda a, b: a, (1, 2, 3), "(a, b), and a sample is a tuple of 3"),
-        (lambda a, b: a, list(PAIRS[0]), "(a, b), and a sample is list"),
-        (Cell(), (*PAIRS[0], 1), "(left, right), and a sample is a tuple of 3"),
-        (Dynamic(), PAIRS[0] * 2, "(left, right, times=2), and a sample is a tuple of 4"),
+        (lambda a, b: a, PAIRS[0][0], "(a, b), but the sample is of type NDArray"),
+        (lambda a, b: a, (1, 2, 3), "(a, b), but the sample is a tuple of 3"),
+        (lambda a, b: a, list(PAIRS[0]), "(a, b), but the sample is of type list"),
+        (Cell(), (*PAIRS[0], 1), "(left, right), but the sample is a tuple of 3"),
+        (Dynamic(), PAIRS[0] * 2, "(left, right, times=2), but the sample is a tuple of 4"),
         (lambda: 0, PAIRS[0], "()"),
     ],
 )
 def test_a_sample_that_does_not_fit(fn, sample, told):
     with refused(gdb.ArgumentError, told, "map(lambda sample"):
         gdb.map(fn, [sample])  # wrong
+
+
+def test_samples_in_the_place_of_the_function():
+    with refused(gdb.ArgumentError, "type list", "a function or a block"):
+        gdb.map(PAIRS, Cell())  # wrong
 
 
 def yielding(x):

@@ -74,16 +74,16 @@ def ignoring(block, x, thing):
 
 #: What a block does with an array, what is said of it, and what else it takes.
 NOT_KEPT = [
-    (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "asks for a value"),
-    (reading, "asks for a value"),
-    (lambda b, x: b.inner(b.net(x)), "asks for a value"),
-    (lambda b, x: b.net(x) * x[0, 0].asscalar(), "asks for a value"),
+    (lambda b, x: chain(b, x, 1 + int(x.asnumpy()[0, 0] > 0)), "reads a value"),
+    (reading, "reads a value"),
+    (lambda b, x: b.inner(b.net(x)), "reads a value"),
+    (lambda b, x: b.net(x) * x[0, 0].asscalar(), "reads a value"),
     (flushing, "computes what is pending"),
     (lambda b, x: b.net(x * 2), "runs at once"),
     (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
     (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),
     (into, "writes to an array"),
-    (lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]), "makes one of given values"),
+    (lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]), "creates one with mx.nd.array"),
     (lambda b, x: chain(b, x, random.randint(1, 1) or 1), "drawn in Python"),
     (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
     (lambda b, x: [ELSEWHERE.append(b.net(x)), b.net(x)][1], "held elsewhere"),
@@ -146,7 +146,7 @@ def test_the_line_that_raises_or_reads_a_value_is_told():
         return block.net(h)
 
     block = traced(fail)
-    for fails, because in (("raises", "KeyError"), ("reads", "asks for a value")):
+    for fails, because in (("raises", "KeyError"), ("reads", "reads a value")):
         for _ in range(2):
             with gdb.batching(**FIXED) as batch:
                 with contextlib.suppress(KeyError):

@@ -149,9 +149,9 @@ def check_handles(tape: Tape) -> None:
         for value, _ in call.operands:
             if value in swapped:
                 raise ScopeError(
-                    f"an array of shape {swapped[value]} got another handle after "
-                    "a recorded call had read it",
+                    f"an array of shape {swapped[value]} was replaced (it got another handle) "
+                    "before a recorded call could read it",
                     where_of(tape.wheres[node]),
                     None,
-                    "call batch.flush() before the array is made to stand for another",
+                    "call batch.flush() before you replace the array",
                 )

@@ -125,8 +125,8 @@ def _change_hook(before: Any, original: Any) -> Any:
     def change(*args: Any) -> Any:
         if STATE.recorder is not None:
             STATE.recorder.refuse(
-                "it changes a parameter, writes to an array, or makes one of given values, "
-                "which belongs among its arguments"
+                "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
+                "which should be an argument"
             )
             before(STATE.recorder, *args)
         return original(*args)
@@ -157,7 +157,7 @@ def _wait_hook(original: Any) -> Any:
     def wait(*args: Any) -> Any:
         if STATE.recorder is None:
             return original(*args)
-        STATE.recorder.refuse("it asks for a value")
+        STATE.recorder.refuse("it reads a value")
         batch: Any = STATE.batch
         started = time.perf_counter()
         try:

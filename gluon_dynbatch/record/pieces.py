@@ -104,7 +104,7 @@ class Pieces:
         blocks = [one for one in seen.leaves if isinstance(one, Block)]
         for one in blocks:
             if one is not block and (one._forward_hooks or one._forward_pre_hooks):
-                self._against = Refused(f"{one.name} has hooks, which are to run each time")
+                self._against = Refused(f"{one.name} has hooks, which must run each time")
         graphs = [recorder.library.callee(one) for one in blocks if isinstance(one, HybridBlock)]
         self._state = repr([callee.token for callee in graphs]).encode() + text
 
@@ -167,10 +167,10 @@ def _compare(block: Any, piece: Any, other: Any) -> None:
             where = where_of(another or place)
             break
     raise MismatchError(
-        "forward records other calls than when it was traced, for equal arguments",
+        "for equal arguments, forward made other calls than when it was traced",
         where,
         block.name,
-        "let it depend on its arguments and on attributes of the block only, "
+        "make it depend only on its arguments and on attributes of the block, "
         "or hybridize without trace_once",
     )
 

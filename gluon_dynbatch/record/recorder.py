@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
@@ -35,7 +36,7 @@ from .where import library_directories, user_line, where_of
 FLATTENER = structure.Flattener(NDArray)
 
 #: What callers may pass, for error messages.
-ARGUMENTS = "pass arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
+ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
 
 
 class _WithSymbols(Exception):
@@ -127,12 +128,12 @@ class Recorder:
         """Compute the value of `lazy`, which asks for it now."""
         if lazy.pending and not lazy.constant and threading.get_ident() != self.thread:
             raise ScopeError(
-                "a value of an open batching scope was asked for from another thread",
+                "another thread read a value of an open batching scope",
                 user_line(),
                 None,
                 "call batch.flush() in the scope's own thread first",
             )
-        self.refuse("it asks for a value")
+        self.refuse("it reads a value")
         tape = lazy._tape
         if lazy.constant and tape.externals:
             # A copy: whoever asks may write into it.
@@ -280,7 +281,7 @@ class Recorder:
         places = tuple(i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0])
         if not types:
             raise ArgumentError(
-                "a block is called without any array",
+                "this call has no array among its arguments",
                 user_line(),
                 callee.name,
                 "pass at least one array",
@@ -306,9 +307,9 @@ def parameters_on(block: Any, context: mx.Context, infer: Callable[[], None]) ->
 
 
 def bad_argument(value: Any, name: str) -> ArgumentError:
-    """Make the error for a call that is given something else than arrays and plain values."""
+    """Make the error for an argument that is neither an array nor a plain value."""
     return ArgumentError(
-        f"an argument holds {value!r} of type {type(value).__name__}",
+        f"an argument holds {shorten(repr(value), 60)} of type {type(value).__name__}",
         user_line(),
         name,
         ARGUMENTS,
@@ -321,5 +322,5 @@ def context_error(contexts: Iterable[mx.Context], name: str) -> ContextError:
         "the arrays of one call are on several contexts: " + ", ".join(sorted(map(str, contexts))),
         user_line(),
         name,
-        "bring them together with .as_in_context(...)",
+        "move them to one context with .as_in_context(...)",
     )

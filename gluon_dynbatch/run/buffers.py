@@ -37,7 +37,7 @@ def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray
     except Exception as error:  # MXNet raises just this for arrays beyond 2^31 elements
         raise LaunchError(
             f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
-            advice="record less in one scope, for instance smaller minibatches",
+            advice="record less in one scope, for example with smaller minibatches",
         ) from error
 
 

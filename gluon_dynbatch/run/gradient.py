@@ -84,7 +84,7 @@ def _refuse_second_order(original: Callable[..., Any]) -> Callable[..., Any]:
                 "gradients of gradients through a batching scope are not supported",
                 user_line(),
                 None,
-                "compute what is differentiated twice outside of the scope",
+                "compute the part that is differentiated twice outside of the scope",
             )
         return original(heads, variables, head_grads, retain_graph, create_graph, train_mode)
 

@@ -131,4 +131,4 @@ def _check(what: str, given: object, limit: Any, whole: bool = False, more: str 
     is_whole = number == math.inf or number % 1 == 0
     if not number >= 0 or (whole and not is_whole):
         advice = f"give a {'whole ' * whole}number of 0 or more, {more}or None for no limit"
-        raise BudgetError(f"{given!r} is no valid {what}", advice=advice)
+        raise BudgetError(f"{given!r} is not a valid {what}", advice=advice)

@@ -54,7 +54,7 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
         return groups
     if max_rows < 1:
         advice = "give at least 1, or None for no limit"
-        raise OptionError(f"max_rows is {max_rows!r}", advice=advice)
+        raise OptionError(f"max_rows is {max_rows!r}, which is too small", advice=advice)
     if np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
         return groups
     result = np.empty(len(groups), np.int32)

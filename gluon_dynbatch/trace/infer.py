@@ -70,20 +70,21 @@ def infer(
     for parameter in program.parameters.values():
         if parameter._data is None:
             advice = "call net.initialize() before the first call"
-            fail(UninitializedError, f"parameter {parameter.name!r} is not initialised", advice)
+            fail(UninitializedError, f"parameter {parameter.name!r} is not initialized", advice)
         if types and types[0].context not in parameter.list_ctx():
             held = ", ".join(map(str, parameter.list_ctx()))
-            text = f"the arguments are on {types[0].context}, parameter {parameter.name!r} is on "
+            text = f"parameter {parameter.name!r} is on {held}, but the arguments are on "
             advice = (
-                "bring them together with .as_in_context(...) "
-                "or net.collect_params().reset_ctx(...)"
+                "move the arguments with .as_in_context(...), or the parameters with "
+                "net.collect_params().reset_ctx(...)"
             )
-            fail(ContextError, text + held, advice)
+            fail(ContextError, text + str(types[0].context), advice)
     try:
         return shapes, _infer_dtypes(program, types)
     except MXNetError as error:
         text = f"arguments of types {described} do not fit: {_first_line(error)}"
-        fail(DTypeError, text, "bring them to one dtype with .astype(...)")
+        advice = "cast them to one dtype with .astype(...), or the block with .cast(...)"
+        fail(DTypeError, text, advice)
 
 
 def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str]:

@@ -155,8 +155,8 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
             raise
         text = f"hybrid_forward cannot be traced with symbols: {error}"
         advice = (
-            "a cell must not read values or shapes of its arrays; "
-            "use forward() of a dynamic block for that"
+            "a cell may only call operators of F and other cells, and must not read values or "
+            "shapes of its arrays; use forward() of a dynamic block for that"
         )
         raise CellError(text, where, block.name, advice) from error
 
