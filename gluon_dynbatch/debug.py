@@ -36,7 +36,8 @@ def _look(array: NDArray, parameter: Optional[Parameter]) -> Dict[str, Any]:
         "was given other arrays": parameter and any(array is own for own in parameter.list_data()),
         "got grad_req {!r}": parameter and parameter.grad_req,
         "was written to": array.asnumpy().tobytes(),
-        "was given another gradient": gradient is not None and memory_of(gradient.handle),
+        # Not its address, which MXNet's engine may still have to allocate.
+        "was given another gradient": gradient is not None and memory_of(gradient.handle).chunk,
     }
 
 
