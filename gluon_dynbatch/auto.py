@@ -11,7 +11,7 @@ this place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -49,6 +49,36 @@ def is_much(tape: Tape) -> bool:
     return work >= AHEAD and not is_recorded(tape)
 
 
+class Costs(NamedTuple):
+    """What a flush costs, and what its calls would at once, in microseconds."""
+
+    #: Identity of the block that is called first.
+    first: Optional[int]
+    #: Calls of blocks.
+    calls: int
+    at_once: int
+    recorded: int
+    #: If the plan is not known, this is to be added.
+    plan: int
+
+
+def costs_of(tape: Tape, plan: Plan) -> Costs:
+    """Return what it costs to compute a tape."""
+    blocks = (entry.block_id for entry in tape.entries.values())
+    counts = np.bincount(tape.node_entry).tolist()
+    calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
+    launches = sum(_launch(launch.segment) for launch in plan.launches)
+    backward = is_recorded(tape)
+    at_once, times = (BACKWARD_AT_ONCE, BACKWARD) if backward else (1, 1)
+    return Costs(
+        next((block for block in blocks if block is not None), None),
+        sum(count for entry, count in calls if entry.block_id is not None),
+        at_once * sum(count * (CALL + OPERATOR * entry.operators) for entry, count in calls),
+        times * (FLUSH + RECORDED * len(tape.node_entry) + launches),
+        times * PLAN,
+    )
+
+
 class Account:
     """What a scope has cost so far, and what its calls would have cost at once; microseconds.
 
@@ -76,25 +106,18 @@ class Account:
             self._first = id(block)
         return calls < self._place.get(self._first, (0, ""))[0]
 
-    def note(self, tape: Tape, plan: Plan, cached: bool, leaves_all_open: bool) -> None:
+    def note(self, costs: Costs, cached: bool, leaves_all_open: bool) -> None:
         """Add a flush; calls run at once only if nothing else is asked for."""
         self._open = self._open and leaves_all_open
         if not self._open:
             return
         if self._first is None:
-            blocks = (entry.block_id for entry in tape.entries.values())
-            self._first = next((block for block in blocks if block is not None), None)
-        counts = np.bincount(tape.node_entry).tolist()
-        calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
-        at_once = sum(count * (CALL + OPERATOR * entry.operators) for entry, count in calls)
-        launches = sum(_launch(launch.segment) for launch in plan.launches)
+            self._first = costs.first
+        self.calls += costs.calls
+        self.at_once += costs.at_once
         # A plan of a first scope may come again; if that of a later one is new, the next one will.
         is_new = not cached and self._first in self._place
-        recorded = FLUSH + PLAN * is_new + RECORDED * len(tape.node_entry) + launches
-        backward = is_recorded(tape)
-        self.calls += sum(count for entry, count in calls if entry.block_id is not None)
-        self.at_once += at_once * (BACKWARD_AT_ONCE if backward else 1)
-        self.recorded += recorded * (BACKWARD if backward else 1)
+        self.recorded += costs.recorded + costs.plan * is_new
 
     def close(self, at_once: int) -> str:
         """End a scope in which this many calls ran at once; return what is known of such scopes."""

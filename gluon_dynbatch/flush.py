@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import Account, is_recorded
+from .auto import Account, Costs, costs_of, is_recorded
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
@@ -63,12 +63,11 @@ class Planned(NamedTuple):
     term: np.ndarray
     #: Whether any of it is recorded for a backward pass.
     recorded: bool
-    #: Units of each launch.
-    widths: Tuple[int, ...]
     #: Calls that do not merge: (name, reason, number, one of the calls).
     alone: Tuple[Tuple[str, str, int, int], ...]
-    #: Of what there is a launch for each size, and why.
-    by_size: Tuple[str, ...]
+    #: What is reported of all flushes with this plan, and counted.
+    report: FlushReport
+    costs: Costs
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
     analysed: bool
 
@@ -106,8 +105,14 @@ class Flush:
         self.backward_plan: Optional[Plan] = None
         self.report: Optional[FlushReport] = None
 
-    def run(self) -> None:
-        """Do everything; afterwards all lazy arrays that are still held are computed."""
+    def run(self, waiting: int = 0) -> None:
+        """Do everything; afterwards all lazy arrays that are still held are computed.
+
+        Parameters
+        ----------
+        waiting : int, optional
+            Samples that wait for it.
+        """
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
@@ -118,7 +123,7 @@ class Flush:
             return
         choice = self._options.settled()
         before = time.perf_counter()
-        planned, cached = self._planned(choice, sorted({lazy._value for lazy in lazies}))
+        planned, cached = self._planned(choice, lazies)
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
@@ -126,7 +131,8 @@ class Flush:
         standing = find_standing(recording) if heads else {}
         execution, tape = self._execute(planned, [head for _, head in heads])
         self.backward_plan = None if tape is None else tape.plan
-        kept = Kept(execution.buffers, list(map(weakref.ref, lazies)), planned.recorded)
+        held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
+        kept = Kept(execution.buffers, held, planned.recorded, size)
         kept.keep(recording, lazies, self.plan, planned.term)
         if tape is not None:
             self._chain.add(tape, kept, [name for name, _ in heads], standing)
@@ -135,40 +141,23 @@ class Flush:
         else:
             kept.hand_out()
         finished = time.perf_counter()
-        recorded_in = started - (recording.started or started)
-        times = recorded_in, analysed - before, finished - analysed
-        self.report = self._report(choice, planned, cached, *(1e3 * seconds for seconds in times))
-        if self._account is not None:
-            self._account.note(recording, self.plan, cached, self._options.leaves_all_open)
-
-    def _report(
-        self, choice: Options, planned: Planned, cached: bool, *milliseconds: float
-    ) -> FlushReport:
-        """Say what happened; the times are those of recording, analysis and dispatch."""
-        plan = planned.plan
-        return FlushReport(
-            len(self._recording.node_entry),
-            plan.graph.dependencies.size,
-            planned.widths,
-            choice.granularity,
-            choice.policy,
-            str(choice.analysis_budget),
-            cached,
-            tuple(
-                Alone(name, why, calls, self._where(node))
-                for name, why, calls, node in planned.alone
-            ),
-            plan.rows_gathered,
-            plan.arena_bytes,
-            *milliseconds,
-            by_size=planned.by_size,
+        self.report = planned.report._replace(
+            cached=cached,
+            alone=tuple(Alone(*told, self._where(node)) for *told, node in planned.alone),
+            recording_ms=1e3 * (started - (recording.started or started)),
+            analysis_ms=1e3 * (analysed - before),
+            dispatch_ms=1e3 * (finished - analysed),
+            waiting=waiting,
         )
+        if self._account is not None:
+            self._account.note(planned.costs, cached, self._options.leaves_all_open)
 
-    def _planned(self, choice: Options, wanted: List[int]) -> Tuple[Planned, bool]:
-        recording = self._recording
+    def _planned(self, choice: Options, lazies: List[LazyNDArray]) -> Tuple[Planned, bool]:
+        recording, unused = self._recording, None
         weights = find_weights(recording)
-        # In a merged launch, zero times what is not finite is no gradient of zero.
-        unused = find_unused(recording, wanted) if is_recorded(recording) else None
+        if is_recorded(recording):
+            # In a merged launch, zero times what is not finite is no gradient of zero.
+            unused = find_unused(recording, list({lazy._value for lazy in lazies}))
         fingerprint = (
             *choice[: Options._fields.index("strict")],
             self._runtime.dispatcher.native,
@@ -209,10 +198,10 @@ class Flush:
         mode_of = np.array([segment.mode for segment in graph.segments])
         made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
         modes = np.where(places >= 0, mode_of[made], 0)
-        widths = tuple(len(launch.units) for launch in plan.launches)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
-        alone, recorded = _alone(plan), bool((modes & RECORDING).any())
-        return Planned(plan, {}, modes, places, recorded, widths, alone, _by_size(plan), analysed)
+        recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan)
+        report = _report(choice, plan, len(recording.node_entry))
+        return Planned(plan, {}, modes, places, recorded, _alone(plan), report, costs, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -283,6 +272,23 @@ def _copy_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
     for lazy in lazies:
         if lazy.constant:
             lazy.become(recording.externals[numbers[lazy._value]].copy())
+
+
+def _report(choice: Options, plan: Plan, nodes: int) -> FlushReport:
+    """Return what is reported of a flush if it takes no time."""
+    return FlushReport(
+        nodes,
+        plan.graph.dependencies.size,
+        tuple(len(launch.units) for launch in plan.launches),
+        choice.granularity,
+        choice.policy,
+        str(choice.analysis_budget),
+        *(False, ()),
+        plan.rows_gathered,
+        plan.arena_bytes,
+        *(0.0, 0.0, 0.0),
+        by_size=_by_size(plan),
+    )
 
 
 def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -37,6 +38,7 @@ class Options(NamedTuple):
             return self
         return Options(*(b if a == "auto" else a for a, b in zip(self, others)))
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019
     def settled(self) -> Options:
         """Return what a flush is run with: "auto" becomes what 0005 of `docs/design` says."""
         policy = "depth" if self.analysis_budget == "auto" else "search"

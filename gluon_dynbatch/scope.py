@@ -328,7 +328,7 @@ class Batch(Statements):
             if self._chain.done:
                 self._chain = Chain()
             flush = Flush(RUNTIME, self._options_now(), tape, self._account, keep, self._chain)
-            flush.run()
+            flush.run(waiting)
             tape.close()
         except BaseException as error:
             tape.close(f"computing it failed with {type(error).__name__}")
@@ -339,8 +339,9 @@ class Batch(Statements):
             self.plan, self.backward_plan = flush.plan, flush.backward_plan
             if flush.kept is not None:
                 self._note_kept(flush.kept)
-            self.report.flushes.append(flush.report._replace(waiting=waiting))
-            LOGGER.debug("%s", flush.report.line)
+            self.report.flushes.append(flush.report)
+            if LOGGER.isEnabledFor(logging.DEBUG):
+                LOGGER.debug("%s", flush.report.line)
 
     def _hand_out(self) -> None:
         """Compute what is pending, and copy all that was computed out of arenas."""

@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..modes import FLOATS
-from ..native import lowering
+from ..native import lowering, recording
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -27,10 +26,9 @@ MOST_EDGES = 2**22
 def find_weights(tape: Tape) -> Array:
     """Mark the values that are variables with a gradient of their own and several rows."""
     weights = np.zeros(len(tape.value_type), dtype=bool)
-    for value, external in zip(tape.external_values, tape.externals):
-        kind = TYPES[tape.value_type[value]]
-        if kind.shape[0] > 1 and kind.dtype in FLOATS and _grad(external) is not None:
-            weights[value] = True
+    for number in recording.externals_of(tape, TYPES.several):
+        if _grad(tape.externals[number]) is not None:
+            weights[tape.external_values[number]] = True
     return weights
 
 

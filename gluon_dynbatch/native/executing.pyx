@@ -8,6 +8,7 @@ The engine runs it in a thread of its own, without Python; what it needs is coun
 run one after another, wide ones in several threads.
 """
 
+from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport bsearch, calloc, free, malloc, qsort
 from libc.string cimport memcpy, memset
@@ -118,6 +119,22 @@ cdef int give_scratch(Push *push) except -1:
     return 0
 
 
+cdef void *copied(array numbers, int64_t count) except NULL:
+    cdef void *found = room(count, 8)
+    memcpy(found, numbers.data.as_voidptr, 8 * count)
+    return found
+
+
+cdef int hold(Push *push, array handles, int64_t count) except -1:
+    """Make arrays of our own that share memory with some."""
+    cdef int64_t i
+    for i in range(count):
+        if detach_array(handles_in(handles)[i], &push.held[push.held_count]):
+            raise MemoryError("an array is gone")
+        push.held_count += 1
+    return 0
+
+
 include "records.pxi"
 
 
@@ -165,11 +182,57 @@ cdef int64_t distinct(void **arrays, int64_t count, void **others, int64_t n) no
     return kept
 
 
-cdef void **copied(const uintptr_t[::1] numbers) except NULL:
-    cdef void **found = <void **>room(numbers.shape[0], 8)
-    if numbers.shape[0]:
-        memcpy(found, &numbers[0], 8 * numbers.shape[0])
-    return found
+cdef class Bases:
+    """Arrays that a program works on, for as many pushes as there are.
+
+    Parameters
+    ----------
+    arrays : object
+        Holds them.
+    addresses, handles : array of uint64
+        Of each, its address, if that is known, and its handle; several may share memory.
+    uses : bytes
+        What is done with each: a letter of `recording.places`.
+    """
+
+    cdef object arrays
+    cdef array addresses
+    #: Handles of what is read, written, and late; only the first numbers of each count.
+    cdef array read, written, late
+    #: Which bases the late ones are.
+    cdef array places
+    cdef Py_ssize_t reads, writes, lates
+
+    def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
+        cdef Py_ssize_t i
+        cdef char use
+        self.arrays, self.addresses = arrays, addresses
+        self.read, self.written = clone(handles, len(uses), False), clone(handles, len(uses), False)
+        self.late, self.places = clone(handles, len(uses), False), clone(handles, len(uses), False)
+        for i in range(len(uses)):
+            use = uses[i]
+            if use in b"RW":
+                self.late.data.as_ulonglongs[self.lates] = handles.data.as_ulonglongs[i]
+                self.places.data.as_ulonglongs[self.lates] = i
+                self.lates += 1
+            if use in b"wW":
+                self.written.data.as_ulonglongs[self.writes] = handles.data.as_ulonglongs[i]
+                self.writes += 1
+            elif use in b"raR":
+                if self.reads and (
+                    self.read.data.as_ulonglongs[self.reads - 1] == handles.data.as_ulonglongs[i]
+                ):
+                    continue
+                self.read.data.as_ulonglongs[self.reads] = handles.data.as_ulonglongs[i]
+                self.reads += 1
+        # The engine wants each memory once, and what is written not among what is read.
+        self.writes = distinct(handles_in(self.written), self.writes, NULL, 0)
+        self.reads = distinct(
+            handles_in(self.read), self.reads, handles_in(self.written), self.writes)
+
+
+cdef inline void **handles_in(array numbers) noexcept:
+    return <void **>numbers.data.as_voidptr
 
 
 cdef class Program:
@@ -209,57 +272,38 @@ cdef class Program:
         if self.program != NULL:
             release_program(self.program)
 
-    def push(
-        self, const uintptr_t[::1] bases, const uintptr_t[::1] read,
-        const uintptr_t[::1] written, const uintptr_t[:, ::1] late, bytes name, int64_t low=0,
-        int64_t high=-1,
-    ):
+    def push(self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1):
         """Hand records to the engine; return its error code.
 
         Parameters
         ----------
-        bases : numpy.ndarray of uintptr
-            Addresses.
-        read, written : numpy.ndarray of uintptr
-            Handles of arrays; several may share memory, and those that are written may be read.
-        late : numpy.ndarray of uintptr, shape (any, 2)
-            Numbers of bases, and the arrays that these are: MXNet's, which may wait to be computed.
+        bases : Bases
+            Arrays, by number.
         name : bytes
             What the profiler shows.
         low, high : int
             Numbers of the code, all by default.
         """
         cdef Push *push = <Push *>room(1, sizeof(Push))
-        cdef int64_t reads, writes, i
-        cdef void *array_
-        cdef void **written_ = NULL
-        cdef void **read_ = NULL
+        cdef int64_t count = len(bases.addresses)
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
         try:
             give_scratch(push)
-            push.bases = <char **>copied(bases)
-            written_, read_ = copied(written), copied(read)
-            # The engine wants each memory once, and what is written not among what is read.
-            writes = distinct(written_, written.shape[0], NULL, 0)
-            reads = distinct(read_, read.shape[0], written_, writes)
-            push.held = <void **>room(reads + late.shape[0], 8)
-            push.late = <int64_t *>room(late.shape[0], 8)
-            push.late_held = reads
-            for i in range(reads + late.shape[0]):
-                array_ = read_[i] if i < reads else <void *>late[i - reads, 1]
-                if detach_array(array_, &push.held[i]):
-                    raise MemoryError("an array is gone")
-                push.held_count += 1
-            for i in range(late.shape[0]):
-                push.late[i] = late[i, 0]
-            push.late_count = late.shape[0]
-            return push_to_engine(
-                run_program, push, release_push, CPU, read_, reads, written_, writes, NULL, 0, name)
-        finally:
-            free(written_)
-            free(read_)
+            push.bases = <char **>copied(bases.addresses, count)
+            push.held = <void **>room(bases.reads + bases.lates, 8)
+            hold(push, bases.read, bases.reads)
+            push.late_held = push.held_count
+            hold(push, bases.late, bases.lates)
+            push.late = <int64_t *>copied(bases.places, bases.lates)
+            push.late_count = bases.lates
+        except BaseException:
+            release_push(push)
+            raise
+        return push_to_engine(
+            run_program, push, release_push, CPU, handles_in(bases.read), bases.reads,
+            handles_in(bases.written), bases.writes, NULL, 0, name)
 
     def run(self, const uintptr_t[::1] bases):
         """Run all records here and now; for tests."""

@@ -3,10 +3,12 @@
 cdef class Keeper:
     """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
 
-    cdef list handles, addresses, sizes
+    #: Per arena.
+    cdef array handles, addresses, sizes
 
     def __init__(self, list handles, list addresses, list sizes):
-        self.handles, self.addresses, self.sizes = handles, addresses, sizes
+        self.handles, self.addresses = array("Q", handles), array("Q", addresses)
+        self.sizes = array("q", sizes)
 
 
 cdef object type_id_of(object array_):
@@ -109,45 +111,60 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
-def places(arrays, tuple numbers not None, size_t get_data, size_t wait):
-    """Return addresses and handles of some arrays of one type, each as bytes of integers.
+def places(list arrays not None, bytes uses not None, size_t get_data, size_t wait):
+    """Return addresses and handles of some arrays, each as an array of integers.
 
-    An array of MXNet's is waited for: one that has no memory yet would be given it twice.
+    An array of MXNet's that is not computed yet may have no memory; asked for its address, it would
+    be given it twice.
 
     Parameters
     ----------
-    arrays : list or dict of NDArray
+    arrays : list of NDArray or None
         Real arrays, or lazy ones that are kept in arenas.
-    numbers : tuple of int
-        Which of them.
-    get_data : int
-        Address of MXNet's ``MXNDArrayGetData``.
-    wait : int
-        That of ``MXNDArrayWaitToRead``; 0 not to wait, and to leave their addresses open, as 0.
+    uses : bytes
+        A letter for each: ``w`` if it is written, ``r`` if it is read, ``a`` if it is read and is to
+        be waited for.  The addresses of ``W`` and ``R`` are left open, as 0: the engine asks for
+        them.  Anything else is of no use.
+    get_data, wait : int
+        Addresses of MXNet's ``MXNDArrayGetData`` and ``MXNDArrayWaitToRead``.
     """
-    cdef array addresses = array("Q", bytes(8 * len(numbers)))
-    cdef array handles = array("Q", bytes(8 * len(numbers)))
-    cdef void *handle
-    cdef void *data
-    cdef bint failed
-    cdef Py_ssize_t i, number
-    for i in range(len(numbers)):
-        number = numbers[i]
-        array_ = arrays[number]
+    cdef array addresses = clone(array("Q"), len(uses), True)
+    cdef array handles = clone(array("Q"), len(uses), True)
+    cdef unsigned long long *address = addresses.data.as_ulonglongs
+    cdef unsigned long long *handle = handles.data.as_ulonglongs
+    cdef const char *use = uses
+    cdef Py_ssize_t i, which, count = len(uses)
+    cdef int64_t first
+    cdef bint failed = False
+    cdef Keeper keeper
+    for i in range(count):
+        if use[i] not in b"wraWR":
+            continue
+        array_ = arrays[i]
         if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
             keeper = <Keeper?><object>slot(array_, tape_at)[0]
             which = <object>slot(array_, value_at)[0]
-            addresses.data.as_ulonglongs[i] = (
-                keeper.addresses[which] + keeper.sizes[which] * <object>slot(array_, offset_at)[0])
-            handles.data.as_ulonglongs[i] = keeper.handles[which]
+            first = <object>slot(array_, offset_at)[0]
+            address[i] = keeper.addresses.data.as_ulonglongs[which]
+            address[i] += keeper.sizes.data.as_longlongs[which] * first
+            handle[i] = keeper.handles.data.as_ulonglongs[which]
         else:
-            handle = <void *><size_t>array_.handle.value
-            data = NULL
-            if wait:
-                with nogil:
-                    failed = (<Wait>wait)(handle)
-                if failed or (<GetData>get_data)(handle, &data):
-                    raise MemoryError("an array has no memory")
-            addresses.data.as_ulonglongs[i] = <size_t>data
-            handles.data.as_ulonglongs[i] = <size_t>handle
+            handle[i] = array_.handle.value
+    with nogil:
+        for i in range(count):
+            if use[i] == b"a" and not address[i]:
+                failed |= (<Wait>wait)(<void *>handle[i])
+            if use[i] in b"wra" and not address[i] and not failed:
+                failed |= (<GetData>get_data)(<void *>handle[i], <void **>&address[i])
+    if failed:
+        raise MemoryError("an array has no memory")
     return addresses, handles
+
+
+def externals_of(Tape tape not None, const unsigned char[:] types):
+    """Return the numbers of the arrays from outside whose type is marked."""
+    cdef Py_ssize_t i
+    return [
+        i for i in range(tape.external_values.ob_size)
+        if types[tape.value_type.data.as_ints[tape.external_values.data.as_ints[i]]]
+    ]

@@ -6,7 +6,7 @@ there is a node.  `LazyNDArray` is a Python class: its slots are read and writte
 """
 
 cimport cython
-from cpython.array cimport array, resize_smart
+from cpython.array cimport array, clone, resize_smart
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -44,7 +44,7 @@ cdef extern from "Python.h":
 ctypedef int (*GetShape)(void *, int *, const int64_t **) noexcept
 ctypedef int (*GetType)(void *, int *) noexcept
 ctypedef int (*GetContext)(void *, int *, int *) noexcept
-ctypedef int (*GetData)(void *, void **) noexcept
+ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef int (*Wait)(void *) noexcept nogil
 
 cdef type lazy_type, array_type

@@ -9,6 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
+from ..modes import FLOATS
+
 
 class ArrayType(NamedTuple):
     """What is known of an array without running anything."""
@@ -66,6 +68,8 @@ class TypeTable:
     def __init__(self) -> None:
         self._ids: Dict[ArrayType, int] = {}
         self._types: List[ArrayType] = []
+        #: Per type, whether it is one of floats in several rows, as a weight is.
+        self.several = bytearray()
         #: What `view` has returned.
         self.views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -80,6 +84,8 @@ class TypeTable:
             with self._lock:
                 known = self._ids.setdefault(array_type, len(self._types))
                 if known == len(self._types):
+                    rows = elements(array_type.shape[:1])
+                    self.several.append(rows > 1 and array_type.dtype in FLOATS)
                     self._types.append(array_type)
         return known
 

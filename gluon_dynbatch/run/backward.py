@@ -29,7 +29,7 @@ from .assemble_backward import Backward
 from .assemble_forward import Forward
 from .buffers import part, put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
-from .execute import LATE, Pass
+from .execute import USES, Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
 
@@ -119,6 +119,7 @@ class GradientTape(Pass):
     """
 
     suffix = " backward"
+    outside = b"R"
 
     def __init__(
         self,
@@ -142,11 +143,11 @@ class GradientTape(Pass):
         #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
         self._live: Optional[np.ndarray] = None
 
-    def begin(self, arrays: Dict[Base, NDArray]) -> None:
+    def begin(self, bases: Sequence[Base], arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""
         # There are values, but no parameters: see design page 0011.
         read = ("arena", SAVED)
-        self._before = [array if base[0] in read else None for base, array in arrays.items()]
+        self._before = [array if base[0] in read else None for base, array in zip(bases, arrays)]
         #: What native code trains, by number.
         self._trained: Dict[Base, int] = {}
         for base in self._assembled.bases:
@@ -157,7 +158,7 @@ class GradientTape(Pass):
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
-        if kind in LATE:
+        if USES.get(kind) == b"W":
             return self._gradients[self._trained[(kind, *which)]]
         return super().array_at(kind, *which)
 
@@ -236,16 +237,18 @@ class GradientTape(Pass):
         They may be in their `targets` already.  The gradient of a head is the sum of its pieces.
         """
         self._gradients = self._leaves.gradients(targets)
-        self.find_arrays()
         whole = {
             head: array
             for head, offset, array, first, count in pieces
             if offset == first == 0 and count == prod(self.heads[head].shape)
         }
         if len(whole) == len(pieces) == len(self.heads):
-            self.fill(whole, wait=False)
+            self.find_arrays(whole)
         else:
+            self.find_arrays()
             self._add_up(pieces)
+        if self._launches:
+            self.fill()
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         used = self._used_heads() if self._launches else []
         self._run()

@@ -11,8 +11,6 @@ from typing import (
     MutableMapping,
     Optional,
     Sequence,
-    Tuple,
-    Union,
 )
 from weakref import WeakKeyDictionary
 
@@ -24,28 +22,30 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
-from ..native import recording, resolving
+from ..native import resolving
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, is_native
-from .buffers import GET_DATA, WAIT, Buffers, address_of, allocate, put_together, words
+from .buffers import Buffers, allocate, bases_of, put_together
 from .dispatch import Dispatcher
 from .profiling import PROFILER
 
-#: Arrays that native code only reads, and those that MXNet may not have given memory yet, whose
-#: addresses the engine asks for; by kind of base.
-READ = frozenset(["parameter", "external"])
-LATE = frozenset(["gradient", "external gradient"])
+#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
+#: given gradients memory yet.  All else it writes.
+USES = {"parameter": b"r", "external": b"a", "gradient": b"W", "external gradient": b"W"}
 
 #: Arrays of parameters that have their memory.
 _COMPUTED: MutableMapping[Any, Dict[mx.Context, NDArray]] = WeakKeyDictionary()
 
 
-def wait_once(parameter: Any, array: NDArray) -> None:
-    """Wait for the first values of an array of a parameter, when MXNet gives it memory."""
-    known = _COMPUTED.setdefault(parameter, {})
-    if known.get(array.context) is not array:
+def data_of(parameter: Any, context: mx.Context) -> NDArray:
+    """Return an array of a parameter; the first time, wait for MXNet to give it memory."""
+    array, known = parameter.data(context), _COMPUTED.get(parameter)
+    if known is None:
+        known = _COMPUTED[parameter] = {}
+    if known.get(context) is not array:
         array.wait_to_read()
-        known[array.context] = array
+        known[context] = array
+    return array
 
 
 class Pass:
@@ -61,27 +61,46 @@ class Pass:
 
     #: What names of blocks are followed by in traces.
     suffix = ""
+    #: What is done with arrays from outside.
+    outside = b"a"
 
     def __init__(self, plan: Plan, assembled: Assembled):
         self.plan, self._assembled = plan, assembled
         self.buffers = Buffers(plan.arenas, plan.sizes)
         #: Arrays of the forward pass, which come first, those that are not read as None.
         self._before: Sequence[Optional[NDArray]] = ()
+        #: Operands of MXNet's operators whose rows are put together.
+        self._apart: Dict[Any, NDArray] = {}
 
-    def find_arrays(self) -> None:
-        """Find, or make, all that native code works on."""
-        self.arrays = {base: self.array_at(*base) for base in self._assembled.bases}
-        addresses = [0 if array is None else address_of(array) for array in self._before]
-        read = [array.handle.value for array in self._before if array is not None]
-        written: List[int] = []
-        late: List[Tuple[int, int]] = []
-        for (kind, *_), array in self.arrays.items():
-            handle = array.handle.value
-            if kind in LATE:
-                late.append((len(addresses), handle))
-            addresses.append(0 if kind in LATE else address_of(array))
-            (read if kind in READ else written).append(handle)
-        self._given = words(addresses, read, written, late)
+    def find_arrays(self, outside: Any = None) -> List[NDArray]:
+        """Find, or make, all that native code works on.
+
+        Parameters
+        ----------
+        outside : list or dict of NDArray, optional
+            Arrays that are copied into arenas, by number; without them, arenas are full already.
+        """
+        bases, numbers = self._assembled.bases, self._assembled.externals
+        arrays = [self.array_at(*base) for base in bases]
+        found = [*self._before, *arrays]
+        uses = b"".join([b"-" if array is None else b"r" for array in self._before])
+        uses += b"".join([USES.get(base[0], b"w") for base in bases])
+        self._low = self._assembled.items[0].stop
+        if outside is not None:
+            self._low = 0
+            found += [outside[number] for number in numbers]
+            uses += self.outside * len(numbers)
+            self._fill_by_operators(outside)
+        self._given = bases_of(found, uses)
+        return arrays
+
+    def _fill_by_operators(self, outside: Any) -> None:
+        for fill in self.plan.fills:
+            if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
+                starts = (np.cumsum(fill.counts) - fill.counts).tolist()
+                given = zip(starts, fill.externals, fill.counts.tolist())
+                entries = [(resolving.COPY, at, outside[n], 0, count) for at, n, count in given]
+                put_together(self.buffers.region(fill.region), entries)
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
@@ -89,51 +108,38 @@ class Pass:
             return self.buffers.arrays[which[0]]
         if kind == "rows":
             (operand, dtype, context) = which
-            return mx.nd.empty((operand.rows, operand.row_size), ctx=context, dtype=dtype)
+            array = allocate((operand.rows, operand.row_size), dtype, context)
+            self._apart[which] = array
+            return array
         return allocate((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""
         if not isinstance(operand, Rows):
             return self.buffers.operand(operand)
-        array = self.arrays["rows", operand, dtype, context]
+        array = self._apart[operand, dtype, context]
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
         if not is_native(context, dtype, pieces[:, 0]):
             flat = self.buffers.flat
             put_together(array, [(w, at, flat(a), *rest) for w, at, a, *rest in pieces.tolist()])
         return array
 
-    def fill(self, arrays: Union[Sequence[NDArray], Dict[int, NDArray]], wait: bool) -> None:
-        """Copy those of some arrays that fills name side by side.
-
-        Arrays that are not waited for must not be in a layout of oneDNN's own once they are
-        computed.
-        """
-        externals = self._assembled.externals
-        if externals:
-            addresses, read = recording.places(arrays, externals, GET_DATA, WAIT if wait else 0)
-            bases = [*self._given[0], *addresses]
-            late = [] if wait else list(enumerate(read, len(self._given[0])))
-            written = [array.handle.value for array in self.buffers.arrays]
-            self.push(0, self._assembled.items[0].stop, words(bases, read, written, late))
-        for fill in self.plan.fills:
-            region = self.buffers.region(fill.region)
-            if region.context.device_type != "cpu":
-                starts = (np.cumsum(fill.counts) - fill.counts).tolist()
-                given = zip(starts, fill.externals, fill.counts.tolist())
-                copy = resolving.COPY
-                put_together(region, [(copy, at, arrays[n], 0, count) for at, n, count in given])
+    def fill(self) -> None:
+        """Copy arrays from outside into arenas, if that is still to be done, before all else."""
+        low, self._low = self._low, self._assembled.items[0].stop
+        if low < self._low:
+            self.push(low, self._low)
 
     def run_launches(self, checks: Any = None) -> None:
         """Hand everything to the engine, at one go where nothing asks for single launches."""
-        (low, *_), *items = self._assembled.items
+        low, items = self._low, self._assembled.items
         one_by_one = checks is not None or PROFILER.running
         for item in items:
             if not (one_by_one or item.by_operators or item is items[-1]):
                 continue
             with self._shown(item.launch):
                 if low < item.stop:
-                    self.push(low, item.stop, self._given)
+                    self.push(low, item.stop)
                 if item.by_operators:
                     self.launch(item.launch, self.plan.launches[item.launch])
             low = item.stop
@@ -148,10 +154,10 @@ class Pass:
         written = [self.buffers.region(region) for region in launch.regions]
         return PROFILER.shown(name, len(launch.units), written)
 
-    def push(self, low: int, high: int, given: List[np.ndarray]) -> None:
+    def push(self, low: int, high: int) -> None:
         """Hand some code to the engine."""
         name = f"gluon_dynbatch{self.suffix}".encode()
-        check_call(self._assembled.program.push(*given, name, low, high))
+        check_call(self._assembled.program.push(self._given, name, low, high))
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
@@ -193,26 +199,21 @@ class Execution(Pass):
         self.externals = externals
         self._dispatcher, self._where = dispatcher, where
         self._tape, self._checks = tape, checks
-        self._parameters: Dict[Any, NDArray] = {}
-        self.find_arrays()
-        if tape is not None:
-            tape.begin(self.arrays)
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
         with autograd.pause():
-            self.fill(self.externals, wait=True)
+            arrays = self.find_arrays(self.externals)
+            if self._tape is not None:
+                self._tape.begin(self._assembled.bases, arrays)
             self.run_launches(self._checks)
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
         if kind == "external":
-            self.externals[which[0]].wait_to_read()
             return self.externals[which[0]]
         if kind == "parameter":
-            found = self._parameter(*which)
-            wait_once(which[0], found)
-            return found
+            return data_of(*which)
         return super().array_at(kind, *which)
 
     def launch(self, position: int, launch: Launch) -> None:
@@ -244,21 +245,12 @@ class Execution(Pass):
             self._tape.run(launch, executable, operands, results)
         else:
             arguments = [
-                operands[i]
-                if kind == "in"
-                else self._parameter(segment.parameters[i], segment.context)
+                operands[i] if kind == "in" else segment.parameters[i].data(segment.context)
                 for kind, i in executable.arguments
             ]
             executable.launch(arguments, segment.mode & ~RECORDING, out=results)
         if executable.fallible:
             results[0].wait_to_read()
-
-    def _parameter(self, parameter: Any, context: mx.Context) -> NDArray:
-        key = (id(parameter), context)
-        found = self._parameters.get(key)
-        if found is None:
-            found = self._parameters[key] = parameter.data(context)
-        return found
 
     def _failed(self, launch: Launch, error: MXNetError) -> LaunchError:
         units, first = self.plan.graph, int(launch.units[0])

@@ -14,6 +14,7 @@ from ..plan.plan import Plan
 from ..record.lazy import Elsewhere, LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES, elements
+from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
 
 
@@ -87,18 +88,21 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         The lazy arrays of the flush.
     recorded : bool
         Whether gradients may come to them.
+    size : int
+        Bytes of all arenas.
     """
 
     open = False
     detached: Dict[int, Any] = {}
 
-    def __init__(self, buffers: Buffers, held: List[Any], recorded: bool):
+    def __init__(self, buffers: Buffers, held: List[Any], recorded: bool, size: int):
         super().__init__(
             [array.handle.value for array in buffers.arrays],
             list(map(address_of, buffers.arrays)),
-            [np.dtype(array.dtype).itemsize for array in buffers.arrays],
+            [itemsize(arena.dtype) for arena in buffers.arenas],
         )
         self._buffers = buffers
+        self.bytes = size
         #: Weak references to all arrays that may belong to this.
         self.lazies = held
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
@@ -122,11 +126,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
     def recorder(self) -> Kept:
         """Who makes arrays real."""
         return self
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all arenas."""
-        return sum(array.size * np.dtype(array.dtype).itemsize for array in self._buffers.arrays)
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Copy an array out of its arena, and with it all that belong to this."""
