@@ -29,11 +29,11 @@ from starlette.routing import Route
 import gluon_dynbatch as gdb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from relatedness.assembly import restored  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
-from relatedness.model import RelatednessModel  # noqa: E402
+from relatedness.options import restored  # noqa: E402
 from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
+from workloads.pairs import RelatednessModel  # noqa: E402
 from workloads.text import count_words, encode  # noqa: E402
 
 

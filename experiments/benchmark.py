@@ -24,11 +24,11 @@ import scipy
 from tqdm import tqdm
 
 import gluon_dynbatch as gdb
-from command import POSITIVE, Parser, UsageError, at_least, listed, run_program
+from command import POSITIVE, Parser, UsageError, add_options, at_least, listed, run_program
 from suite import contest, pictures, tables, ways
-from suite.contest import KINDS, DiffersError
+from suite.contest import DiffersError
 from suite.remote import PYTHON
-from suite.rows import Measured, Rows
+from suite.tables import KINDS, Measured, Rows
 from workloads.base import WorkloadError
 from workloads.registry import FOLDERS, WORKLOADS
 from workloads.text import DataError
@@ -37,17 +37,34 @@ from workloads.text import DataError
 #: minibatches of so many samples at most.
 DEFAULT = ("imperative", "hybridized", "hand", "gdb")
 ALONE, MOST_ALONE = ("hand", "gdb"), 256
-_SECONDS = at_least(float, 0)
-#: Option, type, default, default with --quick (too short and too noisy to tell anybody), help.
 OPTIONS = (
-    ("--rounds", POSITIVE, 5, 2, "of all ways"),
-    ("--seconds", _SECONDS, 2.0, 0.1, "about how long a turn is, at least one minibatch; in short "
-     "ones, little of training overlaps from minibatch to minibatch"),
-    ("--loop-samples", POSITIVE, 16, 4, "minibatches of the loops over samples are cut to so many, "
-     "as their time per sample does not depend on it"),
-    ("--points", at_least(int, 2), 9, 4, "budgets of a curve between none and no limit"),
-    ("--seed", at_least(int, 0), 1, 1, "of everything that is drawn"),
+    ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS), "X,X,...",
+     f"{','.join(WORKLOADS)} (default: all)"),
+    ("--ways", ways.read_ways, list(DEFAULT), "X,X,...", f"{','.join(DEFAULT)} (default); "
+     "gdb:GRANULARITY:POLICY[:LIMIT]; settings, curve, peers"),
+    ("--kinds", listed(str, KINDS), list(KINDS), "X,X,...", "inference,training (default)"),
+    ("--batch-sizes", listed(POSITIVE), None, "X,X,...", "samples (default: those of each "
+     "workload)"),
+    *((f"--{option}", Path, None, "DIR", text) for option, text in FOLDERS.items()),
+    ("--rounds", POSITIVE, 5, "N", "of all ways"),
+    ("--seconds", at_least(float, 0), 2.0, "N", "about how long a turn is, at least one minibatch; "
+     "in short ones, little of training overlaps from minibatch to minibatch"),
+    ("--loop-samples", POSITIVE, 16, "N", "minibatches of the loops over samples are cut to so "
+     "many, as their time per sample does not depend on it"),
+    ("--points", at_least(int, 2), 9, "N", "budgets of a curve between none and no limit"),
+    ("--seed", at_least(int, 0), 1, "N", "of everything that is drawn"),
+    ("--limit", POSITIVE, None, "N", "first N samples of every workload"),
+    ("--embedding-size", POSITIVE, None, "N", "of the inputs (default: each model's own)"),
+    ("--hidden", POSITIVE, None, "N", "of the states (default: each model's own)"),
+    ("--alone-minibatches", POSITIVE, None, "N", "tell memory and first minibatch of processes "
+     "that run gdb or hand and nothing else, for N minibatches"),
+    ("--quick", None, False, None, "some minutes: one batch size, short rounds"),
+    ("--output", Path, Path("runs/benchmark"), "DIR", "where JSON, tables and pictures go"),
+    ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
+    ("--peers-python", Path, PYTHON, "FILE", "runs the other systems, as make peers builds it"),
 )  # fmt: skip
+#: Defaults with --quick, too short and too noisy to tell anybody.
+QUICK = {"rounds": 2, "seconds": 0.1, "loop_samples": 4, "points": 4}
 
 
 def environment() -> Dict[str, Any]:
@@ -177,45 +194,12 @@ def show(output: Path) -> None:
     print("pictures:", ", ".join(drawn) or "none")
 
 
-def make_parser(quick: bool = False) -> argparse.ArgumentParser:
-    """Build the command line."""
-    parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    add = parser.add_argument
-    for option, kind, default, text in (
-        ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS),
-         f"{','.join(WORKLOADS)} (default: all)"),
-        ("--ways", ways.read_ways, list(DEFAULT), f"{','.join(DEFAULT)} (default); "
-         "gdb:GRANULARITY:POLICY[:LIMIT]; settings, curve, peers"),
-        ("--kinds", listed(str, KINDS), list(KINDS), "inference,training (default)"),
-        ("--batch-sizes", listed(POSITIVE), None, "samples (default: those of each workload)"),
-    ):  # fmt: skip
-        add(option, type=kind, default=default, metavar="X,X,...", help=text)
-    for option, text in FOLDERS.items():
-        add(f"--{option}", type=Path, metavar="DIR", help=text)
-    for option, kind, default, shorter, text in OPTIONS:
-        text = f"{text} (default {default})"
-        add(option, type=kind, default=shorter if quick else default, metavar="N", help=text)
-    for option, text in (
-        ("--limit", "first N samples of every workload"),
-        ("--embedding-size", "of the inputs (default: each model's own)"),
-        ("--hidden", "of the states (default: each model's own)"),
-        ("--alone-minibatches", "tell memory and first minibatch of processes that run gdb or hand "
-         "and nothing else, for N minibatches"),
-    ):  # fmt: skip
-        add(option, type=POSITIVE, metavar="N", help=text)
-    add("--quick", action="store_true", help="some minutes: one batch size, short rounds")
-    text = "where JSON, tables and pictures go (default %(default)s)"
-    add("--output", type=Path, default=Path("runs/benchmark"), metavar="DIR", help=text)
-    add("--read", action="store_true", help="measure nothing; show and draw what is in --output")
-    text = "runs the other systems (default: what make peers builds)"
-    add("--peers-python", type=Path, default=PYTHON, metavar="FILE", help=text)
-    add("--alone", nargs=2, help=argparse.SUPPRESS)
-    return parser
-
-
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ``sizes`` of the result has those that are given for all models."""
-    args = make_parser("--quick" in argv).parse_args(argv)
+    parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    add_options(parser, *OPTIONS, **(QUICK if "--quick" in argv else {}))
+    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in given.items() if size is not None}
     return args

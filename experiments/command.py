@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import sys
+from pathlib import Path
 from typing import Any, Callable, List, NoReturn, Sequence, Type
 
 import gluon_dynbatch as gdb
@@ -39,6 +40,23 @@ def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) 
 
 
 POSITIVE = at_least(int, 1)
+
+
+def add_options(parser: Any, *rows: Sequence[Any], **defaults: Any) -> None:
+    """Add options; a default in `defaults`, by the option's name in a namespace, goes before.
+
+    Each row has an option's name, its type, choices in a tuple, or None for a flag, its default,
+    how its value is called, and a help text, which is told the default.
+    """
+    for name, kind, default, metavar, text in rows:
+        default = defaults.get(name[2:].replace("-", "_"), default)
+        if kind is None:
+            parser.add_argument(name, action="store_const", const=True, default=default, help=text)
+            continue
+        if isinstance(default, (str, int, float, Path)):
+            text = f"{text} (default {default})"
+        checked = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
+        parser.add_argument(name, default=default, metavar=metavar, help=text, **checked)
 
 
 def listed(kind: Callable[[str], Any], allowed: Sequence[str] = ()) -> Callable[[str], List[Any]]:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
-from command import POSITIVE, Parser, listed
+from command import POSITIVE, Parser, add_options, listed
 
 PROGRAM = Path(__file__).with_name("tree_lstm_relatedness.py")
 #: Seconds that processes have to end after the first one has.
@@ -137,12 +137,14 @@ def run(planned: Sequence[Role]) -> int:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
     parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=POSITIVE, default=2, metavar="N", help="(default 2)")
-    parser.add_argument("--servers", type=POSITIVE, default=1, metavar="N", help="(default 1)")
-    text = "of the scheduler (default: free)"
-    parser.add_argument("--port", type=POSITIVE, metavar="N", help=text)
-    text = "print what to start on these, in the same folder with the same data; start nothing"
-    parser.add_argument("--hosts", type=listed(str), metavar="X,X,...", help=text)
+    add_options(
+        parser,
+        ("--workers", POSITIVE, 2, "N", "that train"),
+        ("--servers", POSITIVE, 1, "N", "of the key-value store"),
+        ("--port", POSITIVE, None, "N", "of the scheduler (default: free)"),
+        ("--hosts", listed(str), None, "X,X,...",
+         "print what to start on these, in the same folder with the same data; start nothing"),
+    )  # fmt: skip
     parser.add_argument("options", nargs="+", metavar="-- OPTIONS", help="of the training program")
     args = parser.parse_args(argv)
     if args.options[0] != "train":

@@ -22,12 +22,11 @@ from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Sequence,
 import mxnet as mx
 import numpy as np
 
-from command import POSITIVE, Parser
-from relatedness.assembly import assemble
+from command import POSITIVE, Parser, add_options
 from relatedness.checkpoint import write_checkpoint
 from relatedness.corpora import Pair
-from relatedness.options import TASKS
-from tree_lstm_relatedness import make_parser
+from relatedness.options import TASKS, assemble
+from tree_lstm_relatedness import read_arguments
 
 SERVICE = Path(__file__).parents[1] / "examples" / "serve.py"
 #: Bodies that are answered by an error, and its status; the last one is refused by the model.
@@ -57,7 +56,7 @@ def body_of(pair: Pair) -> bytes:
 
 def prepare(path: Path, options: Sequence[str] = ()) -> Known:
     """Write a checkpoint of a new model; return what to ask it."""
-    args = make_parser().parse_args(["train", *options])
+    args = read_arguments(["train", *options])
     pairs = TASKS[args.task].read(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
     for parameter in parts.model.collect_params().values():
@@ -177,11 +176,14 @@ def load(port: int, known: Known, seconds: float, clients: int, rude: int) -> Di
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Measure with and without batching."""
     parser = Parser(description=__doc__)
-    parser.add_argument("--clients", type=POSITIVE, default=64)
-    parser.add_argument("--rude", type=int, default=2, help="clients that misbehave beside them")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--warmup", type=float, default=10, metavar="SECONDS")
-    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.005)
+    add_options(
+        parser,
+        ("--clients", POSITIVE, 64, "N", "that ask"),
+        ("--rude", int, 2, "N", "clients that misbehave beside them"),
+        ("--seconds", float, 60, "S", "of a measurement"),
+        ("--warmup", float, 10, "S", "before it"),
+        ("--batch-wait-timeout-s", float, 0.005, "S", "how long a request waits for others"),
+    )
     args = parser.parse_args(argv)
     speeds = []
     with tempfile.TemporaryDirectory() as folder:

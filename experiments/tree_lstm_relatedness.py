@@ -2,7 +2,7 @@
 
 Two tasks, by ``--task``: how related two sentences are (child-sum Tree-LSTM over dependencies), and
 the sentiment of sentences (binary Tree-LSTM over phrases). Data come from a folder, see
-`relatedness/corpora.py` and `workloads/phrases.py`, or are built in.
+`relatedness/corpora.py` and `workloads/trees.py`, or are built in.
 """
 
 from __future__ import annotations
@@ -17,15 +17,23 @@ from typing import Any, ContextManager, List, Optional, Sequence, TextIO, Tuple
 import numpy as np
 
 import gluon_dynbatch as gdb
-from command import POSITIVE, Parser, UsageError, run_program
-from relatedness.assembly import assemble, check_resumable, make_runner, restored
+from command import POSITIVE, Parser, UsageError, add_options, run_program
 from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.corpora import SPLITS, read_requests
 from relatedness.distributed import Group
-from relatedness.options import OUTPUT, TASKS, add_options, batching_options
+from relatedness.options import (
+    OPTIONS,
+    OUTPUT,
+    TASKS,
+    assemble,
+    batching_options,
+    check_resumable,
+    make_runner,
+    restored,
+)
 from relatedness.training import DivergedError, Training, described, evaluate
-from suite.contest import KINDS, Local, contest
-from suite.tables import speeds
+from suite.contest import Local, contest
+from suite.tables import KINDS, speeds
 from workloads.text import DataError, read_lines
 
 #: What the demo compares.
@@ -144,42 +152,49 @@ def run_demo(args: argparse.Namespace) -> None:
         print(speeds(f"pairs per second, {kind}", rows).markdown())
 
 
+#: By name: what runs, help, defaults, options of its own.
+VERBS = (
+    ("train", train, "train a model", {}, ()),
+    ("evaluate", run_evaluate, "print the metrics of a checkpoint", {"batch_size": 256},
+     [("--split", SPLITS, "test", None, "to judge")]),
+    ("predict", run_predict, "write name<TAB>answer", {"batch_size": 256},
+     [("--split", SPLITS, None, None, "to answer for (default test)"),
+      ("--input", Path, None, "FILE", "pairs in place of a split, a line of JSON each (see "
+       'README.md); "-": standard input')]),
+    ("demo", run_demo, "train on the built-in corpus and compare speeds",
+     {"output": Path("runs/demo"), "epochs": 6, "lr_decay": 1.0, "weight_decay": 1e-4},
+     [("--pairs", POSITIVE, 64, "N", "in a minibatch that is timed"),
+      ("--rounds", POSITIVE, 3, "N", "of all three ways")]),
+)  # fmt: skip
+
+
 def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
     """Build the command line, with the defaults of a task."""
     parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.required = True
-    own = TASKS[task].defaults
-
-    def add(name: str, run: Any, summary: str, **defaults: Any) -> argparse.ArgumentParser:
+    for name, run, summary, own, more in VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        add_options(verb, run=run, **{**own, **defaults})
-        verb.add_argument("--resume", action="store_true", help="go on from the last epoch")
-        return verb
-
-    add("train", train, "train a model")
-    verb = add("evaluate", run_evaluate, "print the metrics of a checkpoint", batch_size=256)
-    verb.add_argument("--split", choices=SPLITS, default="test")
-    verb = add("predict", run_predict, "write name<TAB>answer", batch_size=256)
-    verb.add_argument("--split", choices=SPLITS, help="default test")
-    text = 'pairs in place of a split, a line of JSON each (see README.md); "-": standard input'
-    verb.add_argument("--input", type=Path, metavar="FILE", help=text)
-    verb = add("demo", run_demo, "train on the built-in corpus and compare speeds",
-               output=Path("runs/demo"), epochs=6, lr_decay=1.0, weight_decay=1e-4)  # fmt: skip
-    for option, default, text in (
-        ("--pairs", 64, "in a minibatch that is timed"),
-        ("--rounds", 3, "of all three ways"),
-    ):
-        text = f"{text} (default {default})"
-        verb.add_argument(option, type=POSITIVE, default=default, metavar="N", help=text)
+        defaults = {**TASKS[task].defaults, **own}
+        for title, rows in OPTIONS.items():
+            add_options(verb.add_argument_group(title), *rows, **defaults)
+        add_options(verb, *more, ("--resume", None, False, None, "go on from the last epoch"))
+        verb.set_defaults(run=run, **defaults)
     return parser
+
+
+def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; defaults are those of the task."""
+    args = make_parser().parse_args(argv)
+    args = make_parser(args.task).parse_args(argv)
+    if args.no_freeze_embedding:
+        args.freeze_embedding = False
+    return args
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    args = make_parser().parse_args(argv)
-    args = make_parser(args.task).parse_args(argv)
+    args = read_arguments(sys.argv[1:] if argv is None else argv)
     status = run_program(lambda: args.run(args), DataError, CheckpointError, DivergedError)
     if status and os.environ.get("DMLC_ROLE"):
         # The key-value store would first wait for processes that wait for this one.

@@ -26,8 +26,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from relatedness.model import RelatednessModel
 from workloads.base import Sample
+from workloads.pairs import RelatednessModel
 
 from .levels import Levels, divide
 

@@ -31,10 +31,9 @@ from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
 from workloads.base import Sample, Workload
 
-from .rows import Row, Rows
 from .runner import Runner
+from .tables import Row, Rows
 
-KINDS = ("inference", "training")
 #: Minibatches that a contender repeats at most so that their plans stay in the cache.
 REPEATED = 4
 #: Minibatches of one turn at most.

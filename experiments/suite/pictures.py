@@ -9,8 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from .rows import Measured, Rows
-from .tables import CACHED
+from .tables import CACHED, Measured, Rows
 from .ways import CURVES
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.

@@ -20,7 +20,7 @@ from peers.child import Task
 from workloads.base import Sample, Workload
 
 from .contest import Contender, DiffersError, Work
-from .rows import Row
+from .tables import Row
 
 #: Environment that `make peers` builds.
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"

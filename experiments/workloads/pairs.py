@@ -1,4 +1,8 @@
-"""Relatedness of sentence pairs by child-sum Tree-LSTM; the model is in `relatedness.model`."""
+"""Relatedness of sentence pairs by child-sum Tree-LSTM.
+
+Tai, Socher, Manning 2015, arXiv:1503.00075, section 3.1; the relatedness head is section 4.2 of the
+same paper. The model is written for one pair; nothing in it knows of minibatches.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,143 @@ import numpy as np
 from mxnet import gluon
 from scipy.stats import pearsonr, spearmanr
 
+import gluon_dynbatch as gdb
 from relatedness.corpora import BUILT_IN, Pair, load_corpus
-from relatedness.model import RelatednessModel
 from relatedness.trees import CLASSES, Tree
 
 from .base import Sample, Workload
 from .text import count_words, encode
+
+NDArray = mx.nd.NDArray
+
+
+class ChildSumCell(gdb.DynamicHybridBlock):
+    """One node of a child-sum Tree-LSTM.
+
+    Parameters
+    ----------
+    input_size, hidden_size : int
+        Size of a word vector, and of the states h and c.
+
+    Notes
+    -----
+    ``cell(x, child_h, child_c)`` takes the word's vector, shape (1, input_size), and two lists with
+    one state per child, shape (1, hidden_size) each, empty at a leaf; it returns h and c of the
+    node, shape (1, hidden_size) each. Equations 2 to 8 of the paper.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._hidden_size = hidden_size
+        size = hidden_size
+        with self.name_scope():
+            # All four gates of x in one product: forget, input, output, update.
+            self.i2h_weight = self.params.get("i2h_weight", shape=(4 * size, input_size))
+            self.i2h_bias = self.params.get("i2h_bias", shape=(4 * size,), init="zeros")
+            self.h2h_weight = self.params.get("h2h_weight", shape=(3 * size, size))
+            self.hf_weight = self.params.get("hf_weight", shape=(size, size))
+
+    def hybrid_forward(  # noqa: D102
+        self, F: Any, x: Any, child_h: List[Any], child_c: List[Any],
+        i2h_weight: Any, i2h_bias: Any, h2h_weight: Any, hf_weight: Any,
+    ) -> Tuple[Any, Any]:  # fmt: skip
+        size = self._hidden_size
+        gates = F.FullyConnected(x, i2h_weight, i2h_bias, num_hidden=4 * size)  # (1, 4H)
+        x_forget, x_input, x_output, x_update = F.split(gates, num_outputs=4, axis=1)
+        if child_h:
+            h_sum = F.add_n(*child_h)  # (1, H)
+            gates = F.FullyConnected(h_sum, h2h_weight, no_bias=True, num_hidden=3 * size)
+            h_input, h_output, h_update = F.split(gates, num_outputs=3, axis=1)
+            x_input, x_output = x_input + h_input, x_output + h_output
+            x_update = x_update + h_update
+        c = F.sigmoid(x_input) * F.tanh(x_update)
+        if child_h:
+            kept = []
+            for h_k, c_k in zip(child_h, child_c):
+                forget = x_forget + F.FullyConnected(h_k, hf_weight, no_bias=True, num_hidden=size)
+                kept.append(F.sigmoid(forget) * c_k)
+            c = c + F.add_n(*kept)
+        h = F.sigmoid(x_output) * F.tanh(c)
+        return h, c
+
+
+class TreeEncoder(gdb.DynamicHybridBlock):
+    """A sentence's tree, from the leaves up to the state of its root."""
+
+    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.cell = ChildSumCell(input_size, hidden_size)
+
+    def forward(self, inputs: NDArray, tree: Tree) -> NDArray:
+        """Map word vectors, shape (T, input_size), to h at the root, shape (1, hidden_size)."""
+        h: List[Any] = [None] * len(tree.heads)
+        c: List[Any] = [None] * len(tree.heads)
+        for i in tree.order:
+            children = tree.children[i]
+            h[i], c[i] = self.cell(
+                inputs[i : i + 1], [h[k] for k in children], [c[k] for k in children]
+            )
+        return h[tree.root]
+
+
+class Similarity(gdb.DynamicHybridBlock):
+    """Log-probabilities of the scores 1 to CLASSES for two sentence states; equation 15."""
+
+    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._hidden_size = hidden_size
+        with self.name_scope():
+            shape = (hidden_size, input_size)
+            self.angle_weight = self.params.get("angle_weight", shape=shape)
+            self.distance_weight = self.params.get("distance_weight", shape=shape)
+            self.hidden_bias = self.params.get("hidden_bias", shape=(hidden_size,), init="zeros")
+            self.score_weight = self.params.get("score_weight", shape=(CLASSES, hidden_size))
+            self.score_bias = self.params.get("score_bias", shape=(CLASSES,), init="zeros")
+
+    def hybrid_forward(  # noqa: D102
+        self, F: Any, left: Any, right: Any, angle_weight: Any, distance_weight: Any,
+        hidden_bias: Any, score_weight: Any, score_bias: Any,
+    ) -> Any:  # fmt: skip
+        size = self._hidden_size
+        angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
+        distance = F.FullyConnected(
+            F.abs(left - right), distance_weight, no_bias=True, num_hidden=size
+        )
+        hidden = F.sigmoid(angle + distance)  # (1, hidden_size)
+        scores = F.FullyConnected(hidden, score_weight, score_bias, num_hidden=CLASSES)
+        return F.log_softmax(scores, axis=-1)  # (1, CLASSES)
+
+
+class RelatednessModel(gdb.DynamicHybridBlock):
+    """Judges how related two sentences are.
+
+    Parameters
+    ----------
+    vocab_size : int
+    embedding_size, hidden_size, similarity_size : int
+        Sizes of a word vector, of the Tree-LSTM's states, and of the head's hidden layer.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int = 300,
+        hidden_size: int = 150,
+        similarity_size: int = 50,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.embedding = gluon.nn.Embedding(vocab_size, embedding_size)
+            self.encoder = TreeEncoder(embedding_size, hidden_size)
+            self.similarity = Similarity(hidden_size, similarity_size)
+
+    def forward(self, tokens_a: NDArray, tree_a: Tree, tokens_b: NDArray, tree_b: Tree) -> NDArray:
+        """Map word indices, shape (T,), and trees to log-probabilities, shape (1, CLASSES)."""
+        left = self.encoder(self.embedding(tokens_a), tree_a)
+        right = self.encoder(self.embedding(tokens_b), tree_b)
+        return self.similarity(left, right)
 
 
 class Relatedness:

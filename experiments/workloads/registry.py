@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, NamedTuple
 import mxnet as mx
 import numpy as np
 
-from . import experts, lattice, modules, pairs, parser, reads, seq2seq, sequences, trees
+from . import drawn, lattice, modules, pairs, parser, seq2seq, sequences, trees
 from .base import Workload
 
 #: Options that name folders of data.
@@ -87,7 +87,7 @@ WORKLOADS: Dict[str, Entry] = {
     "mvrnn": Entry(partial(trees.phrase_workload, "mvrnn"), _ED_BATCH, _NO_PEER, [64]),
     **{
         f"experts{count}": Entry(
-            partial(experts.mixture, count),
+            partial(drawn.mixture, count),
             "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, [1024],
         )
         for count in (16, 64, 256, 1024)
@@ -99,7 +99,7 @@ WORKLOADS: Dict[str, Entry] = {
     "seq2seq": Entry(seq2seq.translation, _ED_BATCH,
                      f"Greedy in inference, so values are read at every step. {_NO_PEER}", [64]),
     "reads": Entry(
-        reads.pondering,
+        drawn.pondering,
         "Each value is read before the next step: nothing to batch.",
         "The bar is to be no slower than the loop.",
         [32],

@@ -11,12 +11,11 @@ from mxnet import autograd, gluon
 import baselines
 from baselines.manual import ManualBatching
 from baselines.padded import PaddedBatching
-from relatedness.model import RelatednessModel
 from relatedness.trees import CLASSES, Tree
 from suite.runner import MODES, Runner
 from workloads import sequences
 from workloads.base import Sample
-from workloads.pairs import RELATEDNESS
+from workloads.pairs import RELATEDNESS, RelatednessModel
 
 WORDS = 11
 

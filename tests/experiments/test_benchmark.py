@@ -12,8 +12,8 @@ import pytest
 import benchmark as program
 from suite import contest, tables, ways
 from suite.contest import Contender, Local
-from suite.rows import Measured, Row, Rows
 from suite.runner import Runner
+from suite.tables import Measured, Row, Rows
 from workloads import sequences
 from workloads.base import Sample
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from relatedness import corpora
-from relatedness.assembly import fingerprint
 from relatedness.corpora import load_corpus, read_requests
+from relatedness.options import fingerprint
 from relatedness.training import Data
 from relatedness.trees import Tree
 from workloads.pairs import RELATEDNESS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from workloads import lattice, modules, parser, phrases, reads, sequences, trees
+from workloads import drawn, lattice, modules, parser, sequences, trees
 from workloads.base import WorkloadError
 from workloads.registry import WORKLOADS, make
 from workloads.text import DataError
@@ -88,7 +88,7 @@ def test_a_matrix_vector_phrase_is_that_of_the_paper():
 
 
 def test_every_step_of_what_reads_its_values_is_a_flush():
-    workload = reads.pondering(limit=4)
+    workload = drawn.pondering(limit=4)
     with gdb.batching(0) as batch:
         steps = [len(workload.model.think(*s.inputs)) for s in workload.samples]
     assert len(set(steps)) > 1
@@ -154,12 +154,12 @@ def write(folder, text):
 def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
     """A word may hold U+00A0; labels are listed from the words up."""
     folder = write(tmp_path, f"{TREE}\n(0 a\u00a0b)\n")
-    first, second = phrases.read_treebank(folder)
+    first, second = trees.read_treebank(folder)
     assert first.words == ("It", "is", "good", ".")
     assert first.shape == (0, ((1, 2), 3))
     assert first.labels == (2, 2, 3, 4, 2, 4, 3)
     assert second == (("a\u00a0b",), 0, (0,))
-    assert phrases.read_treebank(folder, limit=1) == [first]
+    assert trees.read_treebank(folder, limit=1) == [first]
 
 
 @pytest.mark.parametrize(
@@ -180,14 +180,14 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
 )
 def test_lines_that_are_no_tree_are_named(tmp_path, line, reason):
     with pytest.raises(DataError, match=rf"train.txt:2: .*{reason}"):
-        phrases.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
+        trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
 
 
 def test_a_file_without_trees_is_an_error(tmp_path):
     with pytest.raises(DataError, match="holds no trees"):
-        phrases.read_treebank(write(tmp_path, ""))
+        trees.read_treebank(write(tmp_path, ""))
     with pytest.raises(DataError, match=r"nowhere.train.txt: No such file"):
-        phrases.read_treebank(tmp_path / "nowhere")
+        trees.read_treebank(tmp_path / "nowhere")
 
 
 def words_below(shape):
@@ -195,11 +195,11 @@ def words_below(shape):
 
 
 def test_the_built_in_corpus_gives_binary_trees_over_its_words():
-    for sentence in phrases.read_treebank(None, limit=50):
+    for sentence in trees.read_treebank(None, limit=50):
         assert words_below(sentence.shape) == list(range(len(sentence.words)))
         assert len(sentence.labels) == 2 * len(sentence.words) - 1
         assert sentence.labels.count(0) == len(sentence.words)
-        assert sentence.labels[-1] == min(len(sentence.words), phrases.CLASSES) - 1
+        assert sentence.labels[-1] == min(len(sentence.words), trees.CLASSES) - 1
 
 
 def test_a_phrase_has_the_states_of_the_paper():

@@ -1,0 +1,98 @@
+"""Models on random inputs, whose label is their largest value of the first few.
+
+- A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): each sample runs two of many equal
+  layers, and mixes what they say. Which ones is given (here drawn), as in Suarez, Zhu 2017, so that
+  a minibatch calls most of them with a few rows each.
+- A network that thinks until it is sure, adaptive computation time (Graves 2016, arXiv:1603.08983):
+  a cell runs on the same input until its halting scores add up to the sample's patience. What runs
+  next depends on values just computed, so that no two calls can ever run together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+
+from .base import Sample, Workload, labelling
+
+CHOSEN, CLASSES = 2, 4
+PATIENCE, MOST_STEPS = (0.5, 2.0), 6
+
+
+class Experts(gluon.Block):
+    """Scores of all classes for one input."""
+
+    def __init__(self, experts: int, embedding_size: int = 64, hidden_size: int = 64) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.share = nn.Dense(CHOSEN, in_units=embedding_size)
+            self.experts = nn.HybridSequential()
+            for _ in range(experts):
+                self.experts.add(nn.Dense(hidden_size, in_units=embedding_size, activation="relu"))
+            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+
+    def forward(self, x: mx.nd.NDArray, experts: Tuple[int, ...]) -> mx.nd.NDArray:
+        """Map an input, shape (1, embedding_size), to scores, shape (1, CLASSES)."""
+        shares = mx.nd.softmax(self.share(x))  # (1, CHOSEN)
+        said = [shares[:, i : i + 1] * self.experts[number](x) for i, number in enumerate(experts)]
+        return self.score(mx.nd.add_n(*said))
+
+
+class Ponderer(gluon.Block):
+    """Scores of all classes for one input."""
+
+    def __init__(self, embedding_size: int = 32, hidden_size: int = 64) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.cell = rnn.GRUCell(hidden_size, input_size=embedding_size)
+            self.halt = nn.Dense(1, in_units=hidden_size, activation="sigmoid")
+            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+
+    def forward(self, x: mx.nd.NDArray, patience: float) -> mx.nd.NDArray:
+        """Map an input, shape (1, embedding_size), to scores, shape (1, CLASSES)."""
+        return self.score(mx.nd.add_n(*self.think(x, patience)))
+
+    def think(self, x: mx.nd.NDArray, patience: float) -> List[mx.nd.NDArray]:
+        """Return what each step adds to the final state, shape (1, hidden_size) each."""
+        states = self.cell.begin_state(batch_size=1)
+        thoughts: List[mx.nd.NDArray] = []
+        total = 0.0
+        while total < patience and len(thoughts) < MOST_STEPS:
+            h, states = self.cell(x, states)
+            share = self.halt(h)  # (1, 1)
+            total += share.asscalar()
+            thoughts.append(share * h)
+        return thoughts
+
+
+def _samples(size: int, limit: int, seed: int, draw: Callable[[Any], Any]) -> List[Sample]:
+    """Draw inputs of this size, and what else a sample has."""
+    rng = np.random.RandomState(seed)
+    inputs = [(rng.normal(size=size), draw(rng)) for _ in range(limit)]
+    return [
+        Sample((mx.nd.array([x]), drawn), mx.nd.array([x[:CLASSES].argmax()]))
+        for x, drawn in inputs
+    ]
+
+
+def mixture(experts: int, limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workload:
+    """Make a mixture of so many experts."""
+    model = Experts(experts, **sizes)
+
+    def draw(rng: Any) -> Tuple[int, ...]:
+        return tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
+
+    samples = _samples(model.share.weight.shape[1], limit or 4096, seed, draw)
+    title = f"mixture of {experts} experts, random inputs"
+    return labelling(f"experts{experts}", title, "inputs", samples, model)
+
+
+def pondering(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workload:
+    """Make a network that thinks until it is sure."""
+    model = Ponderer(**sizes)
+    samples = _samples(model.cell._input_size, limit or 1024, seed, lambda r: r.uniform(*PATIENCE))
+    return labelling("reads", "adaptive computation, random inputs", "inputs", samples, model)
