@@ -134,13 +134,13 @@ class Local(Contender):
         self.run(kind, work[:REPEATED] if self.repeats else warm)
         self.reset()
         started = time.perf_counter()
-        reports = self.run(kind, work)
+        told = self.run(kind, work)
         row = self.row(kind, work, size, time.perf_counter() - started)
-        return self._reported(row, reports, size) if reports else row
+        return self._reported(row, *zip(*told), size) if told else row
 
-    def run(self, kind: str, work: Work) -> List[Any]:
-        """Run some minibatches to the end; return their reports, if the mode makes any."""
-        reports, previous = [], None
+    def run(self, kind: str, work: Work) -> List[Tuple[Any, Any]]:
+        """Run some minibatches to the end; return their reports and last graphs, if there are."""
+        told, previous = [], None
         for batch in work:
             if kind == "inference":
                 self.runner.predict(batch).asnumpy()
@@ -150,13 +150,14 @@ class Local(Contender):
                     previous.losses.asnumpy()
                 previous = step
             if self.runner.report is not None:
-                reports.append(self.runner.report)
+                plan = self.runner.plan
+                told.append((self.runner.report, plan and plan.graph.dependencies))
         if previous is not None:
             previous.losses.asnumpy()
         mx.nd.waitall()
-        return reports
+        return told
 
-    def _reported(self, row: Row, reports: Sequence[Any], size: int) -> Row:
+    def _reported(self, row: Row, reports: Sequence[Any], graphs: Sequence[Any], size: int) -> Row:
         """Add what the library tells of the minibatches of a turn."""
         flushes = [flush for report in reports for flush in report.flushes]
 
@@ -167,14 +168,14 @@ class Local(Contender):
         whole = size / row.samples if self.most else 1 / len(reports)
         at_once = sum(report.at_once for report in reports)
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
-        known = len(reports[-1].flushes) == 1 and self.runner.plan is not None
+        known = all(len(r.flushes) == 1 and g is not None for r, g in zip(reports, graphs))
         return row._replace(
             recording=each("recording_ms"),
             analysis=each("analysis_ms"),
             dispatch=each("dispatch_ms"),
             nodes=each("units", whole),
             launches=each("launches", whole) + at_once * whole,
-            bound=lower_bound(self.runner.plan.graph.dependencies) if known else None,
+            bound=sum(map(lower_bound, graphs)) * whole if known else None,
             arena_mb=max((flush.arena_bytes for flush in flushes), default=0) / 2**20,
             cached=sum(flush.cached for flush in flushes),
             setting=max(dict.fromkeys(settings), key=settings.count),

@@ -33,7 +33,7 @@ class Row(NamedTuple):
     nodes, launches : float or None
         Of a minibatch: what the analyzer grouped, and launches.
     bound : float or None
-        Fewest launches of any policy for the last minibatch, if that was one flush.
+        Fewest launches of any policy for a minibatch, if each was one flush.
     arena_mb : float or None
         Memory for the values of a minibatch.
     cached : int or None

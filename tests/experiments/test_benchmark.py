@@ -96,6 +96,9 @@ def test_who_computes_something_else_is_left_out(wrong):
 
 def test_timings_have_parts_that_add_up():
     workload = tagger()
+    one_by_one = [[sample] for sample in sorted(workload.samples, key=lambda each: each.size)]
+    row = Local(Runner(workload, options=FIXED), "gdb").time("training", one_by_one, 1)
+    assert row.bound == pytest.approx(row.launches), "both of all minibatches, not of the last"
     row = Local(Runner(workload, options=FIXED), "gdb").time("training", [workload.samples], 4)
     assert row.ms == pytest.approx(row.recording + row.analysis + row.dispatch + row.running)
     assert row.bound <= row.launches < row.nodes and row.arena_mb > 0
