@@ -48,9 +48,8 @@ ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef int (*Wait)(void *) noexcept nogil
 
 cdef type lazy_type, array_type
-#: Views that are known by type, start and stop; `one_row` in the place of a stop means one row.
+#: Views that are known: see `TypeTable.views`.
 cdef dict views
-cdef object one_row
 #: Directories of libraries; by id of a code object, whether it is the user's, and itself: hashing it
 #: would read all of it.
 cdef tuple libraries
@@ -68,15 +67,15 @@ cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
 
 
 def connect(
-    type lazy not None, type array_ not None, dict views_ not None, row,
+    type lazy not None, type array_ not None, dict views_ not None,
     tuple directories not None, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, one_row, libraries
+    global lazy_type, array_type, views, libraries
     global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at
     global get_shape, get_type, get_context
-    lazy_type, array_type, views, one_row = lazy, array_, views_, row
+    lazy_type, array_type, views = lazy, array_, views_
     libraries = directories
     take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at = [
@@ -215,7 +214,7 @@ cdef tuple known_view(object type_id, object key):
     """Return offset and type of rows that were asked for before, else None."""
     cdef PySliceObject *rows = <PySliceObject *>key
     if type(key) is int:
-        return views.get((type_id, key, one_row))
+        return views.get((type_id, key))
     if type(key) is not slice or rows.step is not <PyObject *>None:
         return None
     try:

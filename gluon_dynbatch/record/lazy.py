@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
 from mxnet.util import is_np_shape
 
 from ..errors import GradientError
 from ..native import recording
-from .types import ROW, TYPES, ArrayType, elements
+from .types import TYPES
 from .where import user_line
+
+#: Types of indices that leave a part of an array, or its elements in another shape.
+BASIC = (int, slice, type(None), type(Ellipsis))
 
 #: What lazy arrays that have become real belong to.
 _REALISED = recording.Tape()
@@ -153,65 +158,31 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Whether it is computed, and shares the memory of what it is cut from."""
         return type(self._offset) is Elsewhere and self._offset.source is not None
 
-    def _view(self, shape: Tuple[int, ...], first: int = 0) -> NDArray:
-        """Return elements from the `first` on in another shape, without recording a call."""
-        array_type = TYPES[self._type]
-        type_id = TYPES.id_of(ArrayType(shape, array_type.dtype, array_type.context))
-        return LazyNDArray(self._tape, self._value, self._offset + first, type_id)
-
     # ``__getitem__`` is native (see `recorder.py`): slices and numbers that were asked for before
     # it knows, for all others it calls this.
     def _index(self, key: Any) -> NDArray:
-        if not self._has_views:
+        parts = key if type(key) is tuple else (key,)
+        basic = all(type(k) in BASIC or isinstance(k, np.integer) for k in parts)
+        if not basic or not self._has_views:
             return self.real()[key]
-        view = None
-        if type(key) is slice and (key.step is None or key.step == 1):
-            view = TYPES.view(self._type, key.start, key.stop)
-        elif type(key) is int and not (self.ndim == 1 and is_np_shape()):
-            view = TYPES.view(self._type, key, ROW)
-        if view is not None:
-            return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1])
-        if type(key) is tuple and key and all(type(k) in (int, slice) for k in key):
-            return self._slice_axes(key)
-        if isinstance(key, np.integer):
-            return self._index(int(key))
-        return self.real()[key]
-
-    def _slice_axes(self, key: Tuple[Any, ...]) -> NDArray:
-        """Index several axes at once: a view where MXNet makes one, else a recorded ``slice``."""
-        shape = self.shape
-        if len(key) > len(shape):
-            raise IndexError(f"{len(key)} indices for an array with {len(shape)} axes")
-        cuts, kept = [], []
-        for size, k in zip(shape, key):
-            if type(k) is int and not -size <= k < size:
-                raise IndexError(f"index {k} is out of bounds for an axis of size {size}")
-            cut = slice(k % size, k % size + 1) if type(k) is int else k
-            cuts.append(cut.indices(size))
-            if type(k) is not int:
-                kept.append(len(range(*cuts[-1])))
-        if 0 in kept or not kept and len(key) == len(shape) and is_np_shape():
+        view = TYPES.view(self._type, key)
+        if view is None:  # a recorded ``slice``
+            whole_key, _ = indexing_key_expand_implicit_axes(key, self.shape)
+            return self._get_nd_basic_indexing(whole_key)
+        if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
-        kept.extend(shape[len(key) :])
-        wanted = tuple(kept) or (1,)
-        if _is_one_piece(cuts, shape):
-            first = sum(cut[0] * elements(shape[a + 1 :]) for a, cut in enumerate(cuts))
-            return self._view(wanted, first=first)
-        # A stop of -1 would mean "the last" to the operator; None means "to the very end".
-        begin, end, step = zip(*((a, None if b < 0 else b, c) for a, b, c in cuts))
-        return mx.nd.slice(self, begin=begin, end=end, step=step).reshape(wanted)
+        return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1])
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
         if not self._has_views:
             return self.real().reshape(*shape, **kwargs)
-        asked = kwargs.get(
-            "shape", shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        )
-        known = resolve_shape(self.shape, tuple(asked))
-        if known is None or kwargs.get("reverse"):
-            return mx.nd.reshape(self, shape=tuple(asked), reverse=bool(kwargs.get("reverse")))
-        return self._view(known)
+        if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+            shape = tuple(shape[0])
+        if "shape" in kwargs:
+            kwargs["shape"] = tuple(kwargs["shape"])
+        kind = TYPES[self._type]._replace(shape=reshaped(self.shape, *shape, **kwargs))
+        return LazyNDArray(self._tape, self._value, self._offset, TYPES.id_of(kind))
 
     def _reshaped(self, name: str, inplace: bool, *axis: Any) -> NDArray:
         """Return what a method of arrays makes that changes nothing but the shape."""
@@ -272,30 +243,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return self.real().__reduce__()
 
 
-def _is_one_piece(cuts: List[Tuple[int, int, int]], shape: Tuple[int, ...]) -> bool:
-    """Whether slices of the first axes leave elements that follow each other in memory."""
-    lengths = [len(range(*cut)) for cut in cuts]
-    several = next((axis for axis, length in enumerate(lengths) if length != 1), None)
-    return several is None or (
-        cuts[several][2] == 1
-        and all(cut == (0, size, 1) for cut, size in zip(cuts[several + 1 :], shape[several + 1 :]))
-    )
-
-
-def resolve_shape(old: Tuple[int, ...], asked: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
-    """Return the shape that ``reshape`` gives, or None if `asked` uses codes beyond 0 and -1."""
-    if any(n < -1 for n in asked) or asked.count(-1) > 1 or not asked:
-        return None
-    try:
-        new = [old[i] if n == 0 else n for i, n in enumerate(asked)]
-    except IndexError:
-        return None
-    known = elements([n for n in new if n != -1])
-    total = elements(old)
-    if -1 in new:
-        if not known or total % known:
-            raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
-        new[new.index(-1)] = total // known
-    elif known != total:
-        raise ValueError(f"cannot reshape an array of shape {old} into {asked}")
-    return tuple(new)
+@functools.lru_cache(maxsize=10_000)
+def reshaped(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
+    """Return the shape that MXNet's ``reshape`` gives, by an array without memory."""
+    return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape

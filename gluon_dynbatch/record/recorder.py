@@ -30,7 +30,7 @@ from .lazy import OF_CONSTANT, LazyNDArray
 from .operators import AtOnce
 from .state import STATE
 from .tape import LOOK, Tape, check_storage
-from .types import ROW, TYPES
+from .types import TYPES
 from .where import library_directories, user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
@@ -57,7 +57,6 @@ recording.connect(
     LazyNDArray,
     NDArray,
     TYPES.views,
-    ROW,
     library_directories(),
     _take_apart,
     check_storage,

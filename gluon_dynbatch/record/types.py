@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
+
+#: Number of elements of an array of a shape.
+elements = math.prod
 
 
 class ArrayType(NamedTuple):
@@ -24,14 +29,6 @@ class ArrayType(NamedTuple):
     def elements(self) -> int:
         """Number of elements."""
         return elements(self.shape)
-
-
-def elements(shape: Sequence[int]) -> int:
-    """Return the number of elements of an array of this `shape`."""
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 _WORD = ctypes.c_size_t
@@ -70,8 +67,8 @@ class TypeTable:
         self._types: List[ArrayType] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
-        #: What `view` has returned.
-        self.views: Dict[Tuple[int, Any, Any], Tuple[int, int]] = {}
+        #: What `view` has returned, by type and number, or start and stop of a slice.
+        self.views: Dict[Tuple[Any, ...], Tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, type_id: int) -> ArrayType:
@@ -89,35 +86,31 @@ class TypeTable:
                     self._types.append(array_type)
         return known
 
-    def view(self, type_id: int, start: Any, stop: Any) -> Optional[Tuple[int, int]]:
-        """Return offset in elements and type of ``x[start]`` or, with a stop, of ``x[start:stop]``.
+    def view(self, type_id: int, key: Any) -> Optional[Tuple[int, int]]:
+        """Return offset in elements and type of ``x[key]``, for integers, slices and the like.
 
-        None stands for a view that is empty.  Remembered, as it is asked for once per node.
+        None stands for elements that do not follow each other.  NumPy tells, by an array of bytes
+        that nobody reads.
 
         Raises
         ------
         IndexError
-            There is no row `start`.
+            There are no such elements.
         """
-        view = self.views.get((type_id, start, stop))
-        if view is None:
-            whole = self._types[type_id]
-            count, row = whole.shape[0], elements(whole.shape[1:])
-            if stop is ROW:
-                if not -count <= start < count:
-                    raise IndexError(f"index {start} is out of bounds for axis 0 with size {count}")
-                first, shape = start % count, whole.shape[1:] or (1,)
-            else:
-                first, last, _ = slice(start, stop).indices(count)
-                shape = (last - first,) + whole.shape[1:]
-                if last <= first:
-                    return None
-            view = first * row, self.id_of(whole._replace(shape=shape))
+        whole, parts = self._types[type_id], key if type(key) is tuple else (key,)
+        stand_in = np.empty(whole.shape, np.int8)
+        # With an ellipsis, a single element is an array, too.
+        part = stand_in[parts if Ellipsis in parts else (*parts, Ellipsis)]
+        if not part.flags.c_contiguous:
+            return None
+        first = part.ctypes.data - stand_in.ctypes.data
+        view = first, self.id_of(whole._replace(shape=part.shape or (1,)))
+        # What an element is depends on MXNet's np_shape: not for native code to tell.
+        if part.size and part.shape and type(key) in (int, slice):
             if len(self.views) > MOST_VIEWS:
                 self.views.clear()
-            # What an element is depends on MXNet's np_shape: not for native code to tell.
-            if stop is not ROW or len(whole.shape) > 1:
-                self.views[type_id, start, stop] = view
+            asked = (key.start, key.stop) if isinstance(key, slice) else (key,)
+            self.views[(type_id, *asked)] = view
         return view
 
     def of(self, value: NDArray) -> int:
@@ -127,9 +120,6 @@ class TypeTable:
             ArrayType(value.shape, getattr(dtype, "__name__", str(dtype)), value.context)
         )
 
-
-#: In the place of a stop: one row is meant, not a range.
-ROW = "row"
 
 #: Views remembered before all are forgotten.
 MOST_VIEWS = 100_000
