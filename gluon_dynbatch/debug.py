@@ -16,7 +16,7 @@ from .lower.expand import expand
 from .lower.segment import SegmentTable
 from .plan.make import make_plan
 from .plan.plan import Plan
-from .record.lazy import LazyNDArray
+from .record.hazards import Reads
 from .record.tape import Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
@@ -49,32 +49,21 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        #: Arrays, the parameter of each if it is one's, who reads it, and what it was; the gradient
-        #: is held, so that its memory stays its own.
-        self._seen: List[Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = []
-        #: Ids of entries, and of arrays, that were seen.
-        self._entries: Set[int] = set()
-        self._arrays: Set[int] = set()
+        #: By their ids, arrays, the parameter of each if it is one's, who reads it, and what it was;
+        #: the gradient is held, so that its memory stays its own.
+        self._seen: Dict[Any, Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = {}
+        #: The tape whose calls read them, and what was seen of that.
+        self._tape: Any = None
+        self._reads = Reads()
 
-    def note(self, recording: Tape) -> None:
+    def note(self, tape: Tape) -> None:
         """Look at the arrays and parameters that the last recorded call brought along."""
-        where, entry = recording.wheres[-1], recording.entries[recording.node_entry[-1]]
-        outside = dict(zip(recording.external_values, recording.externals))
-        for value in recording.sources[-len(entry.in_types) :]:
-            array = outside.get(value)
-            # Nobody writes to arenas.
-            if array is None or type(array) is LazyNDArray or id(array) in self._arrays:
-                continue
-            self._arrays.add(id(array))
-            self._see(array, None, where)
-        if entry.id not in self._entries:
-            self._entries.add(entry.id)
-            for parameter in entry.program.parameters.values():
-                for data in parameter.list_data():
-                    self._see(data, parameter, where)
-
-    def _see(self, array: NDArray, parameter: Optional[Parameter], where: Any) -> None:
-        self._seen.append((array, parameter, where, _look(array, parameter), array.grad))
+        if tape is not self._tape:
+            self._tape, self._reads = tape, Reads()
+        for array, parameter in self._reads.later(tape):
+            if (id(array), id(parameter)) not in self._seen:
+                look = array, parameter, tape.wheres[-1], _look(array, parameter), array.grad
+                self._seen[id(array), id(parameter)] = look
 
     def check(self) -> None:
         """Raise if an array is not what it was; then begin anew.
@@ -84,10 +73,8 @@ class Watch:
         MismatchError
             Names the line of the first call that reads such an array.
         """
-        seen, self._seen = self._seen, []
-        self._entries.clear()
-        self._arrays.clear()
-        for array, parameter, where, before, _ in seen:
+        seen, self._seen = self._seen, {}
+        for array, parameter, where, before, _ in seen.values():
             now = _look(array, parameter)
             change = next((what for what in before if before[what] != now[what]), None)
             if change is not None:

@@ -6,9 +6,8 @@ of MXNet's functions that change something (see `intercept.py`), with their argu
 
 from __future__ import annotations
 
-import itertools
 from array import array
-from typing import Any, Iterable, Iterator, Sequence, Set
+from typing import Any, Iterable, Iterator, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,66 +17,43 @@ from mxnet.ndarray import NDArray
 from ..errors import ScopeError
 from .lazy import LazyNDArray
 from .tape import Tape
-from .types import Memory, memory_of
+from .types import memory_of
 from .where import where_of
 
 
 class Reads:
-    """Where the arrays lie that the calls of a tape read; looked up when somebody asks."""
+    """What the calls of a tape read from outside; looked at when somebody asks."""
 
-    def __init__(self, tape: Tape):
-        self.tape = tape
-        self._chunks: Set[int] = set()
-        self._starts = array("Q")
-        self._stops = array("Q")
-        self._handles: Set[int] = set()
-        self._arrays = self._entries = 0
+    def __init__(self) -> None:
+        self._externals = self._entries = 0
+        #: Per array: what names its memory, addresses of that, and its handle.
+        self._words = array("q")
 
-    def include(self, memory: Iterable[Memory]) -> bool:
-        """Whether one of these arrays, or a view of one, is read."""
-        self._look()
-        return not self._chunks.isdisjoint(m.chunk for m in memory)
+    def later(self, tape: Tape) -> Iterator[Tuple[NDArray, Optional[Parameter]]]:
+        """Yield the arrays that came since this was asked last, of parameters with these."""
+        externals, entries = tape.externals[self._externals :], list(tape.entries.values())
+        self._externals, entries = len(tape.externals), entries[self._entries :]
+        self._entries += len(entries)
+        # To what is kept in arenas nobody writes.
+        yield from ((one, None) for one in externals if type(one) is not LazyNDArray)
+        for parameter in _parameters(entries):
+            yield from ((data, parameter) for data in parameter.list_data())
 
-    def overlap(self, memory: Iterable[Memory]) -> bool:
-        """Whether any address of `memory` is read."""
-        self._look()
-        starts, stops = (np.frombuffer(words, np.uint64) for words in (self._starts, self._stops))
-        return any(bool(((starts < m.stop) & (m.start < stops)).any()) for m in memory)
-
-    def hold(self, handles: Set[int]) -> bool:
-        """Whether one of these very arrays, not a view of it, is read."""
-        self._look()
-        return not self._handles.isdisjoint(handles)
-
-    def _look(self) -> None:
-        """Take note of where the arrays lie that came since this was last asked for."""
-        tape = self.tape
-        arrays, entries = len(tape.handles), len(tape.entries)
-        handles = tape.handles[self._arrays :]
-        if entries != self._entries:
-            later = _parameters(tape, self._entries)
-            handles += [data.handle for parameter in later for data in parameter.list_data()]
-        for handle in handles:
-            if handle is None:  # kept in an arena, to which nobody writes
-                continue
-            memory = memory_of(handle)
-            self._chunks.add(memory.chunk)
-            self._starts.append(memory.start)
-            self._stops.append(memory.stop)
-            self._handles.add(handle.value)
-        self._arrays, self._entries = arrays, entries
+    def words(self, tape: Tape) -> np.ndarray[Any, Any]:
+        """Return chunks, starts, stops and handles of all arrays."""
+        for one, _ in self.later(tape):
+            self._words.extend((*memory_of(one.handle), one.handle.value))
+        return np.frombuffer(self._words, np.int64).reshape(-1, 4).T
 
 
-def _parameters(tape: Tape, first: int = 0) -> Iterator[Parameter]:
-    """Yield the parameters that recorded calls read, from an entry on."""
-    for entry in itertools.islice(tape.entries.values(), first, None):
+def _parameters(entries: Iterable[Any]) -> Iterator[Parameter]:
+    for entry in entries:
         yield from entry.program.parameters.values()
 
 
-def _reads(recorder: Any) -> Reads:
-    if recorder.reads is None or recorder.reads.tape is not recorder.tape:
-        recorder.reads = Reads(recorder.tape)
-    return recorder.reads  # type: ignore[no-any-return]
+def _words(tape: Tape) -> np.ndarray[Any, Any]:
+    tape.reads = tape.reads or Reads()
+    return tape.reads.words(tape)
 
 
 def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
@@ -88,11 +64,11 @@ def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
 
 def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
     if recorder.tape.node_entry:
-        memory = [memory_of(handle) for handle in handles]
-        reads = _reads(recorder)
-        if reads.include(memory):
+        chunks, starts, stops, _ = _words(recorder.tape)
+        written = np.array([memory_of(handle) for handle in handles], np.int64).reshape(-1, 3, 1)
+        if np.isin(chunks, written[:, 0]).any():
             recorder.run_pending()
-        elif reads.overlap(memory):
+        elif ((starts < written[:, 2]) & (written[:, 1] < stops)).any():
             recorder.run_pending()
             # To MXNet's engine these are two arrays, of which neither waits for the other.
             mx.nd.waitall()
@@ -101,7 +77,7 @@ def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
 def before_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
     """Compute what is pending if it reads `parameter`, of which anything is about to change."""
     recorder.connect()
-    if any(parameter is read for read in _parameters(recorder.tape)):
+    if any(parameter is read for read in _parameters(recorder.tape.entries.values())):
         recorder.run_pending()
 
 
@@ -124,8 +100,8 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
     recorder.connect()
     if recorder.tape.node_entry:
         # One handle comes as a pointer, several as an array.
-        marked = [handles[i] for i in range(count)]
-        if _reads(recorder).hold({getattr(handle, "value", handle) for handle in marked}):
+        marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
+        if np.isin(_words(recorder.tape)[3], marked).any():
             recorder.run_pending()
 
 

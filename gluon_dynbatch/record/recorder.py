@@ -25,7 +25,6 @@ from ..modes import RECORDING
 from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
-from .hazards import Reads
 from .lazy import OF_CONSTANT, LazyNDArray
 from .operators import AtOnce
 from .state import STATE
@@ -91,8 +90,6 @@ class Recorder:
         self.mode = 0
         self.thread = threading.get_ident()
         self.tape = Tape(self)
-        #: What the calls of the tape read, if anybody has asked (see `hazards.py`).
-        self.reads: Optional[Reads] = None
         #: What happened in the scope so far.
         self.report = report
         #: Whether operators that only run at once are refused.
@@ -111,7 +108,7 @@ class Recorder:
         tape, self._scope = self.tape, None
         if tape is not None:
             tape.close(reason)
-        self.tape = self.reads = None  # type: ignore[assignment]
+        self.tape = None  # type: ignore[assignment]
 
     def fresh(self) -> None:
         """Start a new tape."""

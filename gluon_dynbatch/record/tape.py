@@ -50,7 +50,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
         Who computes the values when one of the arrays handed out is asked for its own.
     """
 
-    __slots__ = ("recorder", "error", "constants", "detached", "__weakref__")
+    __slots__ = ("recorder", "error", "constants", "detached", "reads", "__weakref__")
 
     # The native base class says what these are, and what else there is.
     open: bool
@@ -67,6 +67,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.constants: Dict[Any, NDArray] = {}
         #: Values that are others, cut from the gradient graph: in which memory, from where on.
         self.detached: Dict[int, Tuple[Any, int]] = {}
+        #: What its calls read, if anybody has asked (see `hazards.py`).
+        self.reads: Any = None
 
     @property
     def external_type(self) -> np.ndarray[Any, Any]:
