@@ -49,8 +49,8 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        #: By their ids, arrays, the parameter of each if it is one's, who reads it, and what it was;
-        #: the gradient is held, so that its memory stays its own.
+        #: By ids: arrays, the parameter of each if it is one's, who reads it, what it was, and
+        #: its gradient, held so that its memory stays its own.
         self._seen: Dict[Any, Tuple[NDArray, Optional[Parameter], Any, Dict[str, Any], Any]] = {}
         #: The tape whose calls read them, and what was seen of that.
         self._tape: Any = None

@@ -283,7 +283,7 @@ cdef int scan(Tape tape, object callee, object value, list key, list operands) e
 def call(recorder, callee, args):
     """Record a call of a callee with any structure of arguments, and return its results.
 
-    Of a call that is not recorded as one, returns `AtOnce`.
+    Of a call that is not recorded as one, returns why.
     """
     cdef Tape tape = recorder.tape
     cdef list made, operands = [], key = [callee.token, recorder.mode]
@@ -306,10 +306,9 @@ def call(recorder, callee, args):
         if recorder.tape is not tape:
             # Tracing has read a value, which computed everything so far.
             return call(recorder, callee, args)
-    recorded = entry.recorded
-    if recorded is None:
+    if type(entry) is str:
         return entry
-    number, types, spec = <tuple>recorded
+    number, types, spec = <tuple>entry.recorded
     first = append(tape, entry, number, place, operands, types)
     if type(spec) is str:
         return make_lazy(tape, first, 0, (<tuple>types)[0])

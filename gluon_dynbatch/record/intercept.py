@@ -37,20 +37,20 @@ def _invoke_hook(original: Any) -> Any:
         if recorder is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         info = operator_of(handle)
-        if info.mutates:
+        if info.writes:
             recorder.refuse("it writes to an array")
             hazards.before_write(recorder, arrays)
         if out is not None:
             recorder.refuse("it writes to an array")
             hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
         if arrays:
-            wanted = any(type(a) is LazyNDArray for a in arrays) and not info.overwrites
+            wanted = any(type(a) is LazyNDArray for a in arrays) and info.writes != "always"
         else:
             wanted = info.creates and "ctx" in keys
         if not wanted or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        callee = Operator(info, tuple(keys), tuple(map(str, values)))
+        callee = Operator(("op", info.name, tuple(keys), tuple(map(str, values))), info)
         if not arrays:
             return recorder.constant(callee.token)
         results = recorder.invoke(callee, arrays)

@@ -26,7 +26,6 @@ from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
 from .lazy import OF_CONSTANT, LazyNDArray
-from .operators import AtOnce
 from .state import STATE
 from .tape import LOOK, Tape, check_storage
 from .types import TYPES
@@ -210,7 +209,7 @@ class Recorder:
         except _WithSymbols:
             # Gluon infers something of a block around this one.
             return block.forward(*args)
-        if type(results) is AtOnce:
+        if type(results) is str:
             return self._enter(block, args)
         if self.watch is not None:
             self._scope.at_work(lambda: self.watch.note(self.tape))
@@ -248,8 +247,8 @@ class Recorder:
     def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
         """Record a call of an operator; None if it can only be run at once."""
         results: Any = recording.call(self, callee, arrays)
-        if type(results) is AtOnce:
-            self._note_at_once(callee, results.reason)
+        if type(results) is str:
+            self._note_at_once(callee, results)
             return None
         if self.watch is not None:
             self._scope.at_work(lambda: self.watch.note(self.tape))

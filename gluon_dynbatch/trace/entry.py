@@ -15,7 +15,6 @@ from mxnet.gluon import HybridBlock
 from .. import rules
 from ..errors import Where
 from ..modes import RECORDING, TRAINING
-from ..record.operators import AtOnce
 from ..record.types import TYPES, ArrayType, elements
 from .infer import infer
 from .program import BlockCallee, Program, trace_block, trace_operator
@@ -80,7 +79,8 @@ class Library:
     """Entries of this process, by what was called with which types in which mode."""
 
     def __init__(self) -> None:
-        self.entries: Dict[Any, Union[Entry, AtOnce]] = {}
+        #: In place of an entry, why calls cannot be recorded as one.
+        self.entries: Dict[Any, Union[Entry, str]] = {}
         #: By what is called, and the structure of its arguments.
         self._programs: Dict[Any, Program] = {}
         #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
@@ -119,20 +119,18 @@ class Library:
         type_ids: Any,
         places: Tuple[int, ...],
         where: Where,
-    ) -> Union[Entry, AtOnce]:
+    ) -> Union[Entry, str]:
         """Make the entry of a call that was not seen before."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             self._drop_forgotten()
             if key not in self.entries:
-                made: Union[Entry, AtOnce] = AtOnce("its parameters are drawn for each call")
+                made: Union[Entry, str] = "its parameters are drawn for each call"
                 if not (isinstance(callee, BlockCallee) and callee.draws(mode)):
                     program = self.program(callee, spec, len(types), where)
-                    reason = _why_at_once(program, mode)
-                    made = AtOnce(reason)
-                    if not reason:
-                        made = Entry(callee, mode, program, types, places, where)
+                    made = _why_at_once(program, mode)
+                    made = made or Entry(callee, mode, program, types, places, where)
                 self.entries[key] = made
             return self.entries[key]
 
