@@ -320,6 +320,8 @@ class Batch(Statements):
         recorder.refuse("it computes what is pending")
         tape, mode = recorder.tape, current_mode()
         try:
+            if mode:
+                set_mode(0)
             recorder.fresh()
             check_handles(tape)
             if recorder.watch is not None:
@@ -330,9 +332,10 @@ class Batch(Statements):
             flush = Flush(RUNTIME, self._options_now(), tape, self._account, keep, self._chain)
             flush.run(waiting)
             tape.close()
+            if mode:
+                set_mode(mode)
         except BaseException as error:
             tape.close(f"computing it failed with {type(error).__name__}")
-            # What runs launches puts the mode back by itself, but for an interrupt just before.
             set_mode(mode)
             raise
         if flush.report is not None:

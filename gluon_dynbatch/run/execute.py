@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
 from mxnet.base import MXNetError, check_call
 from mxnet.ndarray import NDArray
 
@@ -202,11 +201,10 @@ class Execution(Pass):
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
-        with autograd.pause():
-            arrays = self.find_arrays(self.externals)
-            if self._tape is not None:
-                self._tape.begin(self._assembled.bases, arrays)
-            self.run_launches(self._checks)
+        arrays = self.find_arrays(self.externals)
+        if self._tape is not None:
+            self._tape.begin(self._assembled.bases, arrays)
+        self.run_launches(self._checks)
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
