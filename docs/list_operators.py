@@ -74,7 +74,7 @@ def summary() -> str:
     """
     rows = [(family.name, "yes", family.text) for family in MERGED]
     common = [family.name for family in UNSUPPORTED[:COMMON]] + ["and rarer ones"]
-    rows.append((", ".join(common), "no", "each for a reason of its own, which the report gives"))
+    rows.append((", ".join(common), "no", "the report gives the reason"))
     return _table(("operators", "merged", "if, or why not"), rows) + "\n"
 
 
@@ -102,30 +102,32 @@ def reference() -> str:
 _PAGE = """\
 # Operators
 
-Every operator of MXNet 1.9.1 that models call, and whether calls of many samples share a launch.
-What is not here (steps of optimizers, backward passes, `mx.np`) runs call by call.
-`python docs/list_operators.py` writes this page from the rules.
+This page lists every operator of MXNet 1.9.1 that models call, and whether calls of many samples
+share a launch. Other operators (steps of optimizers, backward passes, `mx.np`) run one call at a
+time. `python docs/list_operators.py` writes this page from the rules.
 
 {summary}
 ## Merged
 
-Samples whose arrays differ in size along axis 0 share a launch if the operator treats each row by
-itself. Otherwise, samples of equal shapes are stacked along a new axis; operators with \\* merge in
-this way only. Each shape is then a part of one launch if native steps run it, and a launch of its
-own if MXNet's operator does. An array is *shared* if all samples use the same object. Calls that
-the condition excludes run one by one, and the report says why.
+If an operator treats each row by itself, samples share a launch even if their arrays differ in
+size along axis 0. Otherwise, samples of equal shapes are stacked along a new axis. Operators
+marked with \\* merge only in this way. Each shape is then a part of one launch if native steps run
+it, or a launch of its own if MXNet's operator runs it. An array is *shared* if all samples use the
+same object. If a call does not meet the condition, it runs by itself, and the report gives the
+reason.
 
 {merged}
 
 ## One array for all samples
 
-These read no array, so all samples use one result.
+These operators read no array, so all samples use one result.
 
 {creation}
 
 ## Never merged
 
-Their calls run one by one, with the same results. The report gives this reason.
+Calls of these operators run one by one, with the same results as in a loop. The report gives the
+reason that is listed here.
 
 {unsupported}
 """

@@ -39,14 +39,14 @@ def batching(
     """Open a scope in which the calls of many samples run together.
 
     The scope records two kinds of calls: calls of hybridized blocks, and calls of ``mx.nd``
-    operators on a *lazy array*.  A lazy array is the result of a recorded call, or an array that
-    ``mx.nd.zeros``, ``ones`` or ``full`` makes in the scope.  Gluon's own blocks are one call on
-    lazy arrays even if they are not hybridized; of other blocks that are not hybridized, the
-    operators are recorded.  Everything else runs at once, as without a scope.
+    operators on a *lazy array*.  A lazy array is the result of a recorded call, or of
+    ``mx.nd.zeros``, ``ones`` or ``full`` in the scope.  If a block is not hybridized, its operators
+    are recorded one by one; Gluon's own blocks are recorded as one call on lazy arrays.  All other
+    calls run at once, as without a scope.
 
-    Lazy arrays know their shape, dtype and context.  At the end of the scope, or when a value is
-    read, everything recorded is grouped and run: a *flush*.  Values and gradients are those of the
-    same program without the scope, up to rounding.
+    The shape, dtype and context of a lazy array are known at once.  At the end of the scope, or
+    when a value is read, a *flush* groups and runs all recorded calls.  Values and gradients are
+    those of the same program without the scope, up to rounding errors.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ def batching(
         Limit on the analysis of one flush: milliseconds, a :class:`Budget`, or None for no limit.
         With 0, calls run one by one in the order in which they were recorded.
     granularity : {"auto", "graph", "block", "operator"}, optional
-        What is merged: samples that do the same, call by call; calls of blocks; or pieces of calls.
+        The units that are merged: samples that make the same calls, calls, or pieces of calls.
     policy : {"auto", "depth", "agenda", "search"}, optional
-        How groups are found, from the cheapest to the most thorough, or the name of another policy
-        in ``gluon_dynbatch.schedule.POLICIES``.
+        The algorithm that finds groups, from the cheapest to the most thorough, or the name of
+        another policy in ``gluon_dynbatch.schedule.POLICIES``.
     max_rows : int, optional
-        Largest number of rows (axis 0) in one launch.  It bounds the working memory.
+        Largest number of rows (axis 0) in one launch.  It limits the working memory.
     strict : bool, optional
-        Whether it is an error if a call cannot be merged or recorded.
+        If true, a call that cannot be merged or recorded is an error.
     debug : bool, optional
-        Whether each launch is compared with its calls one by one.  Slow.
+        If true, each launch is compared with its calls run one by one.  This is slow.
 
     Returns
     -------
@@ -73,9 +73,9 @@ def batching(
     Raises
     ------
     BudgetError
-        The analysis budget is not a budget.
+        The analysis budget is invalid.
     OptionError
-        Another option has a value that does not exist.
+        Another option has an unknown value.
 
     Examples
     --------
@@ -100,9 +100,10 @@ def map(
 ) -> List[Result]:
     """Apply a function to every sample within one scope.
 
-    Every sample runs as a fiber.  A sample that reads a value (``asscalar``, ``asnumpy``,
-    ``float``, ``if``) waits until all others wait or have ended.  Then everything pending is
-    computed together, and all go on (P. Fegade et al., "ACRoBat", MLSys 2024, arXiv:2305.10611).
+    Every sample runs in a fiber.  A sample that reads a value (``asscalar``, ``asnumpy``,
+    ``float``, ``if``) waits until all others wait or have ended.  Then all pending calls are
+    computed together, and the samples go on (P. Fegade et al., "ACRoBat", MLSys 2024,
+    arXiv:2305.10611).
 
     Parameters
     ----------
@@ -110,28 +111,29 @@ def map(
         A block or a function of one sample.
     samples : iterable
         The minibatch.  A tuple is passed as several arguments, ``fn(*sample)``, if `fn` takes that
-        many and cannot be called with one.  Every other sample is one argument.
+        many and cannot be called with one.  Every other sample is passed as one argument.
     concurrency : int, optional
-        Largest number of samples under way.  Another one begins when one ends.  By default, all
-        begin.
+        Largest number of samples that run at a time.  The next one begins when one ends.  By
+        default, all begin at once.
     on_error : {"raise", "return"}, optional
-        Whether an exception of a sample ends the others and is raised, or stands among the results.
+        With "raise", the first exception stops the other samples and is raised.  With "return", an
+        exception becomes the result of its sample, and the other samples go on.
     **scope_options
         Options of :func:`batching`.
 
     Returns
     -------
     list
-        ``fn(sample)`` for every sample, in their order.  Arrays are computed; within another scope
-        they are still pending.
+        ``fn(sample)`` for every sample, in the order of the samples.  Arrays are computed.  Within
+        another scope, they are still pending.
 
     Raises
     ------
     ArgumentError
-        `fn` can be called neither with a sample nor with its elements, or it is a generator
-        function or a coroutine function.
+        `fn` cannot be called, does not take the sample, or is a generator function or a coroutine
+        function.
     OptionError
-        An option has a value that does not exist.
+        An option has an unknown value.
 
     Examples
     --------
@@ -147,14 +149,14 @@ def map(
 class DynamicHybridBlock(HybridBlock):
     """A Gluon block whose calls can be recorded and batched across samples.
 
-    Override ``hybrid_forward`` for a *cell*: static, for one step of one sample.  Or override
-    ``forward`` for a *dynamic block*: any Python that calls cells.
+    Override ``hybrid_forward`` to write a *cell*: the operators of one step of one sample.
+    Override ``forward`` to write a *dynamic block*: any Python code that calls cells.
 
-    Outside a scope it is a ``HybridBlock`` with one difference.  A cell accepts several structures
-    of arguments, such as lists of different lengths, and keeps one cached graph for each.
+    Outside a scope, it is a ``HybridBlock`` with one difference: a cell accepts several structures
+    of arguments, such as lists of different lengths, and keeps one cached graph for each of them.
 
-    Arguments are arrays, numbers, strings, None, and lists, tuples and dictionaries of these.  A
-    dynamic block takes any object.  A sample's vector has shape (1, size): axis 0 counts rows.
+    A cell takes arrays, numbers, strings, None, and lists, tuples and dictionaries of these.  A
+    dynamic block takes any object.  Axis 0 counts rows, so a vector has the shape (1, size).
 
     Parameters
     ----------
@@ -187,10 +189,10 @@ class DynamicHybridBlock(HybridBlock):
         active : bool, optional
             On or off.
         analysis_budget, granularity, policy : optional
-            Defaults for scopes that are opened without them; see :func:`batching`.
+            Defaults for scopes that are opened without these options; see :func:`batching`.
         trace_once : bool, optional
-            Whether ``forward`` of dynamic blocks runs once per structure of its arguments in
-            scopes.  Later calls are recorded without it.  ``forward`` must depend only on its
+            If true, ``forward`` of dynamic blocks runs once per structure of its arguments in
+            scopes.  Later calls reuse the recorded calls.  ``forward`` must depend only on its
             arguments and on attributes of blocks.
         *flags, **options
             Flags of ``HybridBlock.hybridize``, such as ``static_alloc``.
@@ -198,7 +200,7 @@ class DynamicHybridBlock(HybridBlock):
         Raises
         ------
         BudgetError, OptionError
-            A default has a value that does not exist.
+            A default has an unknown value.
         """
         own = {
             name: options.pop(name)
@@ -226,9 +228,9 @@ class DynamicHybridBlock(HybridBlock):
         return self.forward(*args)
 
     def forward(self, *args: Any) -> Any:
-        """Run ``hybrid_forward``; dynamic blocks override this.
+        """Run ``hybrid_forward``; dynamic blocks override this method.
 
-        Unlike ``HybridBlock.forward``, it takes arrays in any structure of arguments.
+        Unlike ``HybridBlock.forward``, it takes arguments of any structure.
 
         Raises
         ------
@@ -333,18 +335,18 @@ _CONVERTED: Dict[type, type] = {}
 
 
 def convert(block: Block) -> Block:
-    """Make an existing Gluon or GluonNLP block, with all its children, dynamic in place.
+    """Turn a Gluon or GluonNLP block and all its children into dynamic blocks, in place.
 
-    Scopes record hybridized Gluon blocks without conversion, too.  Converted blocks take arguments
-    whose structure differs from call to call, such as lists of any length.  They cost less per
-    recorded call, ``hybridize`` takes defaults for scopes, and ``"auto"`` can run small minibatches
-    at once.
+    Scopes also record hybridized Gluon blocks that are not converted.  Converted blocks take
+    arguments whose structure differs from call to call, such as lists of any length.  Recording
+    their calls is faster, ``hybridize`` takes defaults for scopes, and ``"auto"`` can run small
+    minibatches at once.
 
     Parameters
     ----------
     block : Block
-        Any tree of blocks.  Every ``HybridBlock`` in it becomes a :class:`DynamicHybridBlock` as
-        well.  Plain ``Block`` objects stay as they are.
+        Any block.  It and every ``HybridBlock`` below it becomes a :class:`DynamicHybridBlock`.
+        Plain ``Block`` objects stay as they are.
 
     Returns
     -------

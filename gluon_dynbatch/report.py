@@ -17,7 +17,7 @@ NOTHING = (
 
 
 class Alone(NamedTuple):
-    """Calls that were not merged with any other, and why.
+    """Calls that were not merged with others, and the reason.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Alone(NamedTuple):
     calls : int
         Number of calls.
     where : Where
-        A line that recorded such a call.
+        A line that made such a call.
     """
 
     name: str
@@ -90,8 +90,8 @@ class FlushReport(NamedTuple):
     arena_bytes : int
         Memory for values, in bytes.
     recording_ms : float
-        Milliseconds from the first recorded call to the flush.  The user's own Python counts,
-        waiting for values does not.
+        Milliseconds from the first recorded call to the flush.  This includes the user's own
+        Python code, but not waiting for values.
     analysis_ms, dispatch_ms : float
         Milliseconds for grouping and planning, and for handing launches to the engine.
     waiting_ms : float
@@ -99,7 +99,7 @@ class FlushReport(NamedTuple):
     waiting : int
         Samples of ``map`` that waited for this flush.
     by_size : tuple of str
-        Blocks and operators with a launch for each size of their arrays, and the reason.
+        Blocks and operators with one launch for each size of their arrays, and the reason.
     """
 
     nodes: int
@@ -152,18 +152,18 @@ class FlushReport(NamedTuple):
 
 
 class BatcherStats(NamedTuple):
-    """Counts and times of a `RequestBatcher` since it was made.
+    """Counts and times of a `RequestBatcher` since it was created.
 
     Attributes
     ----------
     queued, running : int
         Requests that wait, and that run.
     completed, failed, cancelled : int
-        Requests that ended with a result, with an exception, and before they were run.
+        Requests that ended with a result, with an exception, or before they ran.
     rejected : int
         Requests that found the queue full.
     run_s : float
-        Seconds in which minibatches ran, in all.
+        Total seconds in which minibatches ran.
     latency_s : float
         Seconds from submission to result, summed over requests.
     latencies_s : tuple of float
@@ -205,16 +205,16 @@ class Report:
     forced : dict of Where to int
         Lines that read a value while work was pending, and how often.
     waiting_ms : float
-        Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and whatever calls
+        Milliseconds spent waiting for values (``asnumpy``, ``wait_to_read`` and functions that call
         these) while the scope was open.
     immediate : dict of str to Alone
         Operators that can only run at once, by name.
     traced : Traced
         Calls of blocks that are hybridized with ``trace_once=True``.
     at_once : int
-        Calls that "auto" ran at once, since recording them would not pay.
+        Calls that "auto" ran at once, because recording them costs more than it saves.
     choice : str
-        The account of "auto" of scopes like this one.
+        The decision of "auto" for scopes like this one, and its estimates.
     """
 
     def __init__(self) -> None:
@@ -275,14 +275,14 @@ class Report:
         return sum(flush.analysis_ms for flush in self.flushes) / total if total else 0.0
 
     def plot(self) -> Any:
-        """Plot where the time went, and the width of launches in the order in which they ran.
+        """Plot how the time was spent, and the widths of launches in the order in which they ran.
 
-        If samples of ``map`` waited for values, the latter is by flush.
+        If samples of ``map`` waited for values, the widths are shown by flush.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Notebooks show it; ``savefig("report.svg")`` writes a file.
+            Notebooks display it; ``savefig("report.svg")`` writes a file.
 
         Raises
         ------

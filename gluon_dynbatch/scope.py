@@ -63,10 +63,10 @@ def _forget() -> None:
 class Batch(Statements):
     """A scope in which calls are recorded and run together.
 
-    :func:`gluon_dynbatch.batching` makes it.  Use it in a ``with`` statement, as often as you like.
-    Within another scope it joins that one, and cannot have other options.  A scope stays open until
-    all ``with`` statements that opened or joined it are left, in any order.  Pending calls are
-    computed when the oldest statement that is still open is left.
+    :func:`gluon_dynbatch.batching` creates it.  You can use it in several ``with`` statements.
+    Inside another scope, it joins that scope and cannot have other options.  A scope stays open
+    until all ``with`` statements that opened or joined it have ended, in any order.  Pending calls
+    are computed when the oldest of these statements ends.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Batch(Statements):
     plan : Plan or None
         The launches of the last flush.
     backward_plan : Plan or None
-        Those of its backward pass; None if no gradient can be asked for.
+        The launches of its backward pass; None if no gradients are recorded.
     """
 
     def __init__(self, options: Options):
@@ -248,9 +248,9 @@ class Batch(Statements):
         concurrency: Optional[int] = None,
         on_error: str = "raise",
     ) -> List[Result]:
-        """Apply a function to every sample, each as a fiber, within this scope.
+        """Apply a function to every sample within this scope, each in a fiber.
 
-        Parameters and results are those of :func:`gluon_dynbatch.map`; results may be pending.
+        Parameters and results are those of :func:`gluon_dynbatch.map`.  Results may be pending.
 
         Raises
         ------

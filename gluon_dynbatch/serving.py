@@ -207,8 +207,8 @@ class RequestBatcher:
     """Runs the requests of many threads and asyncio tasks together, in batching scopes.
 
     One worker thread takes waiting requests, the oldest first, and runs them as a minibatch.  It
-    uses the context in which the batcher was made, and does not record for autograd.  A request
-    that fails fails alone; the others of its minibatch may run a second time.
+    uses the context in which the batcher was created, and does not record for autograd.  If a
+    request fails, the others of its minibatch still get results, but may run a second time.
 
     Parameters
     ----------
@@ -270,13 +270,13 @@ class RequestBatcher:
         Parameters
         ----------
         sample : object
-            The argument of the function; a tuple may be several, as for :func:`map`.
+            The argument of the function.  A tuple may be several arguments, as for :func:`map`.
 
         Returns
         -------
         concurrent.futures.Future
-            The result of the function, with arrays of NumPy in the place of MXNet's.  A request
-            that is cancelled before it begins is not run.
+            The result of the function, with NumPy arrays instead of MXNet arrays.  A request that
+            is cancelled before it starts does not run.
 
         Raises
         ------
@@ -297,7 +297,7 @@ class RequestBatcher:
         return request
 
     async def __call__(self, sample: Any) -> Any:
-        """Return the result for a sample; ``await batcher(sample)`` in a task of asyncio."""
+        """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
         return await asyncio.wrap_future(self._put(sample))
 
     def _put(self, sample: Any) -> Future:

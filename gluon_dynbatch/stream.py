@@ -22,14 +22,14 @@ def imap(
 ) -> Stream:
     """Apply a function to the samples of a stream, minibatch by minibatch.
 
-    One minibatch is recorded while the one before is computed.
+    One minibatch is recorded while the previous one is computed.
 
     Parameters
     ----------
     fn : callable
         A block or a function of one sample, as for :func:`map`.
     samples : iterable
-        A list, a file, a ``DataLoader`` of single samples, a stream without end.
+        A list, a file, a ``DataLoader`` of single samples, or an endless stream.
     batch_size : int, optional
         Number of samples in a minibatch.
     prefetch : int, optional
@@ -42,9 +42,9 @@ def imap(
     -------
     iterator
         Results in the order of the samples.  Reading an array waits until it is computed.  The
-        iterator has a ``len`` if `samples` has one.  An exception of a sample is raised in the
-        place of its result, with the number of the sample in its ``__cause__``; after it, ``next``
-        gives the next result.
+        iterator has a ``len`` if `samples` has one.  If a sample raises an exception, ``next``
+        raises it in place of the result, with the number of the sample in its ``__cause__``.  The
+        following ``next`` gives the next result.
 
     Raises
     ------

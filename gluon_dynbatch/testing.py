@@ -33,12 +33,12 @@ def check_against_loop(
     Parameters
     ----------
     fn : callable
-        The program for one sample.  It returns an array, or a nest of arrays.  Tuples are passed
-        as by :func:`gluon_dynbatch.map`.
+        The program for one sample.  It returns an array, or nested lists of arrays.  Tuples are
+        passed as by :func:`gluon_dynbatch.map`.
     samples : iterable
         The minibatch.  Gradients of arrays in it are compared if they have one (``attach_grad``).
     params : ParameterDict or iterable of Parameter, optional
-        Parameters whose gradients are compared, for instance ``net.collect_params()``.
+        Parameters whose gradients are compared, for example ``net.collect_params()``.
     tolerance : tuple of float, optional
         Relative and absolute tolerance.  By default (1e-4, 1e-5) for float32, (1e-8, 1e-9) for
         float64 and (2e-2, 2e-2) for float16.

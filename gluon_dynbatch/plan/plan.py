@@ -202,18 +202,18 @@ class Plan(NamedTuple):
         return sum(o.rows for o in (*operands, *self.results) if isinstance(o, Rows))
 
     def draw(self, limit: int = MOST_NODES) -> Any:
-        """Draw the launches, and how many rows flow from one to another, by Graphviz.
+        """Draw the launches and the rows that flow between them, with Graphviz.
 
         Parameters
         ----------
         limit : int
-            Most launches that are drawn one by one. Of more, those that run the same are one node,
-            with a row of bars for their widths.
+            Largest number of launches that are drawn one by one.  If there are more, launches that
+            run the same are one node, with a row of bars for their widths.
 
         Returns
         -------
         graphviz.Digraph
-            Notebooks show it; ``format="svg"`` and ``render("plan")`` write a file.
+            Notebooks display it; ``format="svg"`` and ``render("plan")`` write a file.
 
         Raises
         ------

@@ -45,7 +45,7 @@ def unmerged(op: str, reason: str = "") -> Rule:
 
 UNSUPPORTED = _read(
     """\
-custom operators: what the code of a custom operator does with axis 0 is not known
+custom operators: it is not known how the code of a custom operator uses axis 0
     Custom _CustomFunction
 control flow operators: it holds a subgraph that has no batching rule; write the loop or condition
 in Python
@@ -54,8 +54,8 @@ output layers: its gradient ignores the head gradient, so unused samples would g
     SoftmaxOutput SVMOutput LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput
 statistics of the minibatch: it keeps moving statistics of the minibatch, which merging would change
     IdentityAttachKLSparseReg _contrib_SyncBatchNorm BatchNorm_v1
-random arrays of a given shape: it draws without reading an array, and each call draws its own; what
-is drawn like an array (random.normal_like, Dropout of ones) merges
+random arrays of a given shape: it reads no array, so there are no rows to merge; use an operator
+that draws for an array, such as random.normal_like or Dropout of ones
     _random_exponential _random_gamma _random_generalized_negative_binomial
     _random_negative_binomial _random_normal _random_poisson _random_uniform _random_randint
     _sample_unique_zipfian
@@ -70,31 +70,31 @@ shapes that depend on values: the shape of its output depends on values
     _contrib_boolean_mask
 sums over the minibatch: it sums over axis 0; use gluon.loss.SoftmaxCrossEntropyLoss
     softmax_cross_entropy
-anchor boxes: it reads nothing of its input but the shape; call it once for all samples
+anchor boxes: it reads only the shape of its input; call it once for all samples
     _contrib_MultiBoxPrior
-proposals of regions: its result names images by their place in the minibatch, which merging would
-change
+proposals of regions: its result numbers the images of the minibatch, and merging would change these
+numbers
     _contrib_Proposal _contrib_MultiProposal
-position-sensitive and rotated regions: its regions name images by their place in the minibatch, and
-no rule moves them; ROIPooling and contrib.ROIAlign have one
+position-sensitive and rotated regions: its regions number the images of the minibatch, and merging
+would change these numbers; use ROIPooling or contrib.ROIAlign
     _contrib_PSROIPooling _contrib_DeformablePSROIPooling _contrib_RROIAlign
 scattering: the shape of its output is an attribute, which cannot grow with the number of samples
     scatter_nd
-answers for a whole array: it has one answer for the whole array
+answers for a whole array: it gives one answer for the whole array
     _contrib_allclose _histogram
 products of rows: it pairs the rows of its matrices, and MXNet cannot compile it
     khatri_rao
-flips of images: MXNet 1.9.1 does not write the middle line of odd images and does not flip the
-gradient; use flip
+flips of images: in MXNet 1.9.1, it does not write the middle line of images of odd size, and does
+not flip the gradient; use flip
     _image_flip_left_right _image_flip_top_bottom
-Hawkes processes: MXNet 1.9.1 does not write the gradient of its state
+Hawkes processes: in MXNet 1.9.1, it does not write the gradient of its state
     _contrib_hawkesll
 writes to rows: it writes to rows of one array by number
     _contrib_index_copy
 parameters of fused layers: it joins parameters, which all samples share, so there is nothing to
 merge
     _rnn_param_concat
-operators for GPUs only: MXNet has it for GPUs only, where no rule has been tested
+operators for GPUs only: it runs only on GPUs, where no rule has been tested
     _contrib_fft _contrib_ifft _contrib_count_sketch _contrib_ModulatedDeformableConvolution
 """
 )

@@ -17,18 +17,19 @@ UNLIMITED = 2**62
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit on the analysis of one flush; ``None`` leaves a quantity unlimited.
+    """A limit on the analysis of one flush; ``None`` means no limit.
 
-    A *visit* is one look at one unit: a recorded call, or a piece of one at granularity "operator".
-    Grouping a minibatch by depth takes a visit per unit.  Other work, such as choosing launches or
-    merging groups, counts as the number of visits that take as long, about 0.01 microseconds each.
+    A *visit* is one step of the analysis at one unit: a recorded call, or a piece of a call at
+    granularity "operator".  Grouping a minibatch by depth takes one visit per unit.  Other work,
+    such as choosing launches or merging groups, counts as the number of visits that take equally
+    long, about 0.01 microseconds each.
 
     Parameters
     ----------
     milliseconds : float, optional
         Wall-clock time.  The clock is read between steps, so the last step may overrun.
     visits : int, optional
-        Number of visits.  Gives the same grouping on every machine.
+        Number of visits.  The grouping is then the same on every machine.
 
     Raises
     ------
