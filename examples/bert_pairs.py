@@ -1,4 +1,4 @@
-"""Run GluonNLP's BERT on sentence pairs of different lengths: hardly padded, and padded."""
+"""Run GluonNLP's BERT on sentence pairs of different lengths: batched, and padded to the longest."""
 
 import argparse
 import time

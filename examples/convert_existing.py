@@ -1,4 +1,4 @@
-"""Rank candidates with a stock Gluon network: requests of different sizes answered at once."""
+"""Rank candidates with a stock Gluon network: requests of different sizes run together."""
 
 import argparse
 import time

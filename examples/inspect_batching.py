@@ -1,4 +1,4 @@
-"""Look at what a scope does: its report, its plan, what is not merged, and what is checked."""
+"""Inspect a scope: its report, its plan, calls that are not merged, and checks."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Make up words letter by letter: each drawn letter is what the next step reads."""
+"""Make up words letter by letter: the next step reads the letter that was drawn."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Score the relatedness of sentence pairs over HTTP: requests that come at once run together.
+"""Score the relatedness of sentence pairs over HTTP: concurrent requests run together.
 
 Start it with ``python examples/serve.py`` and ask it with
 

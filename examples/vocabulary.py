@@ -1,4 +1,4 @@
-"""Train on sentences by GluonNLP's vocabulary, embedding and batchify, without padding."""
+"""Train on sentences with GluonNLP's vocabulary, embedding and batchify, without padding."""
 
 import argparse
 

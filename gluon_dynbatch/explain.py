@@ -1,7 +1,7 @@
-"""Run a script and say what its scopes merged, what not and why, what that cost, what to change.
+"""Run a script and report what its scopes merged and what they did not, with costs and advice.
 
-An `Observer` is told of every scope and flush, and waits for each launch, so that its time is
-known; backward passes are not looked at.  Each place that opened scopes gets a page.
+An `Observer` is told of every scope and flush, and waits for each launch to measure its time.
+Backward passes are not measured.  Each place that opened scopes gets a page.
 """
 
 from __future__ import annotations
@@ -104,18 +104,18 @@ class Observer:
     def pages(self) -> str:
         """Return a page for each place that opened scopes."""
         if not self.sites:
-            return "no scope was opened: put ``with gluon_dynbatch.batching():`` around a minibatch"
+            return "no scope was opened: put `with gluon_dynbatch.batching():` around a minibatch"
         return "\n\n".join("\n".join(_page(*item)) for item in self.sites.items())
 
 
 def _page(where: Where, site: Site) -> Iterator[str]:
     several = len(site.reports) > 1
     report = Report.together(site.reports[several:])
-    first = " (figures are without the first)" if several else ""
+    first = " (the first is not counted)" if several else ""
     yield f"=== scope at {_short(where)}"
     yield f"scopes: {len(site.reports)}{first}, flushes: {len(report.flushes)}"
     if report.at_once:
-        yield f"{report.at_once} calls ran at once: recording them would not pay"
+        yield f"{report.at_once} calls ran at once, since recording them costs more"
     if not site.lines:
         yield NOTHING
         return
@@ -124,7 +124,7 @@ def _page(where: Where, site: Site) -> Iterator[str]:
     yield f"{report.nodes} calls in {report.launches} launches, {wide}"
     own, analysis, running, waiting = times(report).values()
     yield (
-        f"milliseconds: recording, with the script's own work, {own:.1f}, analysis {analysis:.1f}, "
+        f"milliseconds: recording and the script's own work {own:.1f}, analysis {analysis:.1f}, "
         f"running {running:.1f}, waiting {waiting:.1f}"
     )
     yield from _lines(site, own / report.nodes)
@@ -156,50 +156,50 @@ def _lines(site: Site, recording_ms: float) -> Iterator[str]:
 
 
 def _advice(site: Site, report: Report) -> Iterator[str]:
-    """Yield what to change, what matters most first."""
+    """Yield advice, the most important first."""
     spent = times(report)
     total = sum(spent.values())
     if report.alone:
         yield (
-            "What is not merged runs sample by sample. Call it once, after the scope, on "
-            "mx.nd.concat of what all samples give it, or take an operator that docs/operators.md "
+            "Calls that are not merged run sample by sample. Make one such call after the scope, on "
+            "mx.nd.concat of the inputs of all samples, or use an operator that docs/operators.md "
             "lists as merged."
         )
     if report.forced and all(flush.waiting < 2 for flush in report.flushes):
         where, count = max(report.forced.items(), key=lambda item: item[1])
         yield (
-            f"A value is read while work is pending, {count} x at {_short(where)}: each time, what "
-            "was recorded so far runs by itself. Read it after the scope, or give the samples to "
-            "gdb.map, where they wait together."
+            f"A value is read while calls are pending, {count} x at {_short(where)}. Each read runs "
+            "the calls recorded so far. Read values after the scope, or use gdb.map, where all "
+            "samples wait for each other."
         )
     where, line = max(site.lines.items(), key=lambda item: item[1].kinds)
     if line.units >= 8 and 2 * line.kinds > line.units:
         yield (
-            f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge if "
-            "shapes behind axis 0, dtypes, attributes and the arrays that they share are equal; "
-            "let samples agree in these."
+            f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge only if "
+            "they have the same number of arguments, shapes after axis 0, dtypes, attributes and "
+            "shared arrays."
         )
     if spent["recording"] > total / 2:
         yield from _cheaper_recording(site, report)
     if spent["analysis"] > total / 3:
-        yield 'Much of the time is analysis: set analysis_budget, or policy="depth".'
+        yield 'Analysis takes much of the time: set analysis_budget, or policy="depth".'
 
 
 def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
-    """Yield how fewer calls, or calls known already, can be recorded."""
+    """Yield advice on recording fewer calls, or reusing recorded ones."""
     where, line = max(site.lines.items(), key=lambda item: sum(item[1].operators.values()))
     if sum(line.operators.values()) > report.nodes / 4:
         yield (
             f"Recording takes most of the time, and {_short(where)} calls operators "
-            f"({', '.join(sorted(line.operators)[:3])}) one by one: put what always runs together "
-            "into one HybridBlock, which is one call."
+            f"({', '.join(sorted(line.operators)[:3])}) one by one. Put operators that always run "
+            "together into one HybridBlock, whose call is recorded as one."
         )
     for one in report.traced.refused.values():
         yield f"{one.name} is not traced once: {one.reason} ({_short(one.where)})."
     if not (report.traced.known or report.traced.refused):
         yield (
-            "Recording takes most of the time: if structures of samples come again, "
-            "net.hybridize(trace_once=True) runs forward once for each."
+            "Recording takes most of the time. If samples repeat their structures, "
+            "net.hybridize(trace_once=True) runs forward once per structure."
         )
 
 

@@ -67,12 +67,12 @@ def test_an_operator_that_does_not_merge(told):
     """)
     assert code == 0 and not err
     # Of three scopes, the first only compiles.
-    assert "scopes: 3 (figures are without the first), flushes: 2" in out
+    assert "scopes: 3 (the first is not counted), flushes: 2" in out
     assert "64 calls in 22 launches, 2.9 wide on average" in out
     (step, steps), (_, softmax) = sorted(table(out).items(), key=lambda item: -item[1][0])
     assert step.startswith("x = cell(x)") and steps == (48, 6) and softmax == (16, 16)
     assert "16 x SoftmaxOutput at " in out and "its gradient ignores the head gradient" in out
-    assert "  - What is not merged runs sample by sample." in out and "kinds" not in out
+    assert "  - Calls that are not merged run sample by sample." in out and "kinds" not in out
 
 
 def test_values_that_are_read(told):
@@ -82,7 +82,7 @@ def test_values_that_are_read(told):
                 apply(x, 1).sum().asscalar()
     """)
     assert "16 calls in 16 launches" in out and "flushes: 8" in out
-    assert re.search(r"A value is read while work is pending, 8 x at script.py:\d+ in", out)
+    assert re.search(r"A value is read while calls are pending, 8 x at script.py:\d+ in", out)
     _, out, _ = told("""
         with gdb.batching(granularity="block", policy="depth") as batch:
             batch.map(lambda x: apply(x, 1).sum().asscalar(), xs)
