@@ -1,4 +1,4 @@
-"""Run GluonNLP's BERT on sentence pairs of different lengths: batched, and padded to the longest."""
+"""Run GluonNLP's BERT on sentence pairs of different lengths: batched, and all padded."""
 
 import argparse
 import time

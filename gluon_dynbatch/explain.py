@@ -161,16 +161,16 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
     total = sum(spent.values())
     if report.alone:
         yield (
-            "Calls that are not merged run sample by sample. Make one such call after the scope, on "
-            "mx.nd.concat of the inputs of all samples, or use an operator that docs/operators.md "
-            "lists as merged."
+            "Calls that are not merged run sample by sample. Make one such call after the scope, "
+            "on mx.nd.concat of the inputs of all samples, or use an operator that merges "
+            "(docs/operators.md)."
         )
     if report.forced and all(flush.waiting < 2 for flush in report.flushes):
         where, count = max(report.forced.items(), key=lambda item: item[1])
         yield (
-            f"A value is read while calls are pending, {count} x at {_short(where)}. Each read runs "
-            "the calls recorded so far. Read values after the scope, or use gdb.map, where all "
-            "samples wait for each other."
+            f"A value is read while calls are pending, {count} x at {_short(where)}. Each read "
+            "runs the calls recorded so far. Read values after the scope, or use gdb.map, where "
+            "all samples wait for each other."
         )
     where, line = max(site.lines.items(), key=lambda item: item[1].kinds)
     if line.units >= 8 and 2 * line.kinds > line.units:
