@@ -39,6 +39,8 @@ Result = TypeVar("Result")
 
 #: Bytes of arenas in which values stay while a scope is open; beyond, the oldest are copied.
 MOST_KEPT = 1 << 28
+#: Arrays of a scope from which on it pays to look for reference cycles that hold some of them.
+MANY_ARRAYS = 512
 #: Why values are missing if an interrupt came as a scope began or ended.
 INTERRUPTED = "the scope was interrupted"
 #: Flags of code whose frames can wait while others run.
@@ -348,6 +350,9 @@ class Batch(Statements):
 
     def _hand_out(self) -> None:
         """Compute what is pending, and copy all that was computed out of arenas."""
+        assert self._recorder is not None
+        if len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept():
+            _break_cycles()
         self._compute(keep=False)
         for kept in self._still_kept():
             kept.hand_out()
@@ -361,6 +366,16 @@ class Batch(Statements):
 
     def _still_kept(self) -> List[Kept]:
         return [one for one in (reference() for reference in self._kept) if one is not None]
+
+
+def _break_cycles() -> None:
+    """Free young objects that only refer to each other.
+
+    An inner function that calls itself is such a cycle, and holds the arrays of its sample: each
+    would be copied, and get a gradient, for nobody.
+    """
+    if gc.isenabled():
+        gc.collect(1)
 
 
 def may_be_left(frame: Any) -> bool:

@@ -22,6 +22,7 @@ from tests.cells import (
     dense,
     equal,
     gradients,
+    inputs,
     make_cells,
     ready,
     tree_losses,
@@ -342,3 +343,24 @@ def test_leaves_are_copies_whose_gradients_add_up():
         loss.backward()
     (gradient,) = leaves.gradients([None])
     np.testing.assert_array_equal(gradient.asnumpy(), [[2, 2], [4, 4], [4, 4], [2, 2]])
+
+
+def test_what_only_a_cycle_holds_gets_no_gradient():
+    """An inner function that calls itself is a cycle, which holds the arrays that it knows."""
+    net, count = dense(), 200
+
+    def loss(x):
+        states = [x]
+
+        def read(depth):
+            states.append(net(states[0]))
+            return read(depth - 1) if depth else states[-1].sum()
+
+        return read(3)
+
+    with autograd.record(), gdb.batching() as batch:
+        losses = [loss(x) for x in inputs(count)]
+    autograd.backward(losses)
+    heads = sum(len(fill.externals) for fill in batch.backward_plan.fills)
+    # The collector may have come before, and kept what was alive then.
+    assert count <= heads <= count + 16

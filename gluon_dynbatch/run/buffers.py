@@ -28,8 +28,8 @@ PUSH, DETACH, FREE, GET_DATA, WAIT = (
 )
 executing.connect(PUSH, DETACH, FREE, GET_DATA)
 
-#: Outputs of one split.
-SPLIT = 512
+#: Bytes of memory that copies share at most: as long as one of them is held, all of it is.
+SHARED = 1 << 18
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
@@ -145,18 +145,16 @@ def take_out(
 ) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at some elements of an arena."""
     source, size = buffers.flat(arena), prod(shape)
+    most = max(SHARED // max(size * itemsize(np.dtype(source.dtype).name), 1), 1)
     made: List[NDArray] = []
-    for low in range(0, len(starts), SPLIT):
-        some = starts[low : low + SPLIT]
+    for low in range(0, len(starts), most):
+        some = starts[low : low + most]
         rows = allocate((len(some), *shape), source.dtype, source.context)
         put_together(
             rows,
             [(resolving.COPY, n * size, source, first, size) for n, first in enumerate(some)],
         )
-        if len(some) == 1:
-            made.append(rows.reshape(shape))
-        else:
-            made += mx.nd.SliceChannel(rows, num_outputs=len(some), axis=0, squeeze_axis=True)
+        made += [row(rows, number) for number in range(len(some))]
     return made
 
 
@@ -173,6 +171,13 @@ def part(array: NDArray, start: int, stop: int) -> NDArray:
             array.handle, ctypes.c_uint32(start), ctypes.c_uint32(stop), ctypes.byref(handle)
         )
     )
+    return NDArray(handle)
+
+
+def row(array: NDArray, number: int) -> NDArray:
+    """Return a row of an array in place: ``array[number]`` without what makes that slow."""
+    handle = NDArrayHandle()
+    check_call(_LIB.MXNDArrayAt(array.handle, ctypes.c_uint32(number), ctypes.byref(handle)))
     return NDArray(handle)
 
 
