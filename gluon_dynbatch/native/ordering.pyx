@@ -5,7 +5,6 @@
 cimport cython
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy, memset
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
@@ -25,33 +24,7 @@ def ancestors(
 
 # ------------------------------------------------------------------------------- order
 
-cdef struct Keyed:
-    int64_t key
-    int64_t unit
-
-
-cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
-    """Sort by key, equal keys as they come; `spare` has the same length."""
-    cdef int64_t ends[256]
-    cdef int64_t i, varying = 0, end
-    cdef int shift, digit
-    for i in range(1, count):
-        varying |= items[i].key ^ items[0].key
-    for shift in range(0, 64, 8):
-        if not varying >> shift & 255:
-            continue
-        memset(ends, 0, sizeof(ends))
-        for i in range(count):
-            ends[items[i].key >> shift & 255] += 1
-        end = 0
-        for digit in range(256):
-            end += ends[digit]
-            ends[digit] = end - ends[digit]
-        for i in range(count):
-            digit = items[i].key >> shift & 255
-            spare[ends[digit]] = items[i]
-            ends[digit] += 1
-        memcpy(items, spare, count * sizeof(Keyed))
+include "sorting.pxi"
 
 
 @cython.final

@@ -10,6 +10,8 @@ cimport cython
 from cpython.array cimport array, clone, resize_smart
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+include "sorting.pxi"
+
 cdef array LONG = array("q")
 
 #: What a piece does with the elements that it is for: the first number of each.
@@ -53,37 +55,128 @@ def reads(
 def slots(
     const int64_t[::1] first, const int64_t[::1] port0, const int64_t[::1] units,
     const int64_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] starts,
-    int64_t[::1] arena, int64_t[::1] element,
+    int64_t[::1] arena, int64_t[::1] element, int64_t[::1] target,
 ):
-    """Fill in where results lie; those of each port from an arena and an element on."""
+    """Fill in where results lie, those of each port from an arena and an element on, and the port."""
     cdef int64_t launch, port, member, slot, done
     for launch in range(first.shape[0] - 1):
         for port in range(port0[launch], port0[launch + 1]):
             done = starts[port, 1]
             for member in range(first[launch], first[launch + 1]):
                 slot = slot0[units[member]] + port - port0[launch]
-                arena[slot], element[slot] = starts[port, 0], done
+                arena[slot], element[slot], target[slot] = starts[port, 0], done, port
                 done += size[slot]
+
+
+def makers(
+    int64_t operands, const int64_t[::1] operand, const int64_t[::1] at, const int64_t[::1] term,
+    const int64_t[::1] target_of, const int64_t[::1] maker, int64_t launches,
+):
+    """Return per operand the launches that make what it reads; -1 for what is from outside.
+
+    Reads are in the order of operands; each target has its `maker`.
+    """
+    cdef int64_t i, place, to, number
+    cdef int64_t[::1] seen = clone(LONG, launches + 1, True)
+    found = [[] for _ in range(operands)]
+    for i in range(operand.shape[0]):
+        place = term[at[i]]
+        to = target_of[place if place >= 0 else place + target_of.shape[0]]
+        number = maker[to] if to >= 0 else -1
+        if seen[number + 1] <= operand[i]:
+            seen[number + 1] = operand[i] + 1
+            found[operand[i]].append(number)
+    return found
+
+
+def transposed(
+    const int64_t[::1] low, const int64_t[::1] high, const int64_t[::1] own_arena,
+    const int64_t[::1] own_element, const int64_t[::1] at, const int64_t[::1] offset,
+    const int64_t[::1] size, const int64_t[::1] element, const int64_t[::1] term,
+    const int64_t[::1] target_of, const uint8_t[::1] wanted, const int64_t[::1] start,
+    int64_t[:, ::1] found,
+):
+    """Fill in what wanted targets read of the gradients of operands; count it.
+
+    Operands have their reads from `low` to `high`, and their gradients from an arena and an element
+    on.  Reads and their places are as in `plan.plan.Reads`; each target has its first element at
+    `start`.  The rows that are filled in are the columns of such reads.
+    """
+    cdef int64_t number, i, to, place, count = 0
+    for number in range(low.shape[0]):
+        for i in range(low[number], high[number]):
+            place = term[at[i]]
+            to = target_of[place if place >= 0 else place + target_of.shape[0]]
+            if to < 0 or not wanted[to]:
+                continue
+            found[0, count], found[1, count] = to, at[i]
+            found[2, count], found[3, count] = element[i] - start[to], size[i]
+            found[4, count] = own_arena[number]
+            found[5, count] = own_element[number] + offset[i]
+            count += 1
+    return count
 
 
 @cython.final
 cdef class Resolver:
     """Finds out how operands are read.
 
-    Reads come by operand, and within that by target; `order` has their positions by operand, and
-    within that as they were given.
+    Reads are taken by operand, and within that by target; `order` has them by operand, and within
+    that as they were given.
     """
 
-    cdef const int64_t[::1] order, target, length, arena, element
-    #: Per read: up to where others have been copied before it.
-    cdef int64_t[::1] covered
+    #: Per read, as they are taken.
+    cdef int64_t[::1] target, length, arena, element
+    #: Which read stands where, and up to where others have been copied before it.
+    cdef int64_t[::1] order, covered
+    #: Per operand, one more at the end: its first read.
+    cdef int64_t[::1] first
     cdef array pieces
 
-    def __init__(self, order, target, length, arena, element):
-        self.order, self.target, self.length = order, target, length
-        self.arena, self.element = arena, element
-        self.covered = clone(LONG, self.order.shape[0], False)
+    def __init__(
+        self, int64_t operands, const int64_t[::1] operand, const int64_t[::1] target,
+        const int64_t[::1] length, const int64_t[::1] arena, const int64_t[::1] element,
+    ):
+        cdef int64_t i, k, at, low, high, count = operand.shape[0], most = 0
         self.pieces = array("q")
+        self.first = clone(LONG, operands + 1, True)
+        self.target, self.length, self.arena, self.element, self.order, self.covered = [
+            clone(LONG, count, False) for _ in range(6)
+        ]
+        for i in range(count):
+            if operand[i] < 0 or operand[i] >= operands:
+                raise ValueError("a read without target")
+            self.first[operand[i] + 1] += 1
+        for i in range(operands):
+            most = max(most, self.first[i + 1])
+            self.first[i + 1] += self.first[i]
+        # While they are counted, `covered` has the reads by operand as they are given.
+        cdef int64_t[::1] ends = self.first.copy()
+        for i in range(count):
+            self.covered[ends[operand[i]]] = i
+            ends[operand[i]] += 1
+        cdef bytearray room = bytearray(2 * most * sizeof(Keyed))
+        cdef Keyed *items = <Keyed *><char *>room
+        for i in range(operands):
+            low, high = self.first[i], self.first[i + 1]
+            self.sort(target, low, high, items)
+            for k in range(low, high):
+                at = self.covered[items[k - low].unit]
+                self.target[k], self.length[k] = target[at], length[at]
+                self.arena[k], self.element[k] = arena[at], element[at]
+                self.order[items[k - low].unit] = k
+
+    cdef void sort(
+        self, const int64_t[::1] target, int64_t low, int64_t high, Keyed *items
+    ) noexcept:
+        """Sort the reads of an operand by target; most are sorted."""
+        cdef int64_t k
+        cdef bint sorted_ = True
+        for k in range(low, high):
+            items[k - low].key, items[k - low].unit = target[self.covered[k]], k
+            sorted_ = sorted_ and (k == low or items[k - low - 1].key <= items[k - low].key)
+        if not sorted_:
+            radix_sort(items, items + (high - low), high - low)
 
     cdef int64_t count(self):
         return self.pieces.ob_size // FIELDS
@@ -143,18 +236,18 @@ cdef class Resolver:
 
 def resolve(
     object slice, object rows_type, const int64_t[::1] rows, const int64_t[::1] row_sizes,
-    const int64_t[::1] ends, order, target, length, arena, element,
+    operand, target, length, arena, element,
 ):
     """Name how operands of so many rows of some size are read, None for those without reads or rows.
 
-    The reads of each end at `ends`; they are as for `Resolver`.  Returns operands of the two types,
-    and the pieces of those of the second.
+    The reads are columns of `plan.plan.Reads`.  Returns operands of the two types, and the pieces of
+    those of the second.
     """
-    cdef Resolver reads = Resolver(order, target, length, arena, element)
-    cdef int64_t k, low, high = 0, first, size
+    cdef Resolver reads = Resolver(rows.shape[0], operand, target, length, arena, element)
+    cdef int64_t k, low, high, first, size
     operands = []
     for k in range(rows.shape[0]):
-        low, high, size = high, ends[k], rows[k] * row_sizes[k]
+        low, high, size = reads.first[k], reads.first[k + 1], rows[k] * row_sizes[k]
         if rows[k] < 0 or low == high:
             operands.append(None)
         elif reads.in_place(low, high, size):

@@ -41,7 +41,7 @@ def check_plan(plan: Plan) -> None:
             made[term] = rows[end - size : end]
 
     for number, fill in enumerate(plan.fills):
-        write(fill.region, -1 - np.array(fill.externals), fill.counts, f"fill {number}")
+        write(fill.region, -1 - fill.externals, fill.counts, f"fill {number}")
     for launch in plan.launches:
         name = f"launch {launch.number}"
         assert len(launch.operands) == len(launch.segment.inputs), f"{name}: operands"

@@ -92,11 +92,10 @@ class _Planner:
     def plan(self) -> Plan:
         """Place everything, then resolve operands."""
         operand, at, target, length = self._pieces()
-        fills, external_arena, external_element = self._place_externals(operand, at)
-        regions, slot_arena, slot_element = self._place_slots()
-        arena_of = np.concatenate([slot_arena, external_arena[::-1]])
-        element_of = np.concatenate([slot_element, external_element[::-1]])
+        fills, externals = self._place_externals(operand, at)
+        regions, slots = self._place_slots()
         # Externals are numbered from -1 downwards: from the end of the tables.
+        arena_of, element_of, target_of = np.concatenate([slots, externals[:, ::-1]], axis=1)
         term = self._graph.term[at]
         element = element_of[term] + self._graph.term_offset[at]
         reads = Reads(operand, at, target, length, arena_of[term], element)
@@ -111,6 +110,7 @@ class _Planner:
             reads,
             arena_of,
             element_of,
+            target_of,
         )
 
     def _pieces(self) -> Tuple[Array, Array, Array, Array]:
@@ -143,10 +143,10 @@ class _Planner:
         first = np.sort(first[first < len(at)])
         return external[first], self._inputs.row_size[operand[first]]
 
-    def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array, Array]:
-        """Return the fills, and per external its arena and first element."""
-        arena = np.full(len(self._external_type), -1, dtype=np.int64)
-        element = np.zeros(len(self._external_type), dtype=np.int64)
+    def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array]:
+        """Return the fills, and per external its arena, first element and target."""
+        found = np.full((3, len(self._external_type)), -1, dtype=np.int64)
+        arena, element, target = found
         externals, row_size = self._external_reads(operand, at)
         # Few pairs of a type and a row size, of thousands of arrays.
         types = int(self._external_type.max(initial=0)) + 1
@@ -162,18 +162,19 @@ class _Planner:
             array = self._type_of(kind)
             elements[number] = array.elements
             alike.setdefault(Arena(size, array.dtype, array.context), []).append(number)
-        fills = []
+        fills: List[Fill] = []
         for buffer, numbers in alike.items():
             places = np.flatnonzero(np.isin(pair, numbers))
             counts, own = elements[pair[places]], externals[places]
             region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
             arena[own] = region.arena
             element[own] = region.start * buffer.row_size + np.cumsum(counts) - counts
-            fills.append(Fill(region, tuple(own.tolist()), counts))
-        return tuple(fills), arena, element
+            target[own] = len(self._outputs.ports) + len(fills)
+            fills.append(Fill(region, own, counts))
+        return tuple(fills), found
 
-    def _place_slots(self) -> Tuple[List[Region], Array, Array]:
-        """Return the regions of the results of launches, and per slot its arena and element."""
+    def _place_slots(self) -> Tuple[List[Region], Array]:
+        """Return the regions of all results, and per slot its arena, first element and target."""
         members, graph, side = self._members, self._graph, self._outputs
         contexts = [parts[0].segment.context for parts in members.parts]
         context = np.repeat(np.arange(len(contexts)), np.diff(side.first)).tolist()
@@ -183,14 +184,14 @@ class _Planner:
                 side.ports, side.rows.tolist(), side.row_size.tolist(), context
             )
         ]
-        arena, element = np.empty((2, len(graph.slot_unit)), dtype=np.int64)
+        found = np.empty((3, len(graph.slot_unit)), dtype=np.int64)
         starts = np.array([region[:2] for region in regions], dtype=np.int64).reshape((-1, 2))
         starts[:, 1] *= side.row_size
         resolving.slots(
             *(members.first, side.first, members.units, graph.slot0, graph.slot_size),
-            *(starts, arena, element),
+            *(starts, *found),
         )
-        return regions, arena, element
+        return regions, found
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
         shared, rows = np.flatnonzero(self._shared), np.where(self._shared, 1, self._inputs.rows)

@@ -124,7 +124,7 @@ class Fill(NamedTuple):
 
     region: Region
     #: Numbers of arrays; backward, of heads.
-    externals: Tuple[int, ...]
+    externals: Array
     #: Elements of each.
     counts: Array
 
@@ -164,6 +164,9 @@ class Plan(NamedTuple):
     #: Forward, arena and first element per term number: slots, then externals from the last on.
     arena_of: Array
     element_of: Array
+    #: And the target that it is a part of, -1 if of none: results of all launches are numbered in
+    #: their order, then fills.
+    target_of: Array
     #: Backward, per fill of the forward plan its gradient, None if there is none.
     results: Tuple[Optional[Operand], ...] = ()
 

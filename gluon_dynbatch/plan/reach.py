@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import FrozenSet, Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -45,12 +45,16 @@ def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
     read = graph.term[np.repeat(units, np.diff(graph.term0[inputs]))]
     inner = np.zeros(len(units), dtype=bool)
     inner[graph.slot_unit[read[read >= 0]]] = True
-    externals = set(np.unique(-1 - read[read < 0]).tolist())
-    launches = set(np.unique(plan.launch_of()[units]).tolist())
-    fed = externals.intersection(_fed(plan, backward))
+    # Arrays from outside, as marks.
+    externals = np.zeros(len(plan.arena_of) - len(graph.slot_unit), dtype=bool)
+    externals[-1 - read[read < 0]] = True
+    live = np.zeros(len(plan.launches), dtype=bool)
+    live[plan.launch_of()[units]] = True
+    live[[launch.number for launch in backward.launches]] = False
+    fed = externals & _fed(plan, backward, len(externals))
     return Reach(
-        tuple(sorted(_of_real_numbers(plan, externals - fed))),
-        tuple(sorted(launches.difference(launch.number for launch in backward.launches))),
+        tuple(np.flatnonzero(externals & ~fed & _real(plan, len(externals))).tolist()),
+        tuple(np.flatnonzero(live).tolist()),
         frozenset(
             number
             for number, head in enumerate(heads)
@@ -60,35 +64,36 @@ def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
     )
 
 
-def _of_real_numbers(plan: Plan, externals: Set[int]) -> Iterator[int]:
-    """Yield those of some arrays from outside that can have a gradient."""
+def _real(plan: Plan, count: int) -> Array:
+    """Mark those of so many arrays from outside that can have a gradient."""
+    marks = np.zeros(count, dtype=bool)
     for fill in plan.fills:
-        if externals and plan.arenas[fill.region.arena].dtype in FLOATS:
-            yield from externals.intersection(fill.externals)
+        marks[fill.externals] = plan.arenas[fill.region.arena].dtype in FLOATS
     for launch in plan.launches:
         for port, operand in zip(launch.segment.inputs, launch.operands):
             if isinstance(operand, Whole) and port.dtype in FLOATS:
-                yield from externals.intersection([operand.external])
+                marks[operand.external] = True
+    return marks
 
 
-def _filled(plan: Plan, backward: Plan, fed: Set[int]) -> Iterator[Tuple[int, int, int]]:
+def _filled(plan: Plan, backward: Plan, fed: Array) -> Iterator[Tuple[int, int, int]]:
     for number, (fill, result) in enumerate(zip(plan.fills, backward.results)):
         if result is not None:
+            own = fill.externals[fed[fill.externals]]
             size = plan.arenas[fill.region.arena].row_size
-            elements = plan.element_of[-1 - np.array(fill.externals)]
-            rows = elements // size - fill.region.start
-            for external, row in zip(fill.externals, rows.tolist()):
-                if external in fed:
-                    yield number, row, external
+            rows = plan.element_of[-1 - own] // size - fill.region.start
+            for external, row in zip(own.tolist(), rows.tolist()):
+                yield number, row, external
 
 
-def _fed(plan: Plan, backward: Plan) -> List[int]:
-    """Return the arrays from outside that launches backward give a gradient."""
+def _fed(plan: Plan, backward: Plan, count: int) -> Array:
+    """Mark those of so many arrays from outside that launches backward give a gradient."""
+    marks = np.zeros(count, dtype=bool)
     term = plan.graph.term[backward.reads.term[backward.reads.term >= 0]]
-    fed: List[int] = np.unique(-1 - term[term < 0]).tolist()
+    marks[-1 - term[term < 0]] = True
     for launch in backward.launches:
         operands = plan.launches[launch.number].operands
         for port, operand in zip(launch.segment.inputs, operands):
             if isinstance(operand, Whole) and port.differentiable:
-                fed.append(operand.external)
-    return fed
+                marks[operand.external] = True
+    return marks

@@ -48,19 +48,6 @@ def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[
     numpy.ndarray of int64, shape (pieces, 5)
         All pieces.
     """
-    # One key, as two take twice as long.
-    width = int(reads.target.max(initial=0)) + 1
-    key = reads.operand * width + reads.target
     operand, _, *columns = reads
-    order = np.arange(len(key))
-    if (key[1:] < key[:-1]).any():
-        by_target = np.argsort(key, kind="stable")
-        position = np.empty_like(by_target)
-        position[by_target] = order
-        order = position[np.argsort(reads.operand, kind="stable")]
-        operand, _, *columns = (column[by_target] for column in reads)
-    ends = np.searchsorted(operand, np.arange(-1, len(rows)), side="right")
-    if ends[0] or ends[-1] < len(operand):
-        raise ValueError("a read without target")
-    found, pieces = resolving.resolve(Slice, Rows, rows, row_sizes, ends[1:], order, *columns)
+    found, pieces = resolving.resolve(Slice, Rows, rows, row_sizes, operand, *columns)
     return found, np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))

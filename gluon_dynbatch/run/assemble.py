@@ -305,5 +305,5 @@ def _assemble_fills(
             pieces[:, 1] = np.cumsum(fill.counts) - fill.counts
             pieces[:, 2] = np.arange(source, source + count)
             code.frombytes(pieces.tobytes())
-            externals += fill.externals
+            externals += fill.externals.tolist()
     return code, externals

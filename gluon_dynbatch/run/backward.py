@@ -268,7 +268,7 @@ class GradientTape(Pass):
             region = self.buffers.region(fill.region)
             entries = [(resolving.ZERO, 0, region, 0, region.size)]
             starts = (np.cumsum(fill.counts) - fill.counts).tolist()
-            for start, head in zip(starts, fill.externals):
+            for start, head in zip(starts, fill.externals.tolist()):
                 for _, offset, array, first, count in by_head.get(head, ()):
                     entries.append((resolving.ADD, start + offset, array, first, count))
             put_together(region, entries)
@@ -278,7 +278,7 @@ class GradientTape(Pass):
         used: List[int] = []
         for fill in self.plan.fills:
             given = self.buffers.region(fill.region).asnumpy().any(axis=1)
-            used += [head for head, some in zip(fill.externals, given) if some]
+            used += [head for head, some in zip(fill.externals.tolist(), given) if some]
         return used
 
     def _run(self, live: Optional[np.ndarray] = None) -> None:

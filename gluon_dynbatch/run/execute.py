@@ -97,7 +97,7 @@ class Pass:
         for fill in self.plan.fills:
             if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
                 starts = (np.cumsum(fill.counts) - fill.counts).tolist()
-                given = zip(starts, fill.externals, fill.counts.tolist())
+                given = zip(starts, fill.externals.tolist(), fill.counts.tolist())
                 entries = [(resolving.COPY, at, outside[n], 0, count) for at, n, count in given]
                 put_together(self.buffers.region(fill.region), entries)
 
