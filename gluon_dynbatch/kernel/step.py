@@ -188,6 +188,11 @@ class Kernel:
         return self._native[few]
 
     @cached_property
+    def row_bytes(self) -> Dict[Slot, int]:
+        """Bytes that each row of a launch adds to an array."""
+        return {s: 0 if array.every else array.row_bytes for s, array in self.arrays.items()}
+
+    @cached_property
     def works(self) -> Tuple[Slot, ...]:
         """What steps leave for others."""
         return tuple(slot for slot in self.arrays if slot.kind == "work")

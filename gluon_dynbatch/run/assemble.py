@@ -93,8 +93,7 @@ class Run(NamedTuple):
 
     def bytes(self, slot: Slot) -> int:
         """Return the bytes of all its rows."""
-        array = (self.backward or self.forward).arrays[slot]
-        return 0 if array.every else self.rows * array.row_bytes
+        return self.rows * (self.backward or self.forward).row_bytes[slot]
 
 
 class Area:
@@ -151,7 +150,6 @@ class Assembler:
             for i, arena in enumerate(plan.arenas)
         ]
         self._pieces = self._read_pieces()
-        self._parameters: Dict[Tuple[str, int], Dict[Slot, Spot]] = {}
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
         self.scratch = 0
 
@@ -209,18 +207,12 @@ class Assembler:
         base, _, row = self._arenas[region.arena]
         return base, region.start * row
 
-    def parameters(self, kind: str, segment: Segment) -> Dict[Slot, Spot]:
-        """Return where the parameters of a segment are, or gradients of them."""
-        found = self._parameters.get((kind, id(segment)))
-        if found is None:
-            found = self._parameters[kind, id(segment)] = {}
-            for number, p in enumerate(segment.parameters):
-                offset = 0
-                if isinstance(p, ParameterRows):
-                    offset = bytes_of(p) // (p.stop - p.start) * p.start
-                base = self.base(kind, whole_of(p), segment.context)
-                found[Slot("param", number)] = base, offset
-        return found
+    def parameter(self, kind: str, segment: Segment, number: int) -> Spot:
+        """Return where a parameter of a segment is, or the gradient of one."""
+        p, offset = segment.parameters[number], 0
+        if isinstance(p, ParameterRows):
+            offset = bytes_of(p) // (p.stop - p.start) * p.start
+        return self.base(kind, whole_of(p), segment.context), offset
 
     def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
         """Return where an operand is; rows that are put together take memory of some use."""
@@ -277,10 +269,11 @@ class Assembler:
         """Run a kernel for each part; what has no spot stands in scratch."""
         code = [executing.LAUNCH, len(runs)]
         for run, kernel in zip(runs, kernels):
-            self._kernels[kernel.address] = kernel
-            code += kernel.address, run.rows
+            address, find = kernel.address, run.spots.get
+            self._kernels[address] = kernel
+            code += address, run.rows
             for slot in kernel.slots:
-                code += run.spots.get(slot, NOWHERE)
+                code += find(slot, NOWHERE)
         self.code.extend(code)
 
     def advance(self, spots: Dict[Slot, Spot], run: Run) -> None:

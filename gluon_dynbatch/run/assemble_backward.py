@@ -6,7 +6,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Set, Tuple
 
 from ..kernel.expression import Slot
 from ..kernel.step import Kernel, Place, Sum
-from ..lower.segment import whole_of
+from ..lower.segment import Segment, whole_of
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
 from .assemble import KEPT, TEMPORARY, Assembler, Run, Spot, bytes_of, itemsize
@@ -44,12 +44,12 @@ class Backward(Assembler):
         self._forward = forward
         self._records: Dict[int, List[Record]] = {}
         self._sums: Dict[Any, List[int]] = {}
-        #: Per launch where gradients add up.
-        self._targets: Dict[int, Dict[Slot, Spot]] = {}
+        #: Per segment where gradients of parameters add up.
+        self._gradients: Dict[Segment, Dict[Slot, Spot]] = {}
         self._zeroed: Set[int] = set()
         for launch in plan.launches:
             if self.is_native(launch):
-                self._targets[launch.number] = self._find_targets(launch)
+                self._zero_targets(launch)
 
     def is_native(self, launch: Launch) -> bool:
         """Whether native code runs a launch."""
@@ -73,19 +73,19 @@ class Backward(Assembler):
             for slot in kernel.works:
                 if slot in kernel.summed and slot not in run.spots:
                     run.spots[slot] = self.reserve(KEPT, run.bytes(slot))
-            self._note_sums(run, kernel, self._targets[launch.number])
+            self._note_sums(run, kernel, launch)
             if len(runs) > 1:
                 self.advance(spots, run)
         self.run(runs, [kernel.native() for kernel in trained])
         self._add_up_shared(launch)
 
-    def _note_sums(self, run: Run, kernel: Kernel, targets: Dict[Slot, Spot]) -> None:
+    def _note_sums(self, run: Run, kernel: Kernel, launch: Launch) -> None:
         for found in self._records_of(kernel):
             chunk = [run.rows * found.parts]
             for slot, column, pitch in found.read:
                 base, offset = run.spots[slot]
                 chunk += (base, offset + column, pitch)
-            key = (found.head, targets[found.slot], found.extra)
+            key = (found.head, self._target(launch, found.slot), found.extra)
             self._sums.setdefault(key, []).extend(chunk)
 
     def finish(self) -> None:
@@ -101,25 +101,30 @@ class Backward(Assembler):
             self._records[id(kernel)] = [_record(kernel, found) for found in kernel.sums]
         return self._records[id(kernel)]
 
-    def _find_targets(self, launch: Launch) -> Dict[Slot, Spot]:
-        """Return where gradients add up; all that is trained gets one, also if none flows there."""
-        wanted, segment, found = self.trained[launch.number][0].wanted, launch.segment, {}
+    def _zero_targets(self, launch: Launch) -> None:
+        """Set what adds up to zero: all that is trained, also if no gradient flows there."""
+        wanted, segment = self.trained[launch.number][0].wanted, launch.segment
         assert wanted is not None
-        if wanted.parameters:
-            found.update(self.parameters("gradient", segment))
-            for p, (base, _) in zip(segment.parameters, found.values()):
-                if base not in self._zeroed:
-                    self._zero(base, bytes_of(whole_of(p)))
+        if segment not in self._gradients:
+            found = self._gradients[segment] = {}
+            for number in wanted.parameters:
+                spot = found[Slot("param", number)] = self.parameter("gradient", segment, number)
+                self._zero(spot[0], bytes_of(whole_of(segment.parameters[number])))
         for p in wanted.inputs:
-            region, slot = launch.outputs[p], Slot("in", p)
-            operand = self._forward.plan.launches[launch.number].operands[p]
-            if region is not None:
-                found[slot] = self.region(region)
-            elif isinstance(operand, Whole):
-                found[slot] = self.base("external gradient", operand.external), 0
-                port = segment.inputs[p]
-                self._zero(found[slot][0], port.row_size * itemsize(port.dtype))
-        return found
+            if launch.outputs[p] is None:
+                port, (base, _) = segment.inputs[p], self._target(launch, Slot("in", p))
+                self._zero(base, port.row_size * itemsize(port.dtype))
+
+    def _target(self, launch: Launch, slot: Slot) -> Spot:
+        """Return where the gradient of a parameter, or of an array that rows share, adds up."""
+        if slot.kind == "param":
+            return self._gradients[launch.segment][slot]
+        region = launch.outputs[slot.number]
+        if region is not None:
+            return self.region(region)
+        operand = self._forward.plan.launches[launch.number].operands[slot.number]
+        assert isinstance(operand, Whole)
+        return self.base("external gradient", operand.external), 0
 
     def _zero(self, base: int, count: int) -> None:
         if base not in self._zeroed:

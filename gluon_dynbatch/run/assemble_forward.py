@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
@@ -14,6 +14,22 @@ from .assemble import KEPT, SAVED, TEMPORARY, Assembler, Run, Spot
 
 #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
 FEW = 8
+
+
+class Recipe(NamedTuple):
+    """What all runs of a segment have in common that go backward alike."""
+
+    forward: Kernel
+    backward: Optional[Kernel]
+    native: executing.Kernel
+    #: Where parameters are, as they are and packed.
+    fixed: Dict[Any, Spot]
+    #: What steps leave for the backward pass, and bytes per row.
+    saved: Tuple[Tuple[Slot, int], ...]
+    #: Of operands that all rows share: those that are packed, with the memory for that; and those
+    #: that the backward pass reads as they are.
+    packs: Tuple[Tuple[Packed, str], ...]
+    kept: Tuple[Slot, ...]
 
 
 class Forward(Assembler):
@@ -32,10 +48,10 @@ class Forward(Assembler):
         for launch in plan.launches:
             family = launch.segment.family
             self._counts[family] = self._counts.get(family, 0) + launch.rows
-        #: Matrices that are packed: parameters, and what all rows of a launch share.
-        self._packed: Dict[Any, Spot] = {}
-        self._packed_operands: Dict[Any, Spot] = {}
-        self._vectors: Dict[Any, Spot] = {}
+        self._recipes: Dict[Any, Recipe] = {}
+        self._ports: Dict[Any, List[Tuple[Slot, str, str]]] = {}
+        #: Copies of parameters, and packed ones.
+        self._copies: Dict[Any, Spot] = {}
 
     def is_native(self, launch: Launch) -> bool:
         """Whether native code runs a launch."""
@@ -44,57 +60,97 @@ class Forward(Assembler):
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
         segment, backward = launch.segment, self.trained.get(launch.number, ())
-        kept: FrozenSet[Slot] = frozenset().union(*(kernel.read for kernel in backward))
-        spots: Dict[Slot, Spot] = {}
-        for p, (operand, port) in enumerate(zip(launch.operands, segment.inputs)):
-            slot = Slot("in", p)
+        spots: Dict[Any, Spot] = {}
+        for (slot, dtype, use), operand in zip(self._inputs(segment, backward), launch.operands):
             assert operand is not None
-            spots[slot] = self.operand(operand, port.dtype, SAVED if slot in kept else TEMPORARY)
+            spots[slot] = self.operand(operand, dtype, use)
         for k, region in enumerate(launch.outputs):
             assert region is not None
             spots[Slot("out", k)] = self.region(region)
-        few = self._counts[segment.family] <= FEW
-        self._packed_operands = {}
         runs: List[Run] = []
+        recipes: List[Recipe] = []
+        copies: Dict[Any, Spot] = {}
         for number, part in enumerate(launch.parts):
-            kernels = self.kernels[part.segment]
-            assert kernels is not None
-            run = Run(part.rows, kernels.forward, backward[number] if backward else None, {})
-            run.spots.update({**spots, **self.parameters("parameter", segment)})
-            for slot in run.forward.works if run.backward else ():
-                if slot in run.backward.read:
-                    run.spots[slot] = self.reserve(SAVED, run.bytes(slot))
-            self._pack(run.forward.native(few), run.spots, SAVED if backward else KEPT)
+            recipe = self._recipe(part.segment, backward[number] if backward else None)
+            run = Run(part.rows, recipe.forward, recipe.backward, {**recipe.fixed, **spots})
+            for slot, size in recipe.saved:
+                run.spots[slot] = self.reserve(SAVED, part.rows * size)
+            for packed, use in recipe.packs:
+                self._pack(packed, run.spots, use, copies)
+            recipes.append(recipe)
             runs.append(run)
             if len(launch.parts) > 1:
                 self.advance(spots, run)
         self.launches[launch.number] = runs
-        self.run(runs, [run.forward.native(few) for run in runs])
-        for run in runs:
-            if run.backward:
-                self._keep(launch, run.backward, run.spots)
+        self.run(runs, [recipe.native for recipe in recipes])
+        for run, recipe in zip(runs, recipes):
+            for slot in recipe.kept:
+                if isinstance(launch.operands[slot.number], Whole):
+                    self._copy(recipe, slot, run.spots)
 
-    def _pack(self, native: executing.Kernel, spots: Dict[Any, Spot], use: str) -> None:
-        for packed in native.packs:
-            slot = packed.weight.slot
-            known = self._packed if slot.kind == "param" else self._packed_operands
-            key = spots[slot], packed.transposed, packed.weight.rows, packed.weight.columns, use
-            if key not in known:
-                known[key] = self.pack(packed, spots[slot], use)
-            spots[packed] = known[key]
+    def _inputs(
+        self, segment: Segment, backward: Tuple[Kernel, ...]
+    ) -> List[Tuple[Slot, str, str]]:
+        """Return for each operand its slot and type, and the memory for rows put together."""
+        key = segment, backward
+        if key not in self._ports:
+            kept: FrozenSet[Slot] = frozenset().union(*(kernel.read for kernel in backward))
+            slots = [Slot("in", p) for p in range(len(segment.inputs))]
+            self._ports[key] = [
+                (slot, port.dtype, SAVED if slot in kept else TEMPORARY)
+                for slot, port in zip(slots, segment.inputs)
+            ]
+        return self._ports[key]
 
-    def _keep(self, launch: Launch, kernel: Kernel, spots: Dict[Any, Spot]) -> None:
+    def _recipe(self, segment: Segment, backward: Optional[Kernel]) -> Recipe:
+        found = self._recipes.get((segment, backward))
+        if found is None:
+            found = self._recipes[segment, backward] = self._make_recipe(segment, backward)
+        return found
+
+    def _make_recipe(self, segment: Segment, backward: Optional[Kernel]) -> Recipe:
+        """Say what is to be packed and kept of parameters, and do so."""
+        kernels = self.kernels[segment]
+        assert kernels is not None
+        forward, few = kernels.forward, self._counts[segment.family] <= FEW
+        native = forward.native(few)
+        fixed: Dict[Any, Spot] = {
+            Slot("param", number): self.parameter("parameter", segment, number)
+            for number in range(len(segment.parameters))
+        }
+        packs = [(packed, SAVED if backward else KEPT) for packed in native.packs]
+        saved, kept = [], []
+        if backward is not None:
+            saved = [(s, forward.row_bytes[s]) for s in forward.works if s in backward.read]
+            own = backward.native()
+            packs += [(packed, SAVED) for packed in own.packs]
+            kept = [s for s in own.slots if isinstance(s, Slot) and backward.arrays[s].every]
+        recipe = Recipe(
+            forward, backward, native, fixed, tuple(saved),
+            tuple(pair for pair in packs if pair[0].weight.slot not in fixed),
+            tuple(slot for slot in kept if slot.kind == "in"),
+        )  # fmt: skip
+        for packed, use in packs:
+            if packed.weight.slot in fixed:
+                self._pack(packed, fixed, use, self._copies)
+        for slot in kept:
+            if slot.kind == "param":
+                self._copy(recipe, slot, fixed)
+        return recipe
+
+    def _pack(self, packed: Packed, spots: Dict[Any, Spot], use: str, known: Any) -> None:
+        weight = packed.weight
+        key = spots[weight.slot], packed.transposed, weight.rows, weight.columns, use
+        if key not in known:
+            known[key] = self.pack(packed, spots[weight.slot], use)
+        spots[packed] = known[key]
+
+    def _copy(self, recipe: Recipe, slot: Slot, spots: Dict[Any, Spot]) -> None:
         """Copy what the backward pass reads, and the user may have written to by then."""
-        native = kernel.native()
-        self._pack(native, spots, SAVED)
-        for slot in native.slots:
-            if isinstance(slot, Packed) or not kernel.arrays[slot].every:
-                continue
-            whole = slot.kind == "in" and isinstance(launch.operands[slot.number], Whole)
-            if slot.kind == "param" or whole:
-                source, own = spots[slot], kernel.arrays[slot]
-                if source not in self._vectors:
-                    target = self.reserve(SAVED, own.row_bytes)
-                    self.copy(source, target, own.dtype, own.width)
-                    self._vectors[source] = target
-                spots[slot] = self._vectors[source]
+        assert recipe.backward is not None
+        source, own = spots[slot], recipe.backward.arrays[slot]
+        if source not in self._copies:
+            target = self.reserve(SAVED, own.row_bytes)
+            self.copy(source, target, own.dtype, own.width)
+            self._copies[source] = target
+        spots[slot] = self._copies[source]
