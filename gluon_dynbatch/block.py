@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
@@ -21,7 +21,6 @@ from .run.dispatch import ONE_AT_A_TIME
 from .samples import PASSING
 from .scope import RUNTIME, Batch
 from .trace.infer import infer_shapes
-from .trace.program import graph_arguments
 from .trace.symbols import compile_symbol
 
 Sample = TypeVar("Sample")
@@ -269,30 +268,29 @@ class DynamicHybridBlock(HybridBlock):
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        graph = self._graph(leaves, spec)
-        self._cached_graph = graph.inputs, graph.program.symbol
+        program, op, inputs = self._compiled(leaves, spec)
+        self._cached_graph = inputs, program.symbol
         # In place: a new list would mean that the graphs are out of date.
-        self._cached_op_args[:] = graph.arguments
+        self._cached_op_args[:] = program.given
         if self._callback:
-            graph.op._register_op_hook(self._callback, self._monitor_all)
+            op._register_op_hook(self._callback, self._monitor_all)
         context = leaves[0].context if leaves else None
-        given = [leaves[i] if is_data else i.data(context) for is_data, i in graph.arguments]
+        given = [leaves[i] if is_data else i.data(context) for is_data, i in program.given]
         with ONE_AT_A_TIME:
-            results = graph.op(*given)
+            results = op(*given)
         results = [results] if isinstance(results, NDArray) else results
-        return structure.unflatten(graph.program.out_spec, results)
+        return structure.unflatten(program.out_spec, results)
 
-    def _graph(self, leaves: List[NDArray], spec: Any) -> CachedGraph:
-        """Return the cached graph for arguments of this structure."""
-        callee = RUNTIME.library.callee(self)
-        graph = callee.graphs.get(spec)
-        if graph is None:
+    def _compiled(self, leaves: List[NDArray], spec: Any) -> Tuple[Any, Any, List[Any]]:
+        """Return program, compiled graph and symbols of arguments of this structure."""
+        known = RUNTIME.library.callee(self).compiled
+        if spec not in known:
             program = self._infer(leaves, spec)
-            arguments = graph_arguments(program)
-            op = compile_symbol(program.symbol, [given for given, _ in arguments], *self._flags)
-            inputs = [mx.sym.var(name) for name in program.names]
-            graph = callee.graphs[spec] = CachedGraph(program, inputs, arguments, op)
-        return graph  # type: ignore[no-any-return]
+            op = compile_symbol(
+                program.symbol, [is_data for is_data, _ in program.given], *self._flags
+            )
+            known[spec] = program, op, list(map(mx.sym.var, program.names))
+        return known[spec]  # type: ignore[no-any-return]
 
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
         """Return the program for arguments, whose parameters have their shapes by now."""
@@ -309,16 +307,6 @@ class DynamicHybridBlock(HybridBlock):
             raise ValueError(
                 f"Deferred initialization failed because shape cannot be inferred. {error}"
             ) from error
-
-
-class CachedGraph(NamedTuple):
-    """A block's program for one structure of arguments, compiled for use outside scopes."""
-
-    program: Any
-    #: As Gluon keeps them: symbols of what is given, and what each input of the graph is.
-    inputs: List[Any]
-    arguments: List[Any]
-    op: Any
 
 
 def _trace_once(wanted: bool, block: Block) -> None:

@@ -169,9 +169,4 @@ def test_what_is_compiled_goes_with_the_calls():
     assert len(dispatcher._executables) == len(table._segments) == len(table._cuts) == 1
     del again, segment, tape, y, unary, x
     gc.collect()
-    # What a block that is gone leaves behind goes when the next new call is met.
-    with gdb.batching(granularity="block"):
-        other = ready(Unary())(mx.nd.ones((1, WIDTH)))
-    del other
-    gc.collect()
     assert len(dispatcher._executables) == len(table._segments) == len(table._cuts) == 0

@@ -286,7 +286,7 @@ def call(recorder, callee, args):
     Of a call that is not recorded as one, returns why.
     """
     cdef Tape tape = recorder.tape
-    cdef list made, operands = [], key = [callee.token, recorder.mode]
+    cdef list made, operands = [], key = [recorder.mode]
     cdef Py_ssize_t first, used = 0
     if tape.node_entry.ob_size >= tape.ask_at:
         recorder.run_ahead()
@@ -299,7 +299,7 @@ def call(recorder, callee, args):
     except Moved:
         return call(recorder, callee, args)
     known = tuple(key)
-    entry = (<dict>recorder.entries).get(known)
+    entry = (<dict>callee.entries).get(known)
     place = user_place()
     if entry is None:
         entry = recorder.new_entry(known, callee, args, place)

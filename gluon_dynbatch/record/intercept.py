@@ -19,7 +19,7 @@ from ..modes import RECORDING, TRAINING
 from . import hazards
 from .hooks import REPLACES, Hooks, Replaced, replaced_pair
 from .lazy import LazyNDArray
-from .operators import Operator, operator_of
+from .operators import operator_of
 from .state import STATE
 
 
@@ -50,9 +50,10 @@ def _invoke_hook(original: Any) -> Any:
         if not wanted or out is not None or is_np_op:
             recorder.refuse(f"it calls {info.name}, which runs at once")
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
-        callee = Operator(("op", info.name, tuple(keys), tuple(map(str, values))), info)
+        token = "op", info.name, tuple(keys), tuple(map(str, values))
         if not arrays:
-            return recorder.constant(callee.token)
+            return recorder.constant(token)
+        callee = recorder.operators.get(token) or recorder.library.operator(token, info)
         results = recorder.invoke(callee, arrays)
         if results is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)

@@ -38,17 +38,21 @@ def operator_of(handle: int) -> OperatorInfo:
     return OperatorInfo(text, counted, text in CONSTANTS, rules.of(text).writes)
 
 
-class Operator(NamedTuple):
-    """An operator with its attributes: what a recorded ``mx.nd`` call calls."""
+class Operator:
+    """An operator with its attributes: what recorded ``mx.nd`` calls call.
 
-    #: "op", the name, and names and values of the attributes.
-    token: Tuple[Any, ...]
-    info: OperatorInfo
+    Parameters
+    ----------
+    token : tuple
+        "op", the name, and names and values of the attributes.
+    info : OperatorInfo
+        What is known of the operator.
+    """
 
-    @property
-    def name(self) -> str:
-        """Name for messages and reports."""
-        return self.info.name
+    def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
+        self.token, self.info, self.name = token, info, info.name
+        self.entries: Dict[Any, Any] = {}
+        self.programs: Dict[Any, Any] = {}
 
     def attributes(self, inputs: int) -> Dict[str, str]:
         """Return the attributes of a call with this number of inputs."""

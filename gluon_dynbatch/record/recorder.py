@@ -72,7 +72,8 @@ class Recorder:
     Parameters
     ----------
     library : object
-        Gives the entry of a call, from ``library.entries`` or ``library.entry(...)``.
+        Gives callees, ``library.operator(...)`` and ``library.callee(...)``, and the entry of a
+        call, ``library.entry(...)``.
     scope : Batch
         Computes what is pending, by ``flush()``, or ``run_ahead()`` if that pays; makes it part of
         MXNet's tape, by ``connect()``, and has work done that is not recorded, by
@@ -83,7 +84,7 @@ class Recorder:
         self, library: Any, scope: Any, report: Report, strict: bool = False, watch: Any = None
     ):
         self.library = library
-        self.entries = library.entries
+        self.operators = library.operators
         self._scope = scope
         #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
         self.mode = 0

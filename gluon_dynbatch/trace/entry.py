@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-import weakref
-from collections import deque
-from typing import Any, Deque, Dict, FrozenSet, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
 
 import mxnet as mx
 from mxnet.gluon import HybridBlock
@@ -15,6 +13,7 @@ from mxnet.gluon import HybridBlock
 from .. import rules
 from ..errors import Where
 from ..modes import RECORDING, TRAINING
+from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements
 from .infer import infer
 from .program import BlockCallee, Program, trace_block, trace_operator
@@ -76,39 +75,28 @@ class Entry:
 
 
 class Library:
-    """Entries of this process, by what was called with which types in which mode."""
+    """What was called in this process; callees keep their entries, by mode and types.
+
+    So what is known of a block goes with it.
+    """
 
     def __init__(self) -> None:
-        #: In place of an entry, why calls cannot be recorded as one.
-        self.entries: Dict[Any, Union[Entry, str]] = {}
-        #: By what is called, and the structure of its arguments.
-        self._programs: Dict[Any, Program] = {}
-        #: Tokens of blocks that are gone.  The garbage collector may say so at any moment, in any
-        #: thread, whatever lock that holds: it only leaves a note.
-        self._forgotten: Deque[Any] = deque()
+        #: Operators with their attributes, by token.
+        self.operators: Dict[Any, Operator] = {}
         self._lock = threading.RLock()
+
+    def operator(self, token: Any, info: Any) -> Operator:
+        """Return the recorded side of an operator."""
+        return self.operators.setdefault(token, Operator(token, info))
 
     def callee(self, block: HybridBlock) -> BlockCallee:
         """Return the recorded side of `block`, a new one if its cached graph became invalid."""
-        callee: Optional[BlockCallee] = block.__dict__.get("_dynbatch_callee")
-        if callee is not None and callee.is_current(block):
-            return callee
         with self._lock:
-            callee = block.__dict__.get("_dynbatch_callee")
+            callee: Optional[BlockCallee] = block.__dict__.get("_dynbatch_callee")
             if callee is None or not callee.is_current(block):
                 # Past Block.__setattr__, which would register it.
                 callee = block.__dict__["_dynbatch_callee"] = BlockCallee(block)
-                gone = weakref.finalize(callee, self._forgotten.append, callee.token)
-                gone.atexit = False
             return callee
-
-    def _drop_forgotten(self) -> None:
-        """Drop what is known of blocks that are gone."""
-        while self._forgotten:
-            token = self._forgotten.popleft()
-            for known in (self.entries, self._programs):
-                for key in [key for key in known if key[0] == token]:
-                    del known[key]
 
     def entry(
         self,
@@ -120,31 +108,29 @@ class Library:
         places: Tuple[int, ...],
         where: Where,
     ) -> Union[Entry, str]:
-        """Make the entry of a call that was not seen before."""
+        """Make the entry of a call that was not seen before; or say why it is not recorded."""
         types = tuple(TYPES[t] for t in type_ids)
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            self._drop_forgotten()
-            if key not in self.entries:
+            if key not in callee.entries:
                 made: Union[Entry, str] = "its parameters are drawn for each call"
                 if not (isinstance(callee, BlockCallee) and callee.draws(mode)):
                     program = self.program(callee, spec, len(types), where)
                     made = _why_at_once(program, mode)
                     made = made or Entry(callee, mode, program, types, places, where)
-                self.entries[key] = made
-            return self.entries[key]
+                callee.entries[key] = made
+            return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
         """Trace a callee for one structure of arguments, once."""
         # Name scopes of Gluon are not made for several threads in one block.
         with self._lock:
-            key = callee.token, spec
-            if key not in self._programs:
+            if spec not in callee.programs:
                 if isinstance(callee, BlockCallee):
-                    self._programs[key] = trace_block(callee.block, spec, arguments, where)
+                    callee.programs[spec] = trace_block(callee.block, spec, arguments, where)
                 else:
-                    self._programs[key] = trace_operator(callee, arguments)
-            return self._programs[key]
+                    callee.programs[spec] = trace_operator(callee, arguments)
+            return callee.programs[spec]  # type: ignore[no-any-return]
 
 
 def _why_at_once(program: Program, mode: int) -> str:

@@ -11,7 +11,6 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
-from .. import rules
 from ..errors import CellError, Where
 from ..modes import TRAINING
 from ..record import structure
@@ -30,6 +29,8 @@ class Program(NamedTuple):
     outputs: Tuple[Tuple[Ref, ...], ...]
     #: Names of the argument arrays.
     names: Tuple[str, ...]
+    #: What the symbol is called with, as Gluon keeps it: the place of an argument, or a parameter.
+    given: List[Tuple[bool, Any]]
     #: Arguments, of those that are used, and parameters, by position in `ops`.
     argument_at: Dict[int, int]
     parameters: Dict[int, Parameter]
@@ -64,19 +65,17 @@ def read_program(
         heads,
         tuple(map(tuple, outputs)),
         tuple(names),
+        [
+            (n in names, names.index(n) if n in names else parameters[n])
+            for n in symbol.list_inputs()
+        ],
         {variables[name]: i for i, name in enumerate(names) if name in variables},
         {at: parameters[name] for name, at in variables.items() if name in parameters},
         symbol,
         internals,
         out_spec,
-        _is_known(ops) or can_compile(symbol),
+        can_compile(symbol),
     )
-
-
-def _is_known(ops: Sequence[Op]) -> bool:
-    """Whether it need not be tried out; of a single operator rules may know it, and MXNet not."""
-    operators = [op.op for op in ops if op.op != VARIABLE]
-    return len(operators) > 1 and all(op in rules.TABLE for op in operators)
 
 
 class BlockCallee:
@@ -84,13 +83,18 @@ class BlockCallee:
 
     def __init__(self, block: HybridBlock):
         self._block = weakref.ref(block)
-        #: A copied block brings along the attribute in which this object is kept.
+        #: A block that was copied as it is brings along the attribute in which this is kept.
         self.identity = id(block)
         #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
         self.version = block._cached_op_args
         self.token = ("block", next(_TOKENS))
-        #: Compiled programs for calls outside scopes, by structure of arguments.
-        self.graphs: Dict[Any, Any] = {}
+        self.entries: Dict[Any, Any] = {}
+        self.programs: Dict[Any, Program] = {}
+        #: Programs as they are compiled for calls outside of scopes, by structure of arguments.
+        self.compiled: Dict[Any, Any] = {}
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copied block has none yet
 
     @property
     def block(self) -> HybridBlock:
@@ -177,16 +181,6 @@ def _is_variable(symbol: Any) -> bool:
     return bool(symbol.list_inputs() == [symbol.name] and symbol.list_outputs() == [symbol.name])
 
 
-def graph_arguments(program: Program) -> List[Tuple[bool, Any]]:
-    """Return what a block's graph is called with, as Gluon keeps it: its place, or a parameter."""
-    parameters = {p.name: p for p in program.parameters.values()}
-    places = {name: i for i, name in enumerate(program.names)}
-    return [
-        (True, places[name]) if name in places else (False, parameters[name])
-        for name in program.symbol.list_inputs()
-    ]
-
-
 def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
     """Leave the first graph where ``export`` and ``save`` look for it, as a call that runs does."""
     if block._cached_graph or isinstance(block, SymbolBlock):
@@ -201,7 +195,7 @@ def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
         block._in_format = block._out_format = None
     block._cached_graph = inputs, program.symbol
     # In place: a new list would mean that the graph is out of date.
-    block._cached_op_args[:] = graph_arguments(program)
+    block._cached_op_args[:] = program.given
 
 
 def trace_operator(operator: Operator, arguments: int) -> Program:

@@ -43,10 +43,18 @@ def worker(
         "programs": 0, "excused": Counter(), "operators": [], "running": None, "failure": None,
     }  # fmt: skip
 
+    used: Set[str] = set()
+    trace = RUNTIME.library.program
+
+    def noted(*call: Any) -> Any:
+        program = trace(*call)
+        used.update(op.op for op in program.ops)
+        return program
+
+    RUNTIME.library.program = noted  # type: ignore[method-assign]
+
     def tell(**more: Any) -> None:
-        entries = [entry for entry in RUNTIME.library.entries.values() if entry.recorded]
-        used = {op.op for entry in entries for op in entry.program.ops}
-        told.update(more, operators=sorted(used & set(rules.TABLE) | {*told["operators"]}))
+        told.update(more, operators=sorted(used & set(rules.TABLE)))
         path.write_text(json.dumps(told), encoding="utf-8")
 
     @hypothesis.seed(seed)
