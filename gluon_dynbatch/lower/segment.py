@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
 
+import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
+from ..schedule.dependencies import Array
 from ..trace.symbols import VARIABLE, Op, Ref
 
 #: In the place of a segment number in a `Source`: an argument of the call.
@@ -119,7 +121,8 @@ class SegmentUse(NamedTuple):
     sources: Tuple[Tuple[Source, ...], ...]
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Cut:
     """A call as segments in topological order."""
 
     uses: Tuple[SegmentUse, ...]
@@ -128,6 +131,35 @@ class Cut(NamedTuple):
     #: Rows that a call adds to its launch, and of each argument in layout "concat".
     rows: int
     concat_rows: Tuple[int, ...]
+
+    @cached_property
+    def sizes(self) -> Tuple[int, int, int, int]:
+        """Numbers of units, slots, inputs and terms."""
+        terms = [len(terms) for use in self.uses for terms in use.sources]
+        slots = sum(len(use.segment.outputs) for use in self.uses)
+        return len(self.uses), slots, len(terms), sum(terms)
+
+    @cached_property
+    def code(self) -> Array:
+        """All but the segments, as integers: see ``wire`` in ``lowering.pyx``."""
+        code = [len(self.uses), len(self.heads)]
+        for segment, sources in self.uses:
+            rows = self.rows if segment.layout in ("rows", "concat") else 1
+            code += [rows, len(segment.outputs), len(sources)]
+            code += [rows * port.row_size for port in segment.outputs]
+            for port, terms in zip(segment.inputs, sources):
+                own = [1 if port.shared else rows] * len(terms)
+                code.append(len(terms))
+                for (position, number), count in zip(
+                    terms, self.concat_rows if port.concat else own
+                ):
+                    # Of an argument its number, of a segment's output both.
+                    inner = position != ARGUMENT
+                    code += [1, position, number] if inner else [0, number, 0]
+                    code.append(count * port.row_size)
+        for head in self.heads:
+            code += head
+        return np.array(code, dtype=np.int64)
 
 
 class SegmentTable:

@@ -10,7 +10,7 @@ from ..native import lowering
 from ..record.tape import Tape
 from ..schedule.dependencies import Array, Dependencies
 from .graph import Graph
-from .segment import ARGUMENT, Cut, Segment
+from .segment import Cut, Segment
 
 #: Layouts in which segments of several sizes share launches.
 MERGED = "rows", "stack"
@@ -38,16 +38,17 @@ def wire(
     lockstep : bool
         Whether only samples with the same calls share launches, call by call.
     """
-    segments = dict.fromkeys(use.segment for cut in cuts.values() for use in cut.uses)
-    numbers = {segment: number for number, segment in enumerate(segments)}
+    numbers: Dict[Segment, int] = {}
     last = max(cuts) + 1
-    arity, first = np.zeros(last, dtype=np.int32), np.zeros(last, dtype=np.int64)
-    size = np.zeros((last, 4), dtype=np.int64)
-    code: List[int] = []
+    arity, size = np.zeros(last, dtype=np.int32), np.zeros((last, 4), dtype=np.int64)
+    code0, use0 = np.zeros((2, last), dtype=np.int64)
+    used: List[int] = []
+    length = 0
     for number, cut in cuts.items():
         arity[number] = len(tape.entries[number].in_types)
-        first[number], size[number] = len(code), _sizes(cut)
-        code += _code(cut, numbers)
+        code0[number], use0[number], size[number] = length, len(used), cut.sizes
+        used += [numbers.setdefault(use.segment, len(numbers)) for use in cut.uses]
+        length += len(cut.code)
     entry = np.array(tape.node_entry, dtype=np.int32)
     units, slots, inputs, terms = (np.bincount(entry, minlength=last) @ size).tolist()
     segment, preds = np.empty(units, dtype=np.int32), np.empty(terms, dtype=np.int32)
@@ -58,8 +59,8 @@ def wire(
     value_term = np.empty(len(tape.value_type), dtype=np.int64)
     edges = lowering.wire(
         *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
-        *(arity, first, np.array(code, dtype=np.int64)),
-        max(len(cut.uses) for cut in cuts.values()),
+        *(arity, code0, np.concatenate([cut.code for cut in cuts.values()])),
+        *(use0, np.array(used, dtype=np.int32), size[:, 0].max()),
         *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
         *(slot_unit, slot_size, value_term, offsets, preds),
     )
@@ -157,34 +158,3 @@ def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) ->
             alike = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
             family[alike] = alike[:1]
     return family
-
-
-def _sizes(cut: Cut) -> List[int]:
-    """Count units, slots, inputs and terms of a call."""
-    terms = [len(terms) for use in cut.uses for terms in use.sources]
-    return [
-        len(cut.uses),
-        sum(len(use.segment.outputs) for use in cut.uses),
-        len(terms),
-        sum(terms),
-    ]
-
-
-def _code(cut: Cut, numbers: Dict[Segment, int]) -> List[int]:
-    """Write a cut as integers: see ``wire`` in ``lowering.pyx``."""
-    code = [len(cut.uses), len(cut.heads)]
-    for segment, sources in cut.uses:
-        rows = cut.rows if segment.layout in ("rows", "concat") else 1
-        code += [numbers[segment], rows, len(segment.outputs), len(sources)]
-        code += [rows * port.row_size for port in segment.outputs]
-        for port, terms in zip(segment.inputs, sources):
-            counts = cut.concat_rows if port.concat else [1 if port.shared else rows] * len(terms)
-            code.append(len(terms))
-            for (position, number), count in zip(terms, counts):
-                # Of an argument its number, of a segment's output both.
-                inner = position != ARGUMENT
-                code += [1, position, number] if inner else [0, number, 0]
-                code.append(count * port.row_size)
-    for head in cut.heads:
-        code += head
-    return code

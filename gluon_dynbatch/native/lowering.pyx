@@ -119,17 +119,17 @@ cdef const int64_t *wire_inputs(Wiring *w, int64_t count, const int64_t *code) n
 def wire(
     const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
     const int64_t[::1] offsets, const int32_t[::1] externals, const int32_t[::1] arity,
-    const int64_t[::1] code0, const int64_t[::1] codes, int32_t most_uses,
-    int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows, int64_t[::1] slot0,
+    const int64_t[::1] code0, const int64_t[::1] codes, const int64_t[::1] use0,
+    const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows, int64_t[::1] slot0,
     int64_t[::1] input0, int64_t[::1] term0, int64_t[::1] term, int64_t[::1] term_offset,
     int64_t[::1] term_size, int64_t[::1] slot_unit, int64_t[::1] slot_size,
     int64_t[::1] value_term, int64_t[::1] pred0, int32_t[::1] preds,
 ):
     """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
 
-    The arity is that of an entry, whose cut stands in `codes` from `code0` on: the number of its
-    uses, at most `most_uses`, and of its heads; per use its segment, rows, and numbers of outputs
-    and inputs; per output its elements; per input its number of terms, and per term 1, a use and
+    The arity is that of an entry, whose cut stands in `codes` from `code0` on, and has the segments
+    `used` from `use0` on: the number of its uses, at most `most_uses`, and of its heads; per use its
+    rows, and numbers of outputs and inputs; per output its elements; per input its number of terms, and per term 1, a use and
     its output, or 0, an argument and nothing, and its elements; per head a use and its output.
     """
     cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
@@ -150,13 +150,13 @@ def wire(
         uses, heads = code[0], code[1]
         code += 2
         for use in range(uses):
-            segment[unit], unit_node[unit], rows[unit] = code[0], node, code[1]
+            segment[unit], unit_node[unit], rows[unit] = used[use0[entry] + use], node, code[0]
             slot0[unit] = first_slot[use] = w.slots
             input0[unit], pred0[unit] = w.inputs, w.edges
-            for k in range(code[2]):
-                slot_unit[w.slots], slot_size[w.slots] = unit, code[4 + k]
+            for k in range(code[1]):
+                slot_unit[w.slots], slot_size[w.slots] = unit, code[3 + k]
                 w.slots += 1
-            code = wire_inputs(&w, code[3], code + 4 + code[2])
+            code = wire_inputs(&w, code[2], code + 3 + code[1])
             unit += 1
         for k in range(heads):
             value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]

@@ -31,46 +31,57 @@ include "sorting.pxi"
 cdef class Ordering:
     """Whom each unit follows into an order: the reader that it should stand beside."""
 
-    cdef const int32_t[::1] groups
-    cdef const int64_t[::1] kind, extra, input0, term0, term, slot_unit
-    cdef int64_t units, launches, ports, levels, unread, most_extra
+    cdef const int32_t *groups
+    cdef const int64_t *kind
+    cdef const int64_t *extra
+    cdef const int64_t *input0
+    cdef const int64_t *term0
+    cdef const int64_t *term
+    cdef const int64_t *slot_unit
+    cdef int64_t units, inputs, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
-    cdef int64_t[::1] leader, place, position
+    cdef int64_t *leader
+    cdef int64_t *place
+    cdef int64_t *position
     #: Per slot: how many terms read it.
-    cdef int32_t[::1] reads
+    cdef int64_t *reads
+    cdef array memory
 
     def __init__(
         self, const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
         const int64_t[::1] input0, const int64_t[::1] term0, const int64_t[::1] term,
         const int64_t[::1] slot_unit,
     ):
-        self.kind, self.extra = kind, extra
-        self.groups, self.input0, self.term0 = groups, input0, term0
-        self.term, self.slot_unit = term, slot_unit
-        self.units, self.ports, self.levels = groups.shape[0], 1, 1
         cdef int64_t unit, i
+        self.kind, self.extra, self.groups = &kind[0], &extra[0], &groups[0]
+        self.input0, self.term0 = &input0[0], &term0[0]
+        self.term, self.slot_unit = &term[0], &slot_unit[0]
+        self.units, self.inputs = groups.shape[0], term0.shape[0] - 1
+        self.ports, self.levels = 1, 1
         for unit in range(self.units):
             self.launches = max(self.launches, groups[unit] + 1)
             self.ports = max(self.ports, self.inputs_end(unit) - input0[unit])
             self.most_extra = max(self.most_extra, extra[unit])
-        for i in range(term0.shape[0] - 1):
+        for i in range(self.inputs):
             self.levels = max(self.levels, term0[i + 1] - term0[i])
         self.unread = self.launches * self.ports * self.levels
-        self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
-        self.position = clone(LONG, self.units, False)
+        self.memory = clone(LONG, 3 * self.units + slot_unit.shape[0], True)
+        self.leader = <int64_t *>self.memory.data.as_longlongs
+        self.place = self.leader + self.units
+        self.position = self.place + self.units
+        self.reads = self.position + self.units
         for unit in range(self.units):
             self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
-        self.reads = clone(INT, slot_unit.shape[0], True)
         for i in range(term.shape[0]):
             if term[i] >= 0:
                 self.reads[term[i]] += 1
 
     cdef inline int64_t inputs_end(self, int64_t unit) noexcept:
-        return self.input0[unit + 1] if unit + 1 < self.units else self.term0.shape[0] - 1
+        return self.input0[unit + 1] if unit + 1 < self.units else self.inputs
 
     cdef void lead(self, int64_t unit, bint once) noexcept:
         """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
-        cdef const int64_t *term0 = &self.term0[self.input0[unit]]
+        cdef const int64_t *term0 = self.term0 + self.input0[unit]
         cdef int64_t port, k, place, slot, maker, ports = self.inputs_end(unit) - self.input0[unit]
         for port in range(ports):
             place = (self.groups[unit] * self.ports + port) * self.levels - term0[port]

@@ -68,6 +68,17 @@ def slots(
                 done += size[slot]
 
 
+def number_pairs(const int64_t[::1] ones, const int32_t[::1] others, int64_t[::1] numbers):
+    """Number pairs, of which equal ones stand together mostly, as they come; return them."""
+    cdef int64_t i, number = -1
+    cdef dict known = {}
+    for i in range(ones.shape[0]):
+        if i == 0 or ones[i] != ones[i - 1] or others[i] != others[i - 1]:
+            number = known.setdefault((ones[i], others[i]), len(known))
+        numbers[i] = number
+    return list(known)
+
+
 def makers(
     int64_t operands, const int64_t[::1] operand, const int64_t[::1] at, const int64_t[::1] term,
     const int64_t[::1] target_of, const int64_t[::1] maker, int64_t launches,
@@ -126,57 +137,79 @@ cdef class Resolver:
     """
 
     #: Per read, as they are taken.
-    cdef int64_t[::1] target, length, arena, element
+    cdef const int64_t *target
+    cdef const int64_t *length
+    cdef const int64_t *arena
+    cdef const int64_t *element
     #: Which read stands where, and up to where others have been copied before it.
-    cdef int64_t[::1] order, covered
+    cdef int64_t *order
+    cdef int64_t *covered
     #: Per operand, one more at the end: its first read.
-    cdef int64_t[::1] first
-    cdef array pieces
+    cdef int64_t *first
+    #: Owns what is above, but for columns that were given in order.
+    cdef array memory, pieces
 
     def __init__(
         self, int64_t operands, const int64_t[::1] operand, const int64_t[::1] target,
         const int64_t[::1] length, const int64_t[::1] arena, const int64_t[::1] element,
     ):
-        cdef int64_t i, k, at, low, high, count = operand.shape[0], most = 0
+        cdef int64_t i, count = operand.shape[0]
+        cdef bint in_order = True
         self.pieces = array("q")
-        self.first = clone(LONG, operands + 1, True)
-        self.target, self.length, self.arena, self.element, self.order, self.covered = [
-            clone(LONG, count, False) for _ in range(6)
-        ]
+        self.memory = clone(LONG, operands + 1 + 6 * count, True)
+        self.first = <int64_t *>self.memory.data.as_longlongs
+        self.order = self.first + operands + 1
+        self.covered = self.order + count
         for i in range(count):
             if operand[i] < 0 or operand[i] >= operands:
                 raise ValueError("a read without target")
             self.first[operand[i] + 1] += 1
+            in_order = in_order and (
+                i == 0 or operand[i] > operand[i - 1]
+                or operand[i] == operand[i - 1] and target[i] >= target[i - 1])
         for i in range(operands):
-            most = max(most, self.first[i + 1])
             self.first[i + 1] += self.first[i]
-        # While they are counted, `covered` has the reads by operand as they are given.
-        cdef int64_t[::1] ends = self.first.copy()
+        if count == 0:
+            return
+        self.target, self.length = &target[0], &length[0]
+        self.arena, self.element = &arena[0], &element[0]
+        if in_order:
+            for i in range(count):
+                self.order[i] = i
+        else:
+            self.put_in_order(operands, &operand[0], count)
+
+    cdef int put_in_order(
+        self, int64_t operands, const int64_t *operand, int64_t count
+    ) except -1:
+        """Copy the columns in the order in which they are taken."""
+        cdef int64_t i, k, at, low, high, most = 0
+        cdef int64_t *target = self.covered + count
+        cdef int64_t *length = target + count
+        cdef int64_t *arena = length + count
+        cdef int64_t *element = arena + count
+        # While they are sorted, `covered` has the reads by operand as they are given.
+        for i in range(operands):
+            most = max(most, self.first[i + 1] - self.first[i])
+        cdef array ends = clone(LONG, operands, False)
+        memcpy(ends.data.as_longlongs, self.first, operands * sizeof(int64_t))
         for i in range(count):
-            self.covered[ends[operand[i]]] = i
-            ends[operand[i]] += 1
+            self.covered[ends.data.as_longlongs[operand[i]]] = i
+            ends.data.as_longlongs[operand[i]] += 1
         cdef bytearray room = bytearray(2 * most * sizeof(Keyed))
         cdef Keyed *items = <Keyed *><char *>room
         for i in range(operands):
             low, high = self.first[i], self.first[i + 1]
-            self.sort(target, low, high, items)
+            for k in range(low, high):
+                items[k - low].key, items[k - low].unit = self.target[self.covered[k]], k
+            radix_sort(items, items + (high - low), high - low)
             for k in range(low, high):
                 at = self.covered[items[k - low].unit]
-                self.target[k], self.length[k] = target[at], length[at]
-                self.arena[k], self.element[k] = arena[at], element[at]
+                target[k], length[k] = self.target[at], self.length[at]
+                arena[k], element[k] = self.arena[at], self.element[at]
                 self.order[items[k - low].unit] = k
-
-    cdef void sort(
-        self, const int64_t[::1] target, int64_t low, int64_t high, Keyed *items
-    ) noexcept:
-        """Sort the reads of an operand by target; most are sorted."""
-        cdef int64_t k
-        cdef bint sorted_ = True
-        for k in range(low, high):
-            items[k - low].key, items[k - low].unit = target[self.covered[k]], k
-            sorted_ = sorted_ and (k == low or items[k - low - 1].key <= items[k - low].key)
-        if not sorted_:
-            radix_sort(items, items + (high - low), high - low)
+        self.target, self.length, self.arena, self.element = target, length, arena, element
+        return 0
 
     cdef int64_t count(self):
         return self.pieces.ob_size // FIELDS

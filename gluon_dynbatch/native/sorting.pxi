@@ -13,8 +13,12 @@ cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
     cdef int64_t ends[256]
     cdef int64_t i, varying = 0, end
     cdef int shift, digit
+    cdef bint sorted_ = True
     for i in range(1, count):
         varying |= items[i].key ^ items[0].key
+        sorted_ = sorted_ and items[i - 1].key <= items[i].key
+    if sorted_:
+        return
     for shift in range(0, 64, 8):
         if not varying >> shift & 255:
             continue

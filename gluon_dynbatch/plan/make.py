@@ -58,10 +58,16 @@ class _Side(NamedTuple):
         ports: List[Port] = []
         rows, row_size, first = [], [], [0]
         for parts in members.parts:
+            own = getattr(parts[0].segment, side)
+            ports += own
+            if len(parts) == 1:
+                rows += [parts[0].rows] * len(own)
+                row_size += [port.row_size for port in own]
+                first.append(len(ports))
+                continue
             for alike in zip(*(getattr(part.segment, side) for part in parts)):
                 size = reduce(math.gcd, (port.row_size for port in alike))
                 elements = sum(part.rows * port.row_size for part, port in zip(parts, alike))
-                ports.append(alike[0])
                 rows.append(elements // size)
                 row_size.append(size)
             first.append(len(ports))
@@ -149,22 +155,18 @@ class _Planner:
         arena, element, target = found
         externals, row_size = self._external_reads(operand, at)
         # Few pairs of a type and a row size, of thousands of arrays.
-        types = int(self._external_type.max(initial=0)) + 1
-        pairs, first, pair = np.unique(
-            row_size * types + self._external_type[externals],
-            return_index=True,
-            return_inverse=True,
-        )
-        elements = np.empty(len(pairs), dtype=np.int64)
-        alike: Dict[Arena, List[int]] = {}
-        for number in np.argsort(first).tolist():
-            size, kind = divmod(int(pairs[number]), types)
+        pair = np.empty(len(externals), dtype=np.int64)
+        pairs = resolving.number_pairs(row_size, self._external_type[externals], pair)
+        buffers: Dict[Arena, int] = {}
+        elements, buffer_of = np.empty((2, len(pairs)), dtype=np.int64)
+        for number, (size, kind) in enumerate(pairs):
             array = self._type_of(kind)
+            buffer = Arena(size, array.dtype, array.context)
             elements[number] = array.elements
-            alike.setdefault(Arena(size, array.dtype, array.context), []).append(number)
+            buffer_of[number] = buffers.setdefault(buffer, len(buffers))
         fills: List[Fill] = []
-        for buffer, numbers in alike.items():
-            places = np.flatnonzero(np.isin(pair, numbers))
+        for number, buffer in enumerate(buffers):
+            places = np.flatnonzero(buffer_of[pair] == number)
             counts, own = elements[pair[places]], externals[places]
             region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
             arena[own] = region.arena
