@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from argparse import Namespace
 
 import mxnet as mx
@@ -12,8 +13,9 @@ import pytest
 import tree_lstm_relatedness as program
 from relatedness import training
 from relatedness.checkpoint import read_checkpoint
+from relatedness.corpora import BUILT_IN
 from relatedness.training import draw_learning_curve
-from suite.runner import MODES, Runner
+from suite.runner import MODES
 from workloads.trees import SENTIMENT
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
@@ -67,41 +69,6 @@ def test_the_best_checkpoint_is_that_of_the_best_epoch(tmp_path):
     scores = [line["dev"]["pearson"] for line in history]
     assert state["epoch"] == 1 + int(np.argmax(scores))
     assert state["best"] == max(scores)
-
-
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    train(tmp_path / "whole", *FIXED, "--epochs", 4)
-    train(tmp_path / "parts", *FIXED, "--epochs", 2)
-    assert parameters(tmp_path / "parts" / "last") != parameters(tmp_path / "whole" / "last")
-    assert train(tmp_path / "parts", *FIXED, "--epochs", 4, "--resume") == 0
-    assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
-    whole, parts = (read_checkpoint(tmp_path / name / "last").state for name in ("whole", "parts"))
-    assert _without_times(whole["history"]) == _without_times(parts["history"])
-
-
-def _without_times(history):
-    timed = ("samples_per_second", "analysis_share")
-    return [{k: v for k, v in line.items() if k not in timed} for line in history]
-
-
-def test_an_interrupted_run_can_be_resumed(tmp_path, monkeypatch, capsys):
-    """Ctrl-C in the middle of the second epoch: its half is done again, nothing is done twice."""
-    train(tmp_path / "whole", *FIXED, "--epochs", 3)
-    step, steps = Runner.step, []
-
-    def interrupted(self, *arguments):
-        steps.append(1)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Runner, "step", interrupted)
-    assert train(tmp_path / "parts", *FIXED, "--epochs", 3) == 130
-    assert "holds epoch 1, --resume goes on" in capsys.readouterr().err
-    monkeypatch.setattr(Runner, "step", step)
-    assert train(tmp_path / "parts", *FIXED, "--epochs", 3, "--resume") == 0
-    assert parameters(tmp_path / "parts" / "last") == parameters(tmp_path / "whole" / "last")
-    assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_run_that_is_done_is_left_as_it_is(tmp_path, capsys):
@@ -262,15 +229,17 @@ def test_options_out_of_range_are_answered_by_one_line(capsys, arguments, reason
     assert "--help" in message
 
 
-def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys, corpus, write_pairs):
+def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
     assert train(tmp_path, "--epochs", 1) == 2
     assert "--resume goes on from it" in capsys.readouterr().err
     assert train(tmp_path, "--epochs", 2, "--resume", "--hidden", 7) == 2
     assert "--hidden is 7 but the run to resume has 5" in capsys.readouterr().err
-    pairs = write_pairs(tmp_path / "pairs", corpus["test"][:3])
-    assert train(tmp_path, "--epochs", 2, "--resume", "--data", pairs) == 2
+    shutil.copytree(BUILT_IN, tmp_path / "data")
+    scores = tmp_path / "data" / "train" / "sim.txt"
+    scores.write_text(scores.read_text().replace("4", "3", 1))
+    assert train(tmp_path, "--epochs", 2, "--resume", "--data", tmp_path / "data") == 2
     assert "last was trained on other data" in capsys.readouterr().err
     assert (tmp_path / "last").read_bytes() == before
 
