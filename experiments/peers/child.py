@@ -1,19 +1,18 @@
 """The other end of the pipe: a process that runs one peer on one workload.
 
-``python -m peers.child MODULE:CLASS`` reads from its standard input a pickled `Task`, answered by
-what is known of the peer, and then lines of JSON, each the name of a method of `Peer` and its
-arguments. All answers are lines of JSON. Needs NumPy alone, as the peers' environment has no MXNet.
+``python -m peers.child MODULE:CLASS DESCRIPTOR`` gets a `Task` from the pipe, answered by what is
+known of the peer, and then names of methods of `Peer` with their arguments, answered by what they
+return. Needs NumPy alone, as the peers' environment has no MXNet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
-import json
-import os
-import pickle
 import sys
 import time
+from multiprocessing.connection import Connection
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
@@ -87,7 +86,7 @@ class Peer:
     def check(self, work: List[List[int]]) -> Dict[str, Any]:
         """Give results for the first minibatch, and the losses of training on all, one by one."""
         batches = [[self.samples[i] for i in batch] for batch in work]
-        values = self.predict(batches[0]).tolist()
+        values = self.predict(batches[0])
         return {"values": values, "losses": [self.step(batch) for batch in batches]}
 
     def time(self, kind: str, warm: List[int], work: List[List[int]]) -> float:
@@ -103,21 +102,18 @@ class Peer:
         return time.perf_counter() - started
 
 
-def main(name: str) -> None:
+def main(name: str, descriptor: str) -> None:
     """Answer requests until there are no more."""
-    # Libraries greet on standard output, so answers go to a descriptor that they don't know.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    pipe = Connection(int(descriptor))
     module, kind = name.split(":")
-    task = Task(*pickle.load(sys.stdin.buffer))
-    peer: Peer = getattr(importlib.import_module(module), kind)(task)
+    peer: Peer = getattr(importlib.import_module(module), kind)(Task(*pipe.recv()))
     gc.collect()
     gc.freeze()
-    greeting = {name: getattr(peer, name) for name in ("version", "flags", "same_steps")}
-    print(json.dumps(greeting), file=answers, flush=True)
-    for request in sys.stdin.buffer:
-        method, arguments = json.loads(request)
-        print(json.dumps(getattr(peer, method)(*arguments)), file=answers, flush=True)
+    pipe.send({name: getattr(peer, name) for name in ("version", "flags", "same_steps")})
+    with contextlib.suppress(EOFError):
+        while True:
+            method, arguments = pipe.recv()
+            pipe.send(getattr(peer, method)(*arguments))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ What runs in such a process, and what it is asked, is in `peers.child`.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import pickle
 import subprocess
 import tempfile
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -94,22 +92,25 @@ class Remote(Contender):
     def __init__(self, name: str, workload: Workload, python: Path) -> None:
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
-        task = pickle.dumps(tuple(plain(workload)))
         mx.nd.waitall()  # a fork that meets a pending backward pass would never return
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
         path = str(Path(__file__).resolve().parents[1])
+        self._pipe, theirs = Pipe()
+        number = theirs.fileno()
         try:
             self._process = subprocess.Popen(
-                [str(python), "-m", "peers.child", PEERS[name][workload.name]],
+                [str(python), "-m", "peers.child", PEERS[name][workload.name], str(number)],
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                pass_fds=[number], stdout=self._said, stderr=self._said,
             )  # fmt: skip
         except OSError as error:
             self._said.close()
             reason = f"{python} does not run ({error.strerror}); see make peers"
             raise DiffersError(reason) from None
+        finally:
+            theirs.close()
         try:
-            self.greeting = self._answer(task)
+            self.greeting = self._answer(tuple(plain(workload)))
         except BaseException:
             self.close()
             raise
@@ -126,23 +127,22 @@ class Remote(Contender):
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        return self._answer(json.dumps([method, arguments]).encode() + b"\n")
+        return self._answer((method, arguments))
 
-    def _answer(self, request: bytes) -> Any:
+    def _answer(self, request: Any) -> Any:
         """Send a request, and wait for its answer."""
-        with contextlib.suppress(BrokenPipeError):  # what it said before it ended is the error
-            self._process.stdin.write(request)
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
+        try:
+            self._pipe.send(request)
+            return self._pipe.recv()
+        except (EOFError, OSError):  # what it said before it ended is the error
             status = self._process.wait()
-            self._said.seek(0)
-            last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
-            raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
-        return json.loads(line)
+        self._said.seek(0)
+        last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
+        raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._pipe.close()
         self._said.close()
