@@ -10,10 +10,11 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -85,10 +86,10 @@ def environment() -> Dict[str, Any]:
     }
 
 
-def measure(args: argparse.Namespace, argv: Sequence[str]) -> None:
+def measure(args: argparse.Namespace) -> None:
     """Measure workload by workload; write the figures as they come."""
-    settings = {name: value for name, value in vars(args).items() if name != "alone"}
-    content: Dict[str, Any] = {"environment": environment(), "settings": settings, "workloads": {}}
+    content: Dict[str, Any] = {"environment": environment(), "settings": vars(args)}
+    content["workloads"] = {}
     cases = [(name, _batch_sizes(args, name)) for name in args.workloads]
     for name in args.workloads:  # what cannot be made is an error before anything is measured
         ways.make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
@@ -105,8 +106,11 @@ def measure(args: argparse.Namespace, argv: Sequence[str]) -> None:
                     found.rows.extend(_contest(cast, args, kind, size))
                     bar.update()
                 if args.alone_minibatches and all(way in cast.made for way in ALONE):
-                    pairs = product(args.kinds, ALONE)
-                    found.alone.extend(_alone(argv, name, way, kind) for kind, way in pairs)
+                    mx.nd.waitall()  # a fork that meets a pending backward pass never returns
+                    for kind, way in product(args.kinds, ALONE):
+                        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                            told = pool.submit(alone, args, name, way, kind).result()
+                        found.alone.append(told)
             content["workloads"][name] = found.as_json()
             print(*tables.texts(found), sep="\n", flush=True)
             args.output.mkdir(parents=True, exist_ok=True)
@@ -128,26 +132,13 @@ def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:
     return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
 
 
-def _alone(argv: Sequence[str], workload: str, way: str, kind: str) -> Dict[str, Any]:
-    """Start this program anew for one way and nothing else; return what `measure_alone` says."""
-    mx.nd.waitall()  # a fork that meets a pending backward pass would never return
-    command = [sys.executable, __file__, *argv, "--workloads", workload, "--alone", way, kind]
-    ended = subprocess.run(command, text=True, capture_output=True)
-    if ended.returncode:
-        said = (ended.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise UsageError(f"{workload}, {way}, {kind}: its process said {said}")
-    return json.loads(ended.stdout.splitlines()[-1])
+def alone(args: argparse.Namespace, name: str, way: str, kind: str) -> Dict[str, Any]:
+    """Run new minibatches of a workload in one way, for a process in which nothing else runs.
 
-
-def measure_alone(args: argparse.Namespace) -> None:
-    """Run new minibatches in the way that --alone names; nothing else runs in this process.
-
-    Prints ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
+    Returns ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
     ``start_mb`` (memory of the process before it), ``peak_mb`` (the most until the last), and
     ``size``. Memory is None where the system does not tell.
     """
-    way, kind = args.alone
-    (name,) = args.workloads
     with ExitStack() as stack:
         contender = ways.Cast(name, args, stack).make(way)
         samples, sizes = contender.workload.samples, _batch_sizes(args, name)
@@ -157,7 +148,7 @@ def measure_alone(args: argparse.Namespace) -> None:
         start = _memory("VmRSS")
         took = [contender.time(kind, [next(fresh)], size).ms for _ in range(args.alone_minibatches)]
     figures = {"way": way, "kind": kind, "size": size, "first_seconds": 1e-3 * took[0]}
-    print(json.dumps({**figures, "start_mb": start, "peak_mb": _memory("VmHWM")}))
+    return {**figures, "start_mb": start, "peak_mb": _memory("VmHWM")}
 
 
 def _memory(field: str) -> Optional[float]:
@@ -198,27 +189,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ``sizes`` of the result has those that are given for all models."""
     parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add_options(parser, *OPTIONS, **(QUICK if "--quick" in argv else {}))
-    parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in given.items() if size is not None}
     return args
 
 
-def run(args: argparse.Namespace, argv: Sequence[str]) -> None:
+def run(args: argparse.Namespace) -> None:
     """Do what the options say."""
-    if args.alone is not None:
-        return measure_alone(args)
     if not args.read:
-        measure(args, argv)
-    return show(args.output)
+        measure(args)
+    show(args.output)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the program."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    args = parse(argv)
-    return run_program(lambda: run(args, argv), DataError, WorkloadError, DiffersError)
+    args = parse(sys.argv[1:] if argv is None else argv)
+    return run_program(lambda: run(args), DataError, WorkloadError, DiffersError)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ class Measured(NamedTuple):
         By way: why it does not take part; what another system says of itself.
     rows : Rows
     alone : list of dict
-        Figures of processes that ran one way and nothing else; see `benchmark.measure_alone`.
+        Figures of processes that ran one way and nothing else; see `benchmark.alone`.
     """
 
     title: str

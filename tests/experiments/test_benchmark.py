@@ -223,8 +223,7 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
 # The program
 
 
-def test_the_program_writes_figures_tables_and_pictures(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PYTHONPATH", str(Path(program.__file__).parents[1]))
+def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     argv = [*TINY, "--workloads", "sick,reads", "--ways", "hybridized,hand,gdb,gdb:block:depth",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
             "--output", str(tmp_path)]  # fmt: skip
