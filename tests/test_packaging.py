@@ -100,7 +100,7 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     for line in run(
         [str(python), str(ROOT / "tools" / "smoke.py")], cwd=tmp_path, env=env
     ).splitlines():
-        assert Path(line).parents[-len(site.parents) - 1] == site, line
+        assert site in Path(line).parents, line
 
 
 @pytest.mark.parametrize("version", ["3.12", ""])
