@@ -16,8 +16,7 @@ from .lower.expand import expand
 from .lower.segment import SegmentTable
 from .plan.make import make_plan
 from .plan.plan import Plan
-from .record.hazards import Reads
-from .record.tape import Tape
+from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
 from .run.backward import prepare

@@ -6,8 +6,7 @@ of MXNet's functions that change something (see `intercept.py`), with their argu
 
 from __future__ import annotations
 
-from array import array
-from typing import Any, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Any, List, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -16,44 +15,9 @@ from mxnet.ndarray import NDArray
 
 from ..errors import ScopeError
 from .lazy import LazyNDArray
-from .tape import Tape
+from .tape import Tape, parameters_of
 from .types import memory_of
 from .where import where_of
-
-
-class Reads:
-    """What the calls of a tape read from outside; looked at when somebody asks."""
-
-    def __init__(self) -> None:
-        self._externals = self._entries = 0
-        #: Per array: what names its memory, addresses of that, and its handle.
-        self._words = array("q")
-
-    def later(self, tape: Tape) -> Iterator[Tuple[NDArray, Optional[Parameter]]]:
-        """Yield the arrays that came since this was asked last, of parameters with these."""
-        externals, entries = tape.externals[self._externals :], list(tape.entries.values())
-        self._externals, entries = len(tape.externals), entries[self._entries :]
-        self._entries += len(entries)
-        # To what is kept in arenas nobody writes.
-        yield from ((one, None) for one in externals if type(one) is not LazyNDArray)
-        for parameter in _parameters(entries):
-            yield from ((data, parameter) for data in parameter.list_data())
-
-    def words(self, tape: Tape) -> np.ndarray[Any, Any]:
-        """Return chunks, starts, stops and handles of all arrays."""
-        for one, _ in self.later(tape):
-            self._words.extend((*memory_of(one.handle), one.handle.value))
-        return np.frombuffer(self._words, np.int64).reshape(-1, 4).T
-
-
-def _parameters(entries: Iterable[Any]) -> Iterator[Parameter]:
-    for entry in entries:
-        yield from entry.program.parameters.values()
-
-
-def _words(tape: Tape) -> np.ndarray[Any, Any]:
-    tape.reads = tape.reads or Reads()
-    return tape.reads.words(tape)
 
 
 def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
@@ -62,9 +26,15 @@ def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
     _before_write_at(recorder, [a.handle for a in real if a is not None])
 
 
-def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
-    if recorder.tape.node_entry:
-        chunks, starts, stops, _ = _words(recorder.tape)
+def before_copy(recorder: Any, handle: Any, *_: Any) -> None:
+    """Compute what is pending if it reads the array that somebody writes to from outside."""
+    _before_write_at(recorder, [handle])
+
+
+def _before_write_at(recorder: Any, handles: List[Any]) -> None:
+    tape = recorder.tape
+    if tape.node_entry:
+        chunks, starts, stops, _ = tape.reads.words(tape)
         written = np.array([memory_of(handle) for handle in handles], np.int64).reshape(-1, 3, 1)
         if np.isin(chunks, written[:, 0]).any():
             recorder.run_pending()
@@ -77,7 +47,7 @@ def _before_write_at(recorder: Any, handles: Iterable[Any]) -> None:
 def before_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
     """Compute what is pending if it reads `parameter`, of which anything is about to change."""
     recorder.connect()
-    if any(parameter is read for read in _parameters(recorder.tape.entries.values())):
+    if any(parameter is read for read in parameters_of(recorder.tape.entries.values())):
         recorder.run_pending()
 
 
@@ -87,22 +57,17 @@ def before_anything(recorder: Any, *_: Any) -> None:
     recorder.connect()
 
 
-def before_copy(recorder: Any, handle: Any, *_: Any) -> None:
-    """Compute what is pending if it reads the array that somebody writes to from outside."""
-    _before_write_at(recorder, [handle])
-
-
 def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
     """Compute what is pending if it reads one of the arrays that become variables anew.
 
     A view of such an array stays the variable that it was.
     """
     recorder.connect()
-    if recorder.tape.node_entry:
-        # One handle comes as a pointer, several as an array.
-        marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
-        if np.isin(_words(recorder.tape)[3], marked).any():
-            recorder.run_pending()
+    tape = recorder.tape
+    # One handle comes as a pointer, several as an array.
+    marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
+    if tape.node_entry and np.isin(tape.reads.words(tape)[3], marked).any():
+        recorder.run_pending()
 
 
 def check_handles(tape: Tape) -> None:

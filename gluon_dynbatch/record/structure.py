@@ -7,7 +7,8 @@ tuples (named ones too), dictionaries keep their keys and their order.  Numbers,
 
 from __future__ import annotations
 
-from typing import Any, Dict, Hashable, List, NamedTuple, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, Hashable, List, Tuple
 
 from ..native import recording
 
@@ -20,23 +21,15 @@ LEAF = "*"
 unflatten = recording.unflatten
 
 
-class Static(NamedTuple):
+@dataclass(unsafe_hash=True)
+class Static:
     """A number, a string or the like."""
 
     #: The type takes part in the comparison: ``1``, ``1.0`` and ``True`` are three arguments.
     kind: type
-    #: ``repr`` for floats, so that ``0.0`` and ``-0.0`` differ and NaN equals itself.
-    token: Hashable
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self[:2] == other[:2]
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self[:2])
+    #: Its ``repr``, so that ``0.0`` and ``-0.0`` differ and NaN equals itself.
+    token: str
+    value: Any = field(compare=False)
 
 
 class Flattener:

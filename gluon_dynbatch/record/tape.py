@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from array import array
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from ..errors import ArgumentError
 from ..native import recording
 from .lazy import LazyNDArray
-from .types import TYPES
+from .types import TYPES, memory_of
 from .where import user_line, where_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,37 @@ class Call(NamedTuple):
     entry: Entry
     operands: Tuple[Operand, ...]
     results: range
+
+
+class Reads:
+    """What the calls of a tape read from outside; looked at when somebody asks."""
+
+    def __init__(self) -> None:
+        self._externals = self._entries = 0
+        #: Per array: what names its memory, addresses of that, and its handle.
+        self._words = array("q")
+
+    def later(self, tape: Tape) -> Iterator[Tuple[NDArray, Optional[Parameter]]]:
+        """Yield the arrays that came since this was asked last, of parameters with these."""
+        externals, entries = tape.externals[self._externals :], list(tape.entries.values())
+        self._externals, entries = len(tape.externals), entries[self._entries :]
+        self._entries += len(entries)
+        # To what is kept in arenas nobody writes.
+        yield from ((one, None) for one in externals if type(one) is not LazyNDArray)
+        for parameter in parameters_of(entries):
+            yield from ((data, parameter) for data in parameter.list_data())
+
+    def words(self, tape: Tape) -> np.ndarray[Any, Any]:
+        """Return chunks, starts, stops and handles of all arrays."""
+        for one, _ in self.later(tape):
+            self._words.extend((*memory_of(one.handle), one.handle.value))
+        return np.frombuffer(self._words, np.int64).reshape(-1, 4).T
+
+
+def parameters_of(entries: Iterable[Any]) -> Iterator[Parameter]:
+    """Yield the parameters of entries."""
+    for entry in entries:
+        yield from entry.program.parameters.values()
 
 
 class Tape(recording.Tape):  # type: ignore[misc]
@@ -67,8 +100,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.constants: Dict[Any, NDArray] = {}
         #: Values that are others, cut from the gradient graph: in which memory, from where on.
         self.detached: Dict[int, Tuple[Any, int]] = {}
-        #: What its calls read, if anybody has asked (see `hazards.py`).
-        self.reads: Any = None
+        #: What its calls read, for `hazards.py`.
+        self.reads = Reads()
 
     @property
     def external_type(self) -> np.ndarray[Any, Any]:
