@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from . import explain
 
@@ -17,4 +16,4 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if not os.path.exists(given.script):
         parser.error(f"there is no file {given.script!r}")
-    sys.exit(explain.main(given.script, given.arguments))
+    explain.main(given.script, given.arguments)

@@ -212,24 +212,21 @@ def _wrapped(start: str, text: str) -> str:
     return textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start))
 
 
-def main(script: str, arguments: List[str]) -> int:
-    """Run a script as Python would, then print what its scopes did; return its exit code."""
+def main(script: str, arguments: List[str]) -> None:
+    """Run a script as Python would, and print at its end what its scopes did."""
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    code: Any = 0
     try:
         runpy.run_path(script, run_name="__main__")
-    except SystemExit as error:
-        code = error.code
+    except SystemExit:
+        raise
     except BaseException as error:
-        code, trace = 1, error.__traceback__
+        trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
         traceback.print_exception(type(error), error, trace)
+        sys.exit(1)
     finally:
         RUNTIME.observer = None
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-    print(f"\n{observer.pages()}")
-    return code if isinstance(code, int) else int(code is not None)
+        print(f"\n{observer.pages()}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from .errors import Where
@@ -219,7 +220,7 @@ class Report:
 
     def __init__(self) -> None:
         self.flushes: List[FlushReport] = []
-        self.forced: Dict[Where, int] = {}
+        self.forced: Counter[Where] = Counter()
         self.waiting_ms = 0.0
         self.immediate: Dict[str, Alone] = {}
         self.traced = Traced()
@@ -236,8 +237,7 @@ class Report:
             total.at_once += report.at_once
             total.traced.known += report.traced.known
             total.traced.refused.update(report.traced.refused)
-            for where, times in report.forced.items():
-                total.forced[where] = total.forced.get(where, 0) + times
+            total.forced.update(report.forced)
             for name, one in report.immediate.items():
                 count(total.immediate, name, one)
         return total

@@ -42,7 +42,11 @@ def told(tmp_path: Any, monkeypatch: Any, capsys: Any) -> Any:
     def run(program: str, *arguments: str) -> Any:
         script = tmp_path / "script.py"
         script.write_text(MODEL + textwrap.dedent(program))
-        code = explain.main("script.py", [*arguments])
+        code: Any = None
+        try:
+            explain.main("script.py", [*arguments])
+        except SystemExit as end:
+            code = end.code
         assert RUNTIME.observer is None
         out, err = capsys.readouterr()
         for page in out.split("=== ")[1:]:
@@ -65,7 +69,7 @@ def test_an_operator_that_does_not_merge(told):
             with gdb.batching(granularity="block", policy="depth"):
                 ys = [mx.nd.SoftmaxOutput(apply(x, 3), mx.nd.zeros(1)) for x in xs]
     """)
-    assert code == 0 and not err
+    assert code is None and not err
     # Of three scopes, the first only compiles.
     assert "scopes: 3 (the first is not counted), flushes: 2" in out
     assert "64 calls in 22 launches, 2.9 wide on average" in out
@@ -111,10 +115,10 @@ def test_errors_of_the_script_are_its_own(told):
     assert files[0].endswith("script.py") and not any("runpy" in name for name in files)
 
 
-@pytest.mark.parametrize("how, code", [("", 0), ("None", 0), ("3", 3), ("'no'", 1)])
+@pytest.mark.parametrize("how, code", [("", None), ("None", None), ("3", 3), ("'no'", "no")])
 def test_scripts_that_exit(told, how, code):
     found, out, err = told(f"print(sys.argv[1:])\nsys.exit({how})", "--a", "b")
-    assert found == code and (err == "no\n") == (how == "'no'")
+    assert found == code and not err
     assert out.startswith("['--a', 'b']\n") and "no scope was opened" in out
 
 

@@ -136,7 +136,7 @@ class Recorder:
             lazy.become(tape.externals[list(tape.external_values).index(lazy._value)].copy())
             return
         if tape.open and self._scope is not None:
-            self._count_forced()
+            self.report.forced[user_line()] += 1
             self._scope.await_flush()
         if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
@@ -150,7 +150,7 @@ class Recorder:
     def run_pending(self) -> None:
         """Compute what is pending, if anything is."""
         if self.tape.node_entry:
-            self._count_forced()
+            self.report.forced[user_line()] += 1
             self._scope.flush()
             self.connect()
 
@@ -163,10 +163,6 @@ class Recorder:
     def connect(self) -> None:
         """Make all that has been computed a part of MXNet's tape, before arrays change there."""
         self._scope.connect()
-
-    def _count_forced(self) -> None:
-        where = user_line()
-        self.report.forced[where] = self.report.forced.get(where, 0) + 1
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""

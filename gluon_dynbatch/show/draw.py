@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 from typing import TYPE_CHECKING, Any, Dict
 
+from ..errors import MissingError
 from .flow import OUTSIDE, WHOLE, bars, flow, groups
-from .need import package, program
+from .plot import package
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
@@ -27,7 +29,9 @@ INSTALL = (
 def draw(plan: Plan, limit: int = MOST_NODES) -> Any:
     """Draw a plan of either direction; see :meth:`gluon_dynbatch.plan.plan.Plan.draw`."""
     graphviz = package("graphviz")
-    program("dot", INSTALL)
+    if shutil.which("dot") is None:
+        what = "the picture needs the program 'dot', which is not on the path"
+        raise MissingError(what, advice=INSTALL)
     found = groups(plan, limit)
     edges = flow(plan, found)
     names = {key: f"n{i}" for i, key in enumerate(dict.fromkeys([*found, *sum(edges, ())]))}

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Dict
 
-from .need import package
+from ..errors import MissingError
 
 if TYPE_CHECKING:
     from ..report import Report
 
 #: Of text and axes, on light and on dark pages.
 TEXT = "#808080"
+STYLE = {
+    **dict.fromkeys(["text.color", "axes.labelcolor", "axes.edgecolor"], TEXT),
+    **dict.fromkeys(["xtick.color", "ytick.color"], TEXT),
+    **dict.fromkeys(["axes.facecolor", "figure.facecolor", "legend.facecolor"], "none"),
+    **dict.fromkeys(["axes.spines.top", "axes.spines.right", "legend.frameon"], False),
+    "font.size": 8,
+    "axes.titlesize": 10,
+}
 COLORS = {
     "recording": "#4c8eda",
     "analysis": "#e08a3c",
     "dispatch": "#4fa36b",
     "waiting": "#9a7fc0",
 }
+
+
+def package(name: str) -> Any:
+    """Import a package of the extra ``draw``."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingError(
+            f"the picture needs {name.split('.')[0]}, which is not installed",
+            advice="pip install 'gluon-dynbatch[draw]'",
+        ) from None
 
 
 def times(report: Report) -> Dict[str, float]:
@@ -31,29 +51,20 @@ def times(report: Report) -> Dict[str, float]:
 def plot(report: Report) -> Any:
     """Plot a report; see :meth:`gluon_dynbatch.Report.plot`."""
     plt = package("matplotlib.pyplot")
-    # Else, notebooks show it twice, and whoever plots many has to close each.
-    with plt.ioff():
+    # Interactive, notebooks would show it twice, and whoever plots many would have to close each.
+    with plt.rc_context(STYLE), plt.ioff():
         figure, (left, right) = plt.subplots(1, 2, figsize=(9, 2.8), constrained_layout=True)
-    plt.close(figure)
-    figure.patch.set_alpha(0)
-    spent = times(report)
-    drawn = left.barh(list(spent), list(spent.values()), color=[COLORS[kind] for kind in spent])
-    left.bar_label(drawn, [f"{ms:.1f}" for ms in spent.values()], padding=3, color=TEXT, size=8)
-    left.invert_yaxis()
-    left.margins(x=0.18)
-    left.set(title="Where the time went", xlabel="milliseconds")
-    if any(flush.waiting for flush in report.flushes):
-        _plot_flushes(right, report)
-    else:
-        _plot_launches(right, report)
-    for axes in (left, right):
-        axes.patch.set_alpha(0)
-        axes.title.set(color=TEXT, size=10)
-        axes.tick_params(colors=TEXT, labelsize=8)
-        for label in (axes.xaxis.label, axes.yaxis.label):
-            label.set(color=TEXT, size=8)
-        for side, spine in axes.spines.items():
-            spine.set(color=TEXT, visible=side in ("left", "bottom"))
+        plt.close(figure)
+        spent = times(report)
+        drawn = left.barh(list(spent), list(spent.values()), color=[COLORS[k] for k in spent])
+        left.bar_label(drawn, [f"{ms:.1f}" for ms in spent.values()], padding=3)
+        left.invert_yaxis()
+        left.margins(x=0.18)
+        left.set(title="Where the time went", xlabel="milliseconds")
+        if any(flush.waiting for flush in report.flushes):
+            _plot_flushes(right, report)
+        else:
+            _plot_launches(right, report)
     return figure
 
 
@@ -79,4 +90,4 @@ def _plot_flushes(axes: Any, report: Report) -> None:
     axes.plot(numbers, wide, ".-", color=COLORS["dispatch"], label="calls per launch, on average")
     axes.set(title="Width of flushes, in their order", xlabel="flush")
     axes.locator_params(integer=True)
-    axes.legend(fontsize=8, frameon=False, labelcolor=TEXT)
+    axes.legend()
