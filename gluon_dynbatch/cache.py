@@ -31,12 +31,14 @@ class PlanCache:
 
     def find(self, fingerprint: Hashable) -> Any:
         """Return what belongs to `fingerprint`; None if nothing does."""
-        with self._lock:
-            known = self._held.get(fingerprint)
-            if known is None:
-                return None
+        known = self._held.get(fingerprint)
+        if known is None:
+            return None
+        try:
             self._held.move_to_end(fingerprint)
-            return known[0]
+        except KeyError:  # another thread had no more room for it
+            pass
+        return known[0]
 
     def keep(self, fingerprint: Hashable, made: Any, size: int) -> None:
         """Keep what was made for `fingerprint`, unless it has no size, or a larger one than all."""

@@ -282,7 +282,7 @@ def test_pieces_are_of_one_block_and_off_unless_asked():
 
 def test_memory_is_bounded_and_holds_no_arrays():
     block = traced(chain)
-    block._pieces._held._capacity = 20_000
+    block._pieces.held._capacity = 20_000
     scope(block, [(x(), n) for n in range(40)])
     assert 0 < len(block._pieces) < 40 and block._pieces.size <= 20_000
     assert scope(block, [(x(), 39)]).known == 1

@@ -12,24 +12,25 @@ cdef class Keeper:
 
 
 cdef object type_id_of(object array_):
-    cdef int dimensions, element_type, device, number
+    cdef int[4] told  # how many dimensions, type of elements, kind of device and its number
     cdef const int64_t *sizes
     cdef void *handle = <void *><size_t>array_.handle.value
     if (
-        get_shape(handle, &dimensions, &sizes)
-        or get_type(handle, &element_type)
-        or get_context(handle, &device, &number)
+        get_shape(handle, &told[0], &sizes)
+        or get_type(handle, &told[1])
+        or get_context(handle, &told[2], &told[3])
+        or told[0] < 0
     ):
         return type_of(array_)
-    key = element_type, device, number, *[sizes[axis] for axis in range(dimensions)]
+    key = (<char *>told)[: sizeof(told)] + (<const char *>sizes)[: 8 * told[0]]
     known = known_types.get(key)
     if known is None:
         known = known_types[key] = type_of(array_)
     return known
 
 
-cpdef Py_ssize_t external(Tape tape, object array_) except -1:
-    """Return the value of an array that no call of this tape makes.
+cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except -1:
+    """Return the value of an array that no call of this tape makes, whose type may be known.
 
     Raises
     ------
@@ -50,7 +51,9 @@ cpdef Py_ssize_t external(Tape tape, object array_) except -1:
         return kept_value(tape, array_)
     if type(array_) is not array_type:
         check_array(array_)
-    return add_external(tape, array_, array_.handle, identity, type_id_of(array_))
+    if type_id is None:
+        type_id = type_id_of(array_)
+    return add_external(tape, array_, array_.handle, identity, type_id)
 
 
 cdef Py_ssize_t add_external(

@@ -70,29 +70,35 @@ cdef class Places:
 
 cdef int copy(Tape tape, Tape part, object wheres, Places places) except -1:
     """Append the calls of a part, given where its arrays from outside are."""
-    cdef Py_ssize_t i, outside = part.external_values.ob_size, count = part.value_type.ob_size, k = 0
+    cdef Py_ssize_t i, k = 0, outside = part.external_values.ob_size
+    cdef Py_ssize_t nodes = part.node_entry.ob_size, operands = part.sources.ob_size
+    cdef Py_ssize_t own = part.value_type.ob_size - outside, before = tape.value_type.ob_size
     cdef int64_t *at = places.at
-    cdef int32_t source
-    reserve(tape.node_entry, part.node_entry.ob_size)
-    reserve(tape.node_value0, part.node_entry.ob_size)
-    reserve(tape.sources, part.sources.ob_size)
-    reserve(tape.offsets, part.sources.ob_size)
-    reserve(tape.value_type, count - outside)
+    reserve(tape.node_entry, nodes)
+    reserve(tape.node_value0, nodes)
+    reserve(tape.sources, operands)
+    reserve(tape.offsets, operands)
+    reserve(tape.value_type, own)
     tape.entries.update(part.entries)
     tape.wheres.extend(wheres)
-    for i in range(count):
+    cdef int32_t *entry = room(tape.node_entry, nodes)
+    cdef int32_t *value0 = room(tape.node_value0, nodes)
+    cdef int32_t *source = room(tape.sources, operands)
+    cdef int32_t *kind = room(tape.value_type, own)
+    cdef int64_t *offset = <int64_t *>tape.offsets.data.as_longlongs + tape.offsets.ob_size
+    tape.offsets.ob_size += operands
+    for i in range(own + outside):
         if k < outside and part.external_values.data.as_ints[k] == i:
             k += 1
         else:
-            places.put(i, tape.value_type.ob_size, 0)
-            put(tape.value_type, part.value_type.data.as_ints[i])
-    for i in range(part.node_entry.ob_size):
-        put(tape.node_entry, part.node_entry.data.as_ints[i])
-        put(tape.node_value0, <int32_t>at[2 * part.node_value0.data.as_ints[i]])
-    for i in range(part.sources.ob_size):
-        source = part.sources.data.as_ints[i]
-        put(tape.sources, <int32_t>at[2 * source])
-        put_wide(tape.offsets, part.offsets.data.as_longlongs[i] + at[2 * source + 1])
+            places.put(i, before + i - k, 0)
+            kind[i - k] = part.value_type.data.as_ints[i]
+    for i in range(nodes):
+        entry[i] = part.node_entry.data.as_ints[i]
+        value0[i] = <int32_t>at[2 * part.node_value0.data.as_ints[i]]
+    for i in range(operands):
+        k = 2 * part.sources.data.as_ints[i]
+        source[i], offset[i] = <int32_t>at[k], part.offsets.data.as_longlongs[i] + at[k + 1]
     return 0
 
 
@@ -188,7 +194,7 @@ cdef class Piece:
     ) except -1:
         """Find each array from outside; False if one is not what it was."""
         cdef Py_ssize_t i
-        cdef int32_t value, number
+        cdef int32_t value, number, kind
         for i in range(len(self.inputs)):
             given = self.inputs[i]
             if type(given) is int:
@@ -202,8 +208,11 @@ cdef class Piece:
             elif array_ is None:
                 return False
             else:
-                number = <int32_t>external(tape, array_)
-                if tape.value_type.data.as_ints[number] != self.part.value_type.data.as_ints[value]:
+                kind = self.part.value_type.data.as_ints[value]
+                # The key says of what type an argument is.
+                known = type(given) is int and type(array_) is array_type
+                number = <int32_t>external(tape, array_, kind if known else None)
+                if tape.value_type.data.as_ints[number] != kind:
                     return False
                 places.put(value, number, 0)
         return True
@@ -224,3 +233,43 @@ cdef class Piece:
                 number = result
                 made.append(leaves[-1 - number] if number < 0 else made[number])
         return unflatten(self.spec, made)
+
+
+cdef class Known:
+    """Calls of one block, of which pieces are kept: base of `record.pieces.Pieces`."""
+
+    #: What was seen of the block, and as bytes, None if something stands against pieces.
+    cdef public Structure seen
+    cdef public bytes state
+    #: A `PlanCache` of pieces by state of the block and structure of arguments.
+    cdef public object held
+
+    def call(self, recorder, block, args):
+        """Return what ``block.forward(*args)`` returns, and have the same recorded."""
+        cdef Tape tape = recorder.tape
+        if tape.node_entry.ob_size >= tape.ask_at:
+            recorder.run_ahead()
+            tape = recorder.tape
+        try:
+            return self.call_on(tape, recorder, block, args)
+        except Moved:
+            return self.call_on(recorder.tape, recorder, block, args)
+
+    cdef object call_on(self, Tape tape, object recorder, object block, object args):
+        cdef Structure given = Structure(tape)
+        cdef Piece piece
+        if self.seen is None or not self.seen.unchanged():
+            self.look(recorder, block)
+        if self.state is None:
+            return self.refuse(recorder, block, args, None)
+        try:
+            key = self.state, given.write(recorder.mode, args)
+        except (TypeError, ValueError, RecursionError) as error:
+            return self.refuse(recorder, block, args, error)
+        piece = self.held.find(key)
+        if piece is not None and recorder.watch is None:
+            result = piece.append(tape, given.leaves, self.seen.leaves, recorder)
+            if result is not NotImplemented:
+                recorder.report.traced.known += 1
+                return result
+        return self.trace(recorder, block, args, given.leaves, key, piece)

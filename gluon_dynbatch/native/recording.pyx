@@ -158,6 +158,12 @@ cdef int reserve(array numbers, Py_ssize_t more) except -1:
     return 0
 
 
+cdef inline int32_t *room(array numbers, Py_ssize_t more) noexcept:
+    """Return where so many numbers go for which there is room."""
+    numbers.ob_size += more
+    return <int32_t *>numbers.data.as_ints + (numbers.ob_size - more)
+
+
 cdef inline void put(array numbers, int32_t number) noexcept:
     numbers.data.as_ints[numbers.ob_size] = number
     numbers.ob_size += 1

@@ -195,8 +195,16 @@ cdef class Structure:
         return True
 
     cdef int items(self, uint8_t tag, tuple values) except -1:
+        """Write what is in a tuple, which may be of a subclass."""
+        cdef int overflow
+        cdef int64_t number
         self.tag(tag, len(values))
         for value in values:
+            if type(value) is int:  # most of what is written
+                number = PyLong_AsLongLongAndOverflow(value, &overflow)
+                if not overflow:
+                    self.whole(number)
+                    continue
             self.walk(value)
         return 0
 
@@ -254,7 +262,7 @@ cdef class Structure:
         how, number, more = <tuple>described
         self.tag(b"c", number)
         if how == "items":
-            return self.items(b"(", tuple(value))
+            return self.items(b"(", <tuple>value)
         if how == "values":
             self.loose = True
             return self.walk(more(value))

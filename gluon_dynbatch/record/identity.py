@@ -19,7 +19,7 @@ from mxnet.gluon import Block, Parameter
 #: Attributes that say nothing of what `forward` does: names, and what is made from the others.
 IGNORED = frozenset(
     ["_scope", "_params", "_cached_graph", "_cached_op", "_in_format", "_out_format"]
-    + ["_cached_op_args"]  # but see `Pieces._look`
+    + ["_cached_op_args"]  # but see `Pieces.look`
     + ["_dynbatch_callee", "_pieces", "_counter", "_init_counter"]
 )
 #: Draw when they are asked; nobody can tell whether they were.

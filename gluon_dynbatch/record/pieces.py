@@ -34,14 +34,16 @@ recording.connect_structures(describe, number_of, IGNORED, give)
 _Key = Tuple[bytes, bytes]
 
 
-class Pieces:
-    """The pieces of one block, the least recently used ones forgotten first."""
+class Pieces(recording.Known):  # type: ignore[misc]
+    """The pieces of one block, the least recently used ones forgotten first.
+
+    The native base class has ``call``, which appends what is known, and leaves the rest to `look`,
+    `refuse` and `trace`.
+    """
 
     def __init__(self) -> None:
-        self._held = PlanCache(CAPACITY)
-        #: What was seen of the block, as bytes too, and what stands against pieces.
-        self._seen: Any = None
-        self._state = b""
+        self.held = PlanCache(CAPACITY)
+        #: What stands against pieces.
         self._against: Optional[Refused] = None
         #: Refusals, and whether there were so many that it is not tried again.
         self._refused = 0
@@ -53,49 +55,25 @@ class Pieces:
     @property
     def size(self) -> int:
         """About how many bytes the pieces take."""
-        return self._held.bytes
+        return self.held.bytes  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
-    def call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Return what ``block.forward(*args)`` returns, and have the same recorded."""
-        if len(recorder.tape.node_entry) >= recorder.tape.ask_at:
-            recorder.run_ahead()
-        try:
-            return self._call(recorder, block, args)
-        except recording.Moved:
-            return self._call(recorder, block, args)
+    def refuse(
+        self, recorder: Any, block: Any, args: Tuple[Any, ...], error: Optional[Exception]
+    ) -> Any:
+        """Run ``forward`` for a call that no piece may stand for."""
+        refusal = self._against if error is None else _not_told_apart(error, "an argument")
+        self._note(recorder, block, refusal)
+        return block.forward(*args)
 
-    def _call(self, recorder: Any, block: Any, args: Tuple[Any, ...]) -> Any:
-        if not self._hopeless and (self._seen is None or not self._seen.unchanged()):
-            self._look(recorder, block)
-        given = recording.Structure(recorder.tape)
-        refusal = self._against
-        if refusal is None:
-            try:
-                key = self._state, given.write(recorder.mode, args)
-            except (TypeError, ValueError, RecursionError) as error:
-                refusal = _not_told_apart(error, "an argument")
-        if refusal is not None:
-            self._note(recorder, block, refusal)
-            return block.forward(*args)
-        leaves, piece = given.leaves, self._held.find(key)
-        if piece is None or recorder.watch is not None:
-            result, other = self._run(recorder, block, args, leaves, key)
-            if piece is not None:
-                _compare(block, piece, other)
-            return result
-        result = piece.append(recorder.tape, leaves, self._seen.leaves, recorder)
-        if result is NotImplemented:
-            return self._run(recorder, block, args, leaves, key)[0]
-        recorder.report.traced.known += 1
-        return result
-
-    def _look(self, recorder: Any, block: Any) -> None:
+    def look(self, recorder: Any, block: Any) -> None:
         """Look at the attributes of the block and all that it refers to."""
-        self._against = None
-        self._seen = seen = recording.Structure(None, True)
+        if self._hopeless:
+            return
+        self._against = self.state = None
+        self.seen = seen = recording.Structure(None, True)
         try:
             text = seen.write(0, block)
         except (TypeError, ValueError, RecursionError) as error:
@@ -106,20 +84,27 @@ class Pieces:
             if one is not block and (one._forward_hooks or one._forward_pre_hooks):
                 self._against = Refused(f"{one.name} has hooks, which must run each time")
         graphs = [recorder.library.callee(one) for one in blocks if isinstance(one, HybridBlock)]
-        self._state = repr([callee.token for callee in graphs]).encode() + text
+        if self._against is None:
+            self.state = repr([callee.token for callee in graphs]).encode() + text
 
-    def _run(
-        self, recorder: Any, block: Any, args: Tuple[Any, ...], leaves: List[NDArray], key: _Key
-    ) -> Tuple[Any, Any]:
-        """Run ``forward``; return its result, and the piece that is kept of it, if one is."""
+    def trace(
+        self,
+        recorder: Any,
+        block: Any,
+        args: Tuple[Any, ...],
+        leaves: List[NDArray],
+        key: _Key,
+        known: Any,
+    ) -> Any:
+        """Run ``forward``, and keep a piece of it; with ``debug=True``, one may be known."""
         started = time.perf_counter()
         trace, piece = Trace(recorder, leaves), None
         try:
             result = block.forward(*args)
             if trace.refusal is None:
                 self._check_same(recorder, block, args, key)
-                piece = trace.piece(self._seen.leaves, result)
-                trace.pending.append((self._held, key, piece, piece.weight + len(key[1])))
+                piece = trace.piece(self.seen.leaves, result)
+                trace.pending.append((self.held, key, piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = refusal
         except BaseException as error:
@@ -134,24 +119,26 @@ class Pieces:
         if trace.draws:
             self._note(recorder, block, Refused("random numbers are drawn in Python"))
         recorder.report.traced.note_traced(1e3 * (time.perf_counter() - started))
-        return result, piece
+        if known is not None and recorder.watch is not None:
+            _compare(block, known, piece)
+        return result
 
     def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
             refusal.where = user_line() if code is None else where_of((code, 0))
         self._refused += 1
-        self._hopeless = self._refused > PATIENCE + len(self._held)
+        self._hopeless = self._refused > PATIENCE + len(self.held)
         if self._hopeless:
             # Not what was raised, whose frames hold arrays.
-            self._against = Refused(refusal.reason, refusal.where)
+            self._against, self.state = Refused(refusal.reason, refusal.where), None
         recorder.report.traced.refuse(block.name, refusal.reason, refusal.where)
 
     def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> None:
         """Raise if ``forward`` has changed what it depends on."""
-        if not self._seen.unchanged():
-            self._look(recorder, block)
-            if self._state != key[0] or self._against is not None:
+        if not self.seen.unchanged():
+            self.look(recorder, block)
+            if self.state != key[0]:
                 raise Refused("it changes an attribute of a block")
         if recording.Structure(recorder.tape).write(recorder.mode, args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
