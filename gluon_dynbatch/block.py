@@ -220,10 +220,10 @@ class DynamicHybridBlock(HybridBlock):
             STATE.batch.use_defaults(self._scope_defaults)
         if self._forward_hooks or self._forward_pre_hooks:
             return super().__call__(*args)
-        if type(self).forward in CELL_FORWARDS:
-            return recorder.call_block(self, args)
         if self._pieces is not None:
             return self._pieces.call(recorder, self, args)
+        if type(self).forward in CELL_FORWARDS:
+            return recorder.call_block(self, args)
         return self.forward(*args)
 
     def forward(self, *args: Any) -> Any:
@@ -311,7 +311,8 @@ class DynamicHybridBlock(HybridBlock):
 
 def _trace_once(wanted: bool, block: Block) -> None:
     if isinstance(block, DynamicHybridBlock) and (wanted or block._pieces is not None):
-        block._pieces = Pieces() if wanted else None
+        cell = type(block).forward in CELL_FORWARDS
+        block._pieces = Pieces() if wanted and not cell else None
 
 
 #: Blocks with one of these methods are cells.

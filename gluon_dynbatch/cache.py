@@ -31,14 +31,11 @@ class PlanCache:
 
     def find(self, fingerprint: Hashable) -> Any:
         """Return what belongs to `fingerprint`; None if nothing does."""
-        known = self._held.get(fingerprint)
-        if known is None:
-            return None
         try:
             self._held.move_to_end(fingerprint)
-        except KeyError:  # another thread had no more room for it
-            pass
-        return known[0]
+            return self._held[fingerprint][0]
+        except KeyError:  # another thread may need its room in between
+            return None
 
     def keep(self, fingerprint: Hashable, made: Any, size: int) -> None:
         """Keep what was made for `fingerprint`, unless it has no size, or a larger one than all."""

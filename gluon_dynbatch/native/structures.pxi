@@ -12,6 +12,11 @@ cdef extern from "Python.h":
     ctypedef struct PyDictObject:
         uint64_t ma_version_tag
     object PyObject_GenericGetDict(object value, void *context)
+    PyObject *PyTuple_GET_ITEM(object values, Py_ssize_t number)
+
+
+cdef extern from *:
+    void __builtin_prefetch(const void *) noexcept
 
 
 #: Says how the objects of a class are told apart: a tag, a number of the class, and what the tag
@@ -198,7 +203,10 @@ cdef class Structure:
         """Write what is in a tuple, which may be of a subclass."""
         cdef int overflow
         cdef int64_t number
+        cdef Py_ssize_t i
         self.tag(tag, len(values))
+        for i in range(len(values)):  # which else are waited for, one after another
+            __builtin_prefetch(PyTuple_GET_ITEM(values, i))
         for value in values:
             if type(value) is int:  # most of what is written
                 number = PyLong_AsLongLongAndOverflow(value, &overflow)

@@ -55,7 +55,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
     @property
     def size(self) -> int:
         """About how many bytes the pieces take."""
-        return self.held.bytes  # type: ignore[no-any-return]
+        return self.held.bytes
 
     def __len__(self) -> int:
         return len(self.held)
