@@ -29,7 +29,7 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shap
     known = {program.names[i]: types[i].shape for i in program.argument_at.values()}
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **known)
     if outputs is None:
-        raise MXNetError("the shapes of the arguments do not determine those of the results")
+        raise MXNetError("the shapes of the results cannot be inferred; is an argument empty?")
     deferred = [p for p in program.parameters.values() if p._deferred_init]
     if deferred:
         shapes = dict(zip(program.internals.list_arguments(), arguments))
@@ -92,7 +92,7 @@ def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str
     known.update((p.name, np.dtype(p.dtype).type) for p in program.parameters.values())
     _, outputs, _ = program.internals._infer_type_impl(False, **known)
     if outputs is None:
-        raise MXNetError("the dtypes of the arguments do not determine those of the results")
+        raise MXNetError("the dtypes of the results cannot be inferred from those of the arguments")
     return {ref: np.dtype(t).name for ref, t in zip(chain(*program.outputs), outputs)}
 
 
