@@ -78,8 +78,11 @@ def service(checkpoint: Path, *options: str) -> Iterator[int]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            lines = iter(process.stderr.readline, "")
-            found = next(filter(None, (re.search(r"http://127\.0\.0\.1:(\d+)", x) for x in lines)))
+            said: List[str] = []
+            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", "".join(said[-1:]))):
+                said.append(process.stderr.readline())
+                if not said[-1]:
+                    raise RuntimeError(f"the service did not start: {''.join(said)}")
             yield int(found.group(1))
         finally:
             process.terminate()
