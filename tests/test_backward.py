@@ -8,11 +8,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import Parameter, nn
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lower.segment import ParameterRows
-from gluon_dynbatch.run.leaves import Leaves
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
@@ -326,23 +324,6 @@ def test_custom_operators_train(in_a_cell):
         )  # fmt: skip
     (told,) = batch.report.alone
     assert told.calls == 5 and "may never finish its backward pass" in told.reason
-
-
-def test_leaves_are_copies_whose_gradients_add_up():
-    weight = Parameter("weight", shape=(4, 2))
-    weight.initialize(mx.init.One())
-    leaves = Leaves()
-    arrays = [leaves.parameter(one, mx.cpu()) for one in (weight, ParameterRows(weight, 1, 3))]
-    assert leaves.parameter(ParameterRows(weight, 1, 3), mx.cpu()) is arrays[1]
-    weight.data()[:] = 7
-    assert all((one.asnumpy() == 1).all() for one in arrays)
-    leaves.clear()
-    for one in arrays:
-        with autograd.record():
-            loss = (one * 2).sum()
-        loss.backward()
-    (gradient,) = leaves.gradients([None])
-    np.testing.assert_array_equal(gradient.asnumpy(), [[2, 2], [4, 4], [4, 4], [2, 2]])
 
 
 def test_what_only_a_cycle_holds_gets_no_gradient():

@@ -58,14 +58,6 @@ def test_a_stock_block_is_one_call(make, others, calls, hybridized):
         assert batch.report.nodes == len(samples) * (1 + (1 if hybridized else calls))
 
 
-def test_without_a_lazy_array_it_runs_at_once():
-    dense = nn.Dense(3, in_units=WIDTH)
-    dense.initialize()
-    with gdb.batching(**FIXED) as batch:
-        assert type(dense(array(1, WIDTH))) is mx.nd.NDArray
-    assert batch.report.nodes == 0
-
-
 class Own(HybridBlock):
     """Not MXNet's: what it does in Python is to be done each time."""
 
