@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Callable, Collection, List, Optional, Tuple
+import types
+from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
 from mxnet.gluon import Block, HybridBlock
 
@@ -12,12 +13,12 @@ from .errors import ArgumentError
 from .record.hooks import REPLACES
 from .record.where import user_line
 
-#: What returns something that is yet to be run, and what it is called.
-UNSTARTED = (
-    (inspect.isgeneratorfunction, inspect.isgenerator, "a generator"),
-    (inspect.iscoroutinefunction, inspect.iscoroutine, "a coroutine"),
-    (inspect.isasyncgenfunction, inspect.isasyncgen, "an asynchronous generator"),
-)
+#: Types of what is yet to be run, which functions return it, and what it is called.
+UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
+    types.GeneratorType: (inspect.isgeneratorfunction, "a generator"),
+    types.CoroutineType: (inspect.iscoroutinefunction, "a coroutine"),
+    types.AsyncGeneratorType: (inspect.isasyncgenfunction, "an asynchronous generator"),
+}
 
 
 #: Methods of blocks that only pass the arguments of a call on, to ``forward`` and the like.
@@ -42,7 +43,7 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
         what = f"an object of type {type(fn).__name__} cannot be called"
         raise ArgumentError(what, user_line(), None, "pass a function or a block")
     called, given = _called(fn)
-    for is_function, _, what in UNSTARTED:
+    for is_function, what in UNSTARTED.values():
         if is_function(called):
             raise _unstarted(fn, what)
     signature = _signature(called, given)
@@ -57,18 +58,19 @@ def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
             return False
         return True
 
+    alone = takes(1)
+
     def apply(sample: Any) -> Any:
-        if takes(1):
+        if alone:
             result = fn(sample)
         elif isinstance(sample, tuple) and takes(len(sample)):
             result = fn(*sample)
         else:
             raise _misfit(fn, signature, sample)
-        for _, is_result, what in UNSTARTED:
-            if is_result(result):
-                if not inspect.isasyncgen(result):
-                    result.close()
-                raise _unstarted(fn, what)
+        if type(result) in UNSTARTED:
+            if not inspect.isasyncgen(result):
+                result.close()
+            raise _unstarted(fn, UNSTARTED[type(result)][1])
         return result
 
     return apply

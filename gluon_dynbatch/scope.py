@@ -82,6 +82,8 @@ class Batch(Statements):
 
     def __init__(self, options: Options):
         self._options = options
+        #: Whether it pays to compute a part of what is recorded before the end.
+        self.runs_ahead = True
         #: Weak references to those whose statements are in this scope, the oldest first; it is open
         #: as long as there is one.
         self.members: List[Any] = []
@@ -295,7 +297,8 @@ class Batch(Statements):
     def run_ahead(self) -> None:
         """Compute what is recorded so far if the engine is long enough at it."""
         assert self._recorder is not None
-        if self._options_now().leaves_all_open and is_much(self._recorder.tape):
+        asked = self.runs_ahead and self._options_now().leaves_all_open
+        if asked and is_much(self._recorder.tape):
             self.at_work(self._compute)
 
     def flush(self) -> None:

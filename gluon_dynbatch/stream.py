@@ -123,6 +123,9 @@ class Stream:
         except Exception as error:
             self._ended = error
         if taken:
-            with batching(**self._options) as batch:
+            scope = batching(**self._options)
+            # The engine has the minibatch before.
+            scope.runs_ahead = not self._batches
+            with scope as batch:
                 outcomes = batch.map(self._fn, taken, on_error="return")
             self._batches.append(outcomes[::-1])

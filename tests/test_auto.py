@@ -245,6 +245,14 @@ def test_fibers_run_ahead(wide):
     np.testing.assert_allclose(got, [wide(x).sum().asscalar() + 1 for x in samples], rtol=1e-3)
 
 
+def test_only_the_first_minibatch_of_a_stream_runs_ahead(wide, caplog):
+    samples = wide_rows(2200)
+    with caplog.at_level("DEBUG", "gluon_dynbatch"):
+        results = list(gdb.imap(wide, samples, batch_size=1100))
+    assert len(caplog.records) == 3
+    equal(results, [wide(x) for x in samples], 1e-4)
+
+
 @pytest.mark.parametrize("options", [{"policy": "depth"}, {"max_rows": 5000}])
 def test_whoever_asks_for_something_has_one_flush(wide, options):
     assert nodes(run(wide, wide_rows(1100), **options)[0]) == [1100]
