@@ -21,7 +21,6 @@ from .flush import Flush, Runtime
 from .native.recording import Statements, user_place
 from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
-from .record.hazards import check_handles
 from .record.intercept import CALLS, HOOKS, current_mode, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
@@ -328,7 +327,6 @@ class Batch(Statements):
             if mode:
                 set_mode(0)
             recorder.fresh()
-            check_handles(tape)
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)

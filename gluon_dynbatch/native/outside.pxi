@@ -53,17 +53,16 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
         check_array(array_)
     if type_id is None:
         type_id = type_id_of(array_)
-    return add_external(tape, array_, array_.handle, identity, type_id)
+    return add_external(tape, array_, identity, type_id)
 
 
 cdef Py_ssize_t add_external(
-    Tape tape, object array_, object handle, object identity, object type_id
+    Tape tape, object array_, object identity, object type_id
 ) except -1:
     value = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
     tape.externals.append(array_)
-    tape.handles.append(handle)
     tape.external_ids[identity] = value
     put(tape.external_values, value)
     put(tape.value_type, type_id)
@@ -79,8 +78,7 @@ cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
     for at in (tape_at, value_at, offset_at, type_at, real_at):
         fill_slot(place, at, <object>slot(lazy, at)[0])
     tape.kept.append(lazy)
-    return add_external(
-        tape, place, None, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
+    return add_external(tape, place, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
 
 
 cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):

@@ -32,7 +32,7 @@ def lend(list arrays not None, Tape tape not None, Tape part not None):
                 begin = int(<object>slot(lazy, offset_at)[0])
                 whole = tape.value_type.data.as_ints[value]
                 part.kept.append(lazy)
-                number = add_external(part, lazy, None, <size_t><PyObject *>lazy, whole)
+                number = add_external(part, lazy, <size_t><PyObject *>lazy, whole)
                 known[value] = number, begin
                 lent.append((value, begin))
             number, begin = <tuple>known[value]

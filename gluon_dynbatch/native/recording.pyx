@@ -120,10 +120,9 @@ cdef class Tape:
     cdef readonly list wheres
     #: Weak references to all lazy arrays handed out.
     cdef public list lazies
-    #: Arrays from outside, held so that their ids stay theirs; their handles when they were
-    #: recorded; their values; and these values by id of the array.
+    #: Arrays from outside, held so that their ids stay theirs; their values; and these values by id
+    #: of the array.
     cdef public list externals
-    cdef readonly list handles
     cdef readonly array external_values
     cdef readonly dict external_ids
     #: Lazy arrays that stand for themselves among the arrays from outside, so that ids stay theirs.
@@ -135,8 +134,7 @@ cdef class Tape:
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
-        self.wheres, self.lazies, self.externals, self.handles = [], [], [], []
-        self.kept = []
+        self.wheres, self.lazies, self.externals, self.kept = [], [], [], []
 
     def held(self):
         """Return the lazy arrays that somebody still holds and that are not computed yet."""

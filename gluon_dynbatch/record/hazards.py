@@ -13,11 +13,9 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
-from ..errors import ScopeError
 from .lazy import LazyNDArray
-from .tape import Tape, parameters_of
+from .tape import parameters_of
 from .types import memory_of
-from .where import where_of
 
 
 def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
@@ -29,6 +27,12 @@ def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
 def before_copy(recorder: Any, handle: Any, *_: Any) -> None:
     """Compute what is pending if it reads the array that somebody writes to from outside."""
     _before_write_at(recorder, [handle])
+
+
+def before_state(recorder: Any, array: NDArray, _: Any) -> None:
+    """Compute what is pending if it reads an array that gets another memory."""
+    if array.handle is not None:
+        before_write(recorder, [array])
 
 
 def _before_write_at(recorder: Any, handles: List[Any]) -> None:
@@ -68,31 +72,3 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
     if tape.node_entry and np.isin(tape.reads.words(tape)[3], marked).any():
         recorder.run_pending()
-
-
-def check_handles(tape: Tape) -> None:
-    """Raise if an array from outside stands for another one than when it was recorded.
-
-    Raises
-    ------
-    ScopeError
-        Names the line of the first call that reads it.
-    """
-    externals = zip(tape.external_values, tape.externals, tape.handles)
-    swapped = {
-        value: a.shape
-        for value, a, handle in externals
-        if handle is not None and a.handle is not handle
-    }
-    if not swapped:
-        return
-    for node, call in enumerate(tape.calls()):
-        for value, _ in call.operands:
-            if value in swapped:
-                raise ScopeError(
-                    f"an array of shape {swapped[value]} was replaced (it got another handle) "
-                    "before a recorded call could read it",
-                    where_of(tape.wheres[node]),
-                    None,
-                    "call batch.flush() before you replace the array",
-                )

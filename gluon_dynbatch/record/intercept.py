@@ -235,6 +235,12 @@ RECORDS: Tuple[Replaced, ...] = (
         "a parameter gets other arrays, a device, or another grad_req",
         _before(hazards.before_change),
     ),
+    Replaced(
+        NDArray,
+        "__setstate__",
+        "an array gets other memory, as its pickled state has it",
+        _before(hazards.before_state),
+    ),
     *_library(
         "what is written to is not named, and may be what pending calls read: gradients, what a "
         "store gives out, the next batch, memory that MXNet shares with others; or they draw "

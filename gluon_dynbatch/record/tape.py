@@ -129,7 +129,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.error = error
         # Who computed them may have the list.
         self.externals = []  # type: ignore[misc]
-        self.handles.clear()
         self.kept.clear()
         self.lazies = []  # type: ignore[misc]
         self.wheres.clear()
@@ -177,7 +176,7 @@ def check_tape(tape: Tape) -> None:
     types = [TYPES[number] for number in tape.value_type]
     assert len(tape.node_value0) == len(tape.wheres) == len(tape.node_entry), "counts of calls"
     assert len(tape.sources) == len(tape.offsets), "counts of operands"
-    assert len(tape.externals) == len(tape.handles) == len(tape.external_values), "externals"
+    assert len(tape.externals) == len(tape.external_values), "externals"
     made, read = list(tape.external_values), 0
     kept = iter(tape.kept)
     for value, external in zip(tape.external_values, tape.externals):
