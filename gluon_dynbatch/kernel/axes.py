@@ -2,156 +2,128 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from math import prod
-from typing import List, Sequence
+from typing import Callable, Dict, List, Sequence, Union
 
 import numpy as np
 
 from ..rules.axes import reduced_axes
-from .call import Call
+from ..schedule.dependencies import Array
+from .call import Call, Handler
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, NUMBERS, Shape, Tensor, chosen, require
+from .tensor import DTYPES, NUMBERS, NotExpressed, Shape, Tensor, chosen, few, require
 
-# The same elements in another shape.
-
-
-def unchanged(call: Call) -> Tensor:
-    return call.tensors[0]
+# Elements that move: what operators do to arrays of NumPy.
 
 
-def reshape(call: Call) -> Tensor:
-    x, codes = call.tensors[0], call.integers("shape")
+def _reshape(call: Call, x: Array) -> Array:
+    codes = call.integers("shape")
     require(min(codes) >= -1 and not call.flag("reverse"), "its shape has codes")
-    require(not x.rows or codes[0] in (0, -1), "rows are not along axis 0")
-    shape = [x.shape[axis] if code == 0 else code for axis, code in enumerate(codes)]
-    if -1 in shape:
-        rest = -prod(shape)
-        require(prod(x.shape) % rest == 0, "rows are not along axis 0")
-        shape[shape.index(-1)] = prod(x.shape) // rest
-    require(prod(shape) == prod(x.shape), "it loses elements")
-    return x.shaped(shape)
+    require(not call.batched[0] or codes[0] < 1, "rows are not along axis 0")
+    return x.reshape([x.shape[axis] if code == 0 else code for axis, code in enumerate(codes)])
 
 
-def flatten(call: Call) -> Tensor:
-    x = call.tensors[0]
-    return x.shaped((x.shape[0], prod(x.shape[1:])))
+def _tile(call: Call, x: Array) -> Array:
+    times = call.integers("reps")
+    return np.tile(few(x, prod(times)), times)
 
 
-def expand_dims(call: Call) -> Tensor:
-    x = call.tensors[0]
-    axis = call.positive(call.integer("axis", 0) or 0, len(x.shape) + 1)
-    require(axis > 0 or not x.rows, "rows are not along axis 0")
-    return x.shaped((*x.shape[:axis], 1, *x.shape[axis:]))
+def _repeat(call: Call, x: Array) -> Array:
+    times = call.integer("repeats", 1) or 1
+    return np.repeat(few(x, times), times, call.integer("axis", None))
 
 
-def squeeze(call: Call) -> Tensor:
-    x = call.tensors[0]
-    axes = call.axes("axis") or [a for a in range(int(x.rows), len(x.shape)) if x.shape[a] == 1]
-    return without(x, axes)
+def _split(call: Call, x: Array) -> List[Array]:
+    axis = call.axis("axis", 1)
+    parts = call.integer("num_outputs" if call.op == "SliceChannel" else "sections", 0) or 0
+    pieces = np.split(x, parts or call.integers("indices")[1:], axis)
+    return [piece.squeeze(axis) for piece in pieces] if call.flag("squeeze_axis") else pieces
+
+
+def _slice(call: Call, x: Array) -> Array:
+    first = call.axis("axis", 0) if call.op == "slice_axis" else 0
+    bounds = [call.slots(name) for name in ("begin", "end", "step")]
+    # Texts without a number, "None" and "()", stand for nothing.
+    own = (slice(*some) for some in zip_longest(*bounds))
+    index = (*[slice(None)] * first, *own)
+    require(not call.batched[0] or index[0].stop is None, "it works along the axis of rows")
+    return x[index]
+
+
+def _slice_like(call: Call, x: Array, like: Array) -> Array:
+    axes = call.axes("axes") or range(like.ndim)
+    return x[tuple(slice(like.shape[axis] if axis in axes else None) for axis in range(x.ndim))]
+
+
+def _broadcast(call: Call, x: Array, *like: Array) -> Array:
+    axes, sizes = call.axes("axis"), call.integers("size")
+    if call.op == "broadcast_to":
+        sizes = call.integers("shape")
+        axes = tuple(axis for axis, size in enumerate(sizes) if size)
+        sizes = tuple(filter(None, sizes))
+    elif like:
+        axes = call.axes("lhs_axes") or tuple(range(x.ndim))
+        sizes = tuple(like[0].shape[a] for a in call.axes("rhs_axes", like[0].ndim) or axes)
+    shape = list(x.shape)
+    for axis, size in zip(axes, sizes):
+        shape[axis] = size
+    return np.broadcast_to(x, shape)
+
+
+_MOVES: Dict[str, Callable[..., Union[Array, List[Array]]]] = {
+    "_copy": lambda call, x: x,
+    "Reshape": _reshape,
+    "Flatten": lambda call, x: x.reshape(len(x), -1),
+    "expand_dims": lambda call, x: np.expand_dims(x, call.integer("axis", 0)),
+    "squeeze": lambda call, x: np.squeeze(x, call.axes("axis") or None),
+    "transpose": lambda call, x: x.transpose(call.axes("axes") or None),
+    "SwapAxis": lambda call, x: x.swapaxes(call.axis("dim1", 0), call.axis("dim2", 0)),
+    "reverse": lambda call, x: np.flip(x, call.axes("axis")),
+    "repeat": _repeat,
+    "tile": _tile,
+    **dict.fromkeys(["SliceChannel", "_split_v2"], _split),
+    **dict.fromkeys(["slice", "slice_axis"], _slice),
+    "slice_like": _slice_like,
+    "Concat": lambda call, *x: np.concatenate(x, call.integer("dim", 1)),
+    "stack": lambda call, *x: np.stack(x, call.integer("axis", 0)),
+    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], _broadcast),
+}
+
+
+def _move(call: Call) -> List[Tensor]:
+    """Do it to the numbers of elements of two rows: the second has to do as the first."""
+    arrays, sizes = [], [prod(x.shape) for x in call.tensors]
+    far, start = sum(sizes), 0
+    for x, size in zip(call.tensors, sizes):
+        own = np.arange(start, start + size).reshape(x.shape)
+        arrays.append(few(np.concatenate([own, own + far]) if x.rows else own))
+        start += size
+    try:
+        made = _MOVES[call.op](call, *arrays)
+    except (ValueError, IndexError) as error:
+        raise NotExpressed(str(error)) from None
+    shifts = np.repeat([far * x.rows for x in call.tensors], sizes)
+    found, rows = [], any(call.batched)
+    for where in made if isinstance(made, list) else [made]:
+        half = few(where).reshape(where.shape or (1,))
+        if rows:
+            half, other = half[: len(where) // 2], where[len(where) // 2 :]
+            alike = half.shape == other.shape and half.max() < far
+            require(alike and (other == half + shifts[half]).all(), "rows are not along axis 0")
+        source = call.tensors[0]
+        if half.max(initial=0) >= sizes[0]:
+            source = source.of(call.build.join(x.node() for x in call.tensors), (far,))
+        found.append(source.moved(half, rows))
+    return found
+
+
+MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES, _move)
 
 
 def without(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Leave out axes of extent 1."""
-    x.own_axes(*axes)
     return x.shaped([n for axis, n in enumerate(x.shape) if axis not in axes] or [1])
-
-
-# Elements that move.
-
-
-def transpose(call: Call) -> Tensor:
-    x = call.tensors[0]
-    if call.op == "SwapAxis":
-        first, second = (call.own_axis(name, 0) for name in ("dim1", "dim2"))
-        return x.moved(x.places().swapaxes(first, second))
-    order = call.axes("axes") or tuple(range(len(x.shape))[::-1])
-    x.own_axes(*order[1:])
-    return x.moved(x.places().transpose(order))
-
-
-def reverse(call: Call) -> Tensor:
-    x, axes = call.tensors[0], call.axes("axis")
-    x.own_axes(*axes)
-    return x.moved(np.flip(x.places(), axes))
-
-
-def repeat(call: Call) -> Tensor:
-    x, axis = call.tensors[0], call.own_axis(default=0)
-    times = call.integer("repeats", 1) or 1
-    return x.moved(np.repeat(x.places(times), times, axis))
-
-
-def tile(call: Call) -> Tensor:
-    x, times = call.tensors[0], call.integers("reps")
-    require(len(times) <= len(x.shape) or not x.rows, "it moves rows")
-    x.own_axes(*[0] * (len(times) == len(x.shape) and times[0] != 1))
-    return x.moved(np.tile(x.places(prod(times)), times))
-
-
-def split(call: Call) -> List[Tensor]:
-    x, axis = call.tensors[0], call.own_axis(default=1)
-    parts = call.integer("num_outputs" if call.op == "SliceChannel" else "sections", 0) or 0
-    pieces = np.split(x.places(), parts or call.integers("indices")[1:], axis)
-    squeezed = [axis] if call.flag("squeeze_axis") else []
-    return [without(x.moved(piece), squeezed) for piece in pieces]
-
-
-def slices(call: Call) -> Tensor:
-    x = call.tensors[0]
-    index = [slice(None)] * len(x.shape)
-    if call.op == "slice_like":
-        like = call.tensors[1].shape
-        for axis in call.axes("axes") or range(len(like)):
-            index[axis] = slice(like[axis] if axis or not x.rows else None)
-    else:
-        first = call.axis("axis", 0) if call.op == "slice_axis" else 0
-        bounds = [call.slots(name) for name in ("begin", "end", "step")]
-        for axis, begin in enumerate(bounds[0], first):
-            end, step = (own[axis - first] if own else None for own in bounds[1:])
-            index[axis] = slice(begin, end, step)
-    along_rows = index[0].start or index[0].stop is not None or index[0].step not in (None, 1)
-    x.own_axes(*[0] * bool(along_rows))
-    return x.moved(x.places()[tuple(index)])
-
-
-def concat(call: Call) -> Tensor:
-    stacks = call.op == "stack"
-    name, default = ("axis", 0) if stacks else ("dim", 1)
-    axis = call.integer(name, default)
-    axis = call.positive(default if axis is None else axis, len(call.inputs[0]) + stacks)
-    require(axis > 0 or not any(call.batched), "it moves rows")
-    require(len(set(call.batched)) == 1, "rows are not along axis 0")
-    arrays, start = [], 0
-    for value in call.tensors:
-        arrays.append(value.places() + start)
-        start += arrays[-1].size
-    where = (np.stack if stacks else np.concatenate)(arrays, axis)
-    every = call.build.join(value.node() for value in call.tensors)
-    return call.tensors[0].of(every, (start,)).moved(where)
-
-
-def broadcast(call: Call) -> Tensor:
-    x = call.tensors[0]
-    if call.op == "broadcast_to":
-        wanted = call.integers("shape")
-        return _spread(x, [axis for axis, n in enumerate(wanted) if n], [n for n in wanted if n])
-    if call.op == "broadcast_axis":
-        return _spread(x, call.axes("axis"), call.integers("size"))
-    like = call.tensors[1]
-    left, right = call.axes("lhs_axes"), call.axes("rhs_axes", len(like.shape))
-    if not left:
-        left = right = tuple(range(len(like.shape)))
-    rows = like.rows and (0, 0) in zip(left, right)
-    require(rows or 0 not in right or not like.rows, "rows are not along axis 0")
-    return _spread(x, left, [like.shape[axis] for axis in right], rows)
-
-
-def _spread(x: Tensor, axes: Sequence[int], sizes: Sequence[int], rows: bool = False) -> Tensor:
-    shape = list(x.shape)
-    for axis, size in zip(axes, sizes):
-        shape[axis] = size
-    require(rows or not x.rows or 0 not in axes, "it moves rows")
-    return x.to(tuple(shape), rows)
 
 
 # Along an axis.

@@ -85,11 +85,6 @@ class Tensor(Arithmetic):
         """Give up if one of these is the axis of rows."""
         require(not self.rows or 0 not in axes, "it works along the axis of rows")
 
-    def places(self, times: int = 1) -> Array:
-        """Return the number of each element, of which there are to be so many times as many."""
-        require(prod(self.shape) * times <= MOST_MOVED, "its rows are too long to be moved")
-        return np.arange(prod(self.shape)).reshape(self.shape)
-
     def moved(self, where: Array, rows: bool = False) -> Tensor:
         """Return the elements that stand at some places."""
         whole = where.size == prod(self.shape) and (np.diff(where.ravel()) == 1).all()
@@ -101,8 +96,8 @@ class Tensor(Arithmetic):
         """Repeat elements along axes of extent 1."""
         if self.shape == shape and self.rows >= rows:
             return self
-        times = prod(shape) // prod(self.shape)
-        return self.moved(np.broadcast_to(self.places(times), shape), rows)
+        places = np.arange(prod(self.shape)).reshape(self.shape)
+        return self.moved(few(np.broadcast_to(places, shape)), rows)
 
     def apply(
         self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()
@@ -135,6 +130,12 @@ class Tensor(Arithmetic):
                 found.append(build.reduced_by_two(columns, how))
         kept = (*self.shape[:low], *(1,) * (high - low), *self.shape[high:])
         return self.of(build.join(found), kept)
+
+
+def few(places: Array, times: int = 1) -> Array:
+    """Give up if so many times so many elements are too many to be moved."""
+    require(places.size * times <= MOST_MOVED, "its rows are too long to be moved")
+    return places
 
 
 def common_shape(tensors: Sequence[Tensor]) -> Shape:
