@@ -21,7 +21,7 @@ from .expression import (
     Slot,
     Weight,
 )
-from .functions import DERIVATIVES
+from .functions import DERIVATIVES, Factor
 from .step import Sum
 
 
@@ -142,11 +142,11 @@ class Differentiation:
                 self._add(arg, part)
 
 
-def _times(g: Node, factor: object, chosen: bool) -> Optional[Node]:
+def _times(g: Node, factor: Factor, chosen: bool) -> Optional[Node]:
     """Multiply a gradient with a derivative: a node or a number; None if that is zero.
 
     Where something else was chosen a gradient is zero whatever it was.
     """
     if isinstance(factor, Node):
         return g.owner.function("gate", *((factor, g) if chosen else (g, factor)))
-    return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor  # type: ignore[operator]
+    return None if factor == 0 else g if factor == 1 else -g if factor == -1 else g * factor

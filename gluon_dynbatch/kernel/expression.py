@@ -98,38 +98,25 @@ class Dot(NamedTuple):
 T = TypeVar("T", bound="Arithmetic")
 
 
+def _operator(name: str, swapped: bool = False) -> Callable[[T, Union[T, float]], T]:
+    def method(self: T, other: Union[T, float]) -> T:
+        return self.apply(name, *((other, self) if swapped else (self, other)))
+
+    return method
+
+
 class Arithmetic:
     """What can be added and multiplied with its like and with numbers."""
 
     __slots__ = ()
+    __add__, __radd__ = _operator("add"), _operator("add", swapped=True)
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __mul__, __rmul__ = _operator("mul"), _operator("mul", swapped=True)
+    __truediv__, __rtruediv__ = _operator("div"), _operator("div", swapped=True)
 
     def apply(self: T, name: str, *args: Union[T, float], values: Tuple[float, ...] = ()) -> T:
         """Return a function of such things."""
         raise NotImplementedError
-
-    def __add__(self: T, other: Union[T, float]) -> T:
-        return self.apply("add", self, other)
-
-    def __radd__(self: T, other: Union[T, float]) -> T:
-        return self.apply("add", other, self)
-
-    def __sub__(self: T, other: Union[T, float]) -> T:
-        return self.apply("sub", self, other)
-
-    def __rsub__(self: T, other: Union[T, float]) -> T:
-        return self.apply("sub", other, self)
-
-    def __mul__(self: T, other: Union[T, float]) -> T:
-        return self.apply("mul", self, other)
-
-    def __rmul__(self: T, other: Union[T, float]) -> T:
-        return self.apply("mul", other, self)
-
-    def __truediv__(self: T, other: Union[T, float]) -> T:
-        return self.apply("div", self, other)
-
-    def __rtruediv__(self: T, other: Union[T, float]) -> T:
-        return self.apply("div", other, self)
 
     def __neg__(self: T) -> T:
         return self.apply("negative", self)

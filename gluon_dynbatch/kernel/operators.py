@@ -5,9 +5,11 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Dict, List, Tuple
 
+from .. import rules
 from . import axes
 from .call import Call, Handler
 from .expression import PRODUCT, TOP, Dot, Node, Weight
+from .functions import DERIVATIVES
 from .tensor import DTYPES, NUMBERS, Tensor, common_shape, require
 
 # Functions of one element and its partners.
@@ -167,30 +169,22 @@ def batch_dot(call: Call) -> Tensor:
     return left.of(call.build.dot(left.node(), right.node(), how), (*outer, m, n))
 
 
-_ONE = (
-    "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil cos cosh degrees erf erfinv exp "
-    "expm1 fix floor gamma gammaln log log10 log1p log2 logical_not negative radians rcbrt "
-    "reciprocal relu rint round rsqrt sigmoid sign sin sinh softsign sqrt square tan tanh trunc"
-)
-_TWO = (
-    "hypot maximum minimum mod power equal not_equal greater greater_equal lesser lesser_equal "
-    "logical_and logical_or logical_xor"
-)
-_ARITHMETIC = {"plus": "add", "minus": "sub", "mul": "mul", "div": "div"}
+#: Names that functions have in operators with a number, where these differ.
+_THEIRS = {"add": "plus", "sub": "minus"}
 
 #: By operator; those that have none are left to MXNet.
 HANDLERS: Dict[str, Handler] = {
-    **{name: pointwise(name) for name in _ONE.split()},
-    **{f"{form}_{n}": pointwise(n) for n in _TWO.split() for form in ("", "broadcast")},
-    **{f"_{name}_scalar": with_number(name) for name in _TWO.split()},
-    **{f"_r{name}_scalar": with_number(name, swapped=True) for name in ("mod", "power")},
-    **{f"_{theirs}_scalar": with_number(name) for theirs, name in _ARITHMETIC.items()},
-    "_rminus_scalar": with_number("sub", swapped=True),
-    "_rdiv_scalar": with_number("div", swapped=True),
     **{
-        f"{form}_{n}": pointwise(n)
-        for n in ("sub", "mul", "div")
-        for form in ("elemwise", "broadcast")
+        op: pointwise(name)
+        for name in DERIVATIVES
+        for op in (name, f"_{name}", f"elemwise_{name}", f"broadcast_{name}")
+        if op in rules.TABLE
+    },
+    **{
+        op: with_number(name, swapped)
+        for name in DERIVATIVES
+        for swapped in (False, True)
+        if (op := f"_{'r' * swapped}{_THEIRS.get(name, name)}_scalar") in rules.TABLE
     },
     **dict.fromkeys(["elemwise_add", "broadcast_add", "_grad_add", "add_n"], add),
     "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),

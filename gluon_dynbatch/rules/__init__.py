@@ -17,7 +17,10 @@ What is known of an operator is its `Rule`, one entry of `operators.py` or `unsu
 
 Where that does not do, a handler is a function ``(site, build) -> outputs`` in the file of its
 kind.  ``Rule(parameters=(1, 2))`` names inputs without rows, which all samples have to share; the
-other inputs that happen to be shared are repeated for each row or sample.
+other inputs that happen to be shared are repeated for each sample of a stack.
+
+In rows, the call itself is run on more rows.  That it is possible, and gives as many more rows, is
+seen from shapes by who asks; rules know where rows would see each other although shapes are right.
 
 No MXNet is needed here.
 """

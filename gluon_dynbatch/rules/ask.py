@@ -32,7 +32,9 @@ def rows(site: Site) -> Answer:
     ----------
     site : Site
         The call of one sample.  The leading size of its batched arrays is taken as unknown: the
-        rewrite is right for samples of any leading sizes, different ones in one launch included.
+        rewrite is right for samples of any leading sizes, different ones in one launch included,
+        if the call itself is possible with any, and has results of as many rows and of the same
+        shapes but for that.  Who asks infers shapes for more rows to know that.
 
     Returns
     -------
@@ -60,8 +62,7 @@ def stack(site: Site) -> Answer:
     -------
     Rewrite or Refusal
     """
-    reason = ""
-    for attempt in (_direct, _fold, _fold_spread):
+    for attempt in (_direct, _fold):
         try:
             rule = _rule(site)
             refuse_unless(
@@ -71,7 +72,9 @@ def stack(site: Site) -> Answer:
             build = Builder(site, True, rule.parameters)
             outputs = attempt(rule, build)
         except RefuseError as refused:
-            reason = reason or str(refused)
+            reason = str(refused)
+            if reason:
+                break
         else:
             return Rewrite(tuple(build.steps), outputs)
     return Refusal(reason)
@@ -124,16 +127,10 @@ def _direct(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
 
 def _fold(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
     site = build.site
+    batched = tuple(k not in rule.parameters for k in range(len(site.inputs)))
     refs = tuple(
         build.reshape(ref, -1, *shape[1:]) if own else ref
-        for ref, shape, own in zip(build.refs, site.inputs, site.batched)
+        for ref, shape, own in zip(build.inputs(), site.inputs, batched)
     )
-    inner = Builder(site, False, rule.parameters, refs, build.steps)
+    inner = Builder(replace(site, batched=batched), False, rule.parameters, refs, build.steps)
     return build.restored(_rows(rule, inner))
-
-
-def _fold_spread(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
-    """Fold with a copy of every shared input per sample: dearer, and sometimes the only way."""
-    batched = tuple(k not in rule.parameters for k in range(len(build.site.inputs)))
-    site = replace(build.site, batched=batched)
-    return _fold(rule, Builder(site, True, rule.parameters, build.inputs(), build.steps))

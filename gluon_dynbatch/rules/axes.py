@@ -104,11 +104,6 @@ def reduced_axes(site: Site) -> Tuple[int, ...]:
     return tuple(sorted(axes)) or tuple(range(ndim))
 
 
-def reduce_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(0 not in reduced_axes(site))
-    return build.same()
-
-
 def reduce_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     data, axes = site.inputs[0], reduced_axes(site)
     check_groups(site, [False, *(a in axes for a, size in enumerate(data) if size != 1)])

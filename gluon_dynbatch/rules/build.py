@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from .site import INPUT, Ref, RefuseError, Site, Step, public_attrs
+from .site import INPUT, Ref, Site, Step, public_attrs, refuse_unless
 
 
 class Builder:
@@ -64,28 +64,15 @@ class Builder:
         return self.refs[self.site.batched.index(True)]
 
     def spread(self, index: int) -> Ref:
-        """Return input `index`; a shared one is repeated until every row or sample has its own.
-
-        In the rows layout a shared array can only be repeated if its axis 0 has size 1: with any
-        other size the samples' own call would pair its rows with theirs.
-        """
+        """Return input `index`; in the stack layout a shared one is repeated for every sample."""
         ref = self.refs[index]
         if self.site.batched[index] or index in self.parameters:
             return ref
-        if self.stacked:
-            ref = self.add("expand_dims", ref, axis=0)
-        else:
-            self.check_one_row(index)
+        refuse_unless(
+            self.stacked, f"Operator {self.site.op} pairs rows of a shared array with the samples'."
+        )
+        ref = self.add("expand_dims", ref, axis=0)
         return self.add("broadcast_like", ref, self.like, lhs_axes=(0,), rhs_axes=(0,))
-
-    def check_one_row(self, index: int) -> None:
-        """Refuse if the shared input `index` has several rows, which would meet the samples'."""
-        shape = self.site.inputs[index]
-        if shape[0] != 1:
-            raise RefuseError(
-                f"Operator {self.site.op} pairs rows of a shared array of shape {shape} with the "
-                "rows of each sample."
-            )
 
     def inputs(self) -> Tuple[Ref, ...]:
         """Return all inputs; those that samples only happen to share are repeated."""
@@ -102,3 +89,8 @@ Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
 def same(site: Site, build: Builder) -> Tuple[Ref, ...]:
     """Repeat the operator as it is: the rule of most operators."""
     return build.same()
+
+
+def call(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    """Repeat the operator on its inputs as they are, shared ones too."""
+    return build.call(*build.refs)

@@ -14,21 +14,6 @@ def _broadcasting(op: str) -> str:
     return op if op.startswith("broadcast_") else "broadcast_" + op.split("_", 1)[1]
 
 
-def binary_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    left, right = map(len, site.inputs)
-    if all(site.batched):
-        refuse_unless(
-            left == right,
-            f"Operator {site.op} aligns the rows of one operand with another axis of the other.",
-        )
-        return build.same()
-    own = site.batched.index(True)
-    site.keep_rows(len(site.inputs[own]) >= len(site.inputs[1 - own]))
-    if left == right:
-        build.check_one_row(1 - own)
-    return (build.add(_broadcasting(site.op), *build.refs),)
-
-
 def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if all(site.batched) and site.inputs[0] == site.inputs[1]:
         return build.same()
@@ -48,11 +33,9 @@ def _sum_of(build: Builder, batched: bool) -> Ref:
     return refs[0] if len(refs) == 1 else build.add("add_n", *refs, num_args=len(refs))
 
 
-def add_n(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def add_n_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if all(site.batched):
         return build.same()
-    if not build.stacked:
-        build.check_one_row(site.batched.index(False))
     return (build.add("broadcast_add", _sum_of(build, True), _sum_of(build, False)),)
 
 

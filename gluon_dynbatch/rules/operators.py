@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
 from .axes import along, along_several
-from .build import same
+from .build import call, same
 from .rule import BY_ROW, SAME, Family, Rule, each, family
 from .sequence import time_major
 from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
@@ -17,9 +17,11 @@ from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
 )
-BINARY = Rule(elementwise.binary_rows, elementwise.binary_stack)
+BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix_rows, products.matrix_stack)
-REDUCE = Rule(axes.reduce_rows, axes.reduce_stack)
+REDUCE = Rule(same, axes.reduce_stack)
+BROADCAST = Rule(call, shape.broadcast_stack)
+RESHAPE = Rule(shape.reshape_rows, shape.reshape_stack)
 
 MERGED: Tuple[Family, ...] = (
     family(
@@ -53,7 +55,7 @@ MERGED: Tuple[Family, ...] = (
         each("div hypot maximum minimum mod power rdiv rmod rpower", SAME, "_{}_scalar"),
         each("plus minus rminus mul", SAME, "_{}_scalar"),
         each(COMPARE, SAME, "_{}_scalar", no_gradient=(0,)),
-        each("add_n", Rule(elementwise.add_n, elementwise.add_n)),
+        each("add_n", Rule(same, elementwise.add_n_stack)),
     ),
     family(
         "arithmetic and comparison of two arrays, `where`",
@@ -71,8 +73,8 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`dot`, `batch_dot`, `FullyConnected`, `linalg.*`",
         "weights are shared and rows are not summed over, or shapes are equal",
-        each("FullyConnected", Rule(products.dense_rows, products.dense_stack)),
-        each("dot", Rule(products.dot_rows, products.dot_stack)),
+        each("FullyConnected", Rule(call, products.dense_stack)),
+        each("dot", Rule(call, products.dot_stack)),
         each("batch_dot", BY_ROW),
         each("potrf potri sumlogdiag syrk gelqf extractdiag extracttrian", MATRIX, "_linalg_{}"),
         each(
@@ -93,7 +95,7 @@ MERGED: Tuple[Family, ...] = (
         ),
         each("Crop SpatialTransformer", BY_ROW, overwrites=True),
         each("GridGenerator", BY_ROW, not_with="transform_type=warp"),
-        each("UpSampling", Rule(vision.up_sampling_rows)),
+        each("UpSampling", Rule(vision.up_sampling_rows, vision.up_sampling_stack)),
         each(
             "crop resize normalize to_tensor",
             Rule(same, vision.images_stack),
@@ -123,12 +125,9 @@ MERGED: Tuple[Family, ...] = (
         "`concat`, `split`, `slice`, `reshape`, `transpose`, `tile`, `flip` and their kin",
         "axis 0 is left as it is, for any number of rows (`reshape`: begin with 0), "
         "or shapes are equal; five dimensions at most",
-        each("Reshape", Rule(shape.reshape_rows, shape.reshape_stack)),
-        each("reshape_like", Rule(shape.reshape_like_rows, shape.reshape_stack), no_gradient=(1,)),
-        each("Flatten", Rule(same, shape.reshape_stack)),
-        each("expand_dims", along(axis=0, more=1), stack=shape.reshape_stack),
-        each("squeeze", along_several("axis", every=True), stack=shape.reshape_stack),
-        each("transpose", Rule(shape.transpose_rows, shape.transpose_stack)),
+        each("Reshape Flatten expand_dims squeeze", RESHAPE),
+        each("reshape_like", RESHAPE, no_gradient=(1,)),
+        each("transpose", Rule(same, shape.transpose_stack)),
         each("SwapAxis", along(dim1=0, dim2=0)),
         each("Concat", along(dim=1)),
         each("stack", along(axis=0, more=1)),
@@ -136,17 +135,12 @@ MERGED: Tuple[Family, ...] = (
         each("_split_v2", along(axis=1), overwrites=True),
         each("slice", Rule(shape.slice_rows, shape.slice_stack)),
         each("slice_axis", along(axis=0)),
-        each("slice_like", Rule(shape.slice_like_rows, shape.slice_like_stack), no_gradient=(1,)),
-        each("tile", Rule(shape.tile_rows, shape.tile_stack)),
+        each("slice_like", Rule(call, shape.slice_like_stack), no_gradient=(1,)),
+        each("tile", Rule(same, shape.tile_stack)),
         each("repeat", along(axis=None)),
         each("reverse", along_several("axis"), overwrites=True),
-        each("broadcast_to", Rule(shape.broadcast_to_rows, shape.broadcast_stack)),
-        each("broadcast_axis", along_several("axis"), stack=shape.broadcast_stack),
-        each(
-            "broadcast_like",
-            Rule(shape.broadcast_like_rows, shape.broadcast_stack),
-            no_gradient=(1,),
-        ),
+        each("broadcast_to broadcast_axis", BROADCAST),
+        each("broadcast_like", BROADCAST, no_gradient=(1,)),
         each("diag", along(axis1=0, axis2=1), stack=shape.diag_stack, row_dims=3),
         each("_contrib_arange_like", Rule(None, shape.arange_like_stack), no_gradient=(0,)),
         each("_contrib_index_array", along_several("axes", every=True), no_gradient=(0,)),
@@ -156,7 +150,7 @@ MERGED: Tuple[Family, ...] = (
         "along other axes than 0, or shapes are equal",
         each("sum prod max min nansum nanprod", REDUCE),
         each("mean", REDUCE, overwrites=True),
-        each("norm", Rule(axes.reduce_rows, axes.norm_stack)),
+        each("norm", Rule(same, axes.norm_stack)),
         each(
             "moments",
             along_several("axes", every=True),

@@ -64,12 +64,6 @@ def _product(build: Builder, left: _Factor, right: _Factor) -> Ref:
     return build.add("transpose", build.reshape(result, -1, columns, rows), axes=(0, 2, 1))
 
 
-def dense_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(site.batched[0] and not any(site.batched[1:]))
-    site.keep_rows(site.flag("flatten", True) or len(site.inputs[0]) > 1)
-    return build.call(*build.refs)
-
-
 def dense_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     data, (hidden, width) = site.inputs[0], site.inputs[1]
     out = site.outputs[0]
@@ -85,12 +79,6 @@ def dense_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
             bias = build.reshape(bias, -1, *(1,) * (len(out) - 1), out[-1])
         result = build.add("broadcast_add", result, bias)
     return (result,)
-
-
-def dot_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(site.batched == (True, False) and len(site.inputs[0]) > 1)
-    site.keep_rows(not site.flag("transpose_a"))
-    return build.call(*build.refs)
 
 
 def _as_matrix(shape: Shape, first: bool) -> Tuple[int, int]:

@@ -12,60 +12,27 @@ from .site import Ref, Site, padded, refuse_unless
 MAX_SLICE_DIMS = 5
 
 
-def _keeps_rows(site: Site) -> bool:
-    """Whether the codes of a ``Reshape`` leave axis 0 as it is, whatever its size.
-
-    The caller knows that it does so for the number of rows of this site.  So it is enough that the
-    first code reads axis 0 and no number: 0 copies it, -1 infers it, -2 copies all axes, -3 joins
-    it with the next one, and -4 splits it into the two sizes that follow, of which -1 is inferred.
-    """
-    codes, ndim = site.integers("shape"), len(site.inputs[0])
-    if not site.flag("reverse"):
-        return codes[:1] in ((0,), (-1,), (-2,), (-3,)) or codes[:2] == (-4, -1)
-    # From the right, the first code reads what the others leave over.
-    left = ndim - sum(2 if code == -3 else 1 for code in codes[1:])
-    if not codes or {-2, -4}.intersection(codes[1:]) or left < 1:
-        return False
-    return codes[0] in (-1, -2) or (codes[0], left) in ((0, 1), (-3, 2))
-
-
 def reshape_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    data, out = site.inputs[0], site.outputs[0]
-    site.keep_rows(prod(data) == prod(out) and _keeps_rows(site))
-    return (build.reshape(build.refs[0], 0, *out[1:]),)
+    _check_elements(site)
+    return (build.reshape(build.refs[0], 0, *site.outputs[0][1:]),)
 
 
 def reshape_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    _check_elements(site)
+    return build.restored([build.spread(0)])
+
+
+def _check_elements(site: Site) -> None:
     # MXNet 1.9.1 lets codes before -2 lose elements, and then reads past the array's end.
     refuse_unless(
         prod(site.inputs[0]) == prod(site.outputs[0]),
         f"Operator {site.op} changes the number of elements.",
     )
-    return build.restored([build.spread(0)])
-
-
-def reshape_like_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    bounds = [
-        site.integer(f"{side}_{end}", None) for end in ("begin", "end") for side in ("lhs", "rhs")
-    ]
-    inner = all((begin or 0) >= 1 for begin in bounds[:2])
-    site.keep_rows(site.batched[0] and (inner or (site.batched[1] and bounds == [None] * 4)))
-    data, out = site.inputs[0], site.outputs[0]
-    site.keep_rows(prod(out[1:]) == prod(data[1:]))
-    return (build.reshape(build.refs[0], 0, *out[1:]),)
-
-
-def _order(site: Site) -> Tuple[int, ...]:
-    return site.integers("axes") or tuple(range(len(site.inputs[0])))[::-1]
-
-
-def transpose_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(_order(site)[0] == 0)
-    return build.same()
 
 
 def transpose_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    return build.same(axes=(0, *(axis + 1 for axis in _order(site))))
+    order = site.integers("axes") or tuple(range(len(site.inputs[0])))[::-1]
+    return build.same(axes=(0, *(axis + 1 for axis in order)))
 
 
 def slice_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -76,9 +43,8 @@ def slice_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def _check_slice(site: Site) -> None:
-    refuse_unless(
-        len(site.inputs[0]) < MAX_SLICE_DIMS, "With a batch axis, slice has too many dimensions."
-    )
+    # With more dimensions, rows may still do.
+    refuse_unless(len(site.inputs[0]) < MAX_SLICE_DIMS, "")
 
 
 def slice_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -88,23 +54,11 @@ def slice_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.same(**bounds, step=(None, *step) if step else ())
 
 
-def slice_like_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axes = site.axes("axes")
-    site.keep_rows(site.batched[0] and (site.batched[1] or (bool(axes) and 0 not in axes)))
-    return build.call(*build.refs)
-
-
 def slice_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     _check_slice(site)
     out = site.outputs[0]
     begin, end = (None,) + (0,) * len(out), (None, *out)
     return (build.add("slice", build.spread(0), begin=begin, end=end),)
-
-
-def tile_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    reps, ndim = site.integers("reps"), len(site.inputs[0])
-    site.keep_rows(len(reps) <= ndim and padded(reps, ndim)[0] == 1)
-    return build.same()
 
 
 def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -118,23 +72,6 @@ def tile_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if len(site.inputs[0]) < ndim:
         ref = build.reshape(ref, -1, *shape)
     return build.call(ref, reps=(1, *reps))
-
-
-def broadcast_to_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(site.integers("shape")[:1] == (0,))
-    return build.same()
-
-
-def broadcast_like_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    lhs = site.axes("lhs_axes") or (0,)
-    rhs = site.axes("rhs_axes", len(site.inputs[1])) or (0,)
-    own_rows = site.batched[1]
-    for left, right in zip(lhs, rhs):
-        # The rows of a sample may come from its own second array, and may not become its width.
-        grown = right == 0 and (own_rows or site.inputs[1][0] == 1)
-        site.keep_rows(grown if left == 0 else not (right == 0 and own_rows))
-    site.keep_rows(0 in lhs or site.batched[0])
-    return (build.add("broadcast_to", build.spread(0), shape=(0, *site.outputs[0][1:])),)
 
 
 def broadcast_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

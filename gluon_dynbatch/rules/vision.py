@@ -9,10 +9,20 @@ from .site import Ref, Site, refuse_unless
 
 
 def up_sampling_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    return build.call(*build.refs) if _has_weight(site) else build.same()
+
+
+def up_sampling_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    refuse_unless(_has_weight(site), "")
+    flat = build.reshape(build.refs[0], -1, *site.inputs[0][1:])
+    return build.restored(build.call(flat, build.refs[1]))
+
+
+def _has_weight(site: Site) -> bool:
     if site.attrs.get("sample_type") != "bilinear":
-        return build.same()
+        return False
     refuse_unless(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
-    return build.call(*build.refs)
+    return True
 
 
 def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

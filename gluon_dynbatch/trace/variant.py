@@ -141,15 +141,17 @@ def _as_rows(
         rewrites[i] = rules.rows(site)
         if isinstance(rewrites[i], rules.Refusal):
             return None
-    if not _grows_with_rows(entry, shared, batched, leading.pop()):
+    if not _grows_with_rows(entry, shared, batched):
         return None
     return {"layout": "rows", "rewrites": rewrites}
 
 
-def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool], count: int) -> bool:
-    """Check on shapes that one more row in makes exactly one more row out, everywhere."""
+def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
+    """Check on shapes that more rows in make as many more rows out, everywhere and nowhere else."""
+    # More than any extent, so that none is equal by chance.
+    count = 1 + max(extent for shape in entry.shapes.values() for extent in shape)
     types = [
-        t if i in shared else t._replace(shape=(count + 1,) + t.shape[1:])
+        t if i in shared else t._replace(shape=(count,) + t.shape[1:])
         for i, t in enumerate(entry.in_types)
     ]
     try:
@@ -157,8 +159,7 @@ def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool], 
     except MXNetError:
         return False
     return all(
-        grown[ref] == ((count + 1,) + shape[1:] if batched[ref[0]] else shape)
-        and (not batched[ref[0]] or shape[:1] == (count,))
+        grown[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
         for ref, shape in entry.shapes.items()
     )
 

@@ -55,18 +55,18 @@ def unary(a: int, b: int, c: int) -> Iterator[Case]:
 def binary(a: int, b: int, c: int) -> Iterator[Case]:
     for op in [op for op in BINARY if not op.startswith("broadcast_")]:
         same = Array((R, a), "positive")
-        yield case(op, same, same, rows="BB", ones="BS SB", stack=BOTH)
+        yield case(op, same, same, rows="BB", stack=BOTH)
     for op in [op for op in BINARY if op.startswith("broadcast_")]:
         full, row = Array((R, a, b), "positive"), Array((b,), "positive")
-        yield case(op, full, full, rows="BB", ones="BS SB", stack=BOTH)
+        yield case(op, full, full, rows="BB", stack=BOTH)
         yield case(op, full, row, rows="BS", stack=BOTH)
         yield case(op, Array((a, 1), "positive"), full, rows="SB", stack=BOTH)
     vector, matrix = Array((R,)), Array((R, 3))
-    yield case("broadcast_add", matrix, Array((R, 1)), rows="BB", ones="BS SB", stack=BOTH)
+    yield case("broadcast_add", matrix, Array((R, 1)), rows="BB", stack=BOTH)
     yield case("broadcast_add", matrix, Array((1, 3)), rows="BS", stack=BOTH)
     yield case("broadcast_add", matrix, Array((1,)), rows="BS", stack=BOTH)
     yield case("broadcast_add", vector, Array((1,)), rows="BS", stack=BOTH)
-    yield case("broadcast_mul", vector, vector, rows="BB", ones="BS SB", stack=BOTH)
+    yield case("broadcast_mul", vector, vector, rows="BB", stack=BOTH)
     # The shared operand brings the rows, or an axis more: a sample's one row is spread over it.
     yield case("broadcast_add", Array((1, 3)), Array((a, 3)), stack=BOTH)
     yield case("broadcast_add", Array((1, 3)), Array((a, 1, 3)), stack=BOTH)
@@ -79,14 +79,13 @@ def binary(a: int, b: int, c: int) -> Iterator[Case]:
 
 def several(a: int, b: int, c: int) -> Iterator[Case]:
     x = Array((R, a))
-    yield case("add_n", x, x, x, num_args=3, rows="BBB", stack="BBB BBS BSB SBB BSS SBS SSB",
-               ones="BBS BSB SBB BSS SBS SSB")  # fmt: skip
+    yield case("add_n", x, x, x, num_args=3, rows="BBB", stack="BBB BBS BSB SBB BSS SBS SSB")
     yield case("add_n", x, num_args=1, rows="B", stack="B")
-    yield case("amp_multicast", x, x, num_outputs=2, rows="BB", ones="BS SB", stack=BOTH)
+    yield case("amp_multicast", x, x, num_outputs=2, rows="BB", stack=BOTH)
     condition = Array((R, a), "bit")
     every = "BBB BBS BSB BSS SBB SBS SSB"
-    yield case("where", condition, x, x, rows="BBB", ones=every, stack=every)
-    yield case("where", Array((R,), "bit"), x, x, rows="BBB", ones=every, stack=every)
+    yield case("where", condition, x, x, rows="BBB", stack=every)
+    yield case("where", Array((R,), "bit"), x, x, rows="BBB", stack=every)
 
 
 def leaky(a: int, b: int, c: int) -> Iterator[Case]:
@@ -99,7 +98,7 @@ def leaky(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("LeakyReLU", data, Array((a,)), rows="BS", **prelu)
         yield case("LeakyReLU", data, Array((1,)), rows="BS", **prelu)
     yield case("LeakyReLU", x, Array((1, a)), rows="BS", **prelu)
-    yield case("LeakyReLU", x, x, rows="BB", ones="BS", **prelu)
+    yield case("LeakyReLU", x, x, rows="BB", **prelu)
     yield case("LeakyReLU", Array((R,)), Array((1,)), rows="BS", **prelu)
     yield case("LeakyReLU", Array((a,)), Array((a,)), **prelu)
 
@@ -121,7 +120,7 @@ def random(a: int, b: int, c: int) -> Iterator[Case]:
     )
     p = Array((R, a), "unit")
     q = Array((R, a), "positive")
-    pairs = {"rows": "BB", "ones": "BS SB", "stack": BOTH, **drawn}
+    pairs = {"rows": "BB", "stack": BOTH, **drawn}
     for op in ["normal", "uniform"]:
         yield case(f"_sample_{op}", p, q, **pairs)
         yield case(f"_sample_{op}", p, q, shape=(b,), **pairs)
@@ -146,9 +145,8 @@ def random(a: int, b: int, c: int) -> Iterator[Case]:
 def densities(a: int, b: int, c: int) -> Iterator[Case]:
     sample, p, q = Array((R, a, b), "unit"), Array((R, a), "unit"), Array((R, a), "positive")
     count = Array((R, a, b), "length", 4)
-    three = {"rows": "BBB", "ones": "BBS BSB BSS SBB SBS SSB"}
-    three["stack"] = f"{three['rows']} {three['ones']}"
-    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    three = {"rows": "BBB", "stack": "BBB BBS BSB BSS SBB SBS SSB"}
+    pair = {"rows": "BB", "stack": BOTH}
     for log in (False, True):
         name = "_random_pdf_{}".format
         yield case(name("normal"), sample, p, q, is_log=log, **three)
@@ -187,7 +185,7 @@ def tables(a: int, b: int, c: int) -> Iterator[Case]:
 
 def picks(a: int, b: int, c: int) -> Iterator[Case]:
     x, cube = Array((R, a)), Array((R, a, b))
-    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    pair = {"rows": "BB", "stack": BOTH}
     yield case("batch_take", x, Array((R,), "index32", a), gradient=False, **pair)
     for keep in (False, True):
         for mode in ("clip", "wrap"):

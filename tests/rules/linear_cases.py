@@ -44,7 +44,7 @@ def products(a: int, b: int, c: int) -> Iterator[Case]:
         ((a,), (a, b), True, False), ((a,), (a, b, c), False, False), ((b, a), (a,), False, True),
     ]:  # fmt: skip
         yield case("dot", Array(left), Array(right), transpose_a=ta, transpose_b=tb, stack=BOTH)
-    both = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    both = {"rows": "BB", "stack": BOTH}
     for ta, tb in product((False, True), repeat=2):
         left, right = ((a, b) if ta else (b, a)), ((c, a) if tb else (a, c))
         rows = Array((R, *left)), Array((R, *right))
@@ -67,13 +67,13 @@ def matrices(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("_linalg_potri", lower, rows=by_row, stack="B")
         yield case("_linalg_syrk", Array((*lead, a, b)), transpose=True, rows=by_row, stack="B")
         yield case("_linalg_gelqf", Array((*lead, 2, 3)), rows=by_row, stack="B", gradient=False)
-        both = {"rows": "BB" if lead else "", "ones": "BS SB" if lead else "", "stack": BOTH}
+        both = {"rows": "BB" if lead else "", "stack": BOTH}
         for op in ("trmm", "trsm"):
             yield case(f"_linalg_{op}", lower, Array((*lead, 3, a)), alpha=0.5, **both)
         if lead:
             mixed = "BBS BSB SBB BSS SBS SSB"
             yield case("_linalg_gemm", Array((R, b, a)), Array((R, a, c)), Array((R, b, c)), beta=2,
-                       rows="BBB", ones=mixed, stack=f"BBB {mixed}")  # fmt: skip
+                       rows="BBB", stack=f"BBB {mixed}")  # fmt: skip
         yield case("_linalg_extracttrian", square, offset=1, rows=by_row, stack="B")
         yield case("_linalg_makediag", Array((*lead, a)), offset=1, rows=by_row, stack="B")
         yield case("_linalg_maketrian", Array((*lead, 6)), lower=False, rows=by_row, stack="B")
@@ -110,10 +110,10 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("Convolution_v1", data, Array((6, 4, 3, 3)), Array((6,)), **conv, **shared)
     yield case("Pooling_v1", data, kernel=(2, 2), stride=(2, 1), pool_type="avg", **one)
     offsets = Array((R, 18, 6, 5))
-    bent = {"rows": "BBSS", "ones": "BSSS SBSS", "stack": "BBSS BSSS SBSS", **conv}
+    bent = {"rows": "BBSS", "stack": "BBSS BSSS SBSS", **conv}
     yield case("_contrib_DeformableConvolution", data, offsets, Array((6, 4, 3, 3)), Array((6,)),
                **bent)  # fmt: skip
-    pair = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    pair = {"rows": "BB", "stack": BOTH}
     yield case("Correlation", data, data, kernel_size=1, max_displacement=1, pad_size=1, **pair)
     yield case("Crop", data, num_args=1, h_w=(2, 3), offset=(1, 2), **one)
     yield case("Crop", data, Array((R, 1, 3, 2)), num_args=2, center_crop=True, **pair)
@@ -172,13 +172,13 @@ def boxes(a: int, b: int, c: int) -> Iterator[Case]:
     merged = " ".join(f"{p}SS" for p in four.split())
     yield case("_contrib_box_encode", Array((R, c), "bit"), Array((R, c), "index", b),
                Array((R, c, 4), "corners"), Array((R, b, 4), "corners"), Array((4,)),
-               Array((4,), "positive"), rows="BBBBSS", ones=merged,
-               stack=merged, **still)  # fmt: skip
+               Array((4,), "positive"), rows="BBBBSS", stack=merged,
+               **still)  # fmt: skip
     odds, shifts = Array((R, 3, c), "probability"), Array((R, 4 * c))
-    pair = {"rows": "BBS", "ones": "BSS SBS", "stack": "BBS BSS SBS", **still}
+    pair = {"rows": "BBS", "stack": "BBS BSS SBS", **still}
     yield case("_contrib_MultiBoxDetection", odds, shifts, anchors, **pair)
     labels = Array((R, b, 5), "positive")
-    pair = {"rows": "SBB", "ones": "SBS SSB", "stack": "SBB SBS SSB", **still}
+    pair = {"rows": "SBB", "stack": "SBB SBS SSB", **still}
     yield case("_contrib_MultiBoxTarget", anchors, labels, Array((R, 3, c)), **pair)
 
 
@@ -192,7 +192,7 @@ def mixtures(inputs: int, shared: int = -1) -> str:
 
 
 def sequences(a: int, b: int, c: int) -> Iterator[Case]:
-    every = {"rows": "BB", "ones": "BS SB", "stack": BOTH}
+    every = {"rows": "BB", "stack": BOTH}
     for op in ("SequenceMask", "SequenceLast", "SequenceReverse"):
         value = {"value": 3} if op == "SequenceMask" else {}
         for tail in ((), (c,), (2, c)):

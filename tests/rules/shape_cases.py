@@ -37,7 +37,7 @@ def axes(a: int, b: int, c: int) -> Iterator[Case]:
     hollow = Array((R, 1, a, 1))
     for axis in [1, "(1,)", "(1, 3)", "(-1,)", -3]:
         yield case("squeeze", hollow, axis=axis, rows="B", stack="B")
-    yield case("squeeze", hollow, stack="B")
+    yield case("squeeze", Array((2, 1, a, 1)), stack="B")
     yield case("squeeze", Array((1, 1)), axis=0, stack="B")
     for order, rows in [((0, 2, 1), "B"), ((1, 0, 2), ""), ((2, 1, 0), ""), ("()", "")]:
         yield case("transpose", cube, axes=order, rows=rows, stack="B")
@@ -52,13 +52,12 @@ def axes(a: int, b: int, c: int) -> Iterator[Case]:
 
 def joins(a: int, b: int, c: int) -> Iterator[Case]:
     x, y = Array((R, a)), Array((R, b))
-    yield case("Concat", x, y, num_args=2, rows="BB", ones="BS SB", stack=BOTH)
-    yield case("Concat", x, y, num_args=2, dim=-1, rows="BB", ones="BS SB", stack=BOTH)
+    yield case("Concat", x, y, num_args=2, rows="BB", stack=BOTH)
+    yield case("Concat", x, y, num_args=2, dim=-1, rows="BB", stack=BOTH)
     yield case("Concat", x, Array((b, a)), num_args=2, dim=0, stack=BOTH)
     yield case("Concat", Array((R,)), Array((b,)), num_args=2, dim=0, stack=BOTH)
     for axis, rows in [(0, ""), (1, "BB"), (2, "BB"), (-1, "BB"), (-3, "")]:
-        ones = "BS SB" if rows else ""
-        yield case("stack", x, x, num_args=2, axis=axis, rows=rows, ones=ones, stack=BOTH)
+        yield case("stack", x, x, num_args=2, axis=axis, rows=rows, stack=BOTH)
     yield case("stack", x, x, num_args=2, stack=BOTH)
     wide = Array((R, 6, b))
     for axis, rows in [(1, "B"), (-2, "B")]:
@@ -125,7 +124,7 @@ def repeats(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("broadcast_axis", Array((R, 1, b, 1)), axis=(1, 3), size=(a, c), rows="B", stack="B")
     yield case("broadcast_axis", Array((1, b)), axis=0, size=a, stack="B")
     yield case("broadcast_axis", Array((1, 2, 1, 2, 1)), axis=(0, 2, 4), size=(2, 2, 2))
-    yield case("broadcast_like", thin, cube, rows="BB", ones="BS SB", stack=BOTH)
+    yield case("broadcast_like", thin, cube, rows="BB", stack=BOTH)
     yield case("broadcast_like", Array((1, 1, b)), cube, rows="SB", stack=BOTH)
     inner = {"lhs_axes": "(1,)", "rhs_axes": "(1,)"}
     yield case("broadcast_like", thin, Array((R, a)), rows="BB BS", stack=BOTH, **inner)
@@ -218,7 +217,7 @@ def softmax(a: int, b: int, c: int) -> Iterator[Case]:
         yield case(op, cube, axis=1, temperature=2.0, rows="B", stack="B")
         yield case(op, vector, stack="B")
     lengths = {"use_length": True, "stack": "BB BS SB"}
-    rowwise = {"rows": "BB", "ones": "BS SB", **lengths}
+    rowwise = {"rows": "BB", **lengths}
     yield case("softmax", cube, Array((R, a), "length32", b), axis=-1, **rowwise)
     yield case("softmax", cube, Array((R, b), "length32", a), axis=1, temperature=0.5, **rowwise)
     yield case("softmax", Array((a, b)), Array((b,), "length32", a), axis=0, **lengths)
