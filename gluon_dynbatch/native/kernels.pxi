@@ -18,8 +18,9 @@ cdef extern from "c/kernels.h" nogil:
             const void *b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
             void *packed) noexcept nogil
         void (*multiply)(
-            int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *packed,
-            void *c, int64_t c_row, const void *bias, int accumulate) noexcept nogil
+            int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_column,
+            const void *packed, void *c, int64_t c_row, const void *bias,
+            int accumulate) noexcept nogil
         void (*multiply_few)(
             int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, const void *w,
             int64_t w_row, void *c, int64_t c_row, const void *bias, int accumulate) noexcept nogil
@@ -223,7 +224,7 @@ cdef class Kernel:
         (dots.matrices, dots.m, dots.k, dots.n, (dots.turn_left, dots.turn_right),
          dots.gradient) = given.how
         self.kernel.work += 2 * dots.matrices * dots.m * dots.k * dots.n
-        return 64 + packed_size(step) + dots.m * dots.k * SIZES[step.dtype] * dots.turn_left
+        return 64 + gdb_kernels_of(step.dtype).packed_elements(dots.k, dots.n) * SIZES[step.dtype]
 
     cdef int64_t add_loop(self, gdb_loop *loop, Step *step, given) except -1:
         cdef gdb_instruction *found
@@ -332,4 +333,4 @@ cdef void run_product(
     if product.unpacked:
         kernels.multiply_few(m, n, k, a, a_row, matrix, k, c, c_row, bias, product.adds)
     else:
-        kernels.multiply(m, n, k, a, a_row, matrix, c, c_row, bias, product.adds)
+        kernels.multiply(m, n, k, a, a_row, 1, matrix, c, c_row, bias, product.adds)

@@ -82,19 +82,6 @@ cdef inline bint is_zero(int dtype, const char *matrix, int64_t count) noexcept 
     return True
 
 
-cdef void turn(int64_t size, char *to, const char *matrix, int64_t rows, int64_t columns) noexcept nogil:
-    """Write a matrix the other way round."""
-    cdef int64_t row, column
-    for row in range(rows):
-        for column in range(columns):
-            memcpy(to + (column * rows + row) * size, matrix + (row * columns + column) * size, size)
-
-
-cdef inline int64_t packed_size(const Step *step) noexcept nogil:
-    cdef const gdb_kernels *kernels = gdb_kernels_of(step.dtype)
-    return lines(kernels.packed_elements(step.dots.k, step.dots.n) * SIZES[step.dtype])
-
-
 cdef void run_dots(
     const Step *step, const gdb_array *slots, int64_t rows, char *scratch) noexcept nogil:
     """Multiply matrices of which each row has its own."""
@@ -102,7 +89,6 @@ cdef void run_dots(
     cdef const gdb_kernels *kernels = gdb_kernels_of(step.dtype)
     cdef int64_t m = dots.m, k = dots.k, n = dots.n, size = SIZES[step.dtype], row, i
     cdef char *packed = scratch + -<int64_t><size_t>scratch % 64
-    cdef char *turned = packed + packed_size(step)
     cdef const char *left
     cdef const char *right
     cdef char *result
@@ -118,11 +104,9 @@ cdef void run_dots(
             else:
                 kernels.pack(
                     right, 1 if dots.turn_right else n, k if dots.turn_right else 1, k, n, packed)
-                if dots.turn_left:
-                    turn(size, turned, left, k, m)
                 kernels.multiply(
-                    m, n, k, turned if dots.turn_left else <char *>left, k, packed, result, n, NULL,
-                    0)
+                    m, n, k, left, 1 if dots.turn_left else k, m if dots.turn_left else 1, packed,
+                    result, n, NULL, 0)
             left += m * k * size
             right += k * n * size
             result += m * n * size

@@ -38,8 +38,9 @@ typedef struct {
     void (*pack)(const void *b, int64_t row_stride, int64_t column_stride, int64_t k, int64_t n,
                  void *packed);
 
-    /* C = A B + bias, or C += A B + bias; A is m x k, B packed, `bias` has n elements or is NULL. */
-    void (*multiply)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
+    /* C = A B + bias, or C += A B + bias; A is m x k, with strides between rows and between columns,
+     * B packed, `bias` has n elements or is NULL. */
+    void (*multiply)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_column,
                      const void *packed, void *c, int64_t c_row, const void *bias, int accumulate);
 
     /* The same for few rows and a B that is the transpose of W, n x k, as it is: to pack it for

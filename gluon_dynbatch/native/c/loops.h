@@ -3,7 +3,7 @@
 #define GDB_LOOPS_H
 
 /* Counts are multiples of 16; the output is an operand itself or lies apart from all of them. */
-#define LOOP(name, read, expression) \
+#define LOOP(name, read, result) \
     static void F(op_##name)(void *out, const void *in0, const void *in1, const void *in2, \
                              int64_t n, double value, double value2) { \
         T *const to = out; \
@@ -14,94 +14,24 @@
         INDEPENDENT \
         for (int64_t i = 0; i < n; i++) { \
             read \
-            to[i] = expression; \
+            to[i] = result; \
         } \
     }
-#define LOOP0(name, expression) LOOP(name, , expression)
-#define LOOP1(name, expression) LOOP(name, const T a = from0[i];, expression)
-#define LOOP2(name, expression) LOOP(name, const T a = from0[i]; const T b = from1[i];, expression)
-#define LOOP3(name, expression) \
-    LOOP(name, const T a = from0[i]; const T b = from1[i]; const T c = from2[i];, expression)
-/* 0 or 1 */
-#define TRUTH(name, condition) LOOP2(name, (condition) ? C(1.0) : C(0.0))
-#define FUNCTION(name, arity) F(op_##name),
+#define READ_0
+#define READ_1 const T a = from0[i];
+#define READ_2 READ_1 const T b = from1[i];
+#define READ_3 READ_2 const T c = from2[i];
+#define TRUTH(condition) ((condition) ? C(1.0) : C(0.0))
 
 #endif
 
-LOOP0(const, v)
-LOOP0(ramp, v + i)
-LOOP2(add, a + b)
-LOOP2(sub, a - b)
-LOOP2(mul, a * b)
-LOOP2(div, a / b)
-LOOP1(negative, -a)
-LOOP1(reciprocal, C(1.0) / a)
-LOOP1(square, a * a)
-LOOP1(sqrt, M(sqrt)(a))
-LOOP1(rsqrt, C(1.0) / M(sqrt)(a))
-LOOP1(cbrt, M(cbrt)(a))
-LOOP1(rcbrt, (T)(1 / WIDE_M(cbrt)((WIDE)a)))
-LOOP1(abs, M(fabs)(a))
-LOOP1(sign, (a > 0 ? C(1.0) : C(0.0)) - (a < 0 ? C(1.0) : C(0.0)))
-LOOP1(exp, F(exp)(a))
-LOOP1(expm1, F(expm1)(a))
-LOOP1(log, F(log)(a))
-LOOP1(log1p, F(log1p)(a))
-LOOP1(log2, M(log2)(a))
-LOOP1(log10, M(log10)(a))
-LOOP1(sin, M(sin)(a))
-LOOP1(cos, M(cos)(a))
-LOOP1(tan, M(tan)(a))
-LOOP1(arcsin, M(asin)(a))
-LOOP1(arccos, M(acos)(a))
-LOOP1(arctan, M(atan)(a))
-LOOP1(sinh, M(sinh)(a))
-LOOP1(cosh, M(cosh)(a))
-LOOP1(tanh, F(tanh)(a))
-LOOP1(arcsinh, M(asinh)(a))
-LOOP1(arccosh, M(acosh)(a))
-LOOP1(arctanh, M(atanh)(a))
-LOOP1(sigmoid, F(sigmoid)(a))
-LOOP1(softrelu, F(softrelu)(a))
-LOOP1(softsign, a / (C(1.0) + M(fabs)(a)))
-LOOP1(relu, a <= 0 ? C(0.0) : a)
-LOOP1(hard_sigmoid, F(hard_sigmoid)(a, v, v2))
-LOOP1(erf, F(erf)(a))
-LOOP1(erfinv, F(erfinv)(a))
-LOOP1(gamma, (T)WIDE_M(tgamma)((WIDE)a))
-LOOP1(gammaln, F(gammaln)(a))
-LOOP1(digamma, F(digamma)(a))
-LOOP1(degrees, a * C(57.295779513082320877))
-LOOP1(radians, a * C(0.017453292519943295769))
-LOOP1(ceil, M(ceil)(a))
-LOOP1(floor, M(floor)(a))
-LOOP1(rint, F(rint)(a))
-LOOP1(round, M(trunc)(a + M(copysign)(BELOW_HALF, a)))
-LOOP1(fix, M(trunc)(a))
-LOOP1(trunc, M(trunc)(a))
-LOOP2(power, M(pow)(a, b))
-LOOP2(mod, F(mod)(a, b))
-LOOP2(hypot, M(hypot)(a, b))
-LOOP2(maximum, ((a > b) | (a != a)) ? a : b)
-LOOP2(greatest, ((a > b) | (a != a)) ? a : b)
-LOOP2(minimum, ((a < b) | (a != a)) ? a : b)
-TRUTH(equal, a == b)
-TRUTH(not_equal, a != b)
-TRUTH(greater, a > b)
-TRUTH(greater_equal, a >= b)
-TRUTH(lesser, a < b)
-TRUTH(lesser_equal, a <= b)
-TRUTH(logical_and, (a != 0) & (b != 0))
-TRUTH(logical_or, (a != 0) | (b != 0))
-TRUTH(logical_xor, (a != 0) ^ (b != 0))
-LOOP1(logical_not, a == 0 ? C(1.0) : C(0.0))
-LOOP3(select, a != 0 ? b : c)
-LOOP1(clip, a > v2 ? v2 : (a < v ? v : a))
-LOOP1(smooth_l1, F(smooth_l1)(a, v))
-LOOP1(gelu, F(gelu)(a))
-LOOP2(gate, a == 0 ? C(0.0) : a * b)
+#define X(name, arity, result) LOOP(name, READ_##arity, result)
+#include "codes.h"
 
-static gdb_function *const F(functions)[] = {GDB_CODES(FUNCTION)};
+static gdb_function *const F(functions)[] = {
+#define X(name, arity, result) F(op_##name),
+#include "codes.h"
+};
 
 /* Reductions of rows are in double precision and eight parts a row; short rows are taken column by
  * column, as many rows then go on at once. */

@@ -6,12 +6,12 @@
 #include "types.h"
 
 const char *const gdb_code_names[GDB_N_CODES] = {
-#define GDB_NAME(name, arity) #name,
-    GDB_CODES(GDB_NAME)
+#define X(name, arity, result) #name,
+#include "codes.h"
 };
 const int32_t gdb_code_arity[GDB_N_CODES] = {
-#define GDB_ARITY(name, arity) arity,
-    GDB_CODES(GDB_ARITY)
+#define X(name, arity, result) arity,
+#include "codes.h"
 };
 
 /* ------------------------------------------------------------------ from and to rows of arrays */

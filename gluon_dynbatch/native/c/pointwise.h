@@ -9,29 +9,9 @@
 
 #include "kernels.h"
 
-/* X(name, number of registers read): semantics are those of MXNet's operators of these names.
- *
- * const, clip (least, greatest), smooth_l1 (scalar) and hard_sigmoid (alpha, beta) have `value` and
- * `value2`; ramp is `value` in the first column, and one more in each next; greatest is maximum,
- * whose gradient is another; select is a != 0 ? b : c; gate is 0 where a is zero, and a * b elsewhere. */
-#define GDB_CODES(X) \
-    X(const, 0) X(ramp, 0) X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) \
-    X(negative, 1) X(reciprocal, 1) X(square, 1) X(sqrt, 1) X(rsqrt, 1) X(cbrt, 1) X(rcbrt, 1) \
-    X(abs, 1) X(sign, 1) X(exp, 1) X(expm1, 1) X(log, 1) X(log1p, 1) X(log2, 1) X(log10, 1) \
-    X(sin, 1) X(cos, 1) X(tan, 1) X(arcsin, 1) X(arccos, 1) X(arctan, 1) \
-    X(sinh, 1) X(cosh, 1) X(tanh, 1) X(arcsinh, 1) X(arccosh, 1) X(arctanh, 1) \
-    X(sigmoid, 1) X(softrelu, 1) X(softsign, 1) X(relu, 1) X(hard_sigmoid, 1) \
-    X(erf, 1) X(erfinv, 1) X(gamma, 1) X(gammaln, 1) X(digamma, 1) X(degrees, 1) X(radians, 1) \
-    X(ceil, 1) X(floor, 1) X(rint, 1) X(round, 1) X(fix, 1) X(trunc, 1) \
-    X(power, 2) X(mod, 2) X(hypot, 2) X(maximum, 2) X(minimum, 2) X(greatest, 2) \
-    X(equal, 2) X(not_equal, 2) X(greater, 2) X(greater_equal, 2) X(lesser, 2) X(lesser_equal, 2) \
-    X(logical_and, 2) X(logical_or, 2) X(logical_xor, 2) X(logical_not, 1) \
-    X(select, 3) X(clip, 1) X(smooth_l1, 1) X(gelu, 1) X(gate, 2)
-
 enum {
-#define GDB_ENUMERATE(name, arity) GDB_##name,
-    GDB_CODES(GDB_ENUMERATE)
-#undef GDB_ENUMERATE
+#define X(name, arity, result) GDB_##name,
+#include "codes.h"
     GDB_N_CODES
 };
 

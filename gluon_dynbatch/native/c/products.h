@@ -174,8 +174,8 @@ static void F(block)(int64_t m, int64_t n, int64_t k, const T *a, int64_t a_tile
 }
 
 static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
-                        const void *packed, void *to, int64_t c_row, const void *bias,
-                        int accumulate)
+                        int64_t a_column, const void *packed, void *to, int64_t c_row,
+                        const void *bias, int accumulate)
 {
     const T *a = left;
     T *c = to;
@@ -183,8 +183,9 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     for (int64_t i = 0; i < m; i += HEIGHT * MR) {
         int64_t rows = m - i < HEIGHT * MR ? m - i : HEIGHT * MR, p = 0;
         do {
-            F(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p, MR * a_row, a_row,
-                        1, packed, k, p, c + i * c_row, c_row, p ? NULL : bias, p || accumulate);
+            F(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p * a_column,
+                     MR * a_row, a_row, a_column, packed, k, p, c + i * c_row, c_row,
+                     p ? NULL : bias, p || accumulate);
             p += part;
         } while (p < k);
     }
