@@ -177,7 +177,7 @@ def test_layouts_sizes_and_types_that_have_no_kernels() -> None:
 WITHOUT_ROWS = [
     (lambda F, x: F.sum(x, axis=2), "sum", {"axis": "0"}, "axis of rows"),
     (lambda F, x: F.slice_axis(x, axis=1, begin=0, end=1), "slice_axis", {"axis": "0"}, "of rows"),
-    (lambda F, x: F.expand_dims(x, axis=1) + 1, "expand_dims", {"axis": "0"}, "not along axis 0"),
+    (lambda F, x: F.transpose(x, (0, 2, 1)), "transpose", {"axes": "(1, 0, 2)"}, "along axis 0"),
     (lambda F, x: F.reshape(x, (0, 4)) + 1, "Reshape", {"shape": "(-1, 8)"}, "not along axis 0"),
 ]
 
