@@ -103,14 +103,15 @@ def _move(call: Call) -> List[Tensor]:
         made = _MOVES[call.op](call, *arrays)
     except (ValueError, IndexError) as error:
         raise NotExpressed(str(error)) from None
-    shifts = np.repeat([far * x.rows for x in call.tensors], sizes)
     found, rows = [], any(call.batched)
     for where in made if isinstance(made, list) else [made]:
         half = few(where).reshape(where.shape or (1,))
         if rows:
             half, other = half[: len(where) // 2], where[len(where) // 2 :]
-            alike = half.shape == other.shape and half.max() < far
-            require(alike and (other == half + shifts[half]).all(), "rows are not along axis 0")
+            alike = half.shape == other.shape and half.max(initial=0) < far
+            require(alike, "rows are not along axis 0")
+            shift = far if all(call.batched) else np.repeat(call.batched, sizes)[half] * far
+            require((other == half + shift).all(), "rows are not along axis 0")
         source = call.tensors[0]
         if half.max(initial=0) >= sizes[0]:
             source = source.of(call.build.join(x.node() for x in call.tensors), (far,))

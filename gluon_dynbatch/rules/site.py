@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 Shape = Tuple[int, ...]
@@ -11,6 +12,8 @@ Ref = Tuple[int, int]
 
 INPUT = -1
 """Step number of a `Ref` that means one of the site's own inputs."""
+
+_parsed = lru_cache(maxsize=4096)(ast.literal_eval)
 
 
 class RefuseError(Exception):
@@ -57,7 +60,7 @@ class Site:
         if text is None or text in ("", "None"):
             return None
         try:
-            value: object = ast.literal_eval(text)
+            value: object = _parsed(text)
         except (SyntaxError, ValueError):
             raise RefuseError(
                 f"The batching rule of operator {self.op} does not understand {name}={text!r}."
