@@ -29,9 +29,9 @@ MERGED: Tuple[Family, ...] = (
         "always; not `LeakyReLU` with `act_type='rrelu'`",
         each(
             "abs arccos arccosh arcsin arcsinh arctan arctanh cbrt cos cosh degrees erf erfinv exp "
-            "expm1 gamma gammaln log log10 log1p log2 radians rcbrt reciprocal relu rsqrt sigmoid "
-            "sin sinh softsign sqrt tan tanh Cast hard_sigmoid smooth_l1 "
-            "_contrib_gradientmultiplier _contrib_quadratic",
+            "expm1 gamma gammaln log log10 log1p log2 negative radians rcbrt reciprocal relu rsqrt "
+            "sigmoid sin sinh softsign sqrt square tan tanh Activation Cast hard_sigmoid smooth_l1 "
+            "_copy _contrib_gradientmultiplier _contrib_quadratic",
             SAME,
         ),
         each(
@@ -39,21 +39,22 @@ MERGED: Tuple[Family, ...] = (
             SAME,
             no_gradient=(0,),
         ),
-        each("negative square _copy", SAME),
         each(
             "amp_cast amp_multicast clip _contrib_round_ste _contrib_sign_ste",
             SAME,
             overwrites=True,
         ),
-        each("Activation", SAME),
         each(
             "LeakyReLU",
             Rule(elementwise.leaky_relu, elementwise.leaky_relu),
             not_with="act_type=rrelu",
             random=True,
         ),
-        each("div hypot maximum minimum mod power rdiv rmod rpower", SAME, "_{}_scalar"),
-        each("plus minus rminus mul", SAME, "_{}_scalar"),
+        each(
+            "plus minus rminus mul div rdiv hypot maximum minimum mod rmod power rpower",
+            SAME,
+            "_{}_scalar",
+        ),
         each(COMPARE, SAME, "_{}_scalar", no_gradient=(0,)),
         each("add_n", Rule(same, elementwise.add_n_stack)),
     ),
@@ -61,11 +62,9 @@ MERGED: Tuple[Family, ...] = (
         "arithmetic and comparison of two arrays, `where`",
         "shared arrays have one row, or the samples' shapes are equal",
         each("elemwise_add", BINARY, overwrites=True),
-        each("elemwise_sub elemwise_mul", BINARY),
-        each("broadcast_add broadcast_sub broadcast_mul", BINARY),
-        each("elemwise_div broadcast_div", BINARY),
+        each("sub mul div", BINARY, "elemwise_{}"),
         each("hypot maximum minimum mod power", BINARY, "_{}"),
-        each("hypot maximum minimum mod power", BINARY, "broadcast_{}"),
+        each("add sub mul div hypot maximum minimum mod power", BINARY, "broadcast_{}"),
         each(COMPARE, BINARY, "_{}", no_gradient=(0, 1)),
         each(COMPARE, BINARY, "broadcast_{}", no_gradient=(0, 1)),
         each("where", BY_ROW, no_gradient=(0,)),
@@ -157,8 +156,7 @@ MERGED: Tuple[Family, ...] = (
             overwrites=True,
             reads_first_result=True,
         ),
-        each("softmax log_softmax", along(axis=-1), no_gradient=(1,)),
-        each("softmin", along(axis=-1), no_gradient=(1,)),
+        each("softmax log_softmax softmin", along(axis=-1), no_gradient=(1,)),
         each("SoftmaxActivation", BY_ROW, row_dims=2),
         each("_contrib_div_sqrt_dim", SAME, row_dims=2),
         each("sort topk", along(axis=-1, reduces=True)),

@@ -76,12 +76,11 @@ class Site:
         """Read an integer attribute; the text ``None`` is None, not the default."""
         if name not in self.attrs:
             return default
-        value = self.literal(name)
-        if isinstance(value, (tuple, list)) and len(value) == 1:
-            value = value[0]
-        if value is None or isinstance(value, int):
-            return value
-        raise RefuseError(f"Attribute {name}={value!r} of operator {self.op} is not an integer.")
+        values = self.slots(name)
+        refuse_unless(
+            len(values) < 2, f"Attribute {name}={values} of operator {self.op} is not an integer."
+        )
+        return values[0] if values else None
 
     def slots(self, name: str) -> Tuple[Optional[int], ...]:
         """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
