@@ -1,4 +1,4 @@
-"""Speed against batch size, and time against the analysis budget: pictures."""
+"""Speed against batch size, parts of the time, and time against the analysis budget: pictures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .ways import CURVES
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#E69F00", "#56B4E9", "#CC79A7", "#777777")
+#: Colours of recording, analysis, dispatch, and the rest.
+PARTS = (*COLOURS[:3], COLOURS[-1])
 #: Distance of the places "0" and "no limit" from the others, in decades.
 GAP = 0.5
 
@@ -31,6 +33,14 @@ def draw(found: Dict[str, Measured], output: Path) -> List[Path]:
                 _tidy(axes, kind, "samples in a minibatch")
             paths += _save(figure, output / f"speed-{name}")
         for size, own in sizes.items():
+            ours = Rows(row for row in own if row.recording is not None)
+            if ours:
+                kinds = ours.by("kind")
+                title = f"{measured.title}: ms of a minibatch of {size}"
+                figure = _figure(title, len(kinds), "medians")
+                for axes, (kind, rows) in zip(figure.axes, kinds.items()):
+                    _draw_parts(axes, rows, kind)
+                paths += _save(figure, output / f"parts-{name}-{size}")
             if list(curves(own)):
                 title = f"{measured.title}: ms of a minibatch of {size}, plans made anew"
                 figure = _figure(title, len(own.by("kind")))
@@ -51,6 +61,18 @@ def _draw_speed(axes: Any, rows: Rows) -> None:
     sizes = list(rows.by("size"))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
+
+
+def _draw_parts(axes: Any, rows: Rows, kind: str) -> None:
+    """Draw where the time goes: a bar for each way."""
+    ways, ends = list(rows.by("way")), [0.0] * len(rows.by("way"))
+    for part, colour in zip(("recording", "analysis", "dispatch", "running"), PARTS):
+        sizes = [rows.median(way, part) or 0.0 for way in ways]
+        axes.barh(ways, sizes, left=ends, color=colour, label=part)
+        ends = [end + size for end, size in zip(ends, sizes)]
+    axes.invert_yaxis()
+    axes.set_title(kind, fontsize=11)
+    axes.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.05))
 
 
 def curves(rows: Rows) -> Iterator[List[Tuple[str, Optional[int]]]]:
@@ -101,9 +123,9 @@ def _line(axes: Any, x: Sequence[float], spreads: Sequence[Any], label: str, col
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _figure(title: str, columns: int) -> Figure:
+def _figure(title: str, columns: int, what: str = "median and quartiles") -> Figure:
     figure = Figure(figsize=(7 * columns, 6), layout="constrained")
-    figure.suptitle(f"{title}\nmedian and quartiles of interleaved rounds", fontsize=12)
+    figure.suptitle(f"{title}\n{what} of interleaved rounds", fontsize=12)
     figure.subplots(1, columns)
     return figure
 

@@ -241,7 +241,8 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
         if Path("/proc/self/status").exists():
             assert figures["peak_mb"] >= figures["start_mb"] > 10
     written = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".svg"}
-    assert {tmp_path / f"{name}.png" for name in ("speed-sick", "speed-reads")} < set(written)
+    pictures = ("speed-sick", "speed-reads", "parts-sick-4")
+    assert {tmp_path / f"{name}.png" for name in pictures} < set(written)
     assert "child-sum Tree-LSTM, built-in corpus" in printed
     assert program.main(["--read", "--output", str(tmp_path)]) == 0
     assert printed.endswith(capsys.readouterr().out)
