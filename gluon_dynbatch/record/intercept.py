@@ -5,7 +5,6 @@ The replacements act for threads that have a scope open; for any other they pass
 
 from __future__ import annotations
 
-import functools
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -122,19 +121,6 @@ def _cached_op_hook(original: Any) -> Any:
     return call_cached_op
 
 
-def _change_hook(before: Any, original: Any) -> Any:
-    def change(*args: Any) -> Any:
-        if STATE.recorder is not None:
-            STATE.recorder.refuse(
-                "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
-                "which should be an argument"
-            )
-            before(STATE.recorder, *args)
-        return original(*args)
-
-    return change
-
-
 def _index_hook(original: Any) -> Any:
     def read(array: NDArray, key: Any) -> NDArray:
         key = key.real() if type(key) is LazyNDArray else key
@@ -197,7 +183,20 @@ def _library(why: str, make: Optional[Callable[[Any], Any]], *names: str) -> Tup
 
 def _before(before: Callable[..., None]) -> Callable[[Any], Any]:
     """Return what makes a function compute first what pending calls read and it may change."""
-    return functools.partial(_change_hook, before)
+
+    def hook(original: Any) -> Any:
+        def change(*args: Any) -> Any:
+            if STATE.recorder is not None:
+                STATE.recorder.refuse(
+                    "it changes a parameter, writes to an array, or creates one with mx.nd.array, "
+                    "which should be an argument"
+                )
+                before(STATE.recorder, *args)
+            return original(*args)
+
+        return change
+
+    return hook
 
 
 #: What waits for a value.

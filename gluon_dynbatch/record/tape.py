@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 LOOK = 1024
 
 
-class Operand(NamedTuple):
-    """A value that a call reads, from an offset in elements on: ``x[2:5]`` costs no call."""
-
-    value: int
-    offset: int
-
-
 class Call(NamedTuple):
     """One call of a tape, for those who look at it call by call."""
 
     entry: Entry
-    operands: Tuple[Operand, ...]
+    #: Values that it reads, each from an offset in elements on: ``x[2:5]`` costs no call.
+    operands: Tuple[Tuple[int, int], ...]
     results: range
 
 
@@ -119,7 +113,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
             operand = places.stop
             yield Call(
                 entry,
-                tuple(Operand(self.sources[p], self.offsets[p]) for p in places),
+                tuple((self.sources[p], self.offsets[p]) for p in places),
                 range(first, first + len(entry.out_types)),
             )
 
@@ -142,7 +136,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
             lines.append(f"{made} = {call.entry.name}({read}){where}")
         return "\n".join(lines)
 
-    def _shown(self, operand: Operand, array_type: Any) -> str:
+    def _shown(self, operand: Tuple[int, int], array_type: Any) -> str:
         value, offset = operand
         part = ""
         if array_type.elements < TYPES[self.value_type[value]].elements:
