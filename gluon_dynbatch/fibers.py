@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import operator
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
@@ -30,21 +31,24 @@ PER_THREAD = (
 MISSING = object()
 
 
-@contextlib.contextmanager
-def surroundings(scope: Any) -> Iterator[None]:
-    """Put back, afterwards, what MXNet keeps for the thread."""
-    mode, values = scope.mode, [getattr(held, "value", MISSING) for held in PER_THREAD]
-    try:
-        yield
-    finally:
-        for held, value in zip(PER_THREAD, values):
-            if getattr(held, "value", MISSING) is not value:
-                if value is MISSING:
-                    del held.value
-                else:
-                    held.value = value
-        if scope.mode != mode:
-            set_mode(mode)
+def surroundings(scope: Any) -> List[Any]:
+    """Return autograd's mode, and what MXNet keeps for the thread."""
+    return [scope.mode, *[getattr(held, "value", MISSING) for held in PER_THREAD]]
+
+
+def put(mode: int, *values: Any) -> None:
+    """Let these be autograd's mode, and what MXNet keeps for the thread."""
+    for held, value in zip(PER_THREAD, values):
+        if value is not MISSING:
+            held.value = value
+        elif hasattr(held, "value"):
+            del held.value
+    set_mode(mode)
+
+
+def differ(some: List[Any], others: List[Any]) -> bool:
+    """Whether any of these surroundings is another one."""
+    return not all(map(operator.is_, some, others))
 
 
 class Fibers:
@@ -87,10 +91,12 @@ class Fibers:
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Any] = deque()
         self._ending = False
+        #: The surroundings of the greenlet that maps; those who park leave them as they were.
+        self._own: List[Any] = []
 
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
-        self._coming = iter(samples)
+        self._coming, self._own = iter(samples), surroundings(self._scope)
         try:
             self._begin()
             while self._parked:
@@ -146,11 +152,14 @@ class Fibers:
 
     def _go_on(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
         """Run samples until one parks; False if none does."""
-        with surroundings(self._scope):
+        try:
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
+        finally:
+            if fiber.dead and differ(surroundings(self._scope), self._own):
+                put(*self._own)
         if not fiber.dead:
             self._parked.append(fiber)
         return not fiber.dead
@@ -159,8 +168,15 @@ class Fibers:
         """Wait until what is pending has been computed; raises what that failed with."""
         if self._ending:
             raise greenlet.GreenletExit
-        with surroundings(self._scope):
+        own = surroundings(self._scope)
+        differs = differ(own, self._own)
+        if differs:
+            put(*self._own)
+        try:
             greenlet.getcurrent().parent.switch()
+        finally:
+            if differs:
+                put(*own)
 
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""

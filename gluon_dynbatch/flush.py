@@ -56,8 +56,8 @@ class Planned(NamedTuple):
     """A plan, and what was made from it for the heads seen so far."""
 
     plan: Plan
-    #: Per heads, and what is trained: the code of both directions.
-    prepared: Dict[Any, Prepared]
+    #: Heads and what is trained, with the code of both directions: the last ones only.
+    prepared: List[Tuple[Any, Prepared]]
     #: Per recorded value: mode of the call that made it, and the term that stands for it.
     mode: np.ndarray
     term: np.ndarray
@@ -89,13 +89,11 @@ class Flush:
         options: Options,
         recording: Tape,
         account: Optional[Account] = None,
-        keep: bool = False,
         chain: Optional[Chain] = None,
     ):
         self._chain = chain or Chain()
         self._account = account
-        self._keep = keep
-        #: The arenas, if arrays stay there.
+        #: The arenas, where arrays stay.
         self.kept: Optional[Kept] = None
         self._runtime = runtime
         self._options = options
@@ -132,14 +130,10 @@ class Flush:
         execution, tape = self._execute(planned, [head for _, head in heads])
         self.backward_plan = None if tape is None else tape.plan
         held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
-        kept = Kept(execution.buffers, held, planned.recorded, size)
+        kept = self.kept = Kept(execution.buffers, held, planned.recorded, size)
         kept.keep(recording, lazies, self.plan, planned.term)
         if tape is not None:
             self._chain.add(tape, kept, [name for name, _ in heads], standing)
-        if self._keep:
-            self.kept = kept
-        else:
-            kept.hand_out()
         finished = time.perf_counter()
         self.report = planned.report._replace(
             cached=cached,
@@ -201,7 +195,7 @@ class Flush:
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan)
         report = _report(choice, plan, len(recording.node_entry))
-        return Planned(plan, {}, modes, places, recorded, _alone(plan), report, costs, analysed)
+        return Planned(plan, [], modes, places, recorded, _alone(plan), report, costs, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -235,12 +229,12 @@ class Flush:
         plan, externals = planned.plan, self._recording.externals
         forget()
         trained = (p.grad_req for launch in plan.launches for p in launch.segment.parameters)
-        key = tuple(heads), tuple(trained) if heads else ()
-        known = planned.prepared.get(key)
+        key = heads, list(trained) if heads else []
+        known = next((made for own, made in planned.prepared if own == key), None)
         if known is None:
+            known = prepare(plan, heads, self._runtime.dispatcher)
             # One set of heads per plan is the rule; others must not fill memory.
-            planned.prepared.clear()
-            known = planned.prepared[key] = prepare(plan, heads, self._runtime.dispatcher)
+            planned.prepared[:] = [(key, known)]
         tape = GradientTape(plan, heads, known, externals) if heads else None
         runtime = self._runtime
         checks = runtime.observer and runtime.observer.checks(self._recording, planned)

@@ -318,7 +318,7 @@ class Batch(Statements):
         if self.members:
             self.at_work(self._compute)
 
-    def _compute(self, keep: bool = True, waiting: int = 0) -> None:
+    def _compute(self, waiting: int = 0) -> None:
         recorder = self._recorder
         assert recorder is not None
         recorder.refuse("it computes what is pending")
@@ -332,7 +332,7 @@ class Batch(Statements):
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            flush = Flush(RUNTIME, self._options_now(), tape, self._account, keep, self._chain)
+            flush = Flush(RUNTIME, self._options_now(), tape, self._account, self._chain)
             flush.run(waiting)
             tape.close()
             if mode:
@@ -341,10 +341,9 @@ class Batch(Statements):
             tape.close(f"computing it failed with {type(error).__name__}")
             set_mode(mode)
             raise
-        if flush.report is not None:
+        if flush.report is not None and flush.kept is not None:
             self.plan, self.backward_plan = flush.plan, flush.backward_plan
-            if flush.kept is not None:
-                self._note_kept(flush.kept)
+            self._note_kept(flush.kept)
             self.report.flushes.append(flush.report)
             if LOGGER.isEnabledFor(logging.DEBUG):
                 LOGGER.debug("%s", flush.report.line)
@@ -354,7 +353,7 @@ class Batch(Statements):
         assert self._recorder is not None
         if len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept():
             _break_cycles()
-        self._compute(keep=False)
+        self._compute()
         for kept in self._still_kept():
             kept.hand_out()
 
