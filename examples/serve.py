@@ -64,6 +64,8 @@ def loaded(path):
 
 def scorer(model):
     """Return a function of one sample, which the batcher runs for many."""
+    # Trees come again: `forward` runs once for each.
+    model.hybridize(trace_once=True)
 
     def score(words_a, heads_a, words_b, heads_b):
         tree_a, tree_b = (Tree.from_heads([h - 1 for h in heads]) for heads in (heads_a, heads_b))

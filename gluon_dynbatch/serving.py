@@ -163,7 +163,7 @@ def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[
     """
     half = len(samples) // 2
     try:
-        return _host(_mapped(apply, samples, scope))
+        return _mapped(apply, samples, scope)
     except BaseException as error:
         with contextlib.suppress(mx.MXNetError):
             mx.nd.waitall()  # or whoever waits next gets the error of an operator
@@ -178,10 +178,11 @@ def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[
 def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
     with scope:
         outcomes = scope.map(apply, samples, on_error="return")
-    for outcome in outcomes:
-        if isinstance(outcome, OF_A_FLUSH) and len(samples) > 1:
-            raise outcome
-    return outcomes
+        for outcome in outcomes:
+            if isinstance(outcome, OF_A_FLUSH) and len(samples) > 1:
+                raise outcome
+        # Read where they are computed, results never become arrays of their own.
+        return _host(outcomes)
 
 
 def _host(outcomes: List[Any]) -> List[Any]:
