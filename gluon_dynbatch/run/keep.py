@@ -162,7 +162,9 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         found: Dict[int, NDArray] = {}
         for (arena, shape), numbers in groups.items():
             starts = [memories[number].first for number in numbers]
-            found.update(zip(numbers, take_out(self._buffers, arena, shape, starts)))
+            # While autograd records, MXNet takes ten times as long to make a view.
+            with autograd.pause(autograd.is_training()):
+                found.update(zip(numbers, take_out(self._buffers, arena, shape, starts)))
         return [found[number] for number in range(len(memories))]
 
     def _take_out(self, memories: Sequence[Memory]) -> None:
