@@ -11,7 +11,7 @@ this place run at once.
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .trace.symbols import count_operators
 #: Like all that follow, on one machine; on others, their ratios are much the same.
 CALL, OPERATOR = 40, 14
 #: What a flush takes, a plan that is not known, a recorded call, and a launch of native steps.
-FLUSH, PLAN, RECORDED, LAUNCH = 450, 1300, 8, 20
+FLUSH, PLAN, RECORDED, LAUNCH = 100, 1300, 8, 20
 #: With a backward pass, calls at once and flushes take so many times as long.
 BACKWARD_AT_ONCE, BACKWARD = 3, 2
 #: Operations of products that take several times as long as the flush that runs them ahead.
@@ -62,12 +62,17 @@ class Costs(NamedTuple):
     plan: int
 
 
-def costs_of(tape: Tape, plan: Plan) -> Costs:
-    """Return what it costs to compute a tape."""
+def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
+    """Return what it costs to compute a tape, given the kernels of segments that have any."""
     blocks = (entry.block_id for entry in tape.entries.values())
     counts = np.bincount(tape.node_entry).tolist()
     calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
-    launches = sum(_launch(launch.segment) for launch in plan.launches)
+    launches = sum(
+        CALL + OPERATOR * count_operators(launch.segment.ops)
+        if natives[launch.segment] is None
+        else LAUNCH
+        for launch in plan.launches
+    )
     backward = is_recorded(tape)
     at_once, times = (BACKWARD_AT_ONCE, BACKWARD) if backward else (1, 1)
     return Costs(
@@ -134,10 +139,3 @@ class Account:
                 f"{1e-3 * self.at_once:.1f} ms at once",
             )
         return self._place.get(self._first, (0, ""))[1]
-
-
-def _launch(segment: Segment) -> int:
-    """Return what a launch takes: in native steps, or else operator by operator."""
-    if type(segment.kernels) is not str:
-        return LAUNCH
-    return CALL + OPERATOR * count_operators(segment.ops)

@@ -193,7 +193,8 @@ class Flush:
         made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
         modes = np.where(places >= 0, mode_of[made], 0)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
-        recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan)
+        natives = runtime.dispatcher.natives(plan)
+        recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan, natives)
         report = _report(choice, plan, len(recording.node_entry))
         return Planned(plan, [], modes, places, recorded, _alone(plan), report, costs, analysed)
 
