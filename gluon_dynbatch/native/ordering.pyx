@@ -6,8 +6,7 @@ cimport cython
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef array INT, LONG
-INT, LONG = array("i"), array("q")
+cdef array LONG = array("q")
 
 
 def ancestors(

@@ -149,8 +149,10 @@ class Forward(Assembler):
         """Copy what the backward pass reads, and the user may have written to by then."""
         assert recipe.backward is not None
         source, own = spots[slot], recipe.backward.arrays[slot]
-        if source not in self._copies:
+        # The first rows of a parameter stand where all of it does.
+        key = source, own.row_bytes
+        if key not in self._copies:
             target = self.reserve(SAVED, own.row_bytes)
             self.copy(source, target, own.dtype, own.width)
-            self._copies[source] = target
-        spots[slot] = self._copies[source]
+            self._copies[key] = target
+        spots[slot] = self._copies[key]
