@@ -289,7 +289,7 @@ class DynamicHybridBlock(HybridBlock):
             op = compile_symbol(
                 program.symbol, [is_data for is_data, _ in program.given], *self._flags
             )
-            known[spec] = program, op, list(map(mx.sym.var, program.names))
+            known[spec] = program, op, [mx.sym.var(name) for name in program.names]
         return known[spec]  # type: ignore[no-any-return]
 
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:

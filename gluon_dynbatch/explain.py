@@ -116,8 +116,9 @@ def _page(where: Where, site: Site) -> Iterator[str]:
     yield f"scopes: {len(site.reports)}{first}, flushes: {len(report.flushes)}"
     if report.at_once:
         yield f"{report.at_once} calls ran at once, since recording them costs more"
-    if not site.lines:
+    elif not site.lines:
         yield NOTHING
+    if not site.lines:
         return
     units = sum(sum(flush.widths) for flush in report.flushes)
     wide = f"{units / report.launches:.1f} wide on average"
@@ -172,12 +173,13 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
             "runs the calls recorded so far. Read values after the scope, or use gdb.map, where "
             "all samples wait for each other."
         )
+    for one in report.split[:MOST_ALONE]:
+        yield f"{one.calls} x {one.name} at {_short(one.where)}: {one.reason}."
     where, line = max(site.lines.items(), key=lambda item: item[1].kinds)
-    if line.units >= 8 and 2 * line.kinds > line.units:
+    if line.units >= 8 and 2 * line.kinds > line.units and not report.split:
         yield (
             f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge only if "
-            "they have the same number of arguments, shapes after axis 0, dtypes, attributes and "
-            "shared arrays."
+            "they have the same structure of arguments, dtypes, attributes and shared arrays."
         )
     if spent["recording"] > total / 2:
         yield from _cheaper_recording(site, report)

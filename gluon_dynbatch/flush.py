@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from .debug import Comparison
 from .errors import NotMergedError, Where
 from .lower.expand import expand, find_unused, find_weights
 from .lower.graph import check_graph
-from .lower.segment import Segment, SegmentTable
+from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
-from .plan.plan import Launch, Plan
+from .plan.plan import Plan
 from .plan.transpose import Head
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
@@ -34,6 +34,7 @@ from .run.gradient import forget
 from .run.keep import Kept, find_memories
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
+from .unmerged import Unmerged, find_split, find_unbatched
 
 
 class Runtime:
@@ -63,8 +64,9 @@ class Planned(NamedTuple):
     term: np.ndarray
     #: Whether any of it is recorded for a backward pass.
     recorded: bool
-    #: Calls that do not merge: (name, reason, number, one of the calls).
-    alone: Tuple[Tuple[str, str, int, int], ...]
+    #: Calls that do not merge, and those that only do with some of their kind.
+    alone: Tuple[Unmerged, ...]
+    split: Tuple[Unmerged, ...]
     #: What is reported of all flushes with this plan, and counted.
     report: FlushReport
     costs: Costs
@@ -137,7 +139,8 @@ class Flush:
         finished = time.perf_counter()
         self.report = planned.report._replace(
             cached=cached,
-            alone=tuple(Alone(*told, self._where(node)) for *told, node in planned.alone),
+            alone=self._told(planned.alone),
+            split=self._told(planned.split),
             recording_ms=1e3 * (started - (recording.started or started)),
             analysis_ms=1e3 * (analysed - before),
             dispatch_ms=1e3 * (finished - analysed),
@@ -196,7 +199,8 @@ class Flush:
         natives = runtime.dispatcher.natives(plan)
         recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan, natives)
         report = _report(choice, plan, len(recording.node_entry))
-        return Planned(plan, [], modes, places, recorded, _alone(plan), report, costs, analysed)
+        unmerged = find_unbatched(plan), find_split(plan, recording.entries, choice.granularity)
+        return Planned(plan, [], modes, places, recorded, *unmerged, report, costs, analysed)
 
     def _refuse_if_strict(self, planned: Planned) -> None:
         if self._options.strict and planned.alone:
@@ -207,6 +211,9 @@ class Flush:
                 name,
                 "open the scope with strict=False to run them one by one",
             )
+
+    def _told(self, found: Tuple[Unmerged, ...]) -> Tuple[Alone, ...]:
+        return tuple(Alone(*one[:3], self._where(one.node)) for one in found)
 
     def _where(self, node: int) -> Where:
         """Return the line that recorded a node."""
@@ -282,30 +289,4 @@ def _report(choice: Options, plan: Plan, nodes: int) -> FlushReport:
         plan.rows_gathered,
         plan.arena_bytes,
         *(0.0, 0.0, 0.0),
-        by_size=_by_size(plan),
-    )
-
-
-def _alone(plan: Plan) -> Tuple[Tuple[str, str, int, int], ...]:
-    """Count the calls that no rule allows to merge, by callee and reason."""
-    found: Dict[Tuple[str, str], Tuple[str, str, int, int]] = {}
-    for launch in plan.launches:
-        if launch.segment.layout == "unbatched":
-            unit = int(launch.units[0])
-            key = (plan.graph.name(unit), launch.segment.reason)
-            known = found.get(key, (*key, 0, int(plan.graph.node[unit])))
-            found[key] = (*key, known[2] + len(launch.units), known[3])
-    return tuple(found.values())
-
-
-def _by_size(plan: Plan) -> Tuple[str, ...]:
-    """Tell what shares no launch only because sizes differ and native steps do not run it."""
-    families: Dict[str, Dict[Segment, Launch]] = {}
-    for launch in plan.launches:
-        if launch.segment.layout != "unbatched" and isinstance(launch.segment.kernels, str):
-            families.setdefault(launch.segment.family, {})[launch.segment] = launch
-    several = (list(found.values()) for found in families.values() if len(found) > 1)
-    return tuple(
-        f"{plan.graph.name(int(own[0].units[0]))}, {len(own)} sizes: {own[0].segment.kernels}"
-        for own in several
     )

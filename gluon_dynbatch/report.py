@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -18,7 +19,7 @@ NOTHING = (
 
 
 class Alone(NamedTuple):
-    """Calls that were not merged with others, and the reason.
+    """Calls that were not merged with others, or only with some of their kind, and the reason.
 
     Attributes
     ----------
@@ -99,8 +100,9 @@ class FlushReport(NamedTuple):
         Milliseconds spent waiting for values after this flush and before the next.
     waiting : int
         Samples of ``map`` that waited for this flush.
-    by_size : tuple of str
-        Blocks and operators with one launch for each size of their arrays, and the reason.
+    split : tuple of Alone
+        Calls of one block or operator that are several launches, because the sizes or the numbers
+        of their arrays differ.
     """
 
     nodes: int
@@ -118,7 +120,7 @@ class FlushReport(NamedTuple):
     dispatch_ms: float
     waiting_ms: float = 0.0
     waiting: int = 0
-    by_size: Tuple[str, ...] = ()
+    split: Tuple[Alone, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -262,11 +264,12 @@ class Report:
     @property
     def alone(self) -> List[Alone]:
         """Calls that were not merged, with the reason, the most frequent first."""
-        found: Dict[Tuple[str, str], Alone] = {}
-        for flush in self.flushes:
-            for one in flush.alone:
-                count(found, (one.name, one.reason), one)
-        return sorted([*found.values(), *self.immediate.values()], key=lambda one: -one.calls)
+        return _most_first(self.immediate.values(), *(flush.alone for flush in self.flushes))
+
+    @property
+    def split(self) -> List[Alone]:
+        """Calls that merged with some of their kind only, and why, the most frequent first."""
+        return _most_first(*(flush.split for flush in self.flushes))
 
     @property
     def analysis_share(self) -> float:
@@ -306,6 +309,7 @@ class Report:
                 **flush._asdict(),
                 **{name: getattr(flush, name) for name in derived},
                 "alone": listed(flush.alone),
+                "split": listed(flush.split),
             }
             for flush in self.flushes
         ]
@@ -332,6 +336,7 @@ class Report:
             rows.append(("traced once", told))
         rows += [("not kept", one) for one in traced.refused.values()]
         rows += [("ran alone", one) for one in self.alone]
+        rows += [("split", one) for one in self.split]
         for where, times in sorted(self.forced.items(), key=lambda item: -item[1]):
             rows.append(("value read", f"{times} x at {where}"))
         lines = [f"{label:12}{told}" for label, told in rows]
@@ -344,7 +349,7 @@ class Report:
 def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
     waited = f"; {flush.waiting} samples waited for it" if flush.waiting else ""
     waiting = f", waiting for values {flush.waiting_ms:.1f} ms" if flush.waiting_ms else ""
-    rows = [
+    return [
         ("calls", f"{flush.nodes} in {flush.launches} launches; {flush.mean_width:.1f} wide "
          f"on average, {flush.largest_width} at most{waited}"),
         ("setting", f"granularity {flush.granularity}, policy {flush.policy}, "
@@ -353,4 +358,11 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
          f"{flush.rows_gathered} rows gathered"),
         ("time", f"{flush._spent}{waiting}"),
     ]  # fmt: skip
-    return rows + [("by size", text) for text in flush.by_size]
+
+
+def _most_first(*several: Iterable[Alone]) -> List[Alone]:
+    """Bring those of equal name and reason together, the most frequent first."""
+    found: Dict[Tuple[str, str], Alone] = {}
+    for one in itertools.chain(*several):
+        count(found, (one.name, one.reason), one)
+    return sorted(found.values(), key=lambda one: -one.calls)

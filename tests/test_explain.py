@@ -94,6 +94,17 @@ def test_values_that_are_read(told):
     assert "16 calls in 2 launches" in out and "A value is read" not in out
 
 
+def test_lists_of_several_lengths(told):
+    _, out, _ = told("""
+        for n in range(3):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [mx.nd.concat(*map(cell, xs[n:k]), dim=1) for k in range(n + 1, 8)]
+    """)
+    out = " ".join(out.split())
+    assert re.search(r"- 11 x Concat at script.py:\d+ in <listcomp>: the number of arrays", out)
+    assert "its own; use operators on one array" in out and "kinds" not in out
+
+
 def test_samples_of_unequal_kinds(told):
     _, out, _ = told("""
         with gdb.batching(granularity="block", policy="depth"):

@@ -29,6 +29,7 @@ ORDER = (
     "run",
     "debug",
     "auto",
+    "unmerged",
     "flush",
     "samples",
     "fibers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import re
 import time
 from typing import Any, List
@@ -171,6 +172,54 @@ def test_alone_is_joined_over_flushes_and_sorted():
     assert report.analysis_share == pytest.approx(0.25)
 
 
+class Readout(gdb.DynamicHybridBlock):
+    """Reads lists; `how` makes one array of a list of (1, 4)."""
+
+    def __init__(self, how, **kwargs):
+        super().__init__(**kwargs)
+        self.how = how
+
+    def hybrid_forward(self, F, rows):
+        return F.tanh(self.how(F, rows)).sum(axis=0, keepdims=True)
+
+
+def joined(F: Any, rows: Any) -> Any:
+    return F.concat(*rows, dim=0)
+
+
+def summed(F: Any, rows: Any) -> Any:
+    return F.add_n(*rows)
+
+
+@pytest.mark.parametrize("how, granularity, wanted", [
+    (joined, "block", 'granularity="operator", or pass'),
+    (joined, "operator", "own; pass one array"),
+    (joined, "graph", None),
+    (summed, "block", 'granularity="operator", or pass'),
+    (summed, "operator", None),
+    (None, "block", None),
+    (None, "operator", None),
+])  # fmt: skip
+def test_lists_of_several_lengths(how, granularity, wanted):
+    """A concatenation inside of the cell is a launch per length, one before it is not."""
+    net = Readout(how or (lambda F, rows: rows), prefix="readout_")
+    net.hybridize()
+    lists = [inputs(6)[:length] for length in (3, 5, 2, 5, 1)]
+    with gdb.batching(granularity=granularity, policy="depth") as batch:
+        for rows in lists:
+            net(rows if how else mx.nd.concat(*rows, dim=0))  # the line
+    assert batch.report.alone == []
+    if wanted is None:
+        assert batch.report.split == []
+        return
+    assert batch.report.launches >= 4
+    (told,) = batch.report.split
+    assert (told.name, told.calls) == ("readout", 5) and wanted in told.reason
+    assert "# the line" in linecache.getline(told.where.filename, told.where.line)
+    assert f"split       {told}" in str(batch.report)
+    assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
+
+
 # Print and JSON
 
 
@@ -216,13 +265,13 @@ def test_json_round_trip(net):
     assert told["forced"] == [{"where": str(w), "times": n} for w, n in batch.report.forced.items()]
     assert len(told["flushes"]) == len(batch.report.flushes) == 2
     for fields, flush in zip(told["flushes"], batch.report.flushes):
-        alone = fields.pop("alone")
+        alone, split = fields.pop("alone"), fields.pop("split")
         for name in ("launches", "mean_width", "largest_width"):
             assert fields.pop(name) == getattr(flush, name)
-        for name in ("widths", "by_size"):
-            fields[name] = tuple(fields[name])
-        assert FlushReport(alone=(), **fields) == flush._replace(alone=())
-        assert [tuple(one.values()) for one in alone] == [
-            (*one[:3], str(one.where)) for one in flush.alone
-        ]
+        fields["widths"] = tuple(fields["widths"])
+        assert FlushReport(alone=(), **fields) == flush._replace(alone=(), split=())
+        for found, listed in ((flush.alone, alone), (flush.split, split)):
+            assert [tuple(one.values()) for one in listed] == [
+                (*one[:3], str(one.where)) for one in found
+            ]
     assert told["flushes"][1]["nodes"] == 2

@@ -44,9 +44,10 @@ def report_html(report: Report) -> str:
         for kind, ms in spent.items()
     )
     body = f'<div style="width:30em;white-space:nowrap">{parts}</div><div>{legend}</div>'
-    alone = [(f"{one.calls} ×", one.name, one.reason, one.where) for one in report.alone]
-    if alone:
-        body += _table(("calls", "not merged", "because", "at"), alone)
+    unmerged = [*report.alone, *report.split]
+    if unmerged:
+        rows = [(f"{one.calls} ×", one.name, one.reason, one.where) for one in unmerged]
+        body += _table(("calls", "not merged", "because", "at"), rows)
     read = [(f"{times} ×", where) for where, times in report.forced.items()]
     if read:
         body += _table(("value read", "at"), read)

@@ -1,0 +1,105 @@
+"""Which calls of a plan did not merge, or only with some of their kind, and why."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Set, Tuple
+
+import numpy as np
+
+from .lower.graph import Graph
+from .plan.plan import Launch, Plan
+
+NUMBERS = (
+    "the number of arrays differs from call to call, and each number is a launch of its own; {} "
+    "one array, made with mx.nd.concat or mx.nd.stack{}"
+)
+#: What to change, at either granularity.
+BLOCKS = {
+    "block": NUMBERS.format('try granularity="operator", or pass', ""),
+    "operator": NUMBERS.format("pass", ", or add up the arrays with F.add_n"),
+}
+OPERATORS = NUMBERS.format("use operators on", "")
+SIZES = (
+    "the sizes of its arrays differ, and each size is a launch of its own, because MXNet's own "
+    "operators run it: {}"
+)
+
+
+class Unmerged(NamedTuple):
+    """Calls of one callee with one reason: a `report.Alone` without the line."""
+
+    name: str
+    reason: str
+    calls: int
+    #: One of the calls.
+    node: int
+
+
+def find_unbatched(plan: Plan) -> Tuple[Unmerged, ...]:
+    """Return the calls that no rule allows to merge, by callee and reason."""
+    found: Dict[Tuple[str, str], Unmerged] = {}
+    for launch in plan.launches:
+        if launch.segment.layout == "unbatched":
+            unit = int(launch.units[0])
+            key = plan.graph.name(unit), launch.segment.reason
+            known = found.get(key, Unmerged(*key, 0, int(plan.graph.node[unit])))
+            found[key] = known._replace(calls=known.calls + len(launch.units))
+    return tuple(found.values())
+
+
+def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tuple[Unmerged, ...]:
+    """Return the calls of one callee that share no launch, though they could if changed a little.
+
+    Parameters
+    ----------
+    plan : Plan
+        The launches.
+    entries : mapping of int to Entry
+        What was called, by the numbers of the graph.
+    granularity : str
+        At ``"graph"``, samples with other calls never share launches, whatever their arrays.
+    """
+    by_number = () if granularity == "graph" else _by_number(plan.graph, entries, granularity)
+    return (*_by_size(plan), *by_number)
+
+
+def _by_size(plan: Plan) -> Iterator[Unmerged]:
+    """Find what shares no launch only because sizes differ and native steps do not run it."""
+    families: Dict[str, List[Launch]] = {}
+    for launch in plan.launches:
+        if launch.segment.layout != "unbatched" and isinstance(launch.segment.kernels, str):
+            families.setdefault(launch.segment.family, []).append(launch)
+    for own in families.values():
+        if len({launch.segment for launch in own}) > 1:
+            unit, calls = int(own[0].units[0]), sum(len(launch.units) for launch in own)
+            reason = SIZES.format(own[0].segment.kernels)
+            yield Unmerged(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
+
+
+def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> Iterator[Unmerged]:
+    """Find callees with pieces that only calls with one number of arrays have."""
+    kinds: Dict[Tuple[Any, int], int] = {}
+    kind_of = np.zeros(max(entries) + 1, dtype=np.int64)
+    for number, entry in entries.items():
+        key = entry.token, len(entry.in_types)
+        kind_of[number] = kinds.setdefault(key, len(kinds))
+    callees: Dict[Any, List[int]] = {}
+    for (token, _), kind in kinds.items():
+        callees.setdefault(token, []).append(kind)
+    several = [own for own in callees.values() if len(own) > 1]
+    if not several:
+        return
+    pieces: List[Set[str]] = [set() for _ in kinds]
+    kind_of_call = kind_of[graph.entry]
+    met = np.bincount(kind_of_call[graph.node] * len(graph.segments) + graph.segment)
+    for pair in np.flatnonzero(met).tolist():
+        kind, number = divmod(pair, len(graph.segments))
+        if graph.segments[number].layout != "unbatched":
+            pieces[kind].add(graph.segments[number].family)
+    for own in several:
+        apart = [k for k in own if pieces[k].difference(*(pieces[o] for o in own if o != k))]
+        if len(apart) > 1:
+            calls = np.flatnonzero(np.isin(kind_of_call, apart))
+            entry = entries[int(graph.entry[calls[0]])]
+            reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
+            yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
