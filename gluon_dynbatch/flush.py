@@ -16,6 +16,7 @@ from .lower.expand import expand, find_unused, find_weights
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
+from .native.recording import keep
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
@@ -116,9 +117,6 @@ class Flush:
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        if recording.constants:
-            _copy_constants(recording, lazies)
-            lazies = [lazy for lazy in lazies if lazy._real is None]
         if not recording.node_entry:
             return
         choice = self._options.settled()
@@ -129,13 +127,13 @@ class Flush:
         self._refuse_if_strict(planned)
         heads = self._heads(planned, lazies) if planned.recorded else []
         standing = find_standing(recording) if heads else {}
-        execution, tape = self._execute(planned, [head for _, head in heads])
+        execution, tape = self._execute(planned, heads)
         self.backward_plan = None if tape is None else tape.plan
         held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
         kept = self.kept = Kept(execution.buffers, held, planned.recorded, size)
-        kept.keep(recording, lazies, self.plan, planned.term)
+        keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
         if tape is not None:
-            self._chain.add(tape, kept, [name for name, _ in heads], standing)
+            self._chain.add(tape, kept, standing)
         finished = time.perf_counter()
         self.report = planned.report._replace(
             cached=cached,
@@ -219,15 +217,15 @@ class Flush:
         """Return the line that recorded a node."""
         return where_of(self._recording.wheres[node])
 
-    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> List[Tuple[Any, Head]]:
-        """Return where gradients may arrive, by the name of the memory that is held."""
+    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> List[Head]:
+        """Return where gradients may arrive."""
         found, modes, terms = [], planned.mode.tolist(), planned.term.tolist()
         for memory in find_memories(lazies):
             for lazy in memory.arrays:
                 kind = TYPES[lazy._type]
                 if modes[lazy._value] & RECORDING and kind.dtype in FLOATS:
                     place = terms[lazy._value], memory.first, memory.shape
-                    found.append((memory.name, Head(*place, kind.dtype, kind.context)))
+                    found.append(Head(*place, kind.dtype, kind.context))
                     break
         return found
 
@@ -266,14 +264,6 @@ class Flush:
         if tape is not None:
             tape.finish()
         return execution, tape
-
-
-def _copy_constants(recording: Tape, lazies: List[LazyNDArray]) -> None:
-    """Make copies of what creation operators made; their holders may write into them."""
-    numbers = {value: i for i, value in enumerate(recording.external_values)}
-    for lazy in lazies:
-        if lazy.constant:
-            lazy.become(recording.externals[numbers[lazy._value]].copy())
 
 
 def _report(choice: Options, plan: Plan, nodes: int) -> FlushReport:

@@ -93,7 +93,7 @@ NOT_KEPT = [
     (lambda b, x: NET(x), "no attribute of the block"),
     (lambda b, x: b.net(x) * FOREIGN, "neither an argument"),
     (lambda b, x: (b.net(x), FOREIGN), "no call recorded"),
-    (lambda b, x: b.net(x).detach(), "cut from the gradient graph"),
+    (lambda b, x: (y := b.net(x), y.detach()), "cut from the gradient graph"),
     (mark, "changes its arguments", lambda: Node(1)),
     (ignoring, "whose changes cannot be noticed", random.Random),
     (ignoring, "whose changes cannot be noticed", lambda: iter([1, 2])),

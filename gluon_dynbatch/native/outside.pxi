@@ -11,6 +11,17 @@ cdef class Keeper:
         self.sizes = array("q", sizes)
 
 
+cdef class Constant:
+    """What a creation operator made: base of `record.lazy.Constant`."""
+
+    #: The operator with its attributes, the array, its type, and nobody: there is nothing to compute.
+    cdef readonly object token, made, type, lazies
+
+    def __init__(self, token, made):
+        self.token, self.made, self.type = token, made, type_id_of(made)
+        self.lazies = deque(maxlen=0)
+
+
 cdef object type_id_of(object array_):
     cdef int[4] told  # how many dimensions, type of elements, kind of device and its number
     cdef const int64_t *sizes
@@ -39,8 +50,11 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
     """
     cdef bint kept = False
     if type(array_) is lazy_type:
-        kept = isinstance(<object>slot(array_, tape_at)[0], Keeper)
-        if not kept:
+        owner = <object>slot(array_, tape_at)[0]
+        kept = isinstance(owner, Keeper)
+        if isinstance(owner, Constant):
+            array_ = (<Constant>owner).made
+        elif not kept:
             stay(tape, array_)
             array_ = array_.real()
     identity = <size_t><PyObject *>array_
@@ -77,6 +91,7 @@ cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
     place = PyType_GenericAlloc(lazy_type, 0)
     for at in (tape_at, value_at, offset_at, type_at, real_at):
         fill_slot(place, at, <object>slot(lazy, at)[0])
+    fill_slot(place, uncut_at, None)
     tape.kept.append(lazy)
     return add_external(tape, place, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
 

@@ -29,7 +29,7 @@ def lend(list arrays not None, Tape tape not None, Tape part not None):
         if type(lazy) is lazy_type and slot(lazy, tape_at)[0] is <PyObject *>tape:
             value = <object>slot(lazy, value_at)[0]
             if value not in known:
-                begin = int(<object>slot(lazy, offset_at)[0])
+                begin = <object>slot(lazy, offset_at)[0]
                 whole = tape.value_type.data.as_ints[value]
                 part.kept.append(lazy)
                 number = add_external(part, lazy, <size_t><PyObject *>lazy, whole)
@@ -149,7 +149,7 @@ cdef class Piece:
     inputs : tuple
         What gives each array from outside: the number of an argument, or what `give` takes.
     results : tuple
-        What `forward` returns: value, offset, type and kind of offset; or the number of an earlier
+        What `forward` returns: value, offset and type; a `Constant`; or the number of an earlier
         result, or, from -1 downwards, of an argument.
     spec : object
         Structure of the results.
@@ -187,7 +187,7 @@ cdef class Piece:
         if not self.find_inputs(tape, leaves, attributes, recorder, places):
             return NotImplemented
         copy(tape, self.part, self.wheres, places)
-        return self.hand_out(tape, leaves, places)
+        return self.hand_out(tape, leaves, places, recorder)
 
     cdef bint find_inputs(
         self, Tape tape, list leaves, list attributes, object recorder, Places places
@@ -217,7 +217,7 @@ cdef class Piece:
                 places.put(value, number, 0)
         return True
 
-    cdef object hand_out(self, Tape tape, list leaves, Places places):
+    cdef object hand_out(self, Tape tape, list leaves, Places places, object recorder):
         """Make the lazy arrays that `forward` returns."""
         cdef list made = []
         cdef Py_ssize_t number
@@ -225,10 +225,11 @@ cdef class Piece:
         cdef int64_t offset
         for result in self.results:
             if type(result) is tuple:
-                value, begin, type_id, kind = <tuple>result
+                value, begin, type_id = <tuple>result
                 offset = <int64_t>begin + places.at[2 * value + 1]
-                moved = offset if kind is None else kind(offset)
-                made.append(make_lazy(tape, places.at[2 * value], moved, type_id))
+                made.append(make_lazy(tape, places.at[2 * value], offset, type_id))
+            elif type(result) is not int:
+                made.append(recorder.constant(result.token))
             else:
                 number = result
                 made.append(leaves[-1 - number] if number < 0 else made[number])

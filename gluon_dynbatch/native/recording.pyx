@@ -16,6 +16,7 @@ from libc.stdint cimport int32_t, int64_t
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
 import time
+from collections import deque
 from types import MemberDescriptorType
 
 from greenlet import getcurrent
@@ -63,7 +64,7 @@ cdef GetShape get_shape
 cdef GetType get_type
 cdef GetContext get_context
 #: Where the slots of lazy arrays lie, in bytes.
-cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at
+cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
 
 
 def connect(
@@ -73,13 +74,13 @@ def connect(
     """Take what is to be known of the Python side; once per process."""
     global lazy_type, array_type, views, libraries
     global take_apart, check_array, type_of
-    global tape_at, value_at, offset_at, type_at, real_at
+    global tape_at, value_at, offset_at, type_at, real_at, uncut_at
     global get_shape, get_type, get_context
     lazy_type, array_type, views = lazy, array_, views_
     libraries = directories
     take_apart, check_array, type_of = apart, check, array_type_id
-    tape_at, value_at, offset_at, type_at, real_at = [
-        slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real")
+    tape_at, value_at, offset_at, type_at, real_at, uncut_at = [
+        slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real", "_uncut")
     ]
     shape, element_type, context = addresses
     get_shape = <GetShape><size_t>shape
@@ -191,6 +192,7 @@ cdef object make_lazy(Tape tape, object value, object offset, object type_id):
     fill_slot(lazy, offset_at, offset)
     fill_slot(lazy, type_at, type_id)
     fill_slot(lazy, real_at, None)
+    fill_slot(lazy, uncut_at, None)
     reference = PyWeakref_NewRef(lazy, None)
     tape.lazies.append(reference)
     # Neither can be part of a cycle: what they refer to never refers back to them.  Thousands of
@@ -204,12 +206,13 @@ cdef object make_lazy(Tape tape, object value, object offset, object type_id):
 def index(self, key):
     """Return rows as a view."""
     tape = <object>slot(self, tape_at)[0]
-    offset = <object>slot(self, offset_at)[0]
-    # The offset of what a creation operator made is of a type of its own: no views of that.
-    if isinstance(tape, Tape) and (<Tape>tape).open and type(offset) is int:
+    if (
+        isinstance(tape, Tape) and (<Tape>tape).open
+        and slot(self, uncut_at)[0] is <PyObject *>None
+    ):
         view = known_view(<object>slot(self, type_at)[0], key)
         if view is not None:
-            value = <object>slot(self, value_at)[0]
+            value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
             return make_lazy(<Tape>tape, value, offset + view[0], view[1])
     return self._index(key)
 

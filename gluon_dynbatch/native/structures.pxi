@@ -234,20 +234,21 @@ cdef class Structure:
         """Write the type of an array; if an earlier one has the same values, where."""
         cdef int64_t offset = 0
         cdef int state = REAL
-        kind = int
         identity = -1 - <int64_t><size_t><PyObject *>value
         if type(value) is lazy_type:
             type_id = <object>slot(value, type_at)[0]
             real = <object>slot(value, real_at)[0]
+            owner = <object>slot(value, tape_at)[0]
             if real is not None:
                 identity, state = -1 - <int64_t><size_t><PyObject *>real, COMPUTED
-            elif slot(value, tape_at)[0] is not <PyObject *>self.tape:
+            elif owner is self.tape:
+                identity, offset = <object>slot(value, value_at)[0], <object>slot(value, offset_at)[0]
+                state = RECORDED
+            elif isinstance(owner, Constant):
+                self.walk((<Constant>owner).token)
+            else:
                 stay(self.tape, value)
                 raise TypeError(value)
-            else:
-                begin = <object>slot(value, offset_at)[0]
-                identity, offset = <object>slot(value, value_at)[0], begin
-                state, kind = RECORDED, type(begin)
         else:
             type_id = type_id_of(value)
         number = len(self.leaves)
@@ -256,8 +257,6 @@ cdef class Structure:
         self.tag(b"A", type_id)
         self.tag(b"=", state)
         self.tag(b"=", number - first)
-        if kind is not int:
-            self.tag(b"k", number_of(kind))
         return 0 if first == number else self.whole(offset - start)
 
     cdef int other(self, object kind, object value) except -1:

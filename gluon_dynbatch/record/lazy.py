@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from typing import Any, Optional, Tuple
@@ -26,36 +25,22 @@ _REALISED = recording.Tape()
 _REALISED.open = False
 
 
-class _OfConstant(int):
-    """The offset, 0, of an array that a creation operator made.
+class Constant(recording.Constant):  # type: ignore[misc]
+    """What all arrays belong to that a creation operator made with equal attributes.
 
-    All that one operator makes are a single value until somebody looks into one or writes to it:
-    a view has to be of the memory of its own array, which becomes real first.
+    They are one array from outside; who looks into one, or writes to it, gets a copy.
     """
 
-    __slots__ = ()
+    open = False
 
+    @property
+    def recorder(self) -> Constant:
+        """Who makes arrays real."""
+        return self
 
-OF_CONSTANT = _OfConstant(0)
-
-
-class Elsewhere(int):
-    """An offset of an array that has other memory than its value; its views have that, too."""
-
-    def __init__(self, _: int):
-        #: Names the copy of a value that it lies in.
-        self.copy: object = object()
-        #: Once it is computed, the arena in which what it is cut from has its memory; and how much
-        #: further that is.
-        self.source: Optional[int] = None
-        self.shift = 0
-
-    def __add__(self, other: int) -> Elsewhere:
-        moved = Elsewhere(int(self) + other)
-        moved.copy, moved.source, moved.shift = self.copy, self.source, self.shift
-        return moved
-
-    __radd__ = __add__
+    def realise(self, lazy: LazyNDArray) -> None:
+        """Give an array memory of its own."""
+        lazy.become(self.made.copy())
 
 
 class LazyNDArray(NDArray):  # type: ignore[misc]
@@ -65,15 +50,19 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     in any other code, makes it real, and from then on it is an array like any other.
     """
 
-    __slots__ = ("_tape", "_value", "_offset", "_type", "_real", "__weakref__")
+    __slots__ = ("_tape", "_value", "_offset", "_type", "_real", "_uncut", "__weakref__")
 
-    def __init__(self, tape: Any, value: int, offset: int, type_id: int):
+    def __init__(
+        self, tape: Any, value: int, offset: int, type_id: int, uncut: Optional[NDArray] = None
+    ):
         # NDArrayBase.__init__ would store a handle, and there is none yet.
         self._tape = tape
         self._value = value
         self._offset = offset
         self._type = type_id
         self._real: Optional[NDArray] = None
+        #: Of what is cut from the gradient graph, the array whose memory it is to share.
+        self._uncut = uncut
         tape.lazies.append(weakref.ref(self))
 
     #: Storage type.
@@ -102,7 +91,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
-        if self._tape.open and not self.constant:
+        if self._tape.open:
             self._tape.recorder.compute(self)
         if self._real is None and isinstance(self._tape, recording.Keeper):
             return self._tape.read(self)
@@ -129,34 +118,9 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return bool(self._tape.open)
 
     @property
-    def constant(self) -> bool:
-        """Whether the value is pending, but known to be what a creation operator makes."""
-        return type(self._offset) is _OfConstant and self._real is None
-
-    @property
     def _has_views(self) -> bool:
         """Whether views can be made without a handle."""
-        tape = self._tape
-        recorded = tape.open and type(self._offset) is not _OfConstant
-        return recorded or isinstance(tape, recording.Keeper)
-
-    @property
-    def memory(self) -> Tuple[Tuple[int, Any], int]:
-        """What names the memory that it lies in or will, and the offset there, in elements.
-
-        The name is a value, or the arena of one that is computed, and which copy of it.
-        """
-        (value, copy), first = self._tape.detached.get(self._value, ((self._value, None), 0))
-        if type(self._offset) is Elsewhere:
-            copy = self._offset.copy
-            if self.is_cut:
-                value, first = self._offset.source, self._offset.shift
-        return (value, copy), first + int(self._offset)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether it is computed, and shares the memory of what it is cut from."""
-        return type(self._offset) is Elsewhere and self._offset.source is not None
+        return self._tape.open or isinstance(self._tape, recording.Keeper)
 
     # ``__getitem__`` is native (see `recorder.py`): slices and numbers that were asked for before
     # it knows, for all others it calls this.
@@ -171,7 +135,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             return self._get_nd_basic_indexing(whole_key)
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
-        return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1])
+        uncut = None if self._uncut is None else self._uncut[key]
+        return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1], uncut)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
@@ -182,28 +147,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if "shape" in kwargs:
             kwargs["shape"] = tuple(kwargs["shape"])
         kind = TYPES[self._type]._replace(shape=reshaped(self.shape, *shape, **kwargs))
-        return LazyNDArray(self._tape, self._value, self._offset, TYPES.id_of(kind))
-
-    def _reshaped(self, name: str, inplace: bool, *axis: Any) -> NDArray:
-        """Return what a method of arrays makes that changes nothing but the shape."""
-        if self._has_views and (inplace or self._tape.open):
-            with contextlib.suppress(AssertionError):  # wrong axes
-                view = getattr(NDArray, name)(self, *axis, inplace=True)
-                view._offset = view._offset if inplace else Elsewhere(view._offset)
-                return view
-        return getattr(self.real(), name)(*axis, inplace=inplace)
-
-    def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
-        """Return a copy, or a view, with an axis of size one at `axis`."""
-        return self._reshaped("expand_dims", inplace, axis)
-
-    def flatten(self, inplace: bool = False) -> NDArray:
-        """Return a copy, or a view, in which all axes but the first are one."""
-        return self._reshaped("flatten", inplace)
-
-    def squeeze(self, axis: Any = None, inplace: bool = False) -> NDArray:
-        """Return a copy, or a view, without axes of size one."""
-        return self._reshaped("squeeze", inplace, axis)
+        uncut = None if self._uncut is None else self._uncut.reshape(*shape, **kwargs)
+        return LazyNDArray(self._tape, self._value, self._offset, TYPES.id_of(kind), uncut)
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -211,8 +156,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        pending = self._tape.open and not self.constant
-        detached = self._tape.recorder.detach(self) if pending else None
+        detached = self._tape.recorder.detach(self) if self._tape.open else None
         return self.real().detach() if detached is None else detached
 
     def backward(

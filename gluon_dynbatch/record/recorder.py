@@ -25,7 +25,7 @@ from ..modes import RECORDING
 from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
-from .lazy import OF_CONSTANT, LazyNDArray
+from .lazy import Constant, LazyNDArray
 from .state import STATE
 from .tape import LOOK, Tape, check_storage
 from .types import TYPES
@@ -96,6 +96,8 @@ class Recorder:
         self._strict = strict
         #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
         self.watch = watch
+        #: What creation operators made, by operator and attributes.
+        self.constants: Dict[Any, Constant] = {}
         #: The run of a block's `forward` that is being traced.
         self.tracing: Any = None
 
@@ -122,7 +124,7 @@ class Recorder:
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        if lazy.pending and not lazy.constant and threading.get_ident() != self.thread:
+        if lazy.pending and threading.get_ident() != self.thread:
             raise ScopeError(
                 "another thread read a value of an open batching scope",
                 user_line(),
@@ -131,10 +133,6 @@ class Recorder:
             )
         self.refuse("it reads a value")
         tape = lazy._tape
-        if lazy.constant and tape.externals:
-            # A copy: whoever asks may write into it.
-            lazy.become(tape.externals[list(tape.external_values).index(lazy._value)].copy())
-            return
         if tape.open and self._scope is not None:
             self.report.forced[user_line()] += 1
             self._scope.await_flush()
@@ -169,30 +167,27 @@ class Recorder:
         self.refuse("it reads an array of another sample", None, lazy._tape)
         if STATE.recorder is not self or lazy._tape is not self.tape:
             return None
-        tape, mode = self.tape, self.mode
+        mode = self.mode
         self.mode &= ~RECORDING
         try:
-            detached = mx.nd.identity(lazy)
+            detached: LazyNDArray = mx.nd.identity(lazy)
         finally:
             self.mode = mode
-        tape.detached[detached._value] = lazy.memory
-        return detached  # type: ignore[no-any-return]
+        detached._uncut = lazy if lazy._uncut is None else lazy._uncut
+        return detached
 
     def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
-        """Return a lazy array for what a call of a creation operator makes, once per tape.
+        """Return a lazy array for what a call of a creation operator makes, once per scope.
 
         Many samples start from equal zeros; as one value they need neither memory nor time each.
         """
-        tape = self.tape
-        made = tape.constants.get(token)
-        if made is None:
+        constant = self.constants.get(token)
+        if constant is None:
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
-            made = tape.constants[token] = self._scope.at_work(
-                lambda: create(**dict(zip(keys, values)))
-            )
-        value = recording.external(tape, made)
-        return LazyNDArray(tape, value, OF_CONSTANT, tape.value_type[value])
+            made = self._scope.at_work(lambda: create(**dict(zip(keys, values))))
+            constant = self.constants[token] = Constant(token, made)
+        return LazyNDArray(constant, 0, 0, constant.type)
 
     def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Record a call of a block."""

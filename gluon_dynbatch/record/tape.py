@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -77,7 +77,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
         Who computes the values when one of the arrays handed out is asked for its own.
     """
 
-    __slots__ = ("recorder", "error", "constants", "detached", "reads", "__weakref__")
+    __slots__ = ("recorder", "error", "reads", "__weakref__")
 
     # The native base class says what these are, and what else there is.
     open: bool
@@ -90,10 +90,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.ask_at = LOOK  # type: ignore[misc]
         #: Why there are no values, if there are none.
         self.error: Optional[str] = None
-        #: What creation operators made, by operator and attributes.
-        self.constants: Dict[Any, NDArray] = {}
-        #: Values that are others, cut from the gradient graph: in which memory, from where on.
-        self.detached: Dict[int, Tuple[Any, int]] = {}
         #: What its calls read, for `hazards.py`.
         self.reads = Reads()
 
@@ -194,4 +190,3 @@ def check_tape(tape: Tape) -> None:
         )
         made += results
     assert sorted(made) == list(range(len(types))), "a value is not made exactly once"
-    assert set(tape.detached) <= set(made), "a detached value does not exist"

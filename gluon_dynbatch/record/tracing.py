@@ -14,7 +14,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from .lazy import LazyNDArray
+from .lazy import Constant, LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
 from .where import where_of
@@ -60,7 +60,6 @@ class Trace:
         if outer is None:
             self._random = _states_of_generators()
         self.tape = Tape(recorder)
-        self.tape.constants = self._around.constants
         self.tape.ask_at = sys.maxsize  # type: ignore[misc]
         self._lent = recording.lend(leaves, self._around, self.tape)
         recorder.tape, recorder.tracing = self.tape, self
@@ -74,11 +73,8 @@ class Trace:
         """Put what was recorded onto the tape around it."""
         recorder, tape, around = self._recorder, self.tape, self._around
         recorder.tape, recorder.tracing = around, self.outer
-        places = recording.splice(around, tape, self._lent, self._leaves)
-        for value, ((memory, copy), offset) in tape.detached.items():
-            value, (memory, shift) = places[value][0], places[memory]
-            around.detached[value] = (memory, copy), offset + shift
-        tape.recorder, tape.constants = None, {}
+        recording.splice(around, tape, self._lent, self._leaves)
+        tape.recorder = None
         tape.close()
         if self.outer is None:
             self.draws = bool(self._random != _states_of_generators())
@@ -103,10 +99,10 @@ class Trace:
         numbers: Dict[int, int] = {}
         for number, leaf in enumerate(self._leaves):
             numbers.setdefault(id(leaf), number)
-            numbers.setdefault(id(getattr(leaf, "_real", None) or leaf), number)
+            numbers.setdefault(id(_array_of(leaf)), number)
         arrays, spec = self._returned(result)
-        inputs = tuple(self._inputs(numbers, attributes))
         results = self._results(arrays, numbers)
+        inputs = tuple(self._inputs(numbers, attributes))
         known = {id(block) for block in attributes}
         for entry in tape.entries.values():
             if entry.block_id is not None and entry.block_id not in known:
@@ -145,8 +141,8 @@ class Trace:
         if id(one) in self.views:
             _, whole, index = self.views[id(one)]
             return "view", self._source(whole, numbers, attributes), index
-        for token, made in self.tape.constants.items():
-            if made is one:
+        for token, constant in self._recorder.constants.items():
+            if constant.made is one:
                 return "constant", token, mx.current_context()
         for number, known in enumerate(attributes):
             if known is one:
@@ -165,14 +161,25 @@ class Trace:
                 results.append(first)
             elif id(one) in numbers:
                 results.append(-1 - numbers[id(one)])
+            elif type(one) is LazyNDArray and isinstance(one._tape, Constant):
+                recording.external(self.tape, one)  # so that the context is looked at
+                results.append(one._tape)
             elif type(one) is not LazyNDArray or one._tape is not self.tape:
                 raise Refused("it returns an array that no call recorded")
-            elif one._value in self.tape.detached:
+            elif one._uncut is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
-                kind = None if type(one._offset) is int else type(one._offset)
-                results.append((one._value, int(one._offset), one._type, kind))
+                results.append((one._value, one._offset, one._type))
         return tuple(results)
+
+
+def _array_of(leaf: NDArray) -> NDArray:
+    """Return what is among arrays from outside for an argument that is not pending."""
+    if type(leaf) is not LazyNDArray:
+        return leaf
+    if isinstance(leaf._tape, Constant):
+        return leaf._tape.made
+    return leaf if leaf._real is None else leaf._real
 
 
 def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any]) -> Any:

@@ -8,7 +8,7 @@ outside is added to the gradient of the head that it is.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from mxnet.ndarray import NDArray
 
@@ -17,7 +17,7 @@ from ..record.tape import Tape
 from ..record.types import elements
 from .backward import GradientTape, Piece
 from .gradient import record_function
-from .keep import Kept, Memory, find_memories
+from .keep import Kept, Memory
 
 
 class Inner(NamedTuple):
@@ -33,14 +33,15 @@ class Standing(NamedTuple):
 
     original: LazyNDArray
     kept: Kept
-    memory: Memory
+    arena: int
+    first: int
 
 
 def find_standing(tape: Tape) -> Dict[int, Standing]:
     """Return what stands for kept arrays on a tape, by id."""
     places = (one for one in tape.externals if type(one) is LazyNDArray)
     return {
-        id(place): Standing(lazy, place._tape, *find_memories([place]))
+        id(place): Standing(lazy, place._tape, place._value, place._offset)
         for place, lazy in zip(places, tape.kept)
     }
 
@@ -50,15 +51,15 @@ class Link(NamedTuple):
 
     tape: GradientTape
     kept: Kept
-    #: First element and number of each head, in order, by the name of its memory.
-    places: Dict[Any, List[Tuple[int, int]]]
+    #: First element and number of each head, in order, by arena.
+    places: Dict[int, List[Tuple[int, int]]]
     #: Per input of the flush where its gradient goes: to an earlier flush, to an array of MXNet's
     #: tape, or nowhere.
     routes: List[Union[Inner, NDArray, None]]
 
-    def head_at(self, name: Any, first: int, count: int) -> Optional[Tuple[int, int]]:
+    def head_at(self, arena: int, first: int, count: int) -> Optional[Tuple[int, int]]:
         """Return the head in which some elements lie, and the first element of that."""
-        places = self.places.get(name, [])
+        places = self.places.get(arena, [])
         at = bisect_right(places, (first, len(self.tape.heads))) - 1
         if at < 0:
             return None
@@ -70,18 +71,14 @@ class Link(NamedTuple):
         """Return the heads of which somebody holds any part."""
         found: Dict[int, Memory] = {}
         for lazy in self.kept.held():
-            name, first = lazy.memory
-            place = self.head_at(name, first, lazy.size)
+            place = self.head_at(lazy._value, lazy._offset, lazy.size)
             if place is not None:
                 number, start = place
                 if number not in found:
-                    found[number] = Memory(name, start, self.tape.heads[number].shape, [])
+                    shape = self.tape.heads[number].shape
+                    found[number] = Memory(lazy._value, start, shape, [])
                 found[number].arrays.append(lazy)
-        return {
-            number: memory
-            for number, memory in found.items()
-            if not (memory.arrays[0].is_cut and all(lazy.is_cut for lazy in memory.arrays))
-        }
+        return found
 
 
 class Chain:
@@ -99,14 +96,12 @@ class Chain:
         """Whether there are flushes that are to become one node."""
         return bool(self._links) and not self.done
 
-    def add(
-        self, tape: GradientTape, kept: Kept, names: Sequence[Any], standing: Dict[int, Standing]
-    ) -> None:
-        """Add a flush, whose arrays are `kept`: its heads, by the names of their memories."""
-        places: Dict[Any, List[Tuple[int, int]]] = {}
-        for number, (head, (_, copy)) in enumerate(zip(tape.heads, names)):
+    def add(self, tape: GradientTape, kept: Kept, standing: Dict[int, Standing]) -> None:
+        """Add a flush, whose arrays are `kept`."""
+        places: Dict[int, List[Tuple[int, int]]] = {}
+        for number, head in enumerate(tape.heads):
             arena, element = tape.forward.place(head.term)
-            places.setdefault((arena, copy), []).append((element + head.offset, number))
+            places.setdefault(arena, []).append((element + head.offset, number))
         for own in places.values():
             own.sort()
         routes = [self._route(array, standing.get(id(array))) for array in tape.inputs]
@@ -116,15 +111,14 @@ class Chain:
     def _route(self, array: NDArray, standing: Optional[Standing]) -> Union[Inner, NDArray, None]:
         if standing is None:
             return array
-        original, kept, memory = standing
-        if original.is_cut or not kept.recorded:
+        original, kept, arena, first = standing
+        if not kept.recorded:
             return None
         if kept.chain is not self:
             return original.real()
         number = next(i for i, link in enumerate(self._links) if link.kept is kept)
-        place = memory.name, memory.first, elements(memory.shape)
-        head = self._links[number].head_at(*place)
-        return None if head is None else Inner(number, head[0], memory.first - head[1])
+        head = self._links[number].head_at(arena, first, array.size)
+        return None if head is None else Inner(number, head[0], first - head[1])
 
     def connect(self) -> None:
         """Make the flushes one node of MXNet's tape; what is still held becomes its results."""

@@ -10,9 +10,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..native import recording
-from ..plan.plan import Plan
-from ..record.lazy import Elsewhere, LazyNDArray
-from ..record.tape import Tape
+from ..record.lazy import LazyNDArray
 from ..record.types import TYPES, elements
 from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
@@ -21,43 +19,37 @@ from .buffers import Buffers, address_of, take_out
 class Memory(NamedTuple):
     """Consecutive elements that become one array, and the lazy arrays that lie there."""
 
-    #: The value that they are a part of, or its arena once it is computed; and which copy of it.
-    name: Tuple[int, Any]
+    #: The value that they are a part of, or its arena once it is computed.
+    name: int
     first: int
     shape: Tuple[int, ...]
     arrays: List[LazyNDArray]
 
     def become(self, array: NDArray, recorded: bool = False) -> None:
-        """Let the lazy arrays be this one, or views of it; in MXNet's tape, unless they are cut."""
+        """Let the lazy arrays be this one, or views of it, in MXNet's tape if it is."""
         for lazy in self.arrays:
-            cut = recorded and lazy.is_cut
-            if self.shape == lazy.shape and not cut:
+            if self.shape == lazy.shape:
                 lazy.become(array)
                 continue
-            previous = autograd.set_recording(recorded and not cut)
+            previous = autograd.set_recording(recorded)
             try:
-                view = self._view(array, lazy)
-                lazy.become(view.detach() if cut else view)
+                lazy.become(self._view(array, lazy))
             finally:
                 autograd.set_recording(previous)
 
     def _view(self, array: NDArray, lazy: LazyNDArray) -> NDArray:
-        flat, first = array.reshape((-1,)), lazy.memory[1] - self.first
+        flat, first = array.reshape((-1,)), lazy._offset - self.first
         if lazy.size != array.size:
             flat = flat[first : first + lazy.size]
         return flat.reshape(lazy.shape)
 
 
 def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
-    """Put arrays together that have elements in common."""
-    places = []
-    for number, lazy in enumerate(arrays):
-        name, first = lazy.memory
-        places.append((name[0], id(name[1]), first, number, name))
-    places.sort()
+    """Put arrays together that have elements in common, but for those that are cut from others."""
+    places = ((one._value, one._offset, i) for i, one in enumerate(arrays) if one._uncut is None)
     found: List[Memory] = []
     stop = 0
-    for _, _, first, number, name in places:
+    for name, first, number in sorted(places):
         lazy = arrays[number]
         kind = TYPES[lazy._type]
         end = first + kind.elements
@@ -93,7 +85,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
     """
 
     open = False
-    detached: Dict[int, Any] = {}
 
     def __init__(self, buffers: Buffers, held: List[Any], recorded: bool, size: int):
         super().__init__(
@@ -109,18 +100,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self.recorded = recorded
         #: The flushes that this one is to be part of MXNet's tape with.
         self.chain: Any = None
-
-    def keep(self, tape: Tape, arrays: List[LazyNDArray], plan: Plan, term: np.ndarray) -> None:
-        """Let arrays of a tape belong to this, each value of which a term of a plan stands for."""
-        for lazy in arrays if tape.detached else ():
-            if lazy._value in tape.detached:
-                (value, copy), first = lazy.memory
-                _, own = plan.place(term[lazy._value])
-                arena, element = plan.place(term[value])
-                lazy._offset = offset = Elsewhere(lazy._offset)
-                offset.copy, offset.source = copy, arena
-                offset.shift = element + first - own - offset
-        recording.keep(arrays, self, term, plan.arena_of, plan.element_of)
 
     @property
     def recorder(self) -> Kept:
@@ -147,7 +126,11 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Copy all arrays that somebody still holds, and let go of the arenas."""
         if self.chain is not None:
             self.chain.connect()
-        self._take_out(find_memories(self.held()))
+        held = self.held()
+        self._take_out(find_memories(held))
+        for lazy in held:
+            if lazy._uncut is not None:
+                lazy.become(lazy._uncut.real().detach())
 
     def held(self) -> List[LazyNDArray]:
         """Return the arrays that belong to this and that somebody still holds."""
@@ -158,7 +141,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Return copies of some memories."""
         groups: Dict[Any, List[int]] = {}
         for number, memory in enumerate(memories):
-            groups.setdefault((memory.name[0], memory.shape), []).append(number)
+            groups.setdefault((memory.name, memory.shape), []).append(number)
         found: Dict[int, NDArray] = {}
         for (arena, shape), numbers in groups.items():
             starts = [memories[number].first for number in numbers]
