@@ -133,6 +133,19 @@ def recurrent(place: int) -> Any:
     return run
 
 
+#: Two parts of a state, of which one is made of itself alone.
+PARTS = cell(lambda F, a, b: [F.tanh(a * b), F.sigmoid(b)])
+MIXED = cell(lambda F, h, children: [F.tanh(F.add_n(F.sigmoid(h), *[F.relu(x) for x in children]))])
+
+
+def steps_of(net: Any, state: Any, more: Any) -> Any:
+    """Run a cell over its own results and what each step gets more."""
+    for each_step in more:
+        state = net(*state, *each_step)
+        state = state if isinstance(state, list) else [state]
+    return state[0]
+
+
 def each(launches: int) -> Any:
     return dict.fromkeys(GRANULARITIES, launches)
 
@@ -182,10 +195,11 @@ CASES = {
     "diamond of like arms": (diamond(B, B), inputs(6), EVERY, {"block": 3}),
     # n(n(. .) n(. .))   and   n(. .)
     # block:     {leaves x 6}, {n x 3}, {n}.
-    # operator:  {leaves}, {W x for the inner nodes}, then per height {per child: f c}, {sum, gates}
+    # operator:  {leaves}, {W x for the inner nodes}, then a launch per height: no node has more
+    #            children than others, so that the work per child would find no company.
     "child sums of one arity": (
         FOREST, [([[[], []], [[], []]], X), ([[], []], Y)], ("depth",),
-        {"block": [6, 3, 1], "operator": [6, 6, 4, 3, 2, 1]},
+        {"block": [6, 3, 1], "operator": [6, 4, 3, 1]},
     ),
     # n(n(.))     n(n(. .) n(. .))     n(n(. . .) n(. . .) n(. . .))
     # block:     leaves, then per height one launch for each number of children: 1 + 3 + 3.
@@ -194,6 +208,15 @@ CASES = {
     "child sums of several arities": (
         FOREST, list(zip([[[[]] * n] * n for n in (1, 2, 3)], inputs(3))), ("depth",),
         {"block": 7, "operator": [14, 14, 9, 6, 6, 3]},
+    ),
+    # One result of a step reads both of the step before, the other one of them: one launch.
+    "a result that reads less": (
+        lambda x: steps_of(PARTS, [x, x], [()] * 3), inputs(2), ("depth",), {"operator": [2, 2, 2]},
+    ),
+    # What is computed per child runs at once, for all steps; what every step has one of, within it.
+    "a term that every step has": (
+        lambda x: steps_of(MIXED, [x], [([x],), ([x, x],), ([x],)]), inputs(2), ("depth",),
+        {"operator": [8, 2, 2, 2]},
     ),
     # x x x         block:     {3} {2} {2} {1} {1}: five steps, the longest sequence
     # x x x x x     operator:  {9} W x of every step, then the five steps

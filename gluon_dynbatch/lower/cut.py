@@ -9,7 +9,8 @@ can run earlier, or with more company, than the rest:
 * A sum of several arrays (``add_n``) is not an operator but an operand: the segment that uses it
   gathers the sum.  What is computed before it, once per summand, becomes a segment per summand, and
   these are equal whatever the number of summands; so the work per child of nodes with different
-  numbers of children merges, and so does what follows.  A sum of sums is one sum.
+  numbers of children merges, and so does what follows.  A sum of sums is one sum.  In a recursion,
+  what every call has one of stays in the segment: a cut would be a launch more at each step.
 * An operator without batching rule is a segment by itself; the rest still merges.
 """
 
@@ -19,9 +20,9 @@ from collections import Counter
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from .. import rules
-from ..trace.symbols import VARIABLE, Ref
+from ..trace.symbols import VARIABLE, Op, Ref
 from ..trace.variant import Variant
-from .normal_form import NormalForm, concat_segment
+from .normal_form import NormalForm, Sum, concat_segment
 from .segment import ARGUMENT, Cut, SegmentTable, SegmentUse, Source
 
 #: Terms that a sum may have to be added up anew for each of several readers, one of them a sum.
@@ -29,7 +30,11 @@ MOST_TERMS = 64
 
 
 def cut_call(
-    variant: Variant, granularity: str, recurrent: FrozenSet[int], table: SegmentTable
+    variant: Variant,
+    granularity: str,
+    recurrent: FrozenSet[int],
+    uneven: FrozenSet[int],
+    table: SegmentTable,
 ) -> Cut:
     """Return the segments of a call.
 
@@ -42,19 +47,24 @@ def cut_call(
         written.
     recurrent : frozenset of int
         Arguments that come out of the recursion this call takes part in.
+    uneven : frozenset of int
+        Arguments of which other calls with sums have more or fewer.
     table : SegmentTable
         Where equal segments meet.
     """
     whole = granularity == "operator" and variant.layout in ("unbatched", "concat")
     if whole or granularity == "graph":
         granularity = "block"
-    key = (granularity, recurrent if granularity == "operator" else frozenset())
-    return table.cut(variant, key, lambda: _cut(variant, *key, table))
-
-
-def _cut(variant: Variant, granularity: str, recurrent: FrozenSet[int], table: SegmentTable) -> Cut:
     if granularity == "operator":
-        return _emit(variant, _Cutter(variant, recurrent).partition(), table)
+
+        def make() -> Cut:
+            return _emit(variant, _Cutter(variant, recurrent, uneven).partition(), table)
+
+        return table.cut(variant, (recurrent, uneven), make)
+    return table.cut(variant, granularity, lambda: _whole(variant, granularity, table))
+
+
+def _whole(variant: Variant, granularity: str, table: SegmentTable) -> Cut:
     if granularity == "block" and variant.layout == "concat":
         arguments: Tuple[Source, ...] = tuple(
             (ARGUMENT, i) for i in range(len(variant.concat_rows))
@@ -70,16 +80,21 @@ class _Partition(NamedTuple):
     """Segments as sets of operators, in topological order; sums that became operands."""
 
     parts: Tuple[Tuple[int, ...], ...]
-    #: Their terms, none of which is such a sum.
-    sums: Mapping[int, Tuple[Ref, ...]]
+    sums: Mapping[int, Sum]
     #: Operators that are not batched.
     refused: FrozenSet[int]
+
+
+def _reads(ops: Sequence[Op], sums: Mapping[int, Sum]) -> List[Tuple[Ref, ...]]:
+    """List what each operator reads, and what each sum adds up."""
+    return [(*sums[i].others, *sums[i].terms) if i in sums else op.inputs
+            for i, op in enumerate(ops)]  # fmt: skip
 
 
 class _Cutter:
     """Finds the segments of one variant at operator granularity."""
 
-    def __init__(self, variant: Variant, recurrent: FrozenSet[int]):
+    def __init__(self, variant: Variant, recurrent: FrozenSet[int], uneven: FrozenSet[int]):
         program = self._program = variant.entry.program
         self._ops = program.ops
         self._batched = variant.batched
@@ -87,13 +102,19 @@ class _Cutter:
         self._refused = frozenset(
             i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
         )
-        self._sums = self._find_sums()
-        self._recurrent = [program.argument_at.get(i) in recurrent for i in range(len(self._ops))]
-        for i in self._own:
-            self._recurrent[i] = any(self._recurrent[r] for r, _ in self._ops[i].inputs)
+        self._recurrent = self._behind(recurrent)
+        self._sums = self._find_sums(self._behind(uneven))
+        self._reads = _reads(self._ops, self._sums)
 
-    def _find_sums(self) -> Dict[int, Tuple[Ref, ...]]:
-        """Return the sums that become operands, with their terms, in topological order."""
+    def _behind(self, arguments: FrozenSet[int]) -> List[bool]:
+        """Mark what depends on any of these arguments."""
+        found = [self._program.argument_at.get(i) in arguments for i in range(len(self._ops))]
+        for i in self._own:
+            found[i] = any(found[r] for r, _ in self._ops[i].inputs)
+        return found
+
+    def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, Sum]:
+        """Return the sums that become operands, in topological order."""
         ops, heads = self._ops, {row for row, _ in self._program.heads}
         candidates = [
             i
@@ -105,12 +126,18 @@ class _Cutter:
         ]
         readers = Counter(r for op in ops for r, _ in op.inputs)
         nested = {r for i in candidates for r, _ in ops[i].inputs}
-        sums: Dict[int, Tuple[Ref, ...]] = {}
+        flat: Dict[int, Tuple[Ref, ...]] = {}
+        sums: Dict[int, Sum] = {}
         for i in candidates:
-            terms = tuple(term for ref in ops[i].inputs for term in sums.get(ref[0], (ref,)))
+            terms = tuple(term for ref in ops[i].inputs for term in flat.get(ref[0], (ref,)))
             # Sums of the same sums again would have more and more terms.
             if len(terms) <= MOST_TERMS or i not in nested or readers[i] == 1:
-                sums[i] = terms
+                flat[i] = terms
+                even = tuple(ref for ref in terms if not uneven[ref[0]])
+                if not any(self._recurrent[r] and ops[r].op != VARIABLE for r, _ in even):
+                    sums[i] = Sum((), terms)
+                elif len(even) < len(terms):
+                    sums[i] = Sum(even, tuple(ref for ref in terms if uneven[ref[0]]))
         return sums
 
     def _stages(self) -> Dict[int, int]:
@@ -121,17 +148,18 @@ class _Cutter:
         """
         stages = dict.fromkeys(self._own, 0)
         for i in reversed(self._own):
-            for r, _ in self._ops[i].inputs:
+            terms = self._sums[i].terms if i in self._sums else ()
+            for ref in self._reads[i]:
+                r = ref[0]
                 if r in stages and self._recurrent[r] == self._recurrent[i]:
-                    into_sum = i in self._sums and r not in self._sums
-                    cut = into_sum or i in self._refused or r in self._refused
+                    cut = ref in terms or i in self._refused or r in self._refused
                     stages[r] = max(stages[r], stages[i] + cut)
         return stages
 
     def partition(self) -> _Partition:
         """Join operators of one stage along their edges, by union-find."""
         stages = self._stages()
-        members = [i for i in self._own if i not in self._sums]
+        members = [i for i in self._own if i not in self._sums or self._sums[i].others]
         stage = {i: (self._recurrent[i], -stages[i]) for i in members}
         parent = {i: i for i in members}
 
@@ -141,15 +169,18 @@ class _Cutter:
                 i = parent[i]
             return i
 
+        arguments = {i for i in self._program.argument_at if self._batched[i]}
+        # In a recursion, terms of sums are to merge one by one.
+        terms = {(True, -cuts) for cuts in range(1, 1 + max(stages.values(), default=0))}
         first_user: Dict[Tuple[int, int], int] = {}
         for i in members:
             if i in self._refused:
                 continue
-            for r, _ in self._ops[i].inputs:
+            for r, _ in self._reads[i]:
                 if r in parent and r not in self._refused and stage[r] == stage[i]:
                     parent[root(r)] = root(i)
-                elif r in self._program.argument_at and self._batched[r] and not stage[i][0]:
-                    # Hoistable operators on one argument can run at once: let them share a launch.
+                elif r in arguments and self._recurrent[r] == stage[i][0] and stage[i] not in terms:
+                    # What waits for one argument can run at once: let it share a launch.
                     other = first_user.setdefault((r, stages[i]), i)
                     parent[root(other)] = root(i)
         groups: Dict[int, List[int]] = {}
@@ -184,8 +215,8 @@ def _outputs(variant: Variant, partition: _Partition) -> List[List[Ref]]:
     program = variant.entry.program
     part_of = {i: p for p, part in enumerate(partition.parts) for i in part}
     wanted: Set[Ref] = {ref for ref in program.heads if ref[0] in part_of}
-    for i, op in enumerate(program.ops):
-        for ref in op.inputs:
+    for i, refs in enumerate(_reads(program.ops, partition.sums)):
+        for ref in refs:
             if ref[0] in part_of and part_of.get(i) != part_of[ref[0]]:
                 wanted.add(ref)
     outputs: List[List[Ref]] = [[] for _ in partition.parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence
 
 import numpy as np
@@ -91,12 +92,17 @@ def expand(
         Whether a segment can share launches with those that have arrays of other sizes.
     """
     survey = _Survey(tape, weights)
-    recurrent = survey.recurrent() if granularity == "operator" else {}
     cuts = {}
+    fine = granularity == "operator"
+    recurrent, uneven = (survey.recurrent(), survey.uneven(tape)) if fine else ({}, {})
     for number, entry in tape.entries.items():
-        places = recurrent.get(survey.callee[number], frozenset())
-        arguments = frozenset(i for i, place in enumerate(entry.places) if place in places)
-        cuts[number] = cut_call(_variant(entry, survey), granularity, arguments, table)
+        callee, places = survey.callee[number], entry.places
+        delivered, varying = (
+            frozenset(i for i, place in enumerate(places) if place in found.get(callee, ()))
+            for found in (recurrent, uneven)
+        )
+        variant = _variant(entry, survey)
+        cuts[number] = cut_call(variant, granularity, delivered, varying, table)
     return wire(tape, cuts, unused, ragged, granularity == "graph")
 
 
@@ -187,4 +193,20 @@ class _Survey:
         for source, target, place in np.argwhere(self._edges).tolist():
             if reach[target, source]:
                 found[target] = found.get(target, frozenset()) | {place}
+        return found
+
+    def uneven(self, tape: Tape) -> Dict[int, FrozenSet[int]]:
+        """Find per callee the arguments of which its calls bring different numbers of arrays.
+
+        Only where calls with sums do.
+        """
+        entries: Dict[int, List[Entry]] = {}
+        for number, entry in tape.entries.items():
+            entries.setdefault(self.callee[number], []).append(entry)
+        found = {}
+        for callee, own in entries.items():
+            if len({len(entry.in_types) for entry in own if entry.adds}) > 1:
+                counts = [Counter(entry.places) for entry in own]
+                places = set().union(*counts)
+                found[callee] = frozenset(p for p in places if len({c[p] for c in counts}) > 1)
         return found

@@ -13,6 +13,7 @@ from typing import (
     Iterable,
     List,
     Mapping,
+    NamedTuple,
     Sequence,
     Set,
     Tuple,
@@ -51,6 +52,16 @@ def concat_segment(variant: Variant) -> Segment:
     )
 
 
+class Sum(NamedTuple):
+    """A sum of several arrays whose terms, none of which is such a sum, are gathered.
+
+    Others are added by the segment that reads the sum; without any, it reads one operand.
+    """
+
+    others: Tuple[Ref, ...]
+    terms: Tuple[Ref, ...]
+
+
 class NormalForm:
     """Builds one segment of a call, in the layout of its variant or "unbatched"."""
 
@@ -59,7 +70,7 @@ class NormalForm:
         variant: Variant,
         members: Set[int],
         layout: str,
-        sums: Mapping[int, Tuple[Ref, ...]],
+        sums: Mapping[int, Sum],
         place: Mapping[Ref, Source],
     ):
         self._variant = variant
@@ -68,7 +79,7 @@ class NormalForm:
         #: The operators of the segment.
         self._members = members
         self._layout = layout
-        #: Sums that are operands, with their terms; segment and output of what others make.
+        #: Sums that are operands; segment and output of what others make.
         self._sums = sums
         self._place = place
         #: Where values of the program are found in the segment.
@@ -181,6 +192,8 @@ class NormalForm:
         if ref[0] in self._split_products:
             product = self._program.ops[self._split_products[ref[0]]]
             return self._product_part, product.inputs[:1]
+        if ref[0] in self._sums:
+            return self._sum, self._sums[ref[0]].others
         return self._operator, op.inputs
 
     def _is_input(self, ref: Ref) -> bool:
@@ -198,11 +211,18 @@ class NormalForm:
         made = self._builder.variable(f"in{len(self._ports)}")
         self._inputs[made[0]] = len(self._ports)
         self._ports.append(port._replace(differentiable=port.dtype in FLOATS))
-        self.sources.append(tuple(self._source(r) for r in self._sums.get(ref[0], (ref,))))
+        terms = self._sums[ref[0]].terms if ref[0] in self._sums else (ref,)
+        self.sources.append(tuple(map(self._source, terms)))
         # What is unbatched is given arrays in their own shapes.
         if not (port.shared or self._layout == "unbatched" or self._is_flat(port)):
             made = self._reshape(made, (-1, *port.shape))
         self._done[ref] = made
+
+    def _sum(self, ref: Ref) -> None:
+        """Add what is computed here to the operand of all other terms."""
+        self._input(ref)
+        for other in self._sums[ref[0]].others:
+            self._done[ref] = self._add("elemwise_add", [self._done[ref], self._done[other]])
 
     def _parameter(self, ref: Ref) -> None:
         self._done[ref] = self._variable(self._program.parameters[ref[0]])

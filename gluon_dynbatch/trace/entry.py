@@ -61,6 +61,8 @@ class Entry:
             for row, op in enumerate(program.ops)
             if op.op in PRODUCTS
         )
+        #: Whether it has a sum of several arrays.
+        self.adds = any(op.op == "add_n" for op in program.ops)
         #: Whether it draws random numbers.
         self.draws = any(rules.is_random(op.op) for op in program.ops)
         #: What recording a call needs, for the native code.
