@@ -8,11 +8,11 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import Account, Costs, costs_of, is_recorded
+from .auto import Account, Costs, costs_of
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
-from .lower.expand import expand, find_unused, find_weights
+from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
@@ -121,7 +121,7 @@ class Flush:
             return
         choice = self._options.settled()
         before = time.perf_counter()
-        planned, cached = self._planned(choice, lazies)
+        planned, cached = self._planned(choice)
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
@@ -147,12 +147,9 @@ class Flush:
         if self._account is not None:
             self._account.note(planned.costs, cached, self._options.leaves_all_open)
 
-    def _planned(self, choice: Options, lazies: List[LazyNDArray]) -> Tuple[Planned, bool]:
-        recording, unused = self._recording, None
+    def _planned(self, choice: Options) -> Tuple[Planned, bool]:
+        recording = self._recording
         weights = find_weights(recording)
-        if is_recorded(recording):
-            # In a merged launch, zero times what is not finite is no gradient of zero.
-            unused = find_unused(recording, list({lazy._value for lazy in lazies}))
         fingerprint = (
             *choice[: Options._fields.index("strict")],
             self._runtime.dispatcher.native,
@@ -162,21 +159,18 @@ class Flush:
             bytes(recording.value_type),
             bytes(recording.external_values),
             bytes(weights),
-            b"" if unused is None else bytes(unused),
         )
         plans = self._runtime.plans
         known = plans.find(fingerprint)
-        planned = known or self._make_plan(choice, weights, unused)
+        planned = known or self._make_plan(choice, weights)
         if known is None and planned.analysed:
             plans.keep(fingerprint, planned, planned.bytes)
         return planned, known is not None
 
-    def _make_plan(
-        self, choice: Options, weights: np.ndarray, unused: Optional[np.ndarray]
-    ) -> Planned:
+    def _make_plan(self, choice: Options, weights: np.ndarray) -> Planned:
         recording, runtime = self._recording, self._runtime
         graph = expand(
-            *(recording, choice.granularity, weights, runtime.segments, unused),
+            *(recording, choice.granularity, weights, runtime.segments),
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
         if self._options.debug:

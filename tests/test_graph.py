@@ -9,11 +9,10 @@ import mxnet as mx
 import networkx as nx
 import pytest
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand as expanding
-from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
+from gluon_dynbatch.lower.expand import expand, find_weights
 from gluon_dynbatch.lower.graph import check_graph
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.record.state import STATE
@@ -65,21 +64,6 @@ def test_what_is_shared_and_what_is_recurrent(program):
             if len(shared) == len(entry.in_types):
                 shared = set()
             assert survey.shared(entry) == shared
-
-
-@settings(max_examples=30)
-@given(strategies.PROGRAMS, st.randoms())
-def test_what_nobody_needs(program, random):
-    for tape in tape_of(program):
-        wanted = sorted(random.sample(range(len(tape.value_type)), len(tape.value_type) // 3))
-        needed, unused = set(wanted), []
-        for _, operands, results in reversed(list(tape.calls())):
-            unused.append(needed.isdisjoint(results))
-            if not unused[-1]:
-                needed.update(value for value, _ in operands)
-        found = find_unused(tape, wanted)
-        assert (found is None) == (not any(unused))
-        assert found is None or found.tolist() == unused[::-1]
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence
+from typing import Any, Callable, Dict, FrozenSet, List, Optional
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -38,38 +38,11 @@ def _grad(array: NDArray) -> Optional[NDArray]:
     return None if type(array) is LazyNDArray else array.grad
 
 
-def find_unused(tape: Tape, wanted: Sequence[int]) -> Optional[Array]:
-    """Mark the calls of which no result is wanted, nor read by a call with such a result.
-
-    Parameters
-    ----------
-    tape : Tape
-        The calls.
-    wanted : sequence of int
-        Values that the user still holds.
-
-    Returns
-    -------
-    numpy.ndarray of bool, shape (nodes,), or None
-        None if there are no such calls, as is the rule.
-    """
-    used = np.zeros(len(tape.value_type), dtype=bool)
-    used[wanted] = True
-    unused = np.zeros(len(tape.node_entry), dtype=bool)
-    arity = figures(tape, lambda e: len(e.in_types))
-    outputs = figures(tape, lambda e: len(e.out_types))
-    found = lowering.unused(
-        tape.node_entry, tape.node_value0, tape.sources, arity, outputs, used, unused
-    )
-    return unused if found else None
-
-
 def expand(
     tape: Tape,
     granularity: str,
     weights: Array,
     table: SegmentTable,
-    unused: Optional[Array] = None,
     ragged: Callable[[Segment], bool] = lambda segment: False,
 ) -> Graph:
     """Cut every call and wire the segments together.
@@ -85,9 +58,6 @@ def expand(
         What `find_weights` returns.
     table : SegmentTable
         Where equal segments meet.
-    unused : numpy.ndarray of bool, shape (nodes,), optional
-        What `find_unused` returns.  Such calls share no launch with others: gradients do not come
-        to them.
     ragged : callable, optional
         Whether a segment can share launches with those that have arrays of other sizes.
     """
@@ -103,7 +73,7 @@ def expand(
         )
         variant = _variant(entry, survey)
         cuts[number] = cut_call(variant, granularity, delivered, varying, table)
-    return wire(tape, cuts, unused, ragged, granularity == "graph")
+    return wire(tape, cuts, ragged, granularity == "graph")
 
 
 def _variant(entry: Entry, survey: _Survey) -> Variant:

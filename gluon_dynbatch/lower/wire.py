@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ MERGED = "rows", "stack"
 def wire(
     tape: Tape,
     cuts: Dict[int, Cut],
-    unused: Optional[Array],
     ragged: Callable[[Segment], bool],
     lockstep: bool,
 ) -> Graph:
@@ -31,8 +30,6 @@ def wire(
         The calls, each after those whose results it reads.
     cuts : dict
         How the calls of each entry are cut, by its id.
-    unused : numpy.ndarray of bool, shape (nodes,), optional
-        Calls that share no launch with others.
     ragged : callable
         Whether a segment can share launches with those that have arrays of other sizes.
     lockstep : bool
@@ -71,15 +68,15 @@ def wire(
         *(slot_unit, slot_size, value_term, entry),
         {number: tape.entries[number].name for number in cuts},
     )
-    signature = signatures(graph, unused, ragged)
+    signature = signatures(graph, ragged)
     if lockstep:
         units = np.stack([signature, _steps(graph)])
         signature = np.unique(units, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int32)
     return graph._replace(dependencies=graph.dependencies._replace(signature=signature))
 
 
-def signatures(graph: Graph, unused: Optional[Array], ragged: Callable[[Segment], bool]) -> Array:
-    """Return numbers of what may share a launch: segments, shared arrays, and being used.
+def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
+    """Return numbers of what may share a launch: segments and shared arrays.
 
     Segments are equal, or equal but for sizes and `ragged`.  Units of an unbatched segment have a
     signature each.
@@ -103,10 +100,8 @@ def signatures(graph: Graph, unused: Optional[Array], ragged: Callable[[Segment]
         found, inverse = np.unique(arrays, axis=0, return_inverse=True)
         distinct[number], within[members] = len(found), inverse.reshape(-1)
     first = np.cumsum(distinct) - distinct
-    signature: Array = first[of] + within
-    if unused is not None:
-        signature = signature + distinct.sum() * unused[graph.node]
-    return signature.astype(np.int32)
+    signature: Array = (first[of] + within).astype(np.int32)
+    return signature
 
 
 def _steps(graph: Graph) -> Array:

@@ -53,31 +53,6 @@ def survey(
             made_by[node_value0[node] + k] = callee[entry]
 
 
-def unused(
-    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
-    const int32_t[::1] arity, const int32_t[::1] results, uint8_t[::1] used, uint8_t[::1] marks,
-):
-    """Mark the calls of which no result is `used`, nor read by a call that is; return their number.
-
-    Arity and number of results are those of an entry; `used` has a mark per value and gets more.
-    """
-    cdef Py_ssize_t node, operand = sources.shape[0], count = 0
-    cdef int32_t entry, k
-    cdef bint alive
-    for node in range(node_entry.shape[0] - 1, -1, -1):
-        entry = node_entry[node]
-        operand -= arity[entry]
-        alive = False
-        for k in range(results[entry]):
-            alive |= used[node_value0[node] + k]
-        if alive:
-            for k in range(arity[entry]):
-                used[sources[operand + k]] = True
-        marks[node] = not alive
-        count += not alive
-    return count
-
-
 cdef struct Wiring:
     # The operands of the call at hand, and where values and the slots of its uses are.
     const int32_t *source

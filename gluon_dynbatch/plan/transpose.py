@@ -125,7 +125,7 @@ class _Transposition:
                     passing.append(p)
             if passing or trained:
                 flowing[number] = passing
-        terms = [head.term for head in self._heads if head.term >= 0]
+        terms = [head.term for head in self._heads]
         reached = set(self._maker[plan.target_of[terms]].tolist())
         live = {}
         for number in sorted(flowing, reverse=True):
@@ -151,9 +151,7 @@ class _Transposition:
             place -= self._start[target]
             source, like = (region.start + np.arange(count)) * size, np.ones(count, dtype=np.int64)
             reads = target, -like, place, size * like, region.arena * like, source
-            # A constant is part of no target.
-            own = (target >= 0) & wanted[target]
-            columns.append(Reads(*(column[own] for column in reads)))
+            columns.append(Reads(*(column[wanted[target]] for column in reads)))
         return tuple(fills), *columns
 
     def _place_operands(self, live: Dict[int, List[int]]) -> Dict[Tuple[int, int], Region]:

@@ -31,7 +31,7 @@ from .buffers import part, put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
 from .execute import USES, Pass
 from .leaves import Leaves, with_dense_gradient
-from .left_out import Recorded, all_finite, backward_through, keep_rows, live_rows
+from .left_out import Recorded, all_finite, keep_rows
 
 
 class Piece(NamedTuple):
@@ -216,18 +216,19 @@ class GradientTape(Pass):
 
     def _idle_inputs(self) -> List[NDArray]:
         """Return what the loop would give zeros: no gradient flows there, but it has been read."""
-        arrays = (self._externals[e] for e in self._reach.idle)
-        # What is kept in an arena gets no gradient but that of the flush that has made it.
-        found = {id(array): array for array in arrays if type(array) is not LazyNDArray}
+        arrays = [self._externals[number] for number in self._reach.others]
         for number in self._reach.launches:
             segment = self.forward.launches[number].segment
-            for parameter in segment.parameters:
-                whole = whole_of(parameter)
-                if whole.grad_req != "null":
-                    data = whole.data(segment.context)
-                    if np.dtype(data.dtype).name in FLOATS:
-                        found[id(data)] = data
-        return [with_dense_gradient(array) for array in found.values() if array not in self._leaves]
+            trained = (p for p in segment.parameters if p.grad_req != "null")
+            arrays += (whole_of(p).data(segment.context) for p in trained)
+        found = {
+            id(array): array
+            for array in arrays
+            # What is kept in an arena gets no gradient but that of the flush that has made it.
+            if type(array) is not LazyNDArray and array not in self._leaves
+        }
+        real = (array for array in found.values() if np.dtype(array.dtype).name in FLOATS)
+        return list(map(with_dense_gradient, real))
 
     def pull(
         self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
@@ -250,12 +251,11 @@ class GradientTape(Pass):
         if self._launches:
             self.fill()
         # Native steps never multiply a gradient of zero with what is infinite; others may.
-        used = self._used_heads() if self._launches else []
+        live = self._find_live() if self._launches else None
         self._run()
         fills = self._fill_gradients(wanted)
-        left_out = self._launches and self._reach.last.difference(used)
-        if left_out and not all_finite([*self._gradients, *fills.values()]):
-            self._run(live_units(self.forward, [self.heads[head] for head in used]))
+        if live is not None and not all_finite([*self._gradients, *fills.values()]):
+            self._run(live)
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
@@ -273,13 +273,15 @@ class GradientTape(Pass):
                     entries.append((resolving.ADD, start + offset, array, first, count))
             put_together(region, entries)
 
-    def _used_heads(self) -> List[int]:
-        """Return which heads got a gradient other than zero."""
-        used: List[int] = []
+    def _find_live(self) -> Optional[np.ndarray]:
+        """Mark the units that a gradient other than zero may arrive at; None if all are such."""
+        used: List[Head] = []
         for fill in self.plan.fills:
             given = self.buffers.region(fill.region).asnumpy().any(axis=1)
-            used += [head for head, some in zip(fill.externals.tolist(), given) if some]
-        return used
+            used += [self.heads[n] for n, some in zip(fill.externals.tolist(), given) if some]
+        live = live_units(self.forward, used)
+        launches = self._launches.values()
+        return None if all(live[launch.units].all() for launch in launches) else live
 
     def _run(self, live: Optional[np.ndarray] = None) -> None:
         """Run all launches backward; of MXNet's operators only what belongs to live units."""
@@ -289,46 +291,38 @@ class GradientTape(Pass):
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
-        live = self._live
-        rows = None if live is None else live_rows(self.forward, launch, live)
-        if rows is not None:
-            self._backward_rows(launch, rows)
-        else:
-            self._backward_launch(launch)
-
-    def _backward_launch(self, launch: Launch) -> None:
-        heads, gradients = self._head_gradients(launch)
-        results = self._recorded[launch.number].results
-        # The graph of a launch lives as long as this tape: the user may go backward twice.
-        go_backward([results[k] for k in heads], gradients, launch.segment.mode, again=True)
-
-    def _head_gradients(self, launch: Launch) -> Tuple[List[int], List[NDArray]]:
-        """Return the results of a launch that get a gradient, by position, and these gradients."""
-        heads = [k for k, operand in enumerate(launch.operands) if operand is not None]
-        results = self._recorded[launch.number].results
-        ports, context = launch.segment.outputs, launch.segment.context
-        gradients = [self.operand(launch.operands[k], ports[k].dtype, context) for k in heads]
-        return heads, [_shaped(own, results[k].shape) for k, own in zip(heads, gradients)]
-
-    def _backward_rows(self, launch: Launch, rows: np.ndarray) -> None:
-        """Run some rows of a launch backward; the gradients of all others are zero."""
-        recorded = self._recorded[launch.number]
-        regions = {
+        recorded, segment = self._recorded[launch.number], launch.segment
+        if self._live is None or self._live[launch.units].all():
+            self._go_backward(launch, recorded)
+            return
+        rows = self.forward.graph.dependencies.rows[launch.units]
+        live = np.repeat(self._live[launch.units], rows)
+        gradients = {
             p: self.buffers.region(region)
             for p, region in enumerate(launch.outputs)
             if region is not None
         }
-        if not len(rows):
-            for region in regions.values():
-                zero(region)
-        elif recorded.repeatable(launch.segment):
-            heads, gradients = self._head_gradients(launch)
-            backward_through(launch.segment, recorded, rows, regions, heads, gradients)
+        if not live.any():
+            for gradient in gradients.values():
+                zero(gradient)
+        elif recorded.repeatable(segment):
+            self._go_backward(launch, recorded.again(segment, live, gradients))
         else:
-            self._backward_launch(launch)
-            for p, region in regions.items():
-                if not launch.segment.inputs[p].shared:
-                    keep_rows(region, rows)
+            self._go_backward(launch, recorded)
+            for p, gradient in gradients.items():
+                if not segment.inputs[p].shared:
+                    keep_rows(gradient, live)
+
+    def _go_backward(self, launch: Launch, recorded: Recorded) -> None:
+        """Give the results that get a gradient theirs, and write those of variables."""
+        segment, results, gradients = launch.segment, [], []
+        for operand, port, result in zip(launch.operands, segment.outputs, recorded.results):
+            if operand is not None:
+                gradient = self.operand(operand, port.dtype, segment.context)
+                results.append(result)
+                gradients.append(_shaped(gradient, result.shape))
+        # The graph of a launch lives as long as this tape: the user may go backward twice.
+        go_backward(results, gradients, segment.mode, again=True)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""

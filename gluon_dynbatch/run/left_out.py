@@ -1,15 +1,15 @@
-"""Go backward through a launch without the samples whose losses the user left out.
+"""Go backward through a launch without the calls that no gradient arrives at.
 
-A result that gets no gradient gets zeros, as rows of the launches that its sample shares with
-others.  In the sums over rows that are the gradients of parameters, zero times infinity would be
-NaN for all.  So if some results got no gradient, and what came out is not finite, the backward pass
-is run once more: a launch with rows of both kinds is recorded anew on the rows of those calls that
-the other results depend on.
+Their results get zeros, as rows of the launches that they share with others: losses that the user
+left out, and what nobody reads.  In the sums over rows that are the gradients of parameters, zero
+times infinity would be NaN for all.  So if what came out is not finite, the backward pass is run
+once more: a launch with rows of both kinds is recorded anew, with a row that a gradient arrives at
+in the place of each other one.  Zero times a finite derivative adds nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -19,9 +19,7 @@ from mxnet.ndarray import NDArray
 
 from .. import rules
 from ..modes import RECORDING, TRAINING
-from ..plan.plan import Launch, Plan
-from ..schedule.dependencies import Array, ragged_range
-from .dispatch import go_backward
+from ..schedule.dependencies import Array
 
 
 class Recorded(NamedTuple):
@@ -36,6 +34,31 @@ class Recorded(NamedTuple):
         random = any(rules.is_random(op.op, op.attrs) for op in segment.ops)
         return not (segment.mode & TRAINING and random)
 
+    def again(self, segment: Any, live: Array, gradients: Dict[int, NDArray]) -> Recorded:
+        """Record the launch anew, with live rows only.
+
+        Parameters
+        ----------
+        segment : Segment
+            What is launched.
+        live : numpy.ndarray of bool, shape (rows,)
+            Which rows are.
+        gradients : dict of int to NDArray
+            Per input where its gradient belongs.
+        """
+        rows = np.where(live, np.arange(len(live)), live.argmax()).astype(np.int32)
+        index, made = _as_array(rows, self.results[0]), list(self.arguments)
+        taken = {}
+        for k, (kind, number) in enumerate(self.executable.arguments):
+            if kind == "in" and not segment.inputs[number].shared:
+                made[k] = taken[number] = mx.nd.take(made[k], index)
+        own = [p for p in gradients if p in taken]
+        if own:
+            targets = [gradients[p].reshape(taken[p].shape) for p in own]
+            autograd.mark_variables([taken[p] for p in own], targets, "write")
+        results = self.executable.launch(made, segment.mode | RECORDING)
+        return Recorded(self.executable, made, results if isinstance(results, list) else [results])
+
 
 def all_finite(arrays: Sequence[NDArray]) -> bool:
     """Say whether no element is infinite or NaN; this waits until they have been computed."""
@@ -46,72 +69,12 @@ def all_finite(arrays: Sequence[NDArray]) -> bool:
         return True  # Who reads what could not be computed is told so.
 
 
-def live_rows(plan: Plan, launch: Launch, live: Array) -> Optional[Array]:
-    """Return the rows of live units in a launch; None if all are live."""
-    alive = live[launch.units]
-    if alive.all():
-        return None
-    counts = plan.graph.dependencies.rows[launch.units]
-    first = np.cumsum(counts) - counts
-    rows: Array = np.repeat(first[alive], counts[alive]) + ragged_range(counts[alive])
-    return rows
-
-
-def keep_rows(array: NDArray, rows: Array) -> None:
+def keep_rows(array: NDArray, live: Array) -> None:
     """Set all other rows of an array to zero, whatever is in them."""
-    index = _index(rows, array)
-    _put_rows(array, mx.nd.take(array, index), index)
+    mask = _as_array(live.astype(np.float32), array)
+    mx.nd.where(mask, array, mx.nd.zeros_like(array), out=array)
 
 
-def backward_through(
-    segment: Any,
-    recorded: Recorded,
-    rows: Array,
-    regions: Dict[int, NDArray],
-    heads: Sequence[int],
-    gradients: Sequence[NDArray],
-) -> None:
-    """Run a launch on some of its rows, and these backward.
-
-    Parameters
-    ----------
-    segment : Segment
-        What is launched.
-    recorded : Recorded
-        The launch, of which parameters and shared arrays are the variables here too.
-    rows : numpy.ndarray
-        The rows.
-    regions : dict of int to NDArray
-        Per input where its gradient belongs; other rows of those that are not shared get zeros.
-    heads : sequence of int
-        Results that have a gradient.
-    gradients : sequence of NDArray
-        The gradients, of all rows.
-    """
-    executable, arguments, results = recorded
-    index = _index(rows, results[0])
-    taken: Dict[int, NDArray] = {}
-    made = []
-    for (kind, number), argument in zip(executable.arguments, arguments):
-        if kind == "in" and not segment.inputs[number].shared:
-            argument = taken[number] = mx.nd.take(argument, index)
-        made.append(argument)
-    written = {p: mx.nd.zeros_like(taken[p]) for p in regions if p in taken}
-    if written:
-        autograd.mark_variables([taken[p] for p in written], list(written.values()), "write")
-    again = executable.launch(made, segment.mode | RECORDING)
-    again = again if isinstance(again, list) else [again]
-    taken_gradients = [mx.nd.take(gradient, index) for gradient in gradients]
-    go_backward([again[k] for k in heads], taken_gradients, segment.mode)
-    for p, gradient in written.items():
-        _put_rows(regions[p], gradient, index)
-
-
-def _index(rows: Array, array: NDArray) -> NDArray:
+def _as_array(values: Array, like: NDArray) -> NDArray:
     # `nd.array` would wait for the engine.
-    return mx.nd.from_numpy(rows.astype(np.int32), zero_copy=True).as_in_context(array.context)
-
-
-def _put_rows(array: NDArray, rows: NDArray, index: NDArray) -> None:
-    """Write rows to their places in an array, and zeros to all others."""
-    mx.nd._internal._backward_gather_nd(rows, index.reshape((1, -1)), shape=array.shape, out=array)
+    return mx.nd.from_numpy(values, zero_copy=True).as_in_context(like.context)

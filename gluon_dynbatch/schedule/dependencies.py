@@ -86,10 +86,3 @@ def reverse(graph: Dependencies) -> Dependencies:
 def unreverse(groups: Ints) -> Ints:
     """Turn a grouping of ``reverse(graph)`` into the grouping of ``graph`` that it stands for."""
     return np.ascontiguousarray(groups.max(initial=-1) - groups[::-1])
-
-
-def ragged_range(counts: Array) -> Array:
-    """Return 0..n-1 for each n of `counts`, one after another."""
-    starts = np.cumsum(counts) - counts
-    steps: Array = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-    return steps

@@ -118,12 +118,14 @@ def dropped(y: mx.nd.NDArray, result: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
 
 
 @ALL
+@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("program", DROPPED.values(), ids=DROPPED)
-def test_bad_result_that_nobody_uses(layer, program, granularity):
+def test_bad_result_that_nobody_uses(layer, program, steps, granularity):
     """The rows of the others are not touched by what runs beside them."""
     TABLE.attach_grad()
     samples = samples_with(0.5)
-    check(layer, lambda sample: program(layer, *sample), samples, granularity)
+    with steps():
+        check(layer, lambda sample: program(layer, *sample), samples, granularity)
     assert all(np.isfinite(a.grad.asnumpy()).all() for a in (TABLE, *samples))
 
 
