@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import operator
+import threading
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
@@ -29,6 +30,42 @@ PER_THREAD = (
     _NumpyArrayScope._current,
 )
 MISSING = object()
+#: Fibers of a thread that rest, at most: to begin and end one takes as long as several calls.
+MOST_RESTING = 512
+
+
+class _Resting(threading.local):
+    """The fibers of a thread that have nothing to do."""
+
+    def __init__(self) -> None:
+        self.fibers: List[Any] = []
+
+
+RESTING = _Resting()
+
+
+def _live() -> None:
+    """Run samples of one map after another; what a fiber does."""
+    while True:
+        # No name for the fiber: its own frame would hold it.
+        greenlet.getcurrent().crew.work()
+        greenlet.getcurrent().crew = None
+        greenlet.getcurrent().parent.switch()
+
+
+def _fiber(crew: Fibers) -> Any:
+    """Return a fiber that runs samples for a crew when it is switched to."""
+    fiber: Any = RESTING.fibers.pop() if RESTING.fibers else greenlet.greenlet(_live)
+    fiber.parent, fiber.crew = greenlet.getcurrent(), crew
+    fiber.gr_context = contextvars.copy_context()
+    return fiber
+
+
+def _rest(fiber: Any) -> None:
+    """Keep a fiber that has run its samples for another map."""
+    if len(RESTING.fibers) < MOST_RESTING:
+        fiber.gr_context = None
+        RESTING.fibers.append(fiber)
 
 
 def surroundings(scope: Any) -> List[Any]:
@@ -54,8 +91,8 @@ def differ(some: List[Any], others: List[Any]) -> bool:
 class Fibers:
     """Runs a function for many samples in one scope.
 
-    A fiber is a greenlet that runs one sample, then the next, as its attribute ``crew`` says; its
-    parent is the greenlet that maps.  A sample that never waits costs no switch.
+    A fiber is a greenlet that runs one sample, then the next, for those that its attribute ``crew``
+    says; its parent is the greenlet that maps.  A sample that never waits costs no switch.
 
     Parameters
     ----------
@@ -118,12 +155,10 @@ class Fibers:
         """Begin with samples until as many are under way as may be, or none parks."""
         parks = True
         while parks and (self._most is None or len(self._parked) < self._most):
-            fiber: Any = greenlet.greenlet(self._work)
-            fiber.gr_context, fiber.crew = contextvars.copy_context(), self
-            parks = self._go_on(fiber)
+            parks = self._go_on(_fiber(self))
 
-    def _work(self) -> None:
-        """Run samples, one after another; what a fiber does."""
+    def work(self) -> None:
+        """Run samples, one after another."""
         while not self._ending:
             self.drawing = True
             try:
@@ -158,11 +193,14 @@ class Fibers:
             else:
                 fiber.throw(error)
         finally:
-            if fiber.dead and differ(surroundings(self._scope), self._own):
+            parks = not fiber.dead and fiber.crew is self
+            if not parks and differ(surroundings(self._scope), self._own):
                 put(*self._own)
-        if not fiber.dead:
+        if parks:
             self._parked.append(fiber)
-        return not fiber.dead
+        elif not fiber.dead:
+            _rest(fiber)
+        return parks
 
     def park(self) -> None:
         """Wait until what is pending has been computed; raises what that failed with."""

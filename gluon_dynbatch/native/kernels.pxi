@@ -287,6 +287,10 @@ cdef class Kernel:
     def address(self):
         return <uintptr_t>self.kernel
 
+    @property
+    def work(self):
+        return self.kernel.work
+
 
 cdef void run_block(
     const Kernel_ *kernel, const int64_t *places, char **bases, char *scratch, int64_t low,

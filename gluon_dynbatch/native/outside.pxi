@@ -1,6 +1,6 @@
 # Arrays from outside, and those that are kept in arenas; a part of `recording.pyx`.
 
-cdef class Keeper:
+cdef class Keeper(Owner):
     """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
 
     #: Per arena.

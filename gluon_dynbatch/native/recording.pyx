@@ -98,12 +98,18 @@ cdef Py_ssize_t slot_offset(str name) except -1:
 
 # ---------------------------------------------------------------------------- flat arrays
 
-cdef class Keeper
-cdef class Tape:
-    """The flat arrays of `record.tape.Tape`."""
+cdef class Owner:
+    """What lazy arrays belong to."""
 
     #: Whether calls may still be recorded.
     cdef public bint open
+    #: Weak references to all lazy arrays that have belonged to this.
+    cdef public list lazies
+
+
+cdef class Tape(Owner):
+    """The flat arrays of `record.tape.Tape`."""
+
     #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
     #: spent waiting for values since; 0 before.
     cdef public double started
@@ -119,8 +125,6 @@ cdef class Tape:
     cdef readonly dict entries
     #: Per node: code object and instruction of the user's call.
     cdef readonly list wheres
-    #: Weak references to all lazy arrays handed out.
-    cdef public list lazies
     #: Arrays from outside, held so that their ids stay theirs; their values; and these values by id
     #: of the array.
     cdef public list externals
@@ -185,16 +189,16 @@ cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcep
     slot(lazy, offset)[0] = <PyObject *>value
 
 
-cdef object make_lazy(Tape tape, object value, object offset, object type_id):
+cdef object make_lazy(Owner owner, object value, object offset, object type_id):
     lazy = PyType_GenericAlloc(lazy_type, 0)
-    fill_slot(lazy, tape_at, tape)
+    fill_slot(lazy, tape_at, owner)
     fill_slot(lazy, value_at, value)
     fill_slot(lazy, offset_at, offset)
     fill_slot(lazy, type_at, type_id)
     fill_slot(lazy, real_at, None)
     fill_slot(lazy, uncut_at, None)
     reference = PyWeakref_NewRef(lazy, None)
-    tape.lazies.append(reference)
+    owner.lazies.append(reference)
     # Neither can be part of a cycle: what they refer to never refers back to them.  Thousands of
     # them per flush would make the collector look through the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>reference)
@@ -205,29 +209,42 @@ cdef object make_lazy(Tape tape, object value, object offset, object type_id):
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return rows as a view."""
-    tape = <object>slot(self, tape_at)[0]
-    if (
-        isinstance(tape, Tape) and (<Tape>tape).open
-        and slot(self, uncut_at)[0] is <PyObject *>None
+    owner = <object>slot(self, tape_at)[0]
+    if slot(self, uncut_at)[0] is <PyObject *>None and (
+        isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
     ):
-        view = known_view(<object>slot(self, type_at)[0], key)
+        known = view_key(<object>slot(self, type_at)[0], key)
+        view = None if known is None else views.get(known)
         if view is not None:
             value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
-            return make_lazy(<Tape>tape, value, offset + view[0], view[1])
+            return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])
     return self._index(key)
 
 
-cdef tuple known_view(object type_id, object key):
-    """Return offset and type of rows that were asked for before, else None."""
+def view_key(object type_id, object key):
+    """Return what tells a view from others if its key has numbers and plain slices, else None."""
+    cdef list parts
+    if type(key) is not tuple:
+        part = axis_key(key)
+        return None if part is None else (type_id, part)
+    parts = [type_id]
+    for one in <tuple>key:
+        part = axis_key(one)
+        if part is None:
+            return None
+        parts.append(part)
+    return tuple(parts)
+
+
+cdef object axis_key(object key):
     cdef PySliceObject *rows = <PySliceObject *>key
     if type(key) is int:
-        return views.get((type_id, key))
+        return key
     if type(key) is not slice or rows.step is not <PyObject *>None:
         return None
-    try:
-        return views.get((type_id, <object>rows.start, <object>rows.stop))
-    except TypeError:  # what cannot be hashed
-        return None
+    start, stop = <object>rows.start, <object>rows.stop
+    plain = (start is None or type(start) is int) and (stop is None or type(stop) is int)
+    return (start, stop) if plain else None
 
 
 # ----------------------------------------------------------------------- the user's line

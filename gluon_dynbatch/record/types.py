@@ -12,6 +12,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
+from ..native import recording
 
 #: Number of elements of an array of a shape.
 elements = math.prod
@@ -67,7 +68,7 @@ class TypeTable:
         self._types: List[ArrayType] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
-        #: What `view` has returned, by type and number, or start and stop of a slice.
+        #: What `view` has returned, by `recording.view_key`.
         self.views: Dict[Tuple[Any, ...], Tuple[int, int]] = {}
         self._lock = threading.Lock()
 
@@ -106,11 +107,12 @@ class TypeTable:
         first = part.ctypes.data - stand_in.ctypes.data
         view = first, self.id_of(whole._replace(shape=part.shape or (1,)))
         # What an element is depends on MXNet's np_shape: not for native code to tell.
-        if part.size and part.shape and type(key) in (int, slice):
+        if part.size and part.shape:
             if len(self.views) > MOST_VIEWS:
                 self.views.clear()
-            asked = (key.start, key.stop) if isinstance(key, slice) else (key,)
-            self.views[(type_id, *asked)] = view
+            known = recording.view_key(type_id, key)
+            if known is not None:
+                self.views[known] = view
         return view
 
     def of(self, value: NDArray) -> int:

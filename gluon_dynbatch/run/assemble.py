@@ -21,6 +21,10 @@ from ..lower.segment import ParameterRows, Segment, whole_of
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Slice, Whole
 
+#: Operations of native code that the engine gets in one piece: other work of its waits for a piece,
+#: not for all.
+AT_A_TIME = 400_000_000
+
 #: Memory of one flush, by use: of a launch, of the pass, of both passes.
 TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 ALIGNMENT = 64
@@ -40,6 +44,8 @@ class Item(NamedTuple):
     launch: Optional[int] = None
     #: Whether MXNet's operators run it, after the code.
     by_operators: bool = False
+    #: Whether the engine gets all code up to here in one piece, unless launches are looked at.
+    ends_piece: bool = True
 
 
 class Assembled(NamedTuple):
@@ -48,6 +54,8 @@ class Assembled(NamedTuple):
     program: executing.Program
     #: In order; the first one copies arrays from outside side by side, into arenas.
     items: Tuple[Item, ...]
+    #: Those that end a piece.
+    pieces: Tuple[Item, ...]
     #: Numbers of these arrays; their bases come after all others.
     externals: Tuple[int, ...]
     bases: Tuple[Base, ...]
@@ -152,6 +160,8 @@ class Assembler:
         self._pieces = self._read_pieces()
         self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
         self.scratch = 0
+        #: Operations of the piece at hand.
+        self._work = 0
 
     @property
     def stop(self) -> int:
@@ -168,16 +178,20 @@ class Assembler:
             else:
                 for operand, port in zip(launch.operands, getattr(launch.segment, self.read)):
                     self.apart(operand, port.dtype, launch.segment.context)
-            items.append(Item(len(self.code), position, not native))
+            ends = not native or self._work > AT_A_TIME
+            self._work = 0 if ends else self._work
+            items.append(Item(len(self.code), position, not native, ends))
             self.areas[TEMPORARY].used = 0
         self.finish()
         items.append(Item(len(self.code)))
         fills, externals = _assemble_fills(self.plan, self.stop, self._arenas)
         code = np.frombuffer(fills + self.code, dtype=np.int64)
-        items = [Item(0), *items]
+        items = [Item(0, ends_piece=False), *items]
+        items = [item._replace(stop=item.stop + len(fills)) for item in items]
         return Assembled(
             executing.Program(code, self._kernels.values(), self.scratch),
-            tuple(item._replace(stop=item.stop + len(fills)) for item in items),
+            tuple(items),
+            tuple(item for item in items if item.ends_piece),
             tuple(externals),
             tuple(self.bases),
             {use: area.size for use, area in self.areas.items()},
@@ -272,6 +286,7 @@ class Assembler:
             address, find = kernel.address, run.spots.get
             self._kernels[address] = kernel
             code += address, run.rows
+            self._work += run.rows * kernel.work
             for slot in kernel.slots:
                 code += find(slot, NOWHERE)
         self.code.extend(code)

@@ -32,9 +32,6 @@ from .profiling import PROFILER
 #: given gradients memory yet.  All else it writes.
 USES = {"parameter": b"r", "external": b"a", "gradient": b"W", "external gradient": b"W"}
 
-#: Launches that the engine gets in one piece: other work of its waits for a piece, not for all.
-AT_A_TIME = 4
-
 #: Arrays of parameters that have their memory.
 _COMPUTED: MutableMapping[Any, Dict[mx.Context, NDArray]] = WeakKeyDictionary()
 
@@ -134,12 +131,8 @@ class Pass:
 
     def run_launches(self, checks: Any = None) -> None:
         """Hand everything to the engine, some launches at a time: others' work gets in between."""
-        low, items = self._low, self._assembled.items
-        one_by_one = checks is not None or PROFILER.running
-        for number, item in enumerate(items, 1):
-            apart = one_by_one or item.by_operators or number % AT_A_TIME == 0
-            if not (apart or item is items[-1]):
-                continue
+        low, looked_at = self._low, checks is not None or PROFILER.running
+        for item in self._assembled.items if looked_at else self._assembled.pieces:
             with self._shown(item.launch):
                 if low < item.stop:
                     self.push(low, item.stop)

@@ -84,8 +84,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         Bytes of all arenas.
     """
 
-    open = False
-
     def __init__(self, buffers: Buffers, held: List[Any], recorded: bool, size: int):
         super().__init__(
             [array.handle.value for array in buffers.arrays],
@@ -94,7 +92,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         )
         self._buffers = buffers
         self.bytes = size
-        #: Weak references to all arrays that may belong to this.
         self.lazies = held
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
         self.recorded = recorded
