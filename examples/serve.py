@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from pathlib import Path
 
 import mxnet as mx
@@ -104,14 +105,18 @@ class Service:
     async def score(self, request):
         """Answer with the score of a pair."""
         sample = self.parse(await self.body(request))
-        answer = asyncio.wrap_future(self.batcher.submit(sample))
+        answer = asyncio.ensure_future(self.batcher(sample))
         gone = asyncio.ensure_future(request.receive())
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()  # nobody waits for it any more
+        gone.add_done_callback(lambda _: answer.cancel())  # nobody waits for it any more
+        try:
+            scores = await answer
+        except asyncio.CancelledError:
+            if not gone.done():
+                raise
             return Response(status_code=499)
-        gone.cancel()
-        score = np.exp(answer.result()[0]) @ np.arange(1, CLASSES + 1)
+        finally:
+            gone.cancel()
+        score = np.exp(scores[0]) @ np.arange(1, CLASSES + 1)
         return JSONResponse({"score": round(float(score), 5)})
 
     async def body(self, request):
@@ -182,7 +187,12 @@ def metrics(stats):
     for size, count in sorted(stats.batch_sizes.items()):
         lines.append(f'minibatches_total{{size="{size}"}} {count}')
     lines.append(f"minibatch_seconds_total {stats.run_s}")
+    lines.append(f"process_cpu_seconds_total {time.process_time()}")
     return "\n".join(lines) + "\n"
+
+
+#: The service does not look at addresses.
+UVICORN = {"access_log": False, "proxy_headers": False}
 
 
 def main(argv=None):
@@ -202,7 +212,7 @@ def main(argv=None):
         scorer(model), args.max_batch_size, args.batch_wait_timeout_s, args.max_queue
     )
     service = Service(batcher, vocab, args.max_bytes, args.max_words)
-    uvicorn.run(service.app(), host=args.host, port=args.port, access_log=False)
+    uvicorn.run(service.app(), host=args.host, port=args.port, **UVICORN)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ class _Line:
         self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
         self._process = os.getpid()
         self.changed = threading.Condition()
-        #: Samples by their future results, and when they were submitted, in that order.
-        self.waiting: Dict[Future, Tuple[Any, float]] = {}
+        #: Samples by their future results, of threads or of asyncio, and when they were submitted,
+        #: in that order.
+        self.waiting: Dict[Any, Tuple[Any, float]] = {}
         self.closed = False
         self._running = 0
         self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
@@ -54,15 +55,13 @@ class _Line:
         )
         self._worker.start()
 
-    def add(self, sample: Any) -> Future:
+    def add(self, future: Any, sample: Any) -> None:
         if len(self.waiting) in (0, self._size - 1):
             self.changed.notify_all()
-        future: Future = Future()
         self.waiting[future] = sample, time.monotonic()
         future.add_done_callback(self._drop)
-        return future
 
-    def _drop(self, future: Future) -> None:
+    def _drop(self, future: Any) -> None:
         """Take a request that was cancelled out of the line; what has run is in it no more."""
         with self.changed:
             if self.waiting.pop(future, None) is not None:
@@ -87,12 +86,12 @@ class _Line:
             with context:
                 while self._run(self._take()):
                     pass
-        finally:
+        except BaseException as error:
             self.close()
-            for future in list(self.waiting):
-                future.cancel()
+            _answer(list(self.waiting), [error] * len(self.waiting))
+            raise
 
-    def _take(self) -> List[Tuple[Future, Any, float]]:
+    def _take(self) -> List[Tuple[Any, Any, float]]:
         """Wait for a minibatch."""
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.closed)
@@ -103,8 +102,7 @@ class _Line:
                 )
             requests = []
             for future in list(itertools.islice(self.waiting, self._size)):
-                # Whether it was cancelled at this very moment.
-                if future.set_running_or_notify_cancel():
+                if _begins(future):
                     requests.append((future, *self.waiting.pop(future)))
                 else:
                     self._drop(future)
@@ -112,7 +110,7 @@ class _Line:
             self.changed.notify_all()
             return requests
 
-    def _run(self, requests: List[Tuple[Future, Any, float]]) -> bool:
+    def _run(self, requests: List[Tuple[Any, Any, float]]) -> bool:
         """Run a minibatch; return whether there may be another."""
         if requests:
             started = time.monotonic()
@@ -120,8 +118,7 @@ class _Line:
             requests.clear()
             outcomes = _run(self._apply, samples, self._scope)
             self._note(submitted, outcomes, started)
-            while futures:  # the traceback of an exception refers to this frame
-                _answer(futures.pop(0), outcomes.pop(0))
+            _answer(futures, outcomes)
         return bool(self.waiting) or not self.closed
 
     def _note(self, submitted: List[float], outcomes: List[Any], started: float) -> None:
@@ -143,17 +140,42 @@ class _Line:
             )
 
 
-def _answer(future: Future, outcome: Any) -> None:
-    """Give a result or an exception to the caller that waits for it."""
-    if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
-        future.set_exception(outcome)
-    elif isinstance(outcome, BaseException):
-        what = f"the function raised {type(outcome).__name__}: {outcome}"
-        error = errors.RequestError(what, advice="raise an ordinary Exception instead")
-        error.__cause__ = outcome
-        future.set_exception(error)
-    else:
-        future.set_result(outcome)
+def _begins(future: Any) -> bool:
+    """Whether a request was not cancelled at this very moment."""
+    if asyncio.isfuture(future):
+        return not future.cancelled()
+    return bool(future.set_running_or_notify_cancel())
+
+
+def _answer(futures: List[Any], outcomes: List[Any]) -> None:
+    """Give results and exceptions to those who wait, to all tasks of an event loop at once."""
+    answers: Dict[Any, List[Tuple[Any, Any]]] = {}
+    while futures:  # the traceback of an exception refers to the frame that has the lists
+        future, outcome = futures.pop(0), outcomes.pop(0)
+        loop = future.get_loop() if asyncio.isfuture(future) else None
+        answers.setdefault(loop, []).append((future, outcome))
+    for loop, pairs in answers.items():
+        if loop is None:
+            _settle(pairs)
+        else:
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, pairs)
+
+
+def _settle(answers: List[Tuple[Any, Any]]) -> None:
+    """Settle futures of this thread's event loop, or of threads."""
+    for future, outcome in answers:
+        if future.done():  # its task was cancelled
+            continue
+        if isinstance(outcome, Exception) and not isinstance(outcome, StopIteration):
+            future.set_exception(outcome)
+        elif isinstance(outcome, BaseException):
+            what = f"the function raised {type(outcome).__name__}: {outcome}"
+            error = errors.RequestError(what, advice="raise an ordinary Exception instead")
+            error.__cause__ = outcome
+            future.set_exception(error)
+        else:
+            future.set_result(outcome)
 
 
 def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
@@ -178,20 +200,21 @@ def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[
 def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
     with scope:
         outcomes = scope.map(apply, samples, on_error="return")
-        for outcome in outcomes:
-            if isinstance(outcome, OF_A_FLUSH) and len(samples) > 1:
-                raise outcome
-        # Read where they are computed, results never become arrays of their own.
-        return _host(outcomes)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, OF_A_FLUSH)]
+        if failed and len(samples) > 1:
+            raise failed[0]
+        # Read where they are computed, and let go of before the scope ends, results never become
+        # arrays of their own.
+        for number, outcome in enumerate(outcomes):
+            outcomes[number] = _on_host(outcome)
+            del outcome
+        return outcomes
 
 
-def _host(outcomes: List[Any]) -> List[Any]:
+def _on_host(outcome: Any) -> Any:
     """Bring arrays out of MXNet, which also waits for them; each is left in memory of its own."""
-    parts = [RESULTS.flatten(outcome) for outcome in outcomes]
-    return [
-        unflatten(spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves])
-        for leaves, spec in parts
-    ]
+    leaves, spec = RESULTS.flatten(outcome)
+    return unflatten(spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves])
 
 
 #: For the end of the process: workers compute, and MXNet is about to go.
@@ -286,7 +309,9 @@ class RequestBatcher:
         QueueFullError
             The queue is full.
         """
-        request, line = self._put(sample), self._line
+        request: Future = Future()
+        self._put(request, sample)
+        line = self._line
         try:
             with line.changed:
                 line.changed.wait_for(
@@ -299,9 +324,11 @@ class RequestBatcher:
 
     async def __call__(self, sample: Any) -> Any:
         """Return the result for a sample: ``await batcher(sample)`` in an asyncio task."""
-        return await asyncio.wrap_future(self._put(sample))
+        request = asyncio.get_running_loop().create_future()
+        self._put(request, sample)
+        return await request
 
-    def _put(self, sample: Any) -> Future:
+    def _put(self, request: Any, sample: Any) -> None:
         line = self._line
         if not line.is_ours:
             what = "the batcher belongs to another process"
@@ -316,7 +343,7 @@ class RequestBatcher:
                 what = f"the queue is full: {self._max_queue} requests wait"
                 advice = 'try again later, or make the batcher with on_full="wait"'
                 raise errors.QueueFullError(what, advice=advice)
-            return line.add(sample)
+            line.add(request, sample)
 
     def stats(self) -> BatcherStats:
         """Return the length of the queue, and counts and times of all requests so far."""

@@ -241,6 +241,20 @@ def test_a_full_queue_lets_wait(gate):
     assert sorted(gate.calls) == [0, 1, 2, 4]
 
 
+def test_a_loop_that_has_ended_gets_no_answer_and_others_do(gate):
+    async def leave() -> None:
+        task = asyncio.ensure_future(batcher(0))
+        await asyncio.get_running_loop().run_in_executor(None, gate.entered.wait, PATIENCE)
+        task.cancel()
+
+    with gdb.RequestBatcher(gate, 1, 0) as batcher:
+        asyncio.run(leave())
+        future = batcher.submit(1)
+        gate.opened.set()
+        assert future.result(PATIENCE) == 1
+    assert gate.calls == [0, 1] and batcher.stats().completed == 2
+
+
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "dropped"])
 def test_the_end_of_a_batcher_runs_what_waits_and_ends_its_thread(net, closed):
     """The fixture waits for the thread."""
