@@ -38,6 +38,8 @@ from workloads.text import DataError
 #: minibatches of so many samples at most.
 DEFAULT = ("imperative", "hybridized", "hand", "gdb")
 ALONE, MOST_ALONE = ("hand", "gdb"), 256
+#: Minibatches of an epoch, where epochs are timed.
+EPOCH = 8
 OPTIONS = (
     ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS), "X,X,...",
      f"{','.join(WORKLOADS)} (default: all)"),
@@ -46,7 +48,7 @@ OPTIONS = (
     ("--kinds", listed(str, KINDS), list(KINDS), "X,X,...", "inference,training (default)"),
     ("--batch-sizes", listed(POSITIVE), None, "X,X,...", "samples (default: those of each "
      "workload)"),
-    *((f"--{option}", Path, None, "DIR", text) for option, text in FOLDERS.items()),
+    *((f"--{option}", Path, None, "DIR", text) for option, (_, text) in FOLDERS.items()),
     ("--rounds", POSITIVE, 5, "N", "of all ways"),
     ("--seconds", at_least(float, 0), 2.0, "N", "about how long a turn is, at least one minibatch; "
      "in short ones, little of training overlaps from minibatch to minibatch"),
@@ -59,6 +61,8 @@ OPTIONS = (
     ("--hidden", POSITIVE, None, "N", "of the states (default: each model's own)"),
     ("--alone-minibatches", POSITIVE, None, "N", "tell memory and first minibatch of processes "
      "that run gdb or hand and nothing else, for N minibatches"),
+    ("--epochs", POSITIVE, None, "N", "time N epochs over the same samples, mixed anew, too, from "
+     "the first one on; not of the loops"),
     ("--quick", None, False, None, "some minutes: one batch size, short rounds"),
     ("--output", Path, Path("runs/benchmark"), "DIR", "where JSON, tables and pictures go"),
     ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
@@ -100,11 +104,13 @@ def measure(args: argparse.Namespace) -> None:
                 cast = ways.Cast(name, args, stack)
                 made, entry = cast.workload, WORKLOADS[name]
                 found = Measured(made.title, made.counted, entry.source, entry.reading, made.lines,
-                                 cast.left_out, cast.versions, Rows(), [])  # fmt: skip
+                                 cast.left_out, cast.versions, Rows(), [], Rows())  # fmt: skip
                 for size, kind in product(sizes, args.kinds):
                     bar.set_postfix_str(f"{name}, {kind}, {size}")
                     found.rows.extend(_contest(cast, args, kind, size))
                     bar.update()
+                if args.epochs:
+                    found.epochs.extend(_epochs(cast, args))
                 if args.alone_minibatches and all(way in cast.made for way in ALONE):
                     mx.nd.waitall()  # a fork that meets a pending backward pass never returns
                     for kind, way in product(args.kinds, ALONE):
@@ -127,6 +133,27 @@ def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) ->
     return contest.contest(contenders, fresh, kind, size, args.rounds, args.seconds, args.seed)
 
 
+def _epochs(cast: ways.Cast, args: argparse.Namespace) -> Rows:
+    """Time epochs in ways that have seen none of their samples, `gdb-once` among them."""
+    samples, size = cast.workload.samples, _middling(args, cast.workload.name)
+    names = [one.label for one in cast.gather([*args.ways, ways.ONCE], size)]
+    count = max(1, min(EPOCH, len(samples) // size - 1))
+    fresh = cast.workload._replace(samples=samples[: count * size]).minibatches(size, args.seed)
+    rows = Rows()
+    for kind in args.kinds:
+        new = [cast.make(name) for name in names if name not in ways.LOOPS]
+        for one in new:  # compile with others
+            one.time(kind, [list(samples[-size:])], size)
+        rows += contest.contest(new, fresh, kind, size, args.epochs, seed=args.seed, epoch=count)
+    return rows
+
+
+def _middling(args: argparse.Namespace, name: str) -> int:
+    """Give the greatest batch size up to `MOST_ALONE`."""
+    sizes = _batch_sizes(args, name)
+    return max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
+
+
 def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:
     own = WORKLOADS[name].sizes
     return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
@@ -141,9 +168,7 @@ def alone(args: argparse.Namespace, name: str, way: str, kind: str) -> Dict[str,
     """
     with ExitStack() as stack:
         contender = ways.Cast(name, args, stack).make(way)
-        samples, sizes = contender.workload.samples, _batch_sizes(args, name)
-        size = max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
-        size = min(size, len(samples))
+        size = min(_middling(args, name), len(contender.workload.samples))
         fresh = contender.workload.minibatches(size, args.seed)
         start = _memory("VmRSS")
         took = [contender.time(kind, [next(fresh)], size).ms for _ in range(args.alone_minibatches)]

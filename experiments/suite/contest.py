@@ -222,6 +222,7 @@ def contest(
     rounds: int,
     seconds: float = 0.0,
     seed: int = 1,
+    epoch: int = 0,
 ) -> Rows:
     """Time contenders side by side.
 
@@ -236,19 +237,21 @@ def contest(
         About how long a turn is, at least one minibatch.
     seed : int
         What the order of turns is drawn from.
+    epoch : int
+        Minibatches of an epoch, if rounds are epochs: nothing runs before the first one.
     """
     STATE.places.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
     counts = {}
     for one in contenders:
-        least = _warm_up(one, kind, size, fresh)
-        counts[one] = max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+        least = 0.0 if epoch else _warm_up(one, kind, size, fresh)
+        counts[one] = epoch or max(1, min(MOST_MINIBATCHES, round(seconds / least)))
     rows = Rows()
     for number in range(rounds):
         # All run the same new minibatches.
         work = [next(fresh) for _ in range(max(counts.values()))]
-        warm = [next(fresh)]
+        warm = [] if epoch else [next(fresh)]
         for one in random.Random(f"{seed}, {number}").sample(contenders, len(contenders)):
             turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(warm, 1))
             rows.append(turn._replace(round=number))

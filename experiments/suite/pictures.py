@@ -30,14 +30,16 @@ def draw(found: Dict[str, Measured], output: Path) -> List[Path]:
             figure = _figure(f"{measured.title}: {measured.unit} per second", len(kinds))
             for axes, (kind, rows) in zip(figure.axes, kinds.items()):
                 _draw_speed(axes, rows)
-                _tidy(axes, kind, "samples in a minibatch")
+                _tidy(axes, kind, "samples in a minibatch (log scale)")
             paths += _save(figure, output / f"speed-{name}")
+        if measured.epochs:
+            paths += _save(_epochs(measured), output / f"epochs-{name}")
         for size, own in sizes.items():
             ours = Rows(row for row in own if row.recording is not None)
             if ours:
                 kinds = ours.by("kind")
                 title = f"{measured.title}: ms of a minibatch of {size}"
-                figure = _figure(title, len(kinds), "medians")
+                figure = _figure(title, len(kinds), "medians of interleaved rounds")
                 for axes, (kind, rows) in zip(figure.axes, kinds.items()):
                     _draw_parts(axes, rows, kind)
                 paths += _save(figure, output / f"parts-{name}-{size}")
@@ -46,9 +48,23 @@ def draw(found: Dict[str, Measured], output: Path) -> List[Path]:
                 figure = _figure(title, len(own.by("kind")))
                 for axes, (kind, rows) in zip(figure.axes, own.by("kind").items()):
                     _draw_budget(axes, rows)
-                    _tidy(axes, kind, "analysis budget, visits")
+                    _tidy(axes, kind, "analysis budget, visits (log scale)")
                 paths += _save(figure, output / f"curve-{name}-{size}")
     return paths
+
+
+def _epochs(measured: Measured) -> Figure:
+    """Draw the rates of the first epochs."""
+    kinds = measured.epochs.by("kind")
+    title = f"{measured.title}: {measured.unit} per second in the first epochs"
+    figure = _figure(title, len(kinds), "the same samples, mixed anew for each")
+    for axes, (kind, rows) in zip(figure.axes, kinds.items()):
+        for (way, own), colour in zip(rows.by("way").items(), COLOURS):
+            axes.plot([f"{row.round + 1}" for row in own], [row.rate for row in own], "-o",
+                      color=colour, label=f"{way}  {own[-1].rate:,.0f}")  # fmt: skip
+        _tidy(axes, kind, "epoch", "linear")
+        axes.set_ylim(bottom=0)
+    return figure
 
 
 def _draw_speed(axes: Any, rows: Rows) -> None:
@@ -123,21 +139,24 @@ def _line(axes: Any, x: Sequence[float], spreads: Sequence[Any], label: str, col
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _figure(title: str, columns: int, what: str = "median and quartiles") -> Figure:
+def _figure(
+    title: str, columns: int, what: str = "median and quartiles of interleaved rounds"
+) -> Figure:
     figure = Figure(figsize=(7 * columns, 6), layout="constrained")
-    figure.suptitle(f"{title}\n{what} of interleaved rounds", fontsize=12)
+    figure.suptitle(f"{title}\n{what}", fontsize=12)
     figure.subplots(1, columns)
     return figure
 
 
-def _tidy(axes: Any, title: str, x: str) -> None:
+def _tidy(axes: Any, title: str, x: str, scale: str = "log") -> None:
     """Put ticks at 1, 2 and 5 of each decade, as plain numbers; leave out what tells nothing."""
     axes.set_title(title, fontsize=11)
-    axes.set_xlabel(f"{x} (log scale)")
-    axes.set_yscale("log")
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(x)
+    axes.set_yscale(scale)
+    if scale == "log":
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)

@@ -130,6 +130,8 @@ class Measured(NamedTuple):
     rows : Rows
     alone : list of dict
         Figures of processes that ran one way and nothing else; see `benchmark.alone`.
+    epochs : Rows
+        Rounds are epochs over the same samples, from the first on.
     """
 
     title: str
@@ -141,15 +143,19 @@ class Measured(NamedTuple):
     versions: Dict[str, str]
     rows: Rows
     alone: List[Dict[str, Any]]
+    epochs: Rows
 
     def as_json(self) -> Dict[str, Any]:
         """Give all figures as JSON takes them."""
-        return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
+        named = {"rows": self.rows, "epochs": self.epochs}
+        plain = {name: [row._asdict() for row in rows] for name, rows in named.items()}
+        return {**self._asdict(), **plain}
 
     @classmethod
     def from_json(cls, content: Dict[str, Any]) -> Measured:
         """Read what `as_json` gave."""
-        return cls(**{**content, "rows": Rows(Row(**row) for row in content["rows"])})
+        names = ("rows", "epochs")
+        return cls(**{**content, **{n: Rows(Row(**row) for row in content[n]) for n in names}})
 
 
 class Table(NamedTuple):
@@ -181,6 +187,8 @@ def texts(measured: Measured) -> Iterator[str]:
         yield speeds(f"{measured.unit} per second, {kind}", rows).markdown()
     if any(row.launches is not None for row in measured.rows):
         yield parts(measured.rows).markdown()
+    for kind, rows in measured.epochs.by("kind").items():
+        yield by_epoch(f"{measured.unit} per second by epoch, {kind}", rows).markdown()
     if measured.alone:
         yield memory(measured.alone).markdown()
     yield f"Lines that exist only because of the library: {measured.lines}."
@@ -204,6 +212,14 @@ def speeds(title: str, rows: Rows) -> Table:
         quartiles = spread and f"{spread.low:,.0f}–{spread.high:,.0f}"
         rates = [own.median(way) for own in sizes.values()]
         cells.append((way, *rates, quartiles, *(last.ratio(way, base) for base in bases)))
+    return Table(title, columns, cells)
+
+
+def by_epoch(title: str, rows: Rows) -> Table:
+    """Lay out rates of the first epochs over the same samples."""
+    epochs = rows.by("round")
+    columns = {"way": "s", **{str(number + 1): ",.0f" for number in epochs}}
+    cells = [(way, *(own.median(way) for own in epochs.values())) for way in rows.by("way")]
     return Table(title, columns, cells)
 
 

@@ -87,7 +87,7 @@ def mixture(experts: int, limit: Optional[int] = None, seed: int = 1, **sizes: i
         return tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
 
     samples = _samples(model.share.weight.shape[1], limit or 4096, seed, draw)
-    title = f"mixture of {experts} experts, random inputs"
+    title = f"mixture of {experts} experts"
     return labelling(f"experts{experts}", title, "inputs", samples, model)
 
 
@@ -95,4 +95,4 @@ def pondering(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workl
     """Make a network that thinks until it is sure."""
     model = Ponderer(**sizes)
     samples = _samples(model.cell._input_size, limit or 1024, seed, lambda r: r.uniform(*PATIENCE))
-    return labelling("reads", "adaptive computation, random inputs", "inputs", samples, model)
+    return labelling("reads", "adaptive computation", "inputs", samples, model)

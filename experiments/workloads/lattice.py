@@ -139,7 +139,7 @@ def lattice_workload(
     name: str, wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
 ) -> Workload:
     """Put a tagger on the characters of WikiNER's sentences, or of the built-in corpus's."""
-    found, source = read_or_make(wikiner, limit)
+    found = read_or_make(wikiner, limit)
     tags = numbered(tag for s in found for tag in s.tags)
     counts = Counter(word for s in found for word in s.words)
     listed = numbered(w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS)
@@ -152,5 +152,5 @@ def lattice_workload(
         return Sample((characters, lattice_of(text, listed)), mx.nd.array(own), len(text))
 
     model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
-    title, samples = f"{KINDS[name][4]}, {source}", list(map(sample, found))
-    return labelling(name, title, "sentences", samples, model, counted="characters")
+    samples = list(map(sample, found))
+    return labelling(name, KINDS[name][4], "sentences", samples, model, counted="characters")

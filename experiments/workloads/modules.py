@@ -132,10 +132,7 @@ def answering(
     **sizes: int,
 ) -> Workload:
     """Put the network on CLEVR's questions, or on random ones."""
-    if clevr is None:
-        questions, source = random_questions(limit, seed), "random programs"
-    else:
-        questions, source = read_clevr(clevr, limit), "CLEVR"
+    questions = random_questions(limit, seed) if clevr is None else read_clevr(clevr, limit)
     inputs = {name: len(places) for q in questions for name, places in q.program}
     answers = sorted({q.answer for q in questions})
     model = ModuleNetwork(inputs, len(answers), embedding_size, **sizes)
@@ -145,4 +142,4 @@ def answering(
                mx.nd.array([answers.index(q.answer)]))
         for q in questions
     ]  # fmt: skip
-    return labelling("modules", f"module network, {source}", "questions", samples, model)
+    return labelling("modules", "module network", "questions", samples, model)

@@ -174,12 +174,9 @@ class Relatedness:
         return RelatednessModel(vocab_size, *sizes)
 
     def workload(  # noqa: D102
-        self,
-        model: gluon.Block,
-        trainer: gluon.Trainer,
-        samples: Sequence[Sample] = (),
-        title: str = "child-sum Tree-LSTM",
+        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[Sample] = ()
     ) -> Workload:
+        title = "child-sum Tree-LSTM"
         loss = gluon.loss.KLDivLoss(from_logits=True)
         for block in (model, loss):
             block.hybridize()
@@ -206,17 +203,16 @@ RELATEDNESS = Relatedness()
 
 def training_pairs(
     data: Optional[Path], limit: Optional[int] = None, split: str = "train"
-) -> Tuple[List[Pair], str]:
-    """Read the pairs of a split, SICK's or those of the built-in corpus; say where from."""
-    pairs = load_corpus(data or BUILT_IN, (split,), limit)[split]
-    return pairs, "built-in corpus" if data is None else "SICK"
+) -> List[Pair]:
+    """Read the pairs of a split, SICK's or those of the built-in corpus."""
+    return load_corpus(data or BUILT_IN, (split,), limit)[split]
 
 
 def sentences(
     data: Optional[Path] = None, limit: Optional[int] = None, split: str = "train"
 ) -> List[Tuple[Tuple[str, ...], Tree]]:
     """Read the words and trees of the sentences of these pairs."""
-    pairs, _ = training_pairs(data, limit, split)
+    pairs = training_pairs(data, limit, split)
     sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in pairs)
     return list(islice(chain.from_iterable(sides), limit))
 
@@ -228,7 +224,7 @@ def relatedness(
     hidden_size: int = 150,
 ) -> Workload:
     """Put the relatedness model on the training pairs of a corpus."""
-    pairs, source = training_pairs(data, limit)
+    pairs = training_pairs(data, limit)
     vocab = count_words(pair.words for pair in pairs)
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
     model.initialize(mx.init.Xavier())
@@ -236,5 +232,4 @@ def relatedness(
     # table would cost every way of running the model the same large amount.
     model.embedding.weight.grad_req = "null"
     trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, "wd": 1e-4})
-    title = f"child-sum Tree-LSTM, {source}"
-    return RELATEDNESS.workload(model, trainer, encode(pairs, vocab), title)
+    return RELATEDNESS.workload(model, trainer, encode(pairs, vocab))

@@ -166,7 +166,6 @@ def parsing(data: Optional[Path] = None, limit: Optional[int] = None, **sizes: i
         if a is not None
     ]
     model = Parser(len(vocab), **sizes)
-    title = f"transition parser, {'built-in corpus' if data is None else 'SICK'}"
     frozen = [model.embedding.weight]
-    made = labelling("parser", title, "sentences", samples, model, frozen, "words")
+    made = labelling("parser", "transition parser", "sentences", samples, model, frozen, "words")
     return made._replace(score_all=model.greedy)

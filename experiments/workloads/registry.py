@@ -14,12 +14,12 @@ import numpy as np
 from . import drawn, lattice, modules, pairs, parser, seq2seq, sequences, trees
 from .base import Workload
 
-#: Options that name folders of data.
+#: Options that name folders of data: what is in them, and in which files.
 FOLDERS = {
-    "data": "folder with SICK, as training reads it",
-    "wikiner": "folder with WikiNER's train.txt",
-    "sst": "folder with the sentiment treebank's train.txt",
-    "clevr": "folder with CLEVR's CLEVR_train_1_*.json",
+    "data": ("SICK", "folder with SICK, as training reads it"),
+    "wikiner": ("WikiNER", "folder with WikiNER's train.txt"),
+    "sst": ("SST", "folder with the sentiment treebank's train.txt"),
+    "clevr": ("CLEVR", "folder with CLEVR's CLEVR_train_1_*.json"),
 }
 
 
@@ -36,12 +36,15 @@ class Entry(NamedTuple):
         What the figures of ours say of that claim, and what they do not.
     sizes : list of int
         Samples of minibatches, if no others are asked for.
+    stand_in : str
+        What it runs on without a folder.
     """
 
     make: Callable[..., Workload]
     source: str
     reading: str
     sizes: List[int]
+    stand_in: str = "built-in corpus"
 
 
 _DYNET = "Neubig et al. 2017 (DyNet): 3.6 to 9.2 times as fast on CPU for the four of its paper."
@@ -76,6 +79,7 @@ WORKLOADS: Dict[str, Entry] = {
     "parser": Entry(parser.parsing, _DYNET, f"{_OWN_BASE} {_NO_PEER}", [64]),
     "modules": Entry(
         modules.answering, "Suarez, Zhu 2017: 10 times less time in cells.", _CELLS, [64],
+        "random programs",
     ),
     "treegru": Entry(partial(trees.phrase_workload, "treegru"), _ED_BATCH, _NO_PEER, [64]),
     "treefc": Entry(
@@ -88,7 +92,7 @@ WORKLOADS: Dict[str, Entry] = {
     **{
         f"experts{count}": Entry(
             partial(drawn.mixture, count),
-            "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, [1024],
+            "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, [1024], "random inputs",
         )
         for count in (16, 64, 256, 1024)
     },
@@ -97,12 +101,14 @@ WORKLOADS: Dict[str, Entry] = {
         for name in lattice.KINDS
     },
     "seq2seq": Entry(seq2seq.translation, _ED_BATCH,
-                     f"Greedy in inference, so values are read at every step. {_NO_PEER}", [64]),
+                     f"Greedy in inference, so values are read at every step. {_NO_PEER}", [64],
+                     "random sequences"),
     "reads": Entry(
         drawn.pondering,
         "Each value is read before the next step: nothing to batch.",
         "The bar is to be no slower than the loop.",
         [32],
+        "random inputs",
     ),
 }  # fmt: skip
 
@@ -122,7 +128,9 @@ def make(name: str, args: Namespace, **sizes: int) -> Workload:
     random.seed(args.seed)
     np.random.seed(args.seed)
     mx.random.seed(args.seed)
-    made = WORKLOADS[name].make
-    given = {option: getattr(args, option) for option in (*FOLDERS, "limit", "seed")}
-    taken = inspect.signature(made).parameters
-    return made(**{option: value for option, value in given.items() if option in taken}, **sizes)
+    entry = WORKLOADS[name]
+    taken = inspect.signature(entry.make).parameters
+    given = {o: getattr(args, o) for o in (*FOLDERS, "limit", "seed") if o in taken}
+    found = [FOLDERS[o][0] for o in given if o in FOLDERS and given[o] is not None]
+    made = entry.make(**given, **sizes)
+    return made._replace(title=f"{made.title}, {(*found, entry.stand_in)[0]}")

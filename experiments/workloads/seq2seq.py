@@ -96,10 +96,9 @@ def translation(
     data: Optional[Path] = None, limit: Optional[int] = None, seed: int = 1, **sizes: int
 ) -> Workload:
     """Put the model on the sentences of SICK, or on random sequences."""
-    if data is None:
-        source, tokens, pairs = "random sequences", TOKENS, list(_reversals(limit, seed))
-    else:
-        found, source = training_pairs(data, limit)
+    tokens, pairs = TOKENS, list(_reversals(limit, seed))
+    if data is not None:
+        found = training_pairs(data, limit)
         vocab = count_words(pair.words for pair in found)
         tokens = len(vocab)
         pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]
@@ -108,6 +107,5 @@ def translation(
         for read_, target in pairs
     ]
     model = Translator(tokens, **sizes)
-    title = f"seq2seq with attention, {source}"
-    made = labelling("seq2seq", title, "sequences", samples, model)
+    made = labelling("seq2seq", "seq2seq with attention", "sequences", samples, model)
     return made._replace(score_all=model.greedy)

@@ -106,11 +106,9 @@ def read(cell: Any, rows: Sequence[mx.nd.NDArray]) -> Tuple[List[Any], Any]:
     return outputs, states
 
 
-def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> Tuple[List[Sentence], str]:
-    """Return sentences, WikiNER's or those of the built-in corpus, and where they are from."""
-    if wikiner is None:
-        return tagged_sentences(limit), "built-in corpus"
-    return read_wikiner(wikiner, limit), "WikiNER"
+def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> List[Sentence]:
+    """Return sentences, WikiNER's or those of the built-in corpus."""
+    return tagged_sentences(limit) if wikiner is None else read_wikiner(wikiner, limit)
 
 
 def _encoded(found: Sequence[Sentence]) -> Tuple[List[Sample], int, int]:
@@ -126,11 +124,10 @@ def _encoded(found: Sequence[Sentence]) -> Tuple[List[Sample], int, int]:
 
 def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
-    found, source = read_or_make(wikiner, limit)
-    samples, *counts = _encoded(found)
+    samples, *counts = _encoded(read_or_make(wikiner, limit))
     model = Tagger(*counts, **sizes)
-    title, frozen = f"BiLSTM tagger, {source}", [model.embedding.weight]
-    return labelling("tagger", title, "sentences", samples, model, frozen, "words")
+    frozen = [model.embedding.weight]
+    return labelling("tagger", "BiLSTM tagger", "sentences", samples, model, frozen, "words")
 
 
 class SpellingTagger(Tagger):
@@ -170,7 +167,7 @@ class SpellingTagger(Tagger):
 
 def spelling(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
     """Put the spelling tagger on the same sentences."""
-    found, source = read_or_make(wikiner, limit)
+    found = read_or_make(wikiner, limit)
     samples, *sizes_of_text = _encoded(found)
     counts = Counter(word for s in found for word in s.words)
     letters = numbered(c for word in counts for c in word)
@@ -186,5 +183,5 @@ def spelling(wikiner: Optional[Path] = None, limit: Optional[int] = None, **size
         sample._replace(inputs=(*sample.inputs, [spelled.get(word) for word in s.words]))
         for s, sample in zip(found, samples)
     ]
-    title, frozen = f"BiLSTM tagger with characters, {source}", [model.embedding.weight]
+    title, frozen = "BiLSTM tagger with characters", [model.embedding.weight]
     return labelling("characters", title, "sentences", samples, model, frozen, "words")

@@ -357,9 +357,8 @@ def phrase_workload(
     vocab = count_words(item.words for item in items)
     model = MODELS[name](len(vocab), **sizes)
     frozen = [model.embedding.weight] + ([model.matrices.weight] if name == "mvrnn" else [])
-    title = f"{TITLES[name]}, {'built-in corpus' if sst is None else 'SST'}"
     samples = encode(items, vocab)
-    made = labelling(name, title, "sentences", samples, model, frozen, "words")
+    made = labelling(name, TITLES[name], "sentences", samples, model, frozen, "words")
     if name != "treegru":
         return made
 

@@ -192,7 +192,7 @@ def rows_of(times, kind="inference", size=1, **more):
 
 
 def measured(rows, alone=()):
-    return Measured("W", "words", "from", "so", 2, {}, {}, rows, list(alone))
+    return Measured("W", "words", "from", "so", 2, {}, {}, rows, list(alone), Rows())
 
 
 def test_figures_of_bars():
@@ -226,7 +226,7 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
 def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     argv = [*TINY, "--workloads", "sick,reads", "--ways", "hybridized,hand,gdb,gdb:block:depth",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
-            "--output", str(tmp_path)]  # fmt: skip
+            "--epochs", "2", "--output", str(tmp_path)]  # fmt: skip
     assert program.main(argv) == 0
     printed = capsys.readouterr().out
     content = json.loads((tmp_path / "benchmark.json").read_text())
@@ -236,12 +236,13 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
         assert own["left_out"] == {} and own["lines"] >= 2
         assert {row["size"] for row in own["rows"]} == {2, 4}
         assert len(own["alone"]) == (2 if name == "sick" else 0)
+        assert {(row["round"], row["samples"]) for row in own["epochs"]} == {(0, 8), (1, 8)}
     for figures in content["workloads"]["sick"]["alone"]:
         assert figures["first_seconds"] > 0 and figures["size"] == 4
         if Path("/proc/self/status").exists():
             assert figures["peak_mb"] >= figures["start_mb"] > 10
     written = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".svg"}
-    pictures = ("speed-sick", "speed-reads", "parts-sick-4")
+    pictures = ("speed-sick", "speed-reads", "parts-sick-4", "epochs-reads")
     assert {tmp_path / f"{name}.png" for name in pictures} < set(written)
     assert "child-sum Tree-LSTM, built-in corpus" in printed
     assert program.main(["--read", "--output", str(tmp_path)]) == 0
