@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from math import prod
 from typing import Any, Dict, List, Sequence, Tuple, Union
+
+import numpy as np
 
 from ..lower.segment import Segment
 from .compile import Compiler
@@ -65,6 +68,10 @@ class SegmentKernels:
 
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)
+        #: Bytes of each parameter, or of the rows of it.
+        self.parameter_bytes = [
+            prod(shape_of(p)) * np.dtype(dtype_of(p)).itemsize for p in segment.parameters
+        ]
         self._arrays = {
             Slot("in", i): Array(port.row_size, port.dtype, port.shared)
             for i, port in enumerate(segment.inputs)

@@ -29,6 +29,10 @@ AT_A_TIME = 400_000_000
 TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 ALIGNMENT = 64
 
+#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
+#: given gradients memory yet.  All else it writes.
+USES = {"parameter": b"r", "external": b"a", "gradient": b"W", "external gradient": b"W"}
+
 #: What is at a base: one of the above, or a kind of array and all that tells which.
 Base = Tuple[Any, ...]
 #: A base number, and an offset in bytes.
@@ -59,6 +63,8 @@ class Assembled(NamedTuple):
     #: Numbers of these arrays; their bases come after all others.
     externals: Tuple[int, ...]
     bases: Tuple[Base, ...]
+    #: Letters of what is done with them.
+    uses: bytes
     #: Bytes of memory by use.
     sizes: Dict[str, int]
 
@@ -194,6 +200,7 @@ class Assembler:
             tuple(item for item in items if item.ends_piece),
             tuple(externals),
             tuple(self.bases),
+            b"".join([USES.get(base[0], b"w") for base in self.bases]),
             {use: area.size for use, area in self.areas.items()},
         )
 

@@ -104,12 +104,15 @@ class Backward(Assembler):
     def _zero_targets(self, launch: Launch) -> None:
         """Set what adds up to zero: all that is trained, also if no gradient flows there."""
         wanted, segment = self.trained[launch.number][0].wanted, launch.segment
-        assert wanted is not None
+        kernels = self.kernels[segment]
+        assert wanted is not None and kernels is not None
         if segment not in self._gradients:
             found = self._gradients[segment] = {}
             for number in wanted.parameters:
                 spot = found[Slot("param", number)] = self.parameter("gradient", segment, number)
-                self._zero(spot[0], bytes_of(whole_of(segment.parameters[number])))
+                parameter, count = segment.parameters[number], kernels.parameter_bytes[number]
+                whole = whole_of(parameter)
+                self._zero(spot[0], count if whole is parameter else bytes_of(whole))
         for p in wanted.inputs:
             if launch.outputs[p] is None:
                 port, (base, _) = segment.inputs[p], self._target(launch, Slot("in", p))

@@ -9,14 +9,14 @@ No padded gradients, and none of the additions with which a tape joins them.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..kernel.step import Kernel, Wanted
+from ..kernel.step import Wanted
 from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
@@ -29,7 +29,7 @@ from .assemble_backward import Backward
 from .assemble_forward import Forward
 from .buffers import part, put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
-from .execute import USES, Pass
+from .execute import Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, keep_rows
 
@@ -67,8 +67,23 @@ class Prepared(NamedTuple):
     plan: Any = None
     backward: Any = None
     reach: Any = None
-    #: Per launch that goes backward natively, how.
-    trained: Dict[int, Tuple[Kernel, ...]] = {}
+    #: Launches that MXNet's operators run backward, by number.
+    recorded: Dict[int, Launch] = {}
+    #: Per base forward whether the backward pass reads it; what there is backward to train.
+    kept: Tuple[bool, ...] = ()
+    trained: Tuple[Trained, ...] = ()
+
+
+class Trained(NamedTuple):
+    """What native code trains."""
+
+    #: Number of its gradient among the bases backward.
+    gradient: int
+    #: Number of the array among the bases forward, or among arrays from outside.
+    number: int
+    outside: bool
+    #: Whether its gradient is known to be dense.
+    dense: bool
 
 
 def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
@@ -86,7 +101,21 @@ def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepar
     forward = Forward(plan, kernels, trained)
     assembled = forward.assemble()
     made = Backward(transposed, forward).assemble()
-    return Prepared(assembled, transposed, made, find_reach(plan, transposed, heads), trained)
+    recorded = {one.number: one for one in transposed.launches if one.number not in trained}
+    # There are values, but no parameters: see design page 0011.
+    kept = tuple(base[0] in ("arena", SAVED) for base in assembled.bases)
+    own = tuple(_find_trained(forward.bases, made.bases))
+    reach = find_reach(plan, transposed, heads)
+    return Prepared(assembled, transposed, made, reach, recorded, kept, own)
+
+
+def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterator[Trained]:
+    for number, (kind, *which) in enumerate(backward):
+        if kind == "gradient":
+            dense = which[0]._grad_stype == "default"
+            yield Trained(number, forward[("parameter", *which)], False, dense)
+        elif kind == "external gradient":
+            yield Trained(number, which[0], True, False)
 
 
 def _wanted(plan: Plan, launch: Launch) -> Wanted:
@@ -133,34 +162,30 @@ class GradientTape(Pass):
         self.heads = heads
         self._reach = prepared.reach
         self._externals = externals
-        self._launches = {
-            launch.number: launch
-            for launch in self.plan.launches
-            if launch.number not in prepared.trained
-        }
+        self._prepared = prepared
+        self._launches = prepared.recorded
         self._leaves = Leaves()
         self._recorded: Dict[int, Recorded] = {}
         #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
         self._live: Optional[np.ndarray] = None
 
-    def begin(self, bases: Sequence[Base], arrays: Sequence[NDArray]) -> None:
+    def begin(self, arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""
-        # There are values, but no parameters: see design page 0011.
-        read = ("arena", SAVED)
-        self._before = [array if base[0] in read else None for base, array in zip(bases, arrays)]
-        #: What native code trains, by number.
-        self._trained: Dict[Base, int] = {}
-        for base in self._assembled.bases:
-            if base[0] == "gradient":
-                self._trained[base] = self._leaves.train(base[1].data(base[2]))
-            elif base[0] == "external gradient":
-                self._trained[base] = self._leaves.train(self._externals[base[1]])
+        prepared, train = self._prepared, self._leaves.train
+        self._before = [array if kept else None for kept, array in zip(prepared.kept, arrays)]
+        #: What native code trains, by number of its base.
+        self._trained = {
+            gradient: train(self._externals[number] if outside else arrays[number], dense)
+            for gradient, number, outside, dense in prepared.trained
+        }
 
-    def array_at(self, kind: str, *which: Any) -> NDArray:
-        """Return an array that native code works on."""
-        if USES.get(kind) == b"W":
-            return self._gradients[self._trained[(kind, *which)]]
-        return super().array_at(kind, *which)
+    def arrays(self) -> List[NDArray]:
+        """Return what is at each base."""
+        trained, gradients = self._trained, self._gradients
+        return [
+            gradients[trained[number]] if number in trained else self.array_at(*base)
+            for number, base in enumerate(self._assembled.bases)
+        ]
 
     def wants(self, number: int) -> bool:
         """Whether a launch of MXNet's operators is to be recorded."""

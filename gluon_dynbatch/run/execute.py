@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import (
-    Any,
-    ContextManager,
-    Dict,
-    List,
-    MutableMapping,
-    Optional,
-    Sequence,
-)
+from typing import Any, ContextManager, Dict, List, MutableMapping, Optional, Sequence
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
@@ -28,22 +20,16 @@ from .buffers import Buffers, allocate, bases_of, put_together
 from .dispatch import Dispatcher
 from .profiling import PROFILER
 
-#: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
-#: given gradients memory yet.  All else it writes.
-USES = {"parameter": b"r", "external": b"a", "gradient": b"W", "external gradient": b"W"}
-
-#: Arrays of parameters that have their memory.
-_COMPUTED: MutableMapping[Any, Dict[mx.Context, NDArray]] = WeakKeyDictionary()
+#: Arrays of parameters that have their memory: of each the last one seen.
+_COMPUTED: MutableMapping[Any, NDArray] = WeakKeyDictionary()
 
 
 def data_of(parameter: Any, context: mx.Context) -> NDArray:
     """Return an array of a parameter; the first time, wait for MXNet to give it memory."""
-    array, known = parameter.data(context), _COMPUTED.get(parameter)
-    if known is None:
-        known = _COMPUTED[parameter] = {}
-    if known.get(context) is not array:
+    array = parameter.data(context)
+    if _COMPUTED.get(parameter) is not array:
         array.wait_to_read()
-        known[context] = array
+        _COMPUTED[parameter] = array
     return array
 
 
@@ -79,11 +65,11 @@ class Pass:
         outside : list or dict of NDArray, optional
             Arrays that are copied into arenas, by number; without them, arenas are full already.
         """
-        bases, numbers = self._assembled.bases, self._assembled.externals
-        arrays = [self.array_at(*base) for base in bases]
+        numbers = self._assembled.externals
+        arrays = self.arrays()
         found = [*self._before, *arrays]
         uses = b"".join([b"-" if array is None else b"r" for array in self._before])
-        uses += b"".join([USES.get(base[0], b"w") for base in bases])
+        uses += self._assembled.uses
         self._low = self._assembled.items[0].stop
         if outside is not None:
             self._low = 0
@@ -100,6 +86,10 @@ class Pass:
                 given = zip(starts, fill.externals.tolist(), fill.counts.tolist())
                 entries = [(resolving.COPY, at, outside[n], 0, count) for at, n, count in given]
                 put_together(self.buffers.region(fill.region), entries)
+
+    def arrays(self) -> List[NDArray]:
+        """Return what is at each base."""
+        return [self.array_at(*base) for base in self._assembled.bases]
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
@@ -200,7 +190,7 @@ class Execution(Pass):
         """Run all launches; returns as soon as they are handed to the engine."""
         arrays = self.find_arrays(self.externals)
         if self._tape is not None:
-            self._tape.begin(self._assembled.bases, arrays)
+            self._tape.begin(arrays)
         self.run_launches(self._checks)
 
     def array_at(self, kind: str, *which: Any) -> NDArray:

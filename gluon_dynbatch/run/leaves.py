@@ -40,11 +40,11 @@ class Leaves:
             if gradient is not None:
                 zero(gradient)
 
-    def train(self, array: NDArray) -> int:
-        """Let an array get a gradient; return its number among those that are trained."""
+    def train(self, array: NDArray, dense: bool = False) -> int:
+        """Let an array get a gradient, known to be `dense` or not; return its number."""
         found = self._numbers.setdefault(id(array), len(self.trained))
         if found == len(self.trained):
-            self.trained.append(with_dense_gradient(array))
+            self.trained.append(array if dense else with_dense_gradient(array))
             self._gradients.append(None)
         return found
 
