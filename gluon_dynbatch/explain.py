@@ -6,6 +6,7 @@ Backward passes are not measured.  Each place that opened scopes gets a page.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import runpy
@@ -16,11 +17,12 @@ import traceback
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Tuple
 
+import mxnet as mx
 import numpy as np
 
 from .errors import Where
 from .record.state import STATE
-from .record.where import where_of
+from .record.where import user_line, where_of
 from .report import NOTHING, Report
 from .scope import RUNTIME, Batch
 from .show.plot import times
@@ -48,6 +50,8 @@ class Site:
     def __init__(self) -> None:
         self.reports: List[Report] = []
         self.lines: Dict[Where, Line] = {}
+        #: Milliseconds of each call of ``mx.nd.array``, by line.
+        self.arrays: Dict[Where, List[float]] = {}
 
 
 class Stopwatch:
@@ -95,7 +99,23 @@ class Observer:
         site = self.sites.setdefault(where_of(scope.place), Site())
         if len(site.reports) == 1:
             site.lines.clear()
+            site.arrays.clear()
         site.reports.append(scope.report)
+
+    def timed(self, array: Any) -> Any:
+        """Return ``mx.nd.array``, timed in scopes."""
+
+        @functools.wraps(array)
+        def create(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            made = array(*args, **kwargs)
+            if STATE.batch is not None:
+                arrays = self.sites[where_of(STATE.batch.place)].arrays
+                took = 1e3 * (time.perf_counter() - started)
+                arrays.setdefault(user_line(), []).append(took)
+            return made
+
+        return create
 
     def checks(self, tape: Any, planned: Any) -> Stopwatch:
         """Return what is told of each launch of a flush."""
@@ -181,6 +201,13 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
             f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge only if "
             "they have the same structure of arguments, dtypes, attributes and shared arrays."
         )
+    for where, took in site.arrays.items():
+        if sum(took) > total / 10:
+            yield (
+                f"mx.nd.array is called {len(took)} x at {_short(where)} and takes {sum(took):.1f} "
+                "ms. Create arrays before the scope, or one array per sample: to take rows of it, "
+                "x[i : i + 1], costs nothing."
+            )
     if spent["recording"] > total / 2:
         yield from _cheaper_recording(site, report)
     if spent["analysis"] > total / 3:
@@ -200,8 +227,9 @@ def _cheaper_recording(site: Site, report: Report) -> Iterator[str]:
         yield f"{one.name} is not traced once: {one.reason} ({_short(one.where)})."
     if not (report.traced.known or report.traced.refused):
         yield (
-            "Recording takes most of the time. If samples repeat their structures, "
-            "net.hybridize(trace_once=True) runs forward once per structure."
+            "Recording takes most of the time. If samples repeat their structures, make the outer "
+            "block a DynamicHybridBlock: net.hybridize(trace_once=True) then runs its forward once "
+            "per structure."
         )
 
 
@@ -219,6 +247,7 @@ def main(script: str, arguments: List[str]) -> None:
     observer = RUNTIME.observer = Observer()
     sys.argv[:] = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
+    array, mx.nd.array = mx.nd.array, observer.timed(mx.nd.array)
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit:
@@ -230,5 +259,5 @@ def main(script: str, arguments: List[str]) -> None:
         traceback.print_exception(type(error), error, trace)
         sys.exit(1)
     finally:
-        RUNTIME.observer = None
+        RUNTIME.observer, mx.nd.array = None, array
         print(f"\n{observer.pages()}")

@@ -10,15 +10,15 @@ from .lower.graph import Graph
 from .plan.plan import Launch, Plan
 
 NUMBERS = (
-    "the number of arrays differs from call to call, and each number is a launch of its own; {} "
-    "one array, made with mx.nd.concat or mx.nd.stack{}"
+    "the number of arrays differs from call to call, and each number is a launch of its own; {}"
+    "make one array of them before the call, with mx.nd.concat or mx.nd.stack{}"
 )
 #: What to change, at either granularity.
 BLOCKS = {
-    "block": NUMBERS.format('try granularity="operator", or pass', ""),
-    "operator": NUMBERS.format("pass", ", or add up the arrays with F.add_n"),
+    "block": NUMBERS.format('try granularity="operator", or ', ""),
+    "operator": NUMBERS.format("", ", or add them up in the block, with F.add_n"),
 }
-OPERATORS = NUMBERS.format("use operators on", "")
+OPERATORS = NUMBERS.format("", "")
 SIZES = (
     "the sizes of its arrays differ, and each size is a launch of its own, because MXNet's own "
     "operators run it: {}"

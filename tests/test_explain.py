@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any
 
+import mxnet as mx
 import pytest
 
 from gluon_dynbatch import explain
@@ -102,7 +104,21 @@ def test_lists_of_several_lengths(told):
     """)
     out = " ".join(out.split())
     assert re.search(r"- 11 x Concat at script.py:\d+ in <listcomp>: the number of arrays", out)
-    assert "its own; use operators on one array" in out and "kinds" not in out
+    assert "its own; make one array of them" in out and "kinds" not in out
+
+
+def test_arrays_that_are_created_in_scopes(told, monkeypatch):
+    array = mx.nd.array
+    monkeypatch.setattr(mx.nd, "array", lambda *args: time.sleep(0.02) or array(*args))
+    slow = mx.nd.array
+    _, out, _ = told("""
+        for _ in range(2):
+            mx.nd.array([1])
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [apply(mx.nd.array([[k] * 4]), 1) for k in range(10)]
+    """)
+    assert re.search(r"mx.nd.array is called 10 x at script.py:\d+ in ", " ".join(out.split()))
+    assert mx.nd.array is slow
 
 
 def test_samples_of_unequal_kinds(told):

@@ -192,10 +192,10 @@ def summed(F: Any, rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("how, granularity, wanted", [
-    (joined, "block", 'granularity="operator", or pass'),
-    (joined, "operator", "own; pass one array"),
+    (joined, "block", 'granularity="operator", or make one array'),
+    (joined, "operator", "own; make one array"),
     (joined, "graph", None),
-    (summed, "block", 'granularity="operator", or pass'),
+    (summed, "block", 'granularity="operator", or make one array'),
     (summed, "operator", None),
     (None, "block", None),
     (None, "operator", None),

@@ -59,7 +59,10 @@ def infer(
         shapes = infer_shapes(program, types)
     except (MXNetError, DeferredInitializationError, AssertionError) as error:
         text = f"arguments of shapes {described} do not fit: {_first_line(error)}"
-        fail(ShapeError, text, "check the shapes of this call")
+        advice = "check the shapes of this call"
+        if any(len(t.shape) == 1 for t in types):
+            advice += "; axis 0 counts rows, so a vector has the shape (1, size), like x[i : i + 1]"
+        fail(ShapeError, text, advice)
     for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
         if 0 in shape:
             advice = "leave empty arrays out, or compute with them outside of the scope"
