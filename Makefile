@@ -63,7 +63,7 @@ lint: $(NATIVE)
 
 bench: $(NATIVE)
 	$(BIN)/python experiments/benchmark.py --rounds 3 --seconds 1 --loop-samples 8 \
-	  --alone-minibatches 30 --epochs 3 $(BENCH_OPTIONS)
+	  --alone-minibatches 30 --counts --epochs 3 $(BENCH_OPTIONS)
 
 # Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".
 peers: $(NATIVE) $(PEERS_STAMP)

@@ -63,6 +63,8 @@ OPTIONS = (
      "that run gdb or hand and nothing else, for N minibatches"),
     ("--epochs", POSITIVE, None, "N", "time N epochs over the same samples, mixed anew, too, from "
      "the first one on; not of the loops"),
+    ("--counts", None, False, None, "count the launches of a minibatch at granularities operator "
+     "and block, by all policies"),
     ("--quick", None, False, None, "some minutes: one batch size, short rounds"),
     ("--output", Path, Path("runs/benchmark"), "DIR", "where JSON, tables and pictures go"),
     ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
@@ -103,12 +105,15 @@ def measure(args: argparse.Namespace) -> None:
             with ExitStack() as stack:
                 cast = ways.Cast(name, args, stack)
                 made, entry = cast.workload, WORKLOADS[name]
-                found = Measured(made.title, made.counted, entry.source, entry.reading, made.lines,
-                                 cast.left_out, cast.versions, Rows(), [], Rows())  # fmt: skip
+                named = entry.source, entry.reading, made.lines, cast.left_out, cast.versions
+                found = Measured(made.title, made.counted, *named)
                 for size, kind in product(sizes, args.kinds):
                     bar.set_postfix_str(f"{name}, {kind}, {size}")
                     found.rows.extend(_contest(cast, args, kind, size))
                     bar.update()
+                for kind in args.kinds if args.counts else ():
+                    size = _middling(args, name)
+                    found.counts.extend(cast.count(ways.COUNTED, kind, size))
                 if args.epochs:
                     found.epochs.extend(_epochs(cast, args))
                 if args.alone_minibatches and all(way in cast.made for way in ALONE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -112,7 +113,12 @@ class Rows(List[Row]):
         return spread and spread.median
 
 
-class Measured(NamedTuple):
+#: What `Measured` has rows of.
+MEASURED = ("rows", "epochs", "counts")
+
+
+@dataclass
+class Measured:
     """What is known of one workload.
 
     Attributes
@@ -132,6 +138,8 @@ class Measured(NamedTuple):
         Figures of processes that ran one way and nothing else; see `benchmark.alone`.
     epochs : Rows
         Rounds are epochs over the same samples, from the first on.
+    counts : Rows
+        One minibatch of each kind, in several of our own ways.
     """
 
     title: str
@@ -141,21 +149,21 @@ class Measured(NamedTuple):
     lines: int
     left_out: Dict[str, str]
     versions: Dict[str, str]
-    rows: Rows
-    alone: List[Dict[str, Any]]
-    epochs: Rows
+    rows: Rows = field(default_factory=Rows)
+    alone: List[Dict[str, Any]] = field(default_factory=list)
+    epochs: Rows = field(default_factory=Rows)
+    counts: Rows = field(default_factory=Rows)
 
     def as_json(self) -> Dict[str, Any]:
         """Give all figures as JSON takes them."""
-        named = {"rows": self.rows, "epochs": self.epochs}
-        plain = {name: [row._asdict() for row in rows] for name, rows in named.items()}
-        return {**self._asdict(), **plain}
+        plain = {name: [row._asdict() for row in getattr(self, name)] for name in MEASURED}
+        return {**vars(self), **plain}
 
     @classmethod
     def from_json(cls, content: Dict[str, Any]) -> Measured:
         """Read what `as_json` gave."""
-        names = ("rows", "epochs")
-        return cls(**{**content, **{n: Rows(Row(**row) for row in content[n]) for n in names}})
+        rows = {name: Rows(Row(**row) for row in content[name]) for name in MEASURED}
+        return cls(**{**content, **rows})
 
 
 class Table(NamedTuple):
@@ -189,6 +197,8 @@ def texts(measured: Measured) -> Iterator[str]:
         yield parts(measured.rows).markdown()
     for kind, rows in measured.epochs.by("kind").items():
         yield by_epoch(f"{measured.unit} per second by epoch, {kind}", rows).markdown()
+    if measured.counts:
+        yield launches(measured.counts).markdown()
     if measured.alone:
         yield memory(measured.alone).markdown()
     yield f"Lines that exist only because of the library: {measured.lines}."
@@ -239,6 +249,22 @@ def parts(rows: Rows) -> Table:
         if own[0].launches is not None
     ]
     return Table("Launches, and where the time of a minibatch goes", columns, cells)
+
+
+def launches(rows: Rows) -> Table:
+    """Lay out the launches of one minibatch by granularity and policy; "auto" is among them."""
+    fixed = [row for row in rows if FIXED in row.way]
+    names = dict.fromkeys(row.way.split(":")[2] for row in fixed)
+    columns = {"kind": "s", "granularity": "s",
+               **dict.fromkeys((*names, "lower bound", "auto"), ",.0f")}  # fmt: skip
+    cells = []
+    for kind, own in rows.by("kind").items():
+        auto = own.median("gdb", "launches")
+        for granularity in dict.fromkeys(row.way.split(":")[1] for row in fixed):
+            ways = [f"{FIXED}{granularity}:{name}" for name in names]
+            counts = [own.median(way, "launches") for way in ways]
+            cells.append((kind, granularity, *counts, own.median(ways[0], "bound"), auto))
+    return Table("Launches of one minibatch", columns, cells)
 
 
 def memory(alone: Sequence[Dict[str, Any]]) -> Table:
@@ -319,14 +345,15 @@ class Bar(NamedTuple):
                 return alone["gdb"]["first_seconds"]
             own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
             return own and own / other
+        if self.what == "launches":
+            counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
+            fixed = [count for way, count in counts.items() if FIXED in way]
+            return counts["gdb"] / min(fixed) if fixed else None
         sizes = Rows(row for row in measured.rows if row.kind == self.kind).by("size")
         rows = sizes.get(self.size or (list(sizes) or [0])[-1], Rows())
         ways = rows.by("way")
         if "gdb" not in ways:
             return None
-        if self.what == "launches":
-            counts = [rows.median(way, "launches") for way in ways if FIXED in way]
-            return rows.median("gdb", "launches") / min(counts) if counts else None
         return getattr(self, f"_{self.what}")(rows) if self.other in ways else None
 
     def _speed(self, rows: Rows) -> Optional[float]:
@@ -364,7 +391,7 @@ BARS = (
     Bar("experts1024", "inference", "cells", "hybridized", 100),
     *(Bar(name, "training", "speed", "hybridized", bound) for name, bound in TRAINING.items()),
     *(Bar(name, "training", "launches", "any setting", 1.05)
-      for name in ("modules", *TRAINING) if name != "lattice-gru"),
+      for name in ("modules", *TRAINING)),
 )  # fmt: skip
 
 

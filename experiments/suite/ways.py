@@ -35,6 +35,7 @@ from workloads.registry import make
 from .contest import Contender, DiffersError, Local, agree
 from .remote import PEERS, Remote
 from .runner import Runner
+from .tables import Rows
 
 GRANULARITIES = ("operator", "block", "graph")
 #: The loops over samples, which take the same time per sample whatever the size of a minibatch.
@@ -47,6 +48,11 @@ BY_HAND = {"sick": "manual", "tagger": "padded"}
 #: Call by call, without any analysis.
 ONE_BY_ONE = "gdb:block:depth:0"
 CACHED = "cached"
+#: Whose launches are counted for one minibatch.
+COUNTED = (
+    "gdb",
+    *(f"gdb:{each}:{policy}" for each, policy in product(GRANULARITIES[:2], POLICIES)),
+)
 GROUPS = {
     "settings": (
         ONE_BY_ONE,
@@ -184,10 +190,11 @@ class Cast:
 
     def _curve(self, size: int) -> List[str]:
         """Name the ways of the curve, which count a minibatch's nodes first."""
+        rows = self.count([f"gdb:{each}:depth" for each in CURVES], "inference", size)
+        return curve_of([row.nodes for row in rows], self.args.points)
+
+    def count(self, names: Sequence[str], kind: str, size: int) -> Rows:
+        """Run one minibatch in some of our own ways, for their counts."""
         batch = next(self.workload.minibatches(size, self.args.seed))
-        pilots = [
-            Local(Runner(self.workload, options=options_of(f"gdb:{each}:depth")), each)
-            for each in CURVES
-        ]
-        nodes = [pilot.time("inference", [batch], size).nodes for pilot in pilots]
-        return curve_of(nodes, self.args.points)
+        runners = ((name, Runner(self.workload, options=options_of(name))) for name in names)
+        return Rows(Local(runner, name).time(kind, [batch], size) for name, runner in runners)

@@ -191,8 +191,8 @@ def rows_of(times, kind="inference", size=1, **more):
                 for way, own in times.items() for i, ms in enumerate(own))  # fmt: skip
 
 
-def measured(rows, alone=()):
-    return Measured("W", "words", "from", "so", 2, {}, {}, rows, list(alone), Rows())
+def measured(rows, alone=(), counts=()):
+    return Measured("W", "words", "from", "so", 2, {}, {}, rows, list(alone), counts=Rows(counts))
 
 
 def test_figures_of_bars():
@@ -200,7 +200,7 @@ def test_figures_of_bars():
     made = rows_of(times, size=256, recording=2.0, analysis=1.0, dispatch=3.0, launches=6.0)
     memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": 130.0},
               {"kind": "inference", "way": "hand", "peak_mb": 100.0}]  # fmt: skip
-    own = measured(made, alone=memory)
+    own = measured(made, alone=memory, counts=made)
     bars = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
             ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
     figures = [tables.Bar("sick", "inference", *bar, 1, 256).figure(own) for bar in bars]
@@ -226,7 +226,7 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
 def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     argv = [*TINY, "--workloads", "sick,reads", "--ways", "hybridized,hand,gdb,gdb:block:depth",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
-            "--epochs", "2", "--output", str(tmp_path)]  # fmt: skip
+            "--epochs", "2", "--counts", "--output", str(tmp_path)]  # fmt: skip
     assert program.main(argv) == 0
     printed = capsys.readouterr().out
     content = json.loads((tmp_path / "benchmark.json").read_text())
@@ -236,6 +236,7 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
         assert own["left_out"] == {} and own["lines"] >= 2
         assert {row["size"] for row in own["rows"]} == {2, 4}
         assert len(own["alone"]) == (2 if name == "sick" else 0)
+        assert [row["way"] for row in own["counts"]] == list(ways.COUNTED)
         assert {(row["round"], row["samples"]) for row in own["epochs"]} == {(0, 8), (1, 8)}
     for figures in content["workloads"]["sick"]["alone"]:
         assert figures["first_seconds"] > 0 and figures["size"] == 4
