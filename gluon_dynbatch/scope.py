@@ -21,7 +21,7 @@ from .flush import Flush, Runtime
 from .native.recording import Statements, user_place
 from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
-from .record.intercept import CALLS, HOOKS, current_mode, set_mode
+from .record.intercept import HOOKS, current_mode, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import check_tape
@@ -140,7 +140,7 @@ class Batch(Statements):
         watch = Watch() if self._options.debug else None
         self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
         self._account = self._account_at(frame)
-        CALLS.acquire(self)
+        HOOKS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self)
         if self._account is not None and self._account.begins_at_once:
@@ -173,7 +173,6 @@ class Batch(Statements):
     def _record(self) -> None:
         """Record calls from now on."""
         assert self._recorder is not None
-        HOOKS.acquire(self)
         self._recorder.mode = current_mode()
         self._thread.update(batch=self, recorder=self._recorder, at_once=False)
 
@@ -225,7 +224,6 @@ class Batch(Statements):
             return
         self._thread.update(recorder=None, at_once=False)
         HOOKS.release(self)
-        CALLS.release(self)
         if self._recorder is not None:
             self._recorder.close(self._reason)
         self._recorder = self._account = self._generator = None

@@ -18,7 +18,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.options import BUDGET_VARIABLE
-from gluon_dynbatch.record.intercept import FOR_GOOD, OPEN, RECORDS, replace_for_good
+from gluon_dynbatch.record.intercept import FOR_GOOD, OPEN, replace_for_good
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from tests.cells import array, dense, equal
@@ -241,7 +241,7 @@ def listed(*tables: Any) -> Set[Place]:
     return {(one.owner, one.name) for table in tables for one in table}
 
 
-ALL = (OPEN, RECORDS, FOR_GOOD)
+ALL = (OPEN, FOR_GOOD)
 
 
 def test_each_function_has_one_row_and_a_reason():
@@ -266,19 +266,10 @@ def test_without_a_scope_only_what_is_replaced_for_good_is():
     assert replaced() == for_good
     with pytest.raises(KeyError):
         replace_for_good("waitall", lambda original: original)
-    # A scope that runs calls at once replaces the function that counts them.
-    seen = []
-    for _ in range(4):
-        with gdb.batching() as batch:
-            seen.append(replaced())
-            net(x).asnumpy()
-    assert batch.report.at_once
-    assert seen[0] == listed(*ALL)
-    assert seen[-1] == listed(OPEN, FOR_GOOD)
 
 
 def test_documents_say_how_many():
-    good, others = len(FOR_GOOD), len(OPEN) + len(RECORDS)
+    good, others = len(FOR_GOOD), len(OPEN)
     for document in ("docs/limits.md", "docs/design/architecture.md"):
         text = " ".join((ROOT / document).read_text("utf-8").split())
         assert f"{others} functions of MXNet" in text, document

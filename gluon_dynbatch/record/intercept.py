@@ -1,4 +1,4 @@
-"""The functions of MXNet that this package replaces: three tables have all of them.
+"""The functions of MXNet that this package replaces: two tables have all of them.
 
 The replacements act for threads that have a scope open; for any other they pass the call on.
 """
@@ -210,9 +210,6 @@ OPEN: Tuple[Replaced, ...] = (
         "calls of hybridized blocks are recorded, or counted if they run at once",
         _cached_op_hook,
     ),
-)
-#: while any scope records,
-RECORDS: Tuple[Replaced, ...] = (
     Replaced(
         register,
         "_imperative_invoke",
@@ -300,8 +297,5 @@ def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, replaced_pair(make, getattr(owner, name))[1])
 
 
-#: For every open scope.
-CALLS = Hooks(OPEN)
-#: For scopes that record.
-HOOKS = Hooks(RECORDS)
+HOOKS = Hooks(OPEN)
 replace_for_good("_prepare_value_nd", _assign_hook)
