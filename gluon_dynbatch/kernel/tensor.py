@@ -18,7 +18,6 @@ from .expression import (
     COLUMNS,
     CONST,
     FUNCTION,
-    PLACED,
     TOTAL,
     Arithmetic,
     Expressions,
@@ -31,8 +30,6 @@ Shape = Tuple[int, ...]
 #: Element types that kernels know, and those that they read numbers of places from.
 DTYPES = ("float32", "float64")
 NUMBERS = (*DTYPES, "int32", "int64")
-#: Functions that are computed again for each column rather than kept.
-CHEAP = frozenset(["multiplier", "add", "sub", "mul", "div", "negative", "square"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
 #: Longer rows are moved by MXNet's operators: here each element would have a number.
@@ -178,21 +175,10 @@ def _moved(x: Node, order: Array) -> Node:
 
 
 def _spread(x: Node, width: int) -> Node:
-    """Return a single column, in so many; what is dear to compute is computed once."""
+    """Return a single column, in so many; a function is computed once."""
     # The sum of a single column is a place for it.
-    return x.owner.spread(x.owner.reduced(x) if width > 1 and _is_dear(x) else x, width)
-
-
-def _is_dear(x: Node) -> bool:
-    stack, seen = [x], {x}
-    while stack:
-        node = stack.pop()
-        if node.kind == FUNCTION and node.attrs[0] not in CHEAP:
-            return True
-        if node.kind not in PLACED:
-            stack += set(node.args) - seen
-            seen |= set(node.args)
-    return False
+    computed = width > 1 and x.kind == FUNCTION and x.attrs[0] != "multiplier"
+    return x.owner.spread(x.owner.reduced(x) if computed else x, width)
 
 
 def chosen(x: Node, mask: Node) -> Node:
