@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.lower.expand import expand, find_unused, find_weights
+from gluon_dynbatch.lower.expand import expand, find_weights
 from gluon_dynbatch.lower.segment import SegmentTable
 from gluon_dynbatch.plan.check import check_plan
 from gluon_dynbatch.plan.make import make_plan
@@ -55,9 +55,7 @@ def test_members_stand_where_their_readers_do(program, granularity):
             program.fn(sample)
         tape = STATE.recorder.tape
         assume(tape.node_entry)
-        last = len(tape.value_type)
-        unused = find_unused(tape, range(last * 3 // 4, last))
-        graph = expand(tape, granularity, find_weights(tape), SegmentTable(), unused)
+        graph = expand(tape, granularity, find_weights(tape), SegmentTable())
         groups = group_by_depth(graph.dependencies)
         plan = make_plan(graph, groups, tape.external_type, TYPES.__getitem__)
     check_plan(plan)
