@@ -10,6 +10,7 @@ from mxnet.gluon import Block, HybridBlock
 from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
+from .native import recording
 from .options import Options, check_options
 from .record import structure
 from .record.pieces import Pieces
@@ -211,20 +212,10 @@ class DynamicHybridBlock(HybridBlock):
         super().hybridize(active, *flags, **options)
         self.apply(functools.partial(_trace_once, bool(trace_once and active)))
 
-    def __call__(self, *args: Any) -> Any:
-        """Run or record the block for one sample."""
-        recorder = STATE.recorder
-        if recorder is None or not self._active:
-            return super().__call__(*args)
-        if self._scope_defaults is not None:
-            STATE.batch.use_defaults(self._scope_defaults)
-        if self._forward_hooks or self._forward_pre_hooks:
-            return super().__call__(*args)
-        if self._pieces is not None:
-            return self._pieces.call(recorder, self, args)
-        if type(self).forward in CELL_FORWARDS:
-            return recorder.call_block(self, args)
-        return self.forward(*args)
+    __call__ = recording.call_dynamic
+
+    def _call_as_gluon(self, *args: Any) -> Any:
+        return super().__call__(*args)
 
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this method.
@@ -317,6 +308,7 @@ def _trace_once(wanted: bool, block: Block) -> None:
 
 #: Blocks with one of these methods are cells.
 CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
+recording.connect_cells(CELL_FORWARDS)
 PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward, RecurrentCell.forward]
 
 

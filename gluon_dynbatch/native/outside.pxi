@@ -10,16 +10,19 @@ cdef class Keeper(Owner):
         self.handles, self.addresses = array("Q", handles), array("Q", addresses)
         self.sizes = array("q", sizes)
 
+    cdef int add(self, lazy) except -1:
+        self.lazies.append(PyWeakref_NewRef(lazy, None))
+        return 0
+
 
 cdef class Constant:
     """What a creation operator made: base of `record.lazy.Constant`."""
 
-    #: The operator with its attributes, the array, its type, and nobody: there is nothing to compute.
-    cdef readonly object token, made, type, lazies
+    #: The operator with its attributes, the array, and its type.
+    cdef readonly object token, made, type
 
     def __init__(self, token, made):
         self.token, self.made, self.type = token, made, type_id_of(made)
-        self.lazies = deque(maxlen=0)
 
 
 cdef object type_id_of(object array_):

@@ -119,11 +119,9 @@ def splice(Tape tape not None, Tape part not None, list lent not None, list arra
     copy(tape, part, part.wheres, places)
     if not tape.started:
         tape.started = part.started
-    for reference in part.lazies:
-        lazy = <object>PyWeakref_GetObject(reference)
-        if lazy is not None:
-            tape.lazies.append(reference)
-            take_back(lazy, tape, part, places)
+    for lazy in part.drop():
+        tape.lazies.append(lazy)
+        take_back(lazy, tape, part, places)
     for lazy in arrays:
         take_back(lazy, tape, part, places)
     return places

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
 """The part of recording that runs once per call.
 
-`call` records a call, `index` makes a view that is known; what is new is left to Python, before
-there is a node.  `LazyNDArray` is a Python class: its slots are read and written where they lie.
+`call` records a call, `call_dynamic` one of a dynamic block, `index` makes a view that is known; what
+is new is left to Python, before there is a node.  `LazyNDArray` is a Python class: its slots are read
+and written where they lie.
 """
 
 cimport cython
@@ -10,13 +11,12 @@ from cpython.array cimport array, clone, resize_smart
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject, PyObject_TypeCheck, PyTypeObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.weakref cimport PyWeakref_GetObject, PyWeakref_NewRef
+from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t
 
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
 import time
-from collections import deque
 from types import MemberDescriptorType
 
 from greenlet import getcurrent
@@ -38,6 +38,9 @@ cdef extern from "Python.h":
         PyObject *step
     object PyType_GenericAlloc(type cls, Py_ssize_t items)
     void PyObject_GC_UnTrack(PyObject *tracked)
+    PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
+    Py_ssize_t Py_REFCNT(PyObject *item)
+    object PyObject_GenericGetDict(object owner, void *context)
 
 
 # ------------------------------------------------------------------ what the Python side tells
@@ -63,20 +66,23 @@ cdef dict known_types = {}
 cdef GetShape get_shape
 cdef GetType get_type
 cdef GetContext get_context
+#: What a thread knows of its scope: `record.state.STATE`; and which methods `forward` cells have.
+cdef object state
+cdef tuple cell_forwards = ()
 #: Where the slots of lazy arrays lie, in bytes.
 cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
 
 
 def connect(
-    type lazy not None, type array_ not None, dict views_ not None,
+    state_, type lazy not None, type array_ not None, dict views_ not None,
     tuple directories not None, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global lazy_type, array_type, views, libraries
+    global state, lazy_type, array_type, views, libraries
     global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at, uncut_at
     global get_shape, get_type, get_context
-    lazy_type, array_type, views = lazy, array_, views_
+    state, lazy_type, array_type, views = state_, lazy, array_, views_
     libraries = directories
     take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at, uncut_at = [
@@ -87,6 +93,12 @@ def connect(
     get_type = <GetType><size_t>element_type
     get_context = <GetContext><size_t>context
     lazy.__getitem__ = index
+
+
+def connect_cells(tuple forwards not None):
+    """Take the methods `forward` that cells have."""
+    global cell_forwards
+    cell_forwards = forwards
 
 
 cdef Py_ssize_t slot_offset(str name) except -1:
@@ -103,8 +115,17 @@ cdef class Owner:
 
     #: Whether calls may still be recorded.
     cdef public bint open
-    #: Weak references to all lazy arrays that have belonged to this.
+    #: The lazy arrays that have belonged to this: of a tape themselves, so nobody else holds one of
+    #: a single reference; else weak references.
     cdef public list lazies
+
+    cdef int add(self, lazy) except -1:
+        self.lazies.append(lazy)
+        return 0
+
+    def note(self, lazy):
+        """Take note of an array that is handed out."""
+        self.add(lazy)
 
 
 cdef class Tape(Owner):
@@ -143,12 +164,17 @@ cdef class Tape(Owner):
 
     def held(self):
         """Return the lazy arrays that somebody still holds and that are not computed yet."""
-        arrays = []
-        for reference in self.lazies:
-            lazy = <object>PyWeakref_GetObject(reference)
-            if lazy is not None and slot(lazy, real_at)[0] is <PyObject *>None:
-                arrays.append(lazy)
-        return arrays
+        return [lazy for lazy in self.drop() if slot(lazy, real_at)[0] is <PyObject *>None]
+
+    cdef list drop(self):
+        """Let go of the lazy arrays that nobody else holds, and return the others."""
+        cdef Py_ssize_t i
+        # From the last on: arrays hold those that they are cut from.
+        for i in reversed(range(len(self.lazies))):
+            if Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) == 1:
+                self.lazies[i] = None
+        self.lazies = [lazy for lazy in self.lazies if lazy is not None]
+        return self.lazies
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
@@ -197,11 +223,9 @@ cdef object make_lazy(Owner owner, object value, object offset, object type_id):
     fill_slot(lazy, type_at, type_id)
     fill_slot(lazy, real_at, None)
     fill_slot(lazy, uncut_at, None)
-    reference = PyWeakref_NewRef(lazy, None)
-    owner.lazies.append(reference)
-    # Neither can be part of a cycle: what they refer to never refers back to them.  Thousands of
-    # them per flush would make the collector look through the whole heap again and again.
-    PyObject_GC_UnTrack(<PyObject *>reference)
+    owner.add(lazy)
+    # A tape lets go of all when it is closed.  Thousands of them per flush would make the collector
+    # look through the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>lazy)
     return lazy
 
@@ -249,14 +273,22 @@ cdef object axis_key(object key):
 
 # ----------------------------------------------------------------------- the user's line
 
+#: The one that was found last; many calls in a row come from one line.
+cdef tuple last_place = (None, -1)
+
+
 cpdef tuple user_place():
     """Return code and instruction of the nearest caller outside the libraries."""
+    global last_place
     frame, fiber = next_frame(None), None
     while True:
         while frame is not None:
             code = frame_code(frame)
-            if is_user(code):
-                return code, frame_instruction(frame)
+            if code is last_place[0] or is_user(code):
+                instruction = frame_instruction(frame)
+                if code is not last_place[0] or instruction != <int>last_place[1]:
+                    last_place = code, instruction
+                return last_place
             frame = next_frame(frame)
         # The frames of a fiber end where it began; they go on where it was begun.
         fiber = getcurrent().parent if fiber is None else fiber.parent
@@ -304,7 +336,81 @@ cdef int scan(Tape tape, object callee, object value, list key, list operands) e
     return 0
 
 
-def call(recorder, callee, args):
+cdef class Callee:
+    """What can be called: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
+
+    #: By key, the entries of calls that were recorded, or why such calls are not.
+    cdef readonly dict entries
+    #: Of a block its id, as one that was copied as it is brings along the attribute in which this is
+    #: kept; and the list that Gluon replaces whenever the block's cached graph becomes invalid.
+    cdef public object identity, version
+
+    def __cinit__(self):
+        self.entries = {}
+
+    cpdef bint is_current(self, block):
+        """Whether this still stands for what `block` would compute."""
+        cdef dict fields = PyObject_GenericGetDict(block, NULL)
+        return (
+            self.version is fields["_cached_op_args"]
+            and <size_t>self.identity == <size_t><PyObject *>block
+        )
+
+
+class WithSymbols(Exception):
+    """A block is called with symbols."""
+
+
+cdef class Calls:
+    """What calls come to: base of `record.recorder.Recorder`."""
+
+    #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
+    cdef public object mode
+    #: Where calls go; None when the scope is closed.
+    cdef public Tape tape
+    #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
+    cdef public object watch
+
+    cpdef call_block(self, block, tuple args):
+        """Record a call of a block."""
+        cdef dict fields = PyObject_GenericGetDict(block, NULL)
+        if fields["_callback"] is not None:
+            return (<object>self).run_shown(block, args)
+        callee = fields.get("_dynbatch_callee")
+        if callee is None or not (<Callee?>callee).is_current(block):
+            callee = (<object>self).library.callee(block)
+        try:
+            results = call(self, callee, args)
+        except WithSymbols:
+            # Gluon infers something of a block around this one.
+            return block.forward(*args)
+        if type(results) is str:
+            return (<object>self).enter(block, args)
+        if self.watch is not None:
+            (<object>self).watch_call()
+        return results
+
+
+@cython.binding(True)  # becomes a method of DynamicHybridBlock
+def call_dynamic(self, *args):
+    """Run or record the block for one sample."""
+    recorder = state.recorder
+    cdef dict fields = PyObject_GenericGetDict(self, NULL)
+    if recorder is None or not fields["_active"]:
+        return self._call_as_gluon(*args)
+    if fields.get("_scope_defaults") is not None:
+        state.batch.use_defaults(fields["_scope_defaults"])
+    if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
+        return self._call_as_gluon(*args)
+    pieces = fields.get("_pieces")
+    if pieces is not None:
+        return (<Known?>pieces).call(recorder, self, args)
+    if type(self).forward in cell_forwards:
+        return (<Calls?>recorder).call_block(self, args)
+    return self.forward(*args)
+
+
+def call(Calls recorder not None, Callee callee not None, args):
     """Record a call of a callee with any structure of arguments, and return its results.
 
     Of a call that is not recorded as one, returns why.
@@ -313,7 +419,7 @@ def call(recorder, callee, args):
     cdef list made, operands = [], key = [recorder.mode]
     cdef Py_ssize_t first, used = 0
     if tape.node_entry.ob_size >= tape.ask_at:
-        recorder.run_ahead()
+        (<object>recorder).run_ahead()
         tape = recorder.tape
     if not tape.started:
         tape.started = time.perf_counter()
@@ -323,10 +429,10 @@ def call(recorder, callee, args):
     except Moved:
         return call(recorder, callee, args)
     known = tuple(key)
-    entry = (<dict>callee.entries).get(known)
+    entry = callee.entries.get(known)
     place = user_place()
     if entry is None:
-        entry = recorder.new_entry(known, callee, args, place)
+        entry = (<object>recorder).new_entry(known, callee, args, place)
         if recorder.tape is not tape:
             # Tracing has read a value, which computed everything so far.
             return call(recorder, callee, args)

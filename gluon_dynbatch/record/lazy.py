@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any, Optional, Tuple
 
 import mxnet as mx
@@ -38,6 +37,9 @@ class Constant(recording.Constant):  # type: ignore[misc]
         """Who makes arrays real."""
         return self
 
+    def note(self, lazy: LazyNDArray) -> None:
+        """Take no note of an array: there is nothing to compute."""
+
     def realise(self, lazy: LazyNDArray) -> None:
         """Give an array memory of its own."""
         lazy.become(self.made.copy())
@@ -63,7 +65,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         self._real: Optional[NDArray] = None
         #: Of what is cut from the gradient graph, the array whose memory it is to share.
         self._uncut = uncut
-        tape.lazies.append(weakref.ref(self))
+        tape.note(self)
 
     #: Storage type.
     stype = "default"

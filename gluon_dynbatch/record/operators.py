@@ -9,6 +9,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 from mxnet.base import _LIB, check_call, mx_uint, py_str
 
 from .. import rules
+from ..native import recording
 
 #: Creation operators whose results are recorded, once per flush.  Others run at once: MXNet's own
 #: code uses them, and there relies on the exact type.
@@ -38,7 +39,7 @@ def operator_of(handle: int) -> OperatorInfo:
     return OperatorInfo(text, counted, text in CONSTANTS, rules.of(text).writes)
 
 
-class Operator:
+class Operator(recording.Callee):  # type: ignore[misc]
     """An operator with its attributes: what recorded ``mx.nd`` calls call.
 
     Parameters
@@ -51,7 +52,6 @@ class Operator:
 
     def __init__(self, token: Tuple[Any, ...], info: OperatorInfo) -> None:
         self.token, self.info, self.name = token, info, info.name
-        self.entries: Dict[Any, Any] = {}
         self.programs: Dict[Any, Any] = {}
 
     def attributes(self, inputs: int) -> Dict[str, str]:

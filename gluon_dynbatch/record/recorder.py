@@ -37,21 +37,18 @@ FLATTENER = structure.Flattener(NDArray)
 ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
 
 
-class _WithSymbols(Exception):
-    """A block is called with symbols."""
-
-
 def _take_apart(callee: Any, value: Any) -> Tuple[List[NDArray], Any]:
     """Return the arrays in an argument, and a spec of it."""
     try:
         return FLATTENER.flatten(value)
     except TypeError as error:
         if isinstance(error.args[0], mx.sym.Symbol):
-            raise _WithSymbols from None
+            raise recording.WithSymbols from None
         raise bad_argument(error.args[0], callee.name) from None
 
 
 recording.connect(
+    STATE,
     LazyNDArray,
     NDArray,
     TYPES.views,
@@ -66,7 +63,7 @@ recording.connect(
 )
 
 
-class Recorder:
+class Recorder(recording.Calls):  # type: ignore[misc]
     """Turns calls into nodes of a tape.
 
     Parameters
@@ -86,7 +83,6 @@ class Recorder:
         self.library = library
         self.operators = library.operators
         self._scope = scope
-        #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
         self.mode = 0
         self.thread = threading.get_ident()
         self.tape = Tape(self)
@@ -94,7 +90,6 @@ class Recorder:
         self.report = report
         #: Whether operators that only run at once are refused.
         self._strict = strict
-        #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
         self.watch = watch
         #: What creation operators made, by operator and attributes.
         self.constants: Dict[Any, Constant] = {}
@@ -189,25 +184,7 @@ class Recorder:
             constant = self.constants[token] = Constant(token, made)
         return LazyNDArray(constant, 0, 0, constant.type)
 
-    def call_block(self, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Record a call of a block."""
-        if block._callback is not None:
-            return self._run_shown(block, args)
-        callee = block.__dict__.get("_dynbatch_callee")
-        if callee is None or not callee.is_current(block):
-            callee = self.library.callee(block)
-        try:
-            results = recording.call(self, callee, args)
-        except _WithSymbols:
-            # Gluon infers something of a block around this one.
-            return block.forward(*args)
-        if type(results) is str:
-            return self._enter(block, args)
-        if self.watch is not None:
-            self._scope.at_work(lambda: self.watch.note(self.tape))
-        return results
-
-    def _enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
+    def enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
         context = FLATTENER.flatten(args)[0][0].context
         with context:
@@ -215,7 +192,7 @@ class Recorder:
             drawn = parameters_on(block, context, lambda: self._scope.at_work(infer))
             return block.hybrid_forward(mx.nd, *args, **drawn)
 
-    def _run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
+    def run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block at once: each of its operators is shown to somebody, for this call alone."""
         self._note_at_once(self.library.callee(block), "register_op_hook shows their operators")
         leaves = FLATTENER.flatten(args)[0]
@@ -243,8 +220,12 @@ class Recorder:
             self._note_at_once(callee, results)
             return None
         if self.watch is not None:
-            self._scope.at_work(lambda: self.watch.note(self.tape))
+            self.watch_call()
         return results  # type: ignore[no-any-return]
+
+    def watch_call(self) -> None:
+        """Take note of what the last call reads."""
+        self._scope.at_work(lambda: self.watch.note(self.tape))
 
     def _note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""

@@ -41,7 +41,7 @@ class Entry:
         self.id = next(_NUMBERS)
         self.token = callee.token
         #: The block called, by id; None for an operator.
-        self.block_id = getattr(callee, "identity", None)
+        self.block_id = callee.identity
         self.name = callee.name
         self.mode = mode
         self.program = program

@@ -13,6 +13,7 @@ from mxnet.gluon.block import _flatten
 
 from ..errors import CellError, Where
 from ..modes import TRAINING
+from ..native import recording
 from ..record import structure
 from ..record.operators import Operator
 from .symbols import VARIABLE, Builder, Op, Ref, can_compile, make_symbol, read_symbol
@@ -78,17 +79,13 @@ def read_program(
     )
 
 
-class BlockCallee:
+class BlockCallee(recording.Callee):  # type: ignore[misc]
     """A Gluon block as something that can be recorded."""
 
     def __init__(self, block: HybridBlock):
         self._block = weakref.ref(block)
-        #: A block that was copied as it is brings along the attribute in which this is kept.
-        self.identity = id(block)
-        #: Gluon puts a new list here whenever the cached graph of a block becomes invalid.
-        self.version = block._cached_op_args
+        self.identity, self.version = id(block), block._cached_op_args
         self.token = ("block", next(_TOKENS))
-        self.entries: Dict[Any, Any] = {}
         self.programs: Dict[Any, Program] = {}
         #: Programs as they are compiled for calls outside of scopes, by structure of arguments.
         self.compiled: Dict[Any, Any] = {}
@@ -106,10 +103,6 @@ class BlockCallee:
         """Name for messages and reports."""
         block = self._block()
         return "a block" if block is None else (block.name or type(block).__name__)
-
-    def is_current(self, block: HybridBlock) -> bool:
-        """Whether this still stands for what `block` would compute."""
-        return self.version is block._cached_op_args and self.identity == id(block)
 
     def draws(self, mode: int) -> bool:
         """Whether some of its parameters have other values at every call."""
