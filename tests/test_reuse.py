@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mxnet as mx
 import pytest
 from mxnet import autograd
 
@@ -77,12 +76,8 @@ def test_options_are_part_of_what_a_plan_is_for(cached):
 
 
 def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(cached):
-    """Other rows of an equal result, and the same rows of a larger array, make other plans."""
+    """Other rows of an equal result make another plan."""
     table = array(3, WIDTH)
     assert [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)] == [
-        False, False, True,
-    ]  # fmt: skip
-    sizes = (3, 2, 3)
-    assert [cached(lambda n: A(mx.nd.ones((n, WIDTH))[1:2]), [n]) for n in sizes] == [
         False, False, True,
     ]  # fmt: skip
