@@ -45,6 +45,8 @@ class _Line:
         self.waiting: Dict[Any, Tuple[Any, float]] = {}
         self.closed = False
         self._running = 0
+        #: With how many a minibatch begins at once.
+        self._enough = size
         self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
         self._sizes: Dict[int, int] = collections.Counter()
         self._latencies: Deque[float] = collections.deque(maxlen=1024)
@@ -56,7 +58,7 @@ class _Line:
         self._worker.start()
 
     def add(self, future: Any, sample: Any) -> None:
-        if len(self.waiting) in (0, self._size - 1):
+        if len(self.waiting) in (0, self._enough - 1):
             self.changed.notify_all()
         self.waiting[future] = sample, time.monotonic()
         future.add_done_callback(self._drop)
@@ -94,11 +96,12 @@ class _Line:
     def _take(self) -> List[Tuple[Any, Any, float]]:
         """Wait for a minibatch."""
         with self.changed:
+            free = time.monotonic()
             self.changed.wait_for(lambda: self.waiting or self.closed)
             for _, submitted in itertools.islice(self.waiting.values(), 1):
-                left = submitted + self._wait_s - time.monotonic()
+                left = max(submitted, free) + self._wait_s - time.monotonic()
                 self.changed.wait_for(
-                    lambda: len(self.waiting) >= self._size or self.closed, max(left, 0)
+                    lambda: len(self.waiting) >= self._enough or self.closed, max(left, 0)
                 )
             requests = []
             for future in list(itertools.islice(self.waiting, self._size)):
@@ -127,6 +130,8 @@ class _Line:
         failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
         with self.changed:
             self._running = 0
+            # Those who get their answers may ask again, so there may soon be as many as now.
+            self._enough = min(self._size, len(outcomes) + len(self.waiting))
             self.counts.update(completed=len(outcomes) - failed, failed=failed)
             self.counts.update(run_s=ended - started, latency_s=sum(latencies))
             self._latencies.extend(latencies)

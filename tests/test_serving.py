@@ -104,6 +104,19 @@ def test_requests_run_in_one_scope_and_do_not_record_gradients(net):
     assert batcher.stats().batch_sizes == {20: 3}
 
 
+def test_a_minibatch_waits_for_no_more_than_were_there(gate):
+    with gdb.RequestBatcher(gate, 64, 0) as batcher:
+        first = batcher.submit(0)
+        assert gate.entered.wait(PATIENCE)
+        batcher._line._wait_s = FOREVER
+        futures = [batcher.submit(1), batcher.submit(2)]
+        gate.opened.set()
+        assert first.result(PATIENCE) == 0
+        futures.append(batcher.submit(3))  # who was answered asks again
+        assert [future.result(PATIENCE) for future in futures] == [1, 2, 3]
+    assert batcher.stats().batch_sizes == {1: 1, 3: 1}
+
+
 #: As a launch of several, and alone.
 REFUSED = (gdb.LaunchError, mx.MXNetError)
 BAD = {
