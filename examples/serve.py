@@ -13,6 +13,7 @@ corpus first, which takes seconds.  ``/metrics`` has figures for Prometheus.
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -70,9 +71,7 @@ def scorer(model):
 
     def score(words_a, heads_a, words_b, heads_b):
         tree_a, tree_b = (Tree.from_heads([h - 1 for h in heads]) for heads in (heads_a, heads_b))
-        # One array for both, and not copied: for something so small, that is most of the time.
-        words = mx.nd.from_numpy(np.array(words_a + words_b, np.int32))
-        return model(words[: len(words_a)], tree_a, words[len(words_a) :], tree_b)
+        return model(words_a, tree_a, words_b, tree_b)
 
     return score
 
@@ -148,7 +147,8 @@ class Service:
                 )
             if len(heads) != len(words) or not all(type(head) is int for head in heads):
                 raise HTTPException(422, f"{side} needs one whole number per word as heads")
-            sample += [self.vocab[words], heads]
+            # The batcher makes MXNet's arrays of these, for a minibatch at once.
+            sample += [np.array(self.vocab[words], np.int32), heads]
         return tuple(sample)
 
 
@@ -212,6 +212,10 @@ def main(argv=None):
         scorer(model), args.max_batch_size, args.batch_wait_timeout_s, args.max_queue
     )
     service = Service(batcher, vocab, args.max_bytes, args.max_words)
+    # What is loaded by now stays. Each time that the collector looks at it, nobody is answered.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
     uvicorn.run(service.app(), host=args.host, port=args.port, **UVICORN)
 
 

@@ -21,7 +21,7 @@ from .block import batching
 from .options import check_choice, check_count
 from .record.structure import Flattener, unflatten
 from .report import BatcherStats
-from .samples import applier
+from .samples import applier, with_arrays
 from .scope import Batch
 
 #: What a flush may raise in a sample that only read a value: it may be the failure of another.
@@ -203,8 +203,9 @@ def _run(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[
 
 
 def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> List[Any]:
+    given = with_arrays(samples)
     with scope:
-        outcomes = scope.map(apply, samples, on_error="return")
+        outcomes = scope.map(apply, given, on_error="return")
         failed = [outcome for outcome in outcomes if isinstance(outcome, OF_A_FLUSH)]
         if failed and len(samples) > 1:
             raise failed[0]
@@ -238,6 +239,7 @@ class RequestBatcher:
     One worker thread takes waiting requests, the oldest first, and runs them as a minibatch.  It
     uses the context in which the batcher was created, and does not record for autograd.  If a
     request fails, the others of its minibatch still get results, but may run a second time.
+    Arguments that are NumPy arrays arrive in the function as MXNet arrays.
 
     Parameters
     ----------
@@ -246,7 +248,8 @@ class RequestBatcher:
     max_batch_size : int, optional
         Largest number of requests in a minibatch.
     batch_wait_timeout_s : float, optional
-        Longest time in seconds that a request waits for others while the worker is free.
+        Longest time in seconds that a request waits for others while the worker is free.  It waits
+        for no more requests than there were when the last minibatch ended, answered and waiting.
     max_queue : int, optional
         Largest number of waiting requests.
     on_full : {"raise", "wait"}, optional

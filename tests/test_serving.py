@@ -183,6 +183,29 @@ def test_results_are_of_numpy_in_their_structure_and_memory(net):
         equal(found, [y, y[:1]])
 
 
+@pytest.mark.parametrize("context", [mx.cpu(0), mx.cpu(1)], ids=str)
+def test_arguments_of_numpy_arrive_as_arrays(context):
+    random = np.random.RandomState(0)
+    shapes = [(1,), (5,), (2, 3), (4, 1, 2)]
+    numbers = [(random.rand(*s) * 9).astype(t) for t in gdb.samples.TAKEN for s in shapes]
+    samples = [(x, "text", [x], numbers[i - 1].T) for i, x in enumerate(numbers)]
+    others = [np.array(["text"]), np.float32(2), np.ones(()), np.ones((0, 2)), [numbers[0]]]
+
+    def fn(x, text, listed, other):
+        assert text == "text" and type(listed[0]) is np.ndarray
+        assert x.context == other.context == context
+        return x, other
+
+    with context, gdb.RequestBatcher(fn, len(samples), FOREVER) as batcher:
+        answers = [batcher.submit(sample) for sample in samples]
+    for i, answer in enumerate(answers):
+        for got, x in zip(answer.result(), (numbers[i], numbers[i - 1].T)):
+            assert got.dtype == x.dtype and got.shape == x.shape and np.array_equal(got, x)
+    with gdb.RequestBatcher(lambda x: type(x), len(others), FOREVER) as batcher:
+        answers = [batcher.submit(x) for x in others]
+    assert [answer.result() for answer in answers] == list(map(type, others))
+
+
 def test_an_error_keeps_no_other_request():
     class Sample:
         pass
