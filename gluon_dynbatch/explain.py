@@ -52,6 +52,8 @@ class Site:
         self.lines: Dict[Where, Line] = {}
         #: Milliseconds of each call of ``mx.nd.array``, by line.
         self.arrays: Dict[Where, List[float]] = {}
+        #: Milliseconds of launches of MXNet's operators, by block and reason, and a line of each.
+        self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
 
 
 class Stopwatch:
@@ -59,7 +61,9 @@ class Stopwatch:
 
     def __init__(self, site: Site, tape: Any, planned: Any):
         known = {place: where_of(place) for place in set(tape.wheres)}
-        lines = [site.lines.setdefault(known[place], Line()) for place in tape.wheres]
+        self._wheres = [known[place] for place in tape.wheres]
+        lines = [site.lines.setdefault(where, Line()) for where in self._wheres]
+        self._by_mxnet = site.by_mxnet
         for line, number in zip(lines, tape.node_entry):
             line.calls += 1
             if tape.entries[number].block_id is None:
@@ -86,6 +90,11 @@ class Stopwatch:
         for line, units in Counter(self._line_of[unit] for unit in launch.units).items():
             line.launches += 1
             line.running_ms += spent * units / len(launch.units)
+        reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
+        if isinstance(reason, str) and launch.segment.layout != "unbatched":
+            key = graph.name(unit), reason
+            before, where = self._by_mxnet.get(key, (0.0, self._wheres[graph.node[unit]]))
+            self._by_mxnet[key] = before + spent, where
 
 
 class Observer:
@@ -100,6 +109,7 @@ class Observer:
         if len(site.reports) == 1:
             site.lines.clear()
             site.arrays.clear()
+            site.by_mxnet.clear()
         site.reports.append(scope.report)
 
     def timed(self, array: Any) -> Any:
@@ -201,6 +211,12 @@ def _advice(site: Site, report: Report) -> Iterator[str]:
             f"{line.units} calls at {_short(where)} are of {line.kinds} kinds. Calls merge only if "
             "they have the same structure of arguments, dtypes, attributes and shared arrays."
         )
+    for (name, reason), (spent_ms, where) in site.by_mxnet.items():
+        if spent_ms > total / 10:
+            yield (
+                f"MXNet's own operators run the launches of {name} at {_short(where)}, which takes "
+                f"{spent_ms:.1f} ms: {reason}. Native steps are faster (docs/guides/not-merged.md)."
+            )
     for where, took in site.arrays.items():
         if sum(took) > total / 10:
             yield (

@@ -121,6 +121,17 @@ def test_arrays_that_are_created_in_scopes(told, monkeypatch):
     assert mx.nd.array is slow
 
 
+def test_launches_of_mxnet_s_operators(told):
+    _, out, _ = told("""
+        for _ in range(2):
+            with gdb.batching(granularity="block", policy="depth"):
+                ys = [mx.nd.sort(apply(mx.nd.ones((200, 500)), 0) * 2) for _ in range(20)]
+    """)
+    advice = " ".join(out.split())
+    assert re.search(r"operators run the launches of sort at script.py:\d+ in <listcomp>", advice)
+    assert "operator sort has no kernel." in advice
+
+
 def test_samples_of_unequal_kinds(told):
     _, out, _ = told("""
         with gdb.batching(granularity="block", policy="depth"):
