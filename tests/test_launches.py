@@ -167,6 +167,11 @@ CASES = {
         chain, chains([A], [A] * 2, [A] * 4) * 2, EVERY,
         {"block": 4, "operator": 4, "graph": 1 + 2 + 4},
     ),
+    # a -> a -> a -> b -> b    the recursion of b waits for that of a: {a a} {a} {a} {b b} {b b}
+    # a -> b -> b
+    "a recursion after another": (
+        chain, chains([A] * 3 + [B] * 2, [A] + [B] * 2), EVERY, {"block": 5, "operator": 5},
+    ),
     # a -> b -> a       five times: one launch per call of a sample
     "one shape": (
         chain, chains(*[[A, B, A]] * 5), EVERY, {"block": 3, "operator": 3, "graph": 3},

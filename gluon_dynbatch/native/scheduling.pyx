@@ -8,7 +8,7 @@ Units are numbered topologically; `offsets` and `preds` are as in `Dependencies`
 cimport cython
 from cpython.array cimport array, clone
 from libc.math cimport INFINITY
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
 cdef array INT, LONG, DOUBLE, WORD
@@ -24,15 +24,33 @@ cdef int32_t largest(const int32_t[::1] numbers) noexcept:
     return most
 
 
-def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth):
-    """Fill in the number of units on the longest path to each unit, without itself."""
+def depths(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] stage,
+    int32_t[::1] depth,
+):
+    """Fill in the number of units on the longest path to each unit, without itself.
+
+    Of units of its own stage, that is.
+    """
     cdef Py_ssize_t unit, k
     cdef int32_t deepest
     for unit in range(depth.shape[0]):
         deepest = 0
         for k in range(offsets[unit], offsets[unit + 1]):
-            deepest = max(deepest, depth[preds[k]] + 1)
+            if stage[preds[k]] == stage[unit]:
+                deepest = max(deepest, depth[preds[k]] + 1)
         depth[unit] = deepest
+
+
+def edges(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] signature,
+    uint8_t[:, ::1] found,
+):
+    """Mark which signature is read by which."""
+    cdef Py_ssize_t unit, k
+    for unit in range(signature.shape[0]):
+        for k in range(offsets[unit], offsets[unit + 1]):
+            found[signature[preds[k]], signature[unit]] = 1
 
 
 # ---------------------------------------------------------------- longest-path counts

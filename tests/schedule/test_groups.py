@@ -22,7 +22,7 @@ from gluon_dynbatch.schedule import (
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
 from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
-from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.depth import group_by_stage, unit_depth
 from gluon_dynbatch.schedule.merge import merge_groups
 from tests.schedule.dags import (
     as_networkx,
@@ -66,6 +66,28 @@ def test_agenda(toward_bound, graph):
     groups = group_by_agenda(graph, depth, counts)
     check_groups(graph, groups)
     assert groups.tolist() == slow_agenda(graph, toward_bound)
+
+
+@SETTINGS
+@given(graphs() | LARGER)
+def test_stages(graph):
+    """Given if some recursion waits for another one; valid then."""
+    groups = group_by_stage(graph)
+    reach = nx.transitive_closure(signatures_of(graph))
+    recurring = [s for s in reach if reach.has_edge(s, s)]
+    waits = any(reach.has_edge(a, b) != reach.has_edge(b, a) for a in recurring for b in recurring)
+    if groups is None:
+        assert not waits
+    else:
+        check_groups(graph, groups)
+
+
+def signatures_of(graph):
+    """Draw which signature is read by which."""
+    found = nx.DiGraph()
+    after = np.repeat(graph.signature, np.diff(graph.offsets)).tolist()
+    found.add_edges_from(zip(graph.signature[graph.preds].tolist(), after))
+    return found
 
 
 @SETTINGS
