@@ -128,7 +128,7 @@ class Flush:
         execution, tape = self._execute(planned, heads)
         self.backward_plan = None if tape is None else tape.plan
         held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
-        kept = self.kept = Kept(execution.buffers, held, planned.recorded, size)
+        kept = self.kept = Kept(execution.buffers, execution.given, held, planned.recorded, size)
         keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, standing)
@@ -156,7 +156,7 @@ class Flush:
             bytes(recording.offsets),
             bytes(recording.value_type),
             bytes(recording.external_values),
-            bytes(weights),
+            weights,
         )
         plans = self._runtime.plans
         known = plans.find(fingerprint)
@@ -165,7 +165,7 @@ class Flush:
             plans.keep(fingerprint, planned, planned.bytes)
         return planned, known is not None
 
-    def _make_plan(self, choice: Options, weights: np.ndarray) -> Planned:
+    def _make_plan(self, choice: Options, weights: Tuple[int, ...]) -> Planned:
         recording, runtime = self._recording, self._runtime
         graph = expand(
             *(recording, choice.granularity, weights, runtime.segments),

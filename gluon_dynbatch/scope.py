@@ -18,10 +18,10 @@ from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Runtime
-from .native.recording import Statements, user_place
+from .native.recording import Statements, current_mode, user_place
 from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
-from .record.intercept import HOOKS, current_mode, set_mode
+from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.where import user_line, where_of

@@ -56,7 +56,7 @@ def test_what_is_shared_and_what_is_recurrent(program):
             for i, kind in enumerate(entry.in_types):
                 arrays = [operands[i] for operands in read]
                 same = len(set(arrays)) == 1 and len(arrays) > 1
-                weight = all(weights[value] and not offset for value, offset in arrays)
+                weight = all(value in weights and not offset for value, offset in arrays)
                 if kind.shape[0] > 1 and (same or weight):
                     shared.add(i)
             if len(shared) == len(entry.in_types):

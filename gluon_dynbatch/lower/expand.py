@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Dict, FrozenSet, List, Optional
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -24,13 +24,13 @@ from .wire import wire
 MOST_EDGES = 2**22
 
 
-def find_weights(tape: Tape) -> Array:
-    """Mark the values that are variables with a gradient of their own and several rows."""
-    weights = np.zeros(len(tape.value_type), dtype=bool)
-    for number in recording.externals_of(tape, TYPES.several):
-        if _grad(tape.externals[number]) is not None:
-            weights[tape.external_values[number]] = True
-    return weights
+def find_weights(tape: Tape) -> Tuple[int, ...]:
+    """Return the values that are variables with a gradient of their own and several rows."""
+    return tuple(
+        tape.external_values[number]
+        for number in recording.externals_of(tape, TYPES.several)
+        if _grad(tape.externals[number]) is not None
+    )
 
 
 def _grad(array: NDArray) -> Optional[NDArray]:
@@ -41,7 +41,7 @@ def _grad(array: NDArray) -> Optional[NDArray]:
 def expand(
     tape: Tape,
     granularity: str,
-    weights: Array,
+    weights: Tuple[int, ...],
     table: SegmentTable,
     ragged: Callable[[Segment], bool] = lambda segment: False,
 ) -> Graph:
@@ -54,7 +54,7 @@ def expand(
     granularity : str
         ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was
         written.
-    weights : numpy.ndarray of bool, shape (values,)
+    weights : tuple of int
         What `find_weights` returns.
     table : SegmentTable
         Where equal segments meet.
@@ -98,7 +98,7 @@ class _Survey:
     Calls of one callee with the same number of arrays are a *family*.
     """
 
-    def __init__(self, tape: Tape, weights: Array):
+    def __init__(self, tape: Tape, weights: Tuple[int, ...]):
         callees: Dict[Any, int] = {}
         families: Dict[Any, int] = {}
         places: List[int] = []
@@ -122,6 +122,8 @@ class _Survey:
         shape = len(callees), len(callees), 1 + max(places, default=0)
         #: Whether one callee delivers an argument, which came in some place, to another.
         self._edges = np.zeros(shape if np.prod(shape) <= MOST_EDGES else (0, 0, 0), np.uint8)
+        is_weight = np.zeros(len(tape.value_type), dtype=bool)
+        is_weight[list(weights)] = True
         lowering.survey(
             *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets),
             figures(tape, lambda e: self._family[e.id]),
@@ -130,7 +132,7 @@ class _Survey:
             figures(tape, lambda e: len(e.out_types)),
             figures(tape, lambda e: place0[e.id]),
             np.array(places, dtype=np.int32),
-            *(self._argument0, weights, self._same, self._weight, self._calls, self._edges),
+            *(self._argument0, is_weight, self._same, self._weight, self._calls, self._edges),
         )
 
     def shared(self, entry: Entry) -> FrozenSet[int]:

@@ -196,7 +196,7 @@ cdef class Bases:
     """
 
     cdef object arrays
-    cdef array addresses
+    cdef readonly array addresses, handles
     #: Handles of what is read, written, and late; only the first numbers of each count.
     cdef array read, written, late
     #: Which bases the late ones are.
@@ -206,7 +206,7 @@ cdef class Bases:
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
         cdef Py_ssize_t i
         cdef char use
-        self.arrays, self.addresses = arrays, addresses
+        self.arrays, self.addresses, self.handles = arrays, addresses, handles
         self.read, self.written = clone(handles, len(uses), False), clone(handles, len(uses), False)
         self.late, self.places = clone(handles, len(uses), False), clone(handles, len(uses), False)
         for i in range(len(uses)):

@@ -3,11 +3,12 @@
 cdef class Keeper(Owner):
     """Arenas in which values of lazy arrays are kept: see `run.keep.Kept`."""
 
-    #: Per arena.
-    cdef array handles, addresses, sizes
+    #: Per arena, and perhaps of other arrays behind them.
+    cdef array handles, addresses
+    cdef array sizes
 
-    def __init__(self, list handles, list addresses, list sizes):
-        self.handles, self.addresses = array("Q", handles), array("Q", addresses)
+    def __init__(self, array handles, array addresses, list sizes):
+        self.handles, self.addresses = handles, addresses
         self.sizes = array("q", sizes)
 
     cdef int add(self, lazy) except -1:

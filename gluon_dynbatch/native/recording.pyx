@@ -16,6 +16,8 @@ from libc.stdint cimport int32_t, int64_t
 
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
+from gluon_dynbatch.modes import RECORDING, TRAINING
+
 import time
 from types import MemberDescriptorType
 
@@ -50,6 +52,8 @@ ctypedef int (*GetType)(void *, int *) noexcept
 ctypedef int (*GetContext)(void *, int *, int *) noexcept
 ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef int (*Wait)(void *) noexcept nogil
+#: Writes a bool.
+ctypedef int (*IsInMode)(unsigned char *) noexcept
 
 cdef type lazy_type, array_type
 #: Views that are known: see `TypeTable.views`.
@@ -69,6 +73,13 @@ cdef GetContext get_context
 #: What a thread knows of its scope: `record.state.STATE`; and which methods `forward` cells have.
 cdef object state
 cdef tuple cell_forwards = ()
+
+
+cdef IsInMode is_recording, is_training
+#: Per class of blocks, whether calls are passed on to ``hybrid_forward``, and whether it is MXNet's
+#: own; what finds that; what calls blocks of MXNet's own that are not hybridized.
+cdef dict classes
+cdef object class_of, call_stock
 #: Where the slots of lazy arrays lie, in bytes.
 cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
 
@@ -99,6 +110,26 @@ def connect_cells(tuple forwards not None):
     """Take the methods `forward` that cells have."""
     global cell_forwards
     cell_forwards = forwards
+
+
+def connect_blocks(dict classes_ not None, class_of_, call_stock_):
+    """Take what is known of classes of blocks, what finds it, and what calls MXNet's own blocks."""
+    global classes, class_of, call_stock
+    classes, class_of, call_stock = classes_, class_of_, call_stock_
+
+
+def connect_modes(size_t recording, size_t training):
+    """Take the addresses of the functions of MXNet's that tell autograd's mode."""
+    global is_recording, is_training
+    is_recording, is_training = <IsInMode>recording, <IsInMode>training
+
+
+def current_mode():
+    """Return autograd's mode in this thread, as bits of `modes`."""
+    cdef unsigned char recording = 0, training = 0
+    is_recording(&recording)
+    is_training(&training)
+    return RECORDING * recording | TRAINING * training
 
 
 cdef Py_ssize_t slot_offset(str name) except -1:
@@ -389,6 +420,26 @@ cdef class Calls:
         if self.watch is not None:
             (<object>self).watch_call()
         return results
+
+
+@cython.binding(True)
+def call_hook(original):
+    """Return what stands for ``Block.__call__``."""
+
+    @cython.binding(True)  # becomes a method
+    def __call__(block, *args):
+        recorder = state.recorder
+        if recorder is None:
+            return original(block, *args)
+        passes, stock = classes.get(type(block)) or class_of(type(block))
+        if passes and block._active:
+            if not (block._forward_hooks or block._forward_pre_hooks):
+                return (<Calls?>recorder).call_block(block, args)
+        elif stock:
+            return call_stock(original, recorder, block, args)
+        return original(block, *args)
+
+    return __call__
 
 
 @cython.binding(True)  # becomes a method of DynamicHybridBlock

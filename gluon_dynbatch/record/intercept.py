@@ -5,6 +5,7 @@ The replacements act for threads that have a scope open; for any other they pass
 
 from __future__ import annotations
 
+import ctypes
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -15,6 +16,7 @@ from mxnet.ndarray import NDArray, register
 
 from ..errors import DynBatchError
 from ..modes import RECORDING, TRAINING
+from ..native import recording
 from . import hazards
 from .hooks import REPLACES, Hooks, Replaced, replaced_pair
 from .lazy import LazyNDArray
@@ -94,23 +96,23 @@ def _any_lazy(args: Any) -> bool:
     return False
 
 
-def _call_hook(original: Any) -> Any:
-    def call(block: Block, *args: Any) -> Any:
-        recorder = STATE.recorder
-        if recorder is not None:
-            kind = type(block)
-            passes, stock = _CLASSES.get(kind) or _class_of(kind)
-            if passes and block._active:
-                if not (block._forward_hooks or block._forward_pre_hooks):
-                    return recorder.call_block(block, args)
-            elif stock and _any_lazy(args) and is_stock(block):
-                try:
-                    return recorder.call_block(block, args)
-                except DynBatchError:
-                    pass  # it may run all the same; what is wrong says so then
-        return original(block, *args)
+def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
+    """Call one of MXNet's own blocks that is not hybridized."""
+    if _any_lazy(args) and is_stock(block):
+        try:
+            return recorder.call_block(block, args)
+        except DynBatchError:
+            pass  # it may run all the same; what is wrong says so then
+    return original(block, *args)
 
-    return call
+
+recording.connect_modes(
+    *(
+        ctypes.cast(getattr(_LIB, f"MXAutogradIs{name}"), ctypes.c_void_p).value
+        for name in ("Recording", "Training")
+    )
+)
+recording.connect_blocks(_CLASSES, _class_of, _call_stock)
 
 
 def _cached_op_hook(original: Any) -> Any:
@@ -159,15 +161,10 @@ def _mode_hook(original: Any) -> Any:
     def set_mode(*args: Any) -> Any:
         done = original(*args)
         if STATE.recorder is not None:
-            STATE.recorder.mode = current_mode()
+            STATE.recorder.mode = recording.current_mode()
         return done
 
     return set_mode
-
-
-def current_mode() -> int:
-    """Ask autograd for the mode of this thread."""
-    return int(RECORDING * autograd.is_recording() | TRAINING * autograd.is_training())
 
 
 def set_mode(mode: int) -> None:
@@ -222,7 +219,7 @@ OPEN: Tuple[Replaced, ...] = (
         "__call__",
         "a call of a hybridized block is one call, and so is one of MXNet's own blocks, hybridized "
         "or not, if an array is lazy",
-        _call_hook,
+        recording.call_hook,
     ),
     Replaced(NDArray, "__getitem__", "a lazy array as an index has to be real", _index_hook),
     Replaced(

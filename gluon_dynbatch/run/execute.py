@@ -76,7 +76,8 @@ class Pass:
             found += [outside[number] for number in numbers]
             uses += self.outside * len(numbers)
             self._fill_by_operators(outside)
-        self._given = bases_of(found, uses)
+        #: Arenas first.
+        self.given = bases_of(found, uses)
         return arrays
 
     def _fill_by_operators(self, outside: Any) -> None:
@@ -143,7 +144,7 @@ class Pass:
     def push(self, low: int, high: int) -> None:
         """Hand some code to the engine."""
         name = f"gluon_dynbatch{self.suffix}".encode()
-        check_call(self._assembled.program.push(self._given, name, low, high))
+        check_call(self._assembled.program.push(self.given, name, low, high))
 
     def launch(self, position: int, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""

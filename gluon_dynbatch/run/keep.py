@@ -9,7 +9,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..native import recording
+from ..native import executing, recording
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES, elements
 from .assemble import itemsize
@@ -76,6 +76,8 @@ class Kept(recording.Keeper):  # type: ignore[misc]
     ----------
     buffers : Buffers
         The arenas.
+    given : Bases
+        Where they are.
     held : list of weak references
         The lazy arrays of the flush.
     recorded : bool
@@ -84,12 +86,11 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         Bytes of all arenas.
     """
 
-    def __init__(self, buffers: Buffers, held: List[Any], recorded: bool, size: int):
-        super().__init__(
-            [array.handle.value for array in buffers.arrays],
-            list(map(address_of, buffers.arrays)),
-            [itemsize(arena.dtype) for arena in buffers.arenas],
-        )
+    def __init__(
+        self, buffers: Buffers, given: executing.Bases, held: List[Any], recorded: bool, size: int
+    ):
+        sizes = [itemsize(arena.dtype) for arena in buffers.arenas]
+        super().__init__(given.handles, given.addresses, sizes)
         self._buffers = buffers
         self.bytes = size
         self.lazies = held
