@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from .errors import Where
-from .show.html import report_html
+from .show.html import page
 from .show.plot import plot
 
 NOTHING = (
@@ -295,7 +295,10 @@ class Report:
         return plot(self)
 
     def _repr_html_(self) -> str:
-        return report_html(self)
+        text = str(self)
+        flushes = f"flushes: {len(self.flushes)}"
+        title = f"{self.nodes} calls in {self.launches} launches; {flushes}"
+        return page(title, [(line[:12], line[12:]) for line in text.splitlines()], text)
 
     def to_json(self) -> str:
         """Return the whole report as JSON text."""
