@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from gluon_dynbatch.lower.graph import ABSENT, Graph
+from gluon_dynbatch.lower.graph import Graph
 from gluon_dynbatch.native import resolving
 from gluon_dynbatch.plan.plan import Launch, Operand, Plan, Region, Slice, Whole
 from gluon_dynbatch.plan.transpose import Head
@@ -82,7 +82,7 @@ def check_graph(graph: Graph) -> None:
     assert (np.diff(graph.node) >= 0).all(), "units are not in the order of their calls"
     assert (graph.dependencies.rows > 0).all(), "a unit has no rows"
     assert (graph.term_offset >= 0).all(), "an offset is negative"
-    externals = ((graph.value_term < 0) & (graph.value_term != ABSENT)).sum()
+    externals = ((graph.value_term < 0) & (graph.value_term > np.iinfo(np.int64).min)).sum()
     assert (graph.term >= -externals).all(), "a term is no external"
     slots, inputs, terms, edges = 0, 0, 0, 0
     seen: Dict[int, Tuple[str, bytes]] = {}

@@ -12,7 +12,7 @@ from ..rules.axes import reduced_axes
 from ..schedule.dependencies import Array
 from .call import Call, Handler
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, NUMBERS, NotExpressed, Shape, Tensor, chosen, few, require
+from .tensor import DTYPES, NUMBERS, NotExpressed, Shape, Tensor, few, require
 
 # Elements that move: what operators do to arrays of NumPy.
 
@@ -210,10 +210,7 @@ def pick(call: Call) -> Tensor:
         places = build.function("select", build.function("greater", places, 0), least, 0)
     numbers = ramp(x, last + 1, x.dtype, len(x.shape) - axis)
     mask = x.apply("equal", index.of(places).shaped(kept), numbers)
-    if prod(x.shape) == last + 1:
-        found = mask.of(chosen(x.node(), mask.node()), kept)
-    else:
-        found = x.apply("select", mask, x, 0).reduced([axis])
+    found = x.apply("select", mask, x, 0).reduced([axis])
     return found if call.flag("keepdims") else without(found, [axis])
 
 

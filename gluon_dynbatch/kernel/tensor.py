@@ -15,8 +15,6 @@ import numpy as np
 
 from ..schedule.dependencies import Array
 from .expression import (
-    COLUMNS,
-    CONST,
     FUNCTION,
     TOTAL,
     Arithmetic,
@@ -179,27 +177,3 @@ def _spread(x: Node, width: int) -> Node:
     # The sum of a single column is a place for it.
     computed = width > 1 and x.kind == FUNCTION and x.attrs[0] != "multiplier"
     return x.owner.spread(x.owner.reduced(x) if computed else x, width)
-
-
-def chosen(x: Node, mask: Node) -> Node:
-    """Return the column where a mask is one.
-
-    A function of a column and of what all columns share is computed for that column only.
-    """
-    build, functions = x.owner, []
-    while x.kind == FUNCTION and all(map(_is_shared, x.args[1:])):
-        functions.append(x)
-        x = x.args[0]
-    found = build.reduced(build.function("select", mask, x, 0))
-    for f in reversed(functions):
-        name, values = f.attrs
-        found = build.function(
-            name, found, *(build.part(a, 0, 1) for a in f.args[1:]), values=values
-        )
-    return found
-
-
-def _is_shared(x: Node) -> bool:
-    while x.kind == FUNCTION and x.attrs[0] == "multiplier":
-        x = x.args[0]
-    return x.kind == CONST or (x.kind == COLUMNS and not x.attrs[1])

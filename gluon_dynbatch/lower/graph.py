@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple
 
-import numpy as np
-
 from ..schedule.dependencies import Array, Dependencies
 from .segment import Segment
-
-#: In the place of a term: the value has no place of its own.
-ABSENT = np.iinfo(np.int64).min
 
 
 class Graph(NamedTuple):
@@ -36,7 +31,7 @@ class Graph(NamedTuple):
     #: Per slot: its unit, and elements.
     slot_unit: Array
     slot_size: Array
-    #: Per value: term that stands for it.
+    #: Per value: term that stands for it; the least number for a value that has none.
     value_term: Array
     #: Per node its entry, and names of entries.
     entry: Array
