@@ -40,7 +40,7 @@ REPEATED = 4
 MOST_MINIBATCHES = 64
 #: Minibatches that a contender runs before the first round, if they take no more than so many
 #: seconds, and at least.  First steps of training may be slow: numbers get tiny as steps are large.
-WARM, WARM_SECONDS, LEAST_WARM = 40, 3, 3
+WARM, WARM_SECONDS, LEAST_WARM = 40, 2, 3
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 #: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
