@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
@@ -49,6 +50,20 @@ DEV = [
 ]
 
 
+class BuildExt(build_ext):
+    """Runs Cython, which is not made for threads, and then a C compiler per processor."""
+
+    def build_extensions(self):
+        """Build all."""
+        from Cython.Build import cythonize  # only building needs it
+
+        made = {one.name: one for one in cythonize(self.extensions, force=self.force)}
+        for extension in self.extensions:
+            extension.sources = made[extension.name].sources
+        self.parallel = self.parallel or True
+        super().build_extensions()
+
+
 def where_supported(requirements):
     """Restrict requirements to the versions of Python that MXNet 1.9.1 runs on."""
     return [requirement + SUPPORTED for requirement in requirements]
@@ -64,10 +79,6 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["gluon_dynbatch", "gluon_dynbatch.*"]),
     ext_modules=[
-        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
-        for name in ("lowering", "ordering", "recording", "resolving", "scheduling")
-    ]
-    + [
         Extension(
             "gluon_dynbatch.native.executing",
             ["gluon_dynbatch/native/executing.pyx"]
@@ -78,7 +89,12 @@ setup(
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],
             extra_link_args=["-pthread"],
         )
+    ]
+    + [
+        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
+        for name in ("recording", "lowering", "ordering", "resolving", "scheduling")
     ],
+    cmdclass={"build_ext": BuildExt},
     python_requires=PYTHON,
     install_requires=where_supported(LIBRARY),
     extras_require={
