@@ -105,6 +105,11 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return TYPES[self._type].shape
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return TYPES.sizes[self._type]
+
+    @property
     def dtype(self) -> Any:
         """Element type, as a NumPy type."""
         return np.dtype(TYPES[self._type].dtype).type

@@ -66,6 +66,8 @@ class TypeTable:
     def __init__(self) -> None:
         self._ids: Dict[ArrayType, int] = {}
         self._types: List[ArrayType] = []
+        #: Per type, the number of elements.
+        self.sizes: List[int] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
         #: What `view` has returned, by `recording.view_key`.
@@ -83,6 +85,7 @@ class TypeTable:
                 known = self._ids.setdefault(array_type, len(self._types))
                 if known == len(self._types):
                     rows = elements(array_type.shape[:1])
+                    self.sizes.append(array_type.elements)
                     self.several.append(rows > 1 and array_type.dtype in FLOATS)
                     self._types.append(array_type)
         return known

@@ -92,7 +92,7 @@ class Forward(Assembler):
         self, segment: Segment, backward: Tuple[Kernel, ...]
     ) -> List[Tuple[Slot, str, str]]:
         """Return for each operand its slot and type, and the memory for rows put together."""
-        key = segment, backward
+        key = self.kernels[segment], backward
         if key not in self._ports:
             kept: FrozenSet[Slot] = frozenset().union(*(kernel.read for kernel in backward))
             slots = [Slot("in", p) for p in range(len(segment.inputs))]

@@ -46,17 +46,22 @@ class Piece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Consecutive elements of an array: a gradient."""
+    """A gradient: an array, or consecutive elements of one."""
 
     array: NDArray
-    first: int
-    count: int
+    first: int = 0
+    count: Optional[int] = None
 
-    def of_shape(self, shape: Tuple[int, ...]) -> NDArray:
-        """Return them as an array, in place."""
-        if self.array.shape == shape:
+    def stretch(self) -> Tuple[NDArray, int, int]:
+        """Return the array, the first element and how many there are."""
+        return self.array, self.first, self.array.size if self.count is None else self.count
+
+    def of_shape(self, like: NDArray) -> NDArray:
+        """Return them in place, in the shape of another array."""
+        if self.count is None:
             return self.array
-        return part(self.array.reshape((-1,)), self.first, self.first + self.count).reshape(shape)
+        flat = self.array.reshape((-1,))
+        return part(flat, self.first, self.first + self.count).reshape(like.shape)
 
 
 class Prepared(NamedTuple):
@@ -364,13 +369,13 @@ class GradientTape(Pass):
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
     ) -> List[Optional[Place]]:
-        found: List[Optional[Place]] = [Place(a, 0, a.size) for a in self._gradients]
+        found: List[Optional[Place]] = list(map(Place, self._gradients))
         for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
             fill = fills.get(number)
             place = None if fill is None else Place(fill, row * fill.shape[1], array.size)
             found.append(place if want else None)
         for array, want in zip(self._idle, wanted[len(found) :]):
-            found.append(Place(mx.nd.zeros_like(array), 0, array.size) if want else None)
+            found.append(Place(mx.nd.zeros_like(array)) if want else None)
         return found
 
 

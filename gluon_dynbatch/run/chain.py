@@ -99,8 +99,9 @@ class Chain:
     def add(self, tape: GradientTape, kept: Kept, standing: Dict[int, Standing]) -> None:
         """Add a flush, whose arrays are `kept`."""
         places: Dict[int, List[Tuple[int, int]]] = {}
-        for number, head in enumerate(tape.heads):
-            arena, element = tape.forward.place(head.term)
+        terms, plan = [head.term for head in tape.heads], tape.forward
+        at = zip(plan.arena_of[terms].tolist(), plan.element_of[terms].tolist())
+        for number, (head, (arena, element)) in enumerate(zip(tape.heads, at)):
             places.setdefault(arena, []).append((element + head.offset, number))
         for own in places.values():
             own.sort()
@@ -163,10 +164,9 @@ class Chain:
             found = link.tape.pull(pieces[number], asked[number], where[number])
             for route, place in zip(link.routes, found):
                 if isinstance(route, Inner) and place is not None:
-                    array, first, count = place
-                    inner = Piece(route.head, route.offset, array, first, count)
+                    inner = Piece(route.head, route.offset, *place.stretch())
                     pieces[route.link].append(inner)
                 elif isinstance(route, NDArray):
-                    own.append(None if place is None else place.of_shape(route.shape))
+                    own.append(None if place is None else place.of_shape(route))
             results.append(own)
         return [gradient for own in reversed(results) for gradient in own]

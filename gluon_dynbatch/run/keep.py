@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
 from ..record.lazy import LazyNDArray
-from ..record.types import TYPES, elements
+from ..record.types import elements
 from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
 
@@ -51,17 +51,16 @@ def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
     stop = 0
     for name, first, number in sorted(places):
         lazy = arrays[number]
-        kind = TYPES[lazy._type]
-        end = first + kind.elements
+        end = first + lazy.size
         if not found or name != found[-1].name or first >= stop:
-            found.append(Memory(name, first, kind.shape, [lazy]))
+            found.append(Memory(name, first, lazy.shape, [lazy]))
             stop = end
             continue
         memory, stop = found[-1], max(end, stop)
         memory.arrays.append(lazy)
         count = stop - memory.first
         if elements(memory.shape) < count:
-            shape = kind.shape if kind.elements == count else (count,)
+            shape = lazy.shape if lazy.size == count else (count,)
             found[-1] = memory._replace(shape=shape)
     return found
 
