@@ -30,8 +30,8 @@ TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 ALIGNMENT = 64
 
 #: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
-#: given gradients memory yet.  All else it writes.
-USES = {"parameter": b"r", "external": b"a", "gradient": b"W", "external gradient": b"W"}
+#: given parameters and gradients memory yet.  All else it writes.
+USES = {"parameter": b"R", "external": b"a", "gradient": b"W", "external gradient": b"W"}
 
 #: What is at a base: one of the above, or a kind of array and all that tells which.
 Base = Tuple[Any, ...]

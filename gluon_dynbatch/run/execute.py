@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, List, MutableMapping, Optional, Sequence
-from weakref import WeakKeyDictionary
+from typing import Any, ContextManager, Dict, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -19,18 +18,6 @@ from .assemble import Assembled, is_native
 from .buffers import Buffers, allocate, bases_of, put_together
 from .dispatch import Dispatcher
 from .profiling import PROFILER
-
-#: Arrays of parameters that have their memory: of each the last one seen.
-_COMPUTED: MutableMapping[Any, NDArray] = WeakKeyDictionary()
-
-
-def data_of(parameter: Any, context: mx.Context) -> NDArray:
-    """Return an array of a parameter; the first time, wait for MXNet to give it memory."""
-    array = parameter.data(context)
-    if _COMPUTED.get(parameter) is not array:
-        array.wait_to_read()
-        _COMPUTED[parameter] = array
-    return array
 
 
 class Pass:
@@ -199,7 +186,7 @@ class Execution(Pass):
         if kind == "external":
             return self.externals[which[0]]
         if kind == "parameter":
-            return data_of(*which)
+            return which[0].data(which[1])
         return super().array_at(kind, *which)
 
     def launch(self, position: int, launch: Launch) -> None:
