@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterable, Sequence, Tuple
 
-from gluon_dynbatch.rules import CREATION, MERGED, UNSUPPORTED, Family
+from gluon_dynbatch.kernel.operators import HANDLERS
+from gluon_dynbatch.rules import CREATION, MERGED, TABLE, UNSUPPORTED, Family
 
 PAGE = Path(__file__).with_name("operators.md")
 COMMON = 8
@@ -94,6 +95,9 @@ def reference() -> str:
     return _PAGE.format(
         summary=summary(),
         merged=families("condition", MERGED),
+        native=", ".join(
+            f"`{name}`" for name in sorted({spelling(op) for op in HANDLERS if op in TABLE})
+        ),
         creation=_names(CREATION),
         unsupported=families("reason", UNSUPPORTED),
     )
@@ -117,6 +121,15 @@ same object. If a call does not meet the condition, it runs by itself, and the r
 reason.
 
 {merged}
+
+## Native steps
+
+Native steps run these operators, with few exceptions, in `float32` and `float64` on a CPU. MXNet's
+own operators run all others. They merge as well, but their launches are slower. If one operator of
+a cell has no native steps, MXNet runs the whole cell; at granularity `"operator"`, only the piece
+with this operator. `print(batch.plan)` gives the reason for each launch.
+
+{native}
 
 ## One array for all samples
 

@@ -142,7 +142,10 @@ def run_demo(args: argparse.Namespace) -> None:
         for sample in run.dev.samples[: args.batch_size]:
             runner.workload.score(sample)
     print(batch.report)
-    print("\nThe same model and pairs, three ways:\n")
+    print(
+        "\nThe same model and pairs, three ways: sample by sample (imperative), the same with "
+        "hybridized cells,\nand in a scope (dynamic):\n"
+    )
     items, samples = {"": run.train.items}, run.train.samples
     contenders = [Local(make_runner(args, assemble(args, items), m, samples), m) for m in MODES]
     size = min(args.pairs, len(samples))

@@ -116,7 +116,7 @@ def _said(line: Dict[str, Any], dev: str) -> str:
     said = "epoch {epoch}: loss {loss:.4f}  held out: {0}  {samples_per_second:.0f} samples/s"
     if line["launches_per_batch"] is not None:
         said += ", {launches_per_batch:.0f} launches per batch"
-        said += ", {analysis_share:.1%} of the time analysis"
+        said += ", analysis {analysis_share:.0%} of the time"
     return said.format(dev, **line)
 
 
