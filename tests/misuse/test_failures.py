@@ -193,7 +193,7 @@ def test_launch_that_fails_on_a_value(unharmed, recording, operator, told):
 
 
 @pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("name", ["_run", "_backward_launch", "operand", "_input_gradients"])
+@pytest.mark.parametrize("name", ["_run", "_go_backward", "operand", "_input_gradients"])
 def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
     """MXNet tells it to whoever reads a gradient first; our log says where it came from."""
     for p in net.collect_params().values():
