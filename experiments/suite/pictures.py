@@ -142,7 +142,7 @@ def _line(axes: Any, x: Sequence[float], spreads: Sequence[Any], label: str, col
 def _figure(
     title: str, columns: int, what: str = "median and quartiles of interleaved rounds"
 ) -> Figure:
-    figure = Figure(figsize=(7 * columns, 6), layout="constrained")
+    figure = Figure(figsize=(max(7 * columns, 11), 6), layout="constrained")  # titles are long
     figure.suptitle(f"{title}\n{what}", fontsize=12)
     figure.subplots(1, columns)
     return figure
