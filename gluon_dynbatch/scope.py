@@ -26,6 +26,7 @@ from .record.recorder import Recorder
 from .record.state import STATE
 from .record.where import user_line, where_of
 from .report import Report
+from .run.buffers import POOL
 from .run.chain import Chain
 from .run.gradient import forget
 from .run.keep import Kept
@@ -56,6 +57,7 @@ def _forget() -> None:
     finally:
         # Work that failed is no reason to keep the rest.
         forget()
+        POOL.clear()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
 

@@ -17,6 +17,7 @@ from ..errors import LaunchError
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Region, Slice
 from .assemble import copies, is_native, itemsize
+from .pool import Pool
 
 #: Addresses of functions of MXNet.
 PUSH, DETACH, FREE, GET_DATA, WAIT = (
@@ -51,6 +52,10 @@ def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray
     return NDArray(handle)
 
 
+#: What arenas, and other buffers that only a flush uses, are in.
+POOL = Pool(allocate)
+
+
 @lru_cache(maxsize=None)
 def _number(dtype: str) -> int:
     return int(_DTYPE_NP_TO_MX[np.dtype(dtype).type])
@@ -76,7 +81,7 @@ class Buffers:
 
     def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
         self.arrays = [
-            allocate((rows, arena.row_size), arena.dtype, arena.context)
+            POOL.take((rows, arena.row_size), arena.dtype, arena.context)
             for arena, rows in zip(arenas, sizes)
         ]
         self.arenas = arenas

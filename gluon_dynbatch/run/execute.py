@@ -15,7 +15,7 @@ from ..modes import RECORDING
 from ..native import resolving
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, is_native
-from .buffers import Buffers, allocate, bases_of, put_together
+from .buffers import POOL, Buffers, bases_of, put_together
 from .dispatch import Dispatcher
 from .profiling import PROFILER
 
@@ -85,10 +85,10 @@ class Pass:
             return self.buffers.arrays[which[0]]
         if kind == "rows":
             (operand, dtype, context) = which
-            array = allocate((operand.rows, operand.row_size), dtype, context)
+            array = POOL.take((operand.rows, operand.row_size), dtype, context)
             self._apart[which] = array
             return array
-        return allocate((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
+        return POOL.take((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""

@@ -1,0 +1,101 @@
+"""Large buffers that are used again: the system gives new memory page by page, and clears each."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from math import prod
+from typing import Any, Callable, List, NamedTuple, Tuple
+
+from mxnet.base import _LIB, NDArrayHandle, check_call
+from mxnet.ndarray import NDArray
+
+from .assemble import itemsize
+
+#: Elements from which on a buffer is kept.
+LARGE = 1 << 16
+#: A buffer is let go of when so many others were taken since it was, or so many bytes are kept.
+MOST_IDLE, MOST_BYTES = 64, 1 << 28
+
+
+class _Buffer(NamedTuple):
+    key: Tuple[str, Any]
+    array: NDArray
+    elements: int
+    bytes: int
+    #: Buffers taken before it was.
+    taken: int
+
+
+class Pool:
+    """Buffers, the one that was taken last first.
+
+    One that nobody else holds is free.  If the engine still works on what was in it, that comes
+    first: for the engine it is the same array.
+
+    Parameters
+    ----------
+    allocate : callable
+        Makes an array, given shape, type and device.
+    """
+
+    def __init__(self, allocate: Callable[..., NDArray]):
+        self._allocate = allocate
+        self._buffers: List[_Buffer] = []
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, shape: Tuple[int, ...], dtype: str, context: Any) -> NDArray:
+        """Return an array of any values that nobody else uses."""
+        elements = prod(shape)
+        if elements < LARGE:
+            return self._allocate(shape, dtype, context)
+        with self._lock:
+            buffer = self._free((dtype, context), elements)
+            self._taken += 1
+            self._buffers.insert(0, buffer._replace(taken=self._taken))
+            self._let_go()
+            return _begin(buffer.array, elements, shape)
+
+    def _free(self, key: Tuple[str, Any], elements: int) -> _Buffer:
+        for number, buffer in enumerate(self._buffers):
+            fits = buffer.key == key and elements <= buffer.elements <= 2 * elements
+            if fits and holders(buffer.array) == 1:
+                return self._buffers.pop(number)
+        # In steps of an eighth: minibatches differ a little.
+        step = 1 << max(elements.bit_length() - 4, 0)
+        size = -(-elements // step) * step
+        return _Buffer(key, self._allocate((size,), *key), size, size * itemsize(key[0]), 0)
+
+    def _let_go(self) -> None:
+        kept = sum(buffer.bytes for buffer in self._buffers)
+        while kept > MOST_BYTES or self._buffers[-1].taken < self._taken - MOST_IDLE:
+            kept -= self._buffers.pop().bytes
+
+    def clear(self) -> None:
+        """Let go of all buffers."""
+        with self._lock:
+            self._buffers.clear()
+
+
+def holders(array: NDArray) -> int:
+    """Count the arrays, views, nodes of MXNet's tape and the like that hold the memory of an array.
+
+    An array of MXNet's begins with a ``std::shared_ptr``: the address of its memory, and that of
+    its counts, which begin with an address.
+    """
+    words = ctypes.c_size_t * 2
+    counts = words.from_address(array.handle.value)[1]
+    return ctypes.c_int.from_address(counts + ctypes.sizeof(ctypes.c_size_t)).value
+
+
+def _begin(array: NDArray, elements: int, shape: Tuple[int, ...]) -> NDArray:
+    """Return the first elements of a row, in place, as an array of a shape."""
+    flat, shaped = NDArrayHandle(), NDArrayHandle()
+    stop, sizes = ctypes.c_int64(elements), (ctypes.c_int64 * len(shape))(*shape)
+    check_call(_LIB.MXNDArraySlice64(array.handle, ctypes.c_int64(0), stop, ctypes.byref(flat)))
+    whole = NDArray(flat)
+    check_call(
+        _LIB.MXNDArrayReshape64(whole.handle, len(shape), sizes, False, ctypes.byref(shaped))
+    )
+    return NDArray(shaped)
