@@ -43,7 +43,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "planning the gradient": (backward, "transpose"),
     "making kernels": (dispatch, "kernels_of"),
     "assembling": (backward, "Forward"),
-    "memory": (buffers, "allocate"),
+    "memory": (buffers.POOL, "take"),
     "finding arrays": (execute.Pass, "find_arrays"),
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
