@@ -202,7 +202,7 @@ def main(argv=None):
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch-size", type=int, default=64)
-    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.005)
+    parser.add_argument("--batch-wait-timeout-s", type=float, default=0.01)
     parser.add_argument("--max-queue", type=int, default=1024)
     parser.add_argument("--max-bytes", type=int, default=65536, help="of a body")
     parser.add_argument("--max-words", type=int, default=200, help="of a sentence")

@@ -236,7 +236,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         ("--rude", int, 2, "N", "clients that misbehave beside them"),
         ("--seconds", float, 60, "S", "of a measurement"),
         ("--warmup", float, 10, "S", "before it"),
-        ("--batch-wait-timeout-s", float, 0.005, "S", "how long a request waits for others"),
+        ("--batch-wait-timeout-s", float, 0.01, "S", "how long a request waits for others"),
     )
     args = parser.parse_args(argv)
     speeds = []
