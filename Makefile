@@ -111,7 +111,7 @@ $(STAMP): requirements.txt setup.py Makefile
 	$(BIN)/python -m pip install --quiet -c requirements.txt setuptools wheel Cython
 	$(call SHOW,installing packages,$$(grep -c == requirements.txt),^Collecting) \
 	  $(BIN)/python -m pip install --no-build-isolation -r requirements.txt
-	$(call SHOW,compiling native code,6,^building) \
+	$(call SHOW,compiling native code,12,Cythonizing| -shared ) \
 	  $(BIN)/python setup.py build_ext --inplace
 	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e .
 	$(BIN)/python -m pip check
@@ -135,7 +135,7 @@ $(PEERS_STAMP): experiments/peers/requirements.txt
 	@touch $@
 
 $(NATIVE): $(STAMP) $(wildcard gluon_dynbatch/native/*.pyx gluon_dynbatch/native/*.pxd gluon_dynbatch/native/*.pxi gluon_dynbatch/native/c/*)
-	$(call SHOW,compiling native code,6,^building) \
+	$(call SHOW,compiling native code,12,Cythonizing| -shared ) \
 	  $(BIN)/python setup.py build_ext --inplace
 	@touch $@
 
