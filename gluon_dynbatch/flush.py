@@ -13,10 +13,12 @@ from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
 from .lower.expand import expand, find_weights
+from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import FLOATS, RECORDING
 from .native.recording import keep
 from .options import Options
+from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
 from .plan.transpose import Head
@@ -171,6 +173,8 @@ class Flush:
             *(recording, choice.granularity, weights, runtime.segments),
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
+        if self._options.debug:
+            check_graph(graph)
         analysis = analyze(graph.dependencies, choice.policy, choice.analysis_budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
@@ -235,6 +239,9 @@ class Flush:
         runtime = self._runtime
         checks = runtime.observer and runtime.observer.checks(self._recording, planned)
         if self._options.debug:
+            check_plan(plan)
+            if tape is not None:
+                check_transposed(plan, heads, tape.plan)
             checks = Comparison(
                 self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
             )

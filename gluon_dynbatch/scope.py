@@ -24,6 +24,7 @@ from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
+from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
 from .run.buffers import POOL
@@ -328,6 +329,7 @@ class Batch(Statements):
             recorder.fresh()
             if recorder.watch is not None:
                 recorder.watch.check()
+                check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
             flush = Flush(RUNTIME, self._options_now(), tape, self._account, self._chain)

@@ -10,11 +10,12 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.modes import FLOATS, RECORDING
+from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import Plan
 from gluon_dynbatch.plan.transpose import Head, transpose
 from gluon_dynbatch.schedule import check_groups, lower_bound
+from gluon_dynbatch.schedule.dependencies import check_graph
 from gluon_dynbatch.testing import check_against_loop
-from tests.checks import check_dependencies, check_graph, check_plan, check_transposed
 
 #: Features of every vector, and words of the vocabulary.
 WIDTH, WORDS = 4, 7
@@ -272,8 +273,7 @@ def check_invariants(batch: gdb.Batch) -> int:
         assert batch.report.launches == 0
         return 0
     graph = batch.plan.graph.dependencies
-    check_dependencies(graph)
-    check_graph(batch.plan.graph)
+    check_graph(graph)
     groups = np.full(graph.size, -1, np.int32)
     for number, launch in enumerate(batch.plan.launches):
         groups[launch.units] = number

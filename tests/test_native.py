@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower.expand import expand, find_weights
 from gluon_dynbatch.lower.segment import SegmentTable
+from gluon_dynbatch.plan.check import check_plan
 from gluon_dynbatch.plan.make import make_plan
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.schedule import group_by_depth
 from tests import strategies
-from tests.checks import check_plan
 
 
 def by_readers(graph, groups):

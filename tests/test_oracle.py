@@ -1,6 +1,6 @@
 """Random programs equal the plain loop under every option.
 
-What is made on the way is checked as well: tape, graph, grouping, plan, and the lower bound.  The
+Every plan made on the way is checked as well: graph, grouping, plan, and the lower bound.  The
 fuzzer's programs have samples of several kinds, flushes in mid scope, gradients that write, add up
 or are not wanted, and every mode of autograd (`tests/fuzz/programs.py`).
 """
@@ -12,33 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import scope
-from gluon_dynbatch.flush import Flush
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, cell, check_invariants
-from tests.checks import check_tape
 from tests.common import ALL, by_mxnets_operators
 from tests.fuzz.harness import ExcusedError
 from tests.fuzz.programs import programs
 from tests.strategies import MODELS, examples, sequence_batches, tree_batches
-
-
-class Checked(Flush):
-    """A flush that looks at its tape first."""
-
-    def run(self, waiting: int = 0) -> None:
-        check_tape(self._recording)
-        super().run(waiting)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def checked_flushes():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scope, "Flush", Checked)
-        yield
-
 
 SMALL = gdb.Budget(visits=12)
 SETTINGS = [(g, p) for g in GRANULARITIES for p in POLICIES]

@@ -1,4 +1,4 @@
-"""Plans as text, and what they read.
+"""Plans as text, and the checker of plans.
 
 The golden plans in ``tests/golden`` are meant to be read.  After a change that is wanted, run
 ``python -m tests.test_plan`` to write them anew, and look at the difference.
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.plan.check import check_plan, check_transposed, evaluate
 from gluon_dynbatch.plan.plan import (
     Plan,
     Reads,
@@ -33,7 +34,6 @@ from tests.cells import (
     inputs,
     ready,
 )
-from tests.checks import check_plan, check_transposed, evaluate
 from tests.golden.cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -85,6 +85,85 @@ def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():
     check_plan(batch.plan)
 
 
+# Broken plans ----------------------------------------------------------------------------------
+
+
+def with_launch(plan, number, **changes):
+    launches = list(plan.launches)
+    launches[number] = launches[number]._replace(**changes)
+    return plan._replace(launches=tuple(launches))
+
+
+def with_operand(plan, number, operand):
+    return with_launch(plan, number, operands=(operand, *plan.launches[number].operands[1:]))
+
+
+def with_joined(plan):
+    """Run the first two launches as one."""
+    first, second, *rest = plan.launches
+    units = np.concatenate([first.units, second.units])
+    parts = (first.parts[0]._replace(rows=len(units)),)
+    return plan._replace(launches=(first._replace(units=units, parts=parts), *rest))
+
+
+def shifted(plan, by):
+    (region,) = plan.launches[1].outputs
+    return with_launch(plan, 1, outputs=(region._replace(start=region.start + by),))
+
+
+def other_row(plan):
+    """Read from the right launch, but from the wrong member."""
+    rows, found = plan.launches[0].outputs[0], plan.launches[2].operands[0]
+    slices = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
+    return with_operand(plan, 2, next(s for s in slices if s != found))
+
+
+def too_early(plan):
+    """Let launch 0 read rows that are written later."""
+    later = plan.launches[2].outputs[0]
+    return with_operand(plan, 0, Slice(later.arena, later.start * WIDTH, 3, WIDTH))
+
+
+def with_pieces(plan, column):
+    changed = plan.pieces.copy()
+    changed[:, column] += 1
+    return plan._replace(pieces=changed)
+
+
+#: Of a plan (a case), what is done to it and what the checker says.  "chains" are a fill and then
+#: {a a a}, {a a}, {a}.
+REFUSED = {
+    "a unit is missing": (
+        "chains", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1]), "exactly",
+    ),
+    "a unit in two launches": (
+        "chains", lambda p: with_launch(p, 1, units=p.launches[0].units[:2]), "exactly once",
+    ),
+    "wrong order": ("chains", lambda p: p._replace(launches=p.launches[::-1]), "later launch"),
+    "dependent units": ("chains", with_joined, "later launch"),
+    "two signatures": ("by_agenda", with_joined, "mixes signatures"),
+    "number of rows": (
+        "chains", lambda p: with_launch(p, 0, parts=p.launches[0].parts[:1] * 2), "a part",
+    ),
+    "results overlap": ("chains", lambda p: shifted(p, -1), "written exactly once"),
+    "rows that nobody writes": (
+        "chains", lambda p: p._replace(sizes=(p.sizes[0] + 1, *p.sizes[1:])), "written exactly",
+    ),
+    "a fill is missing": ("chains", lambda p: p._replace(fills=()), "written exactly once"),
+    "operand of a later launch": ("chains", too_early, "."),
+    "operand of another member": ("chains", other_row, "."),
+    **{f"pieces {c}": ("trees", lambda p, c=c: with_pieces(p, c), ".") for c in range(1, 5)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case, change, match", REFUSED.values(), ids=REFUSED)
+def test_refuses(case, change, match):
+    plan = plan_of(case)
+    check_plan(plan)
+    with pytest.raises(AssertionError, match=match):
+        check_plan(change(plan))
+
+
 # Transposed plans ------------------------------------------------------------------------------
 
 
@@ -103,6 +182,37 @@ def test_a_transposed_plan_reads_like_a_plan():
         "0       arena 0[10:17] <- leaf x7(7 rows of 2 pieces)",
         "fill 0  <- 2 rows of 6 pieces",
     ]
+
+
+def other_gradient(launch):
+    operand = launch.operands[0]
+    return launch._replace(operands=(Slice(0, 0, operand.rows, WIDTH),))
+
+
+#: Of launches backward from the ends of chains, what is wrong with them and what is said.
+REFUSED_BACKWARD = {
+    "forward order": (lambda a, b, c: {"launches": (c, b, a)}, "reverse"),
+    "no gradient": (
+        lambda a, b, c: {"launches": (a, b._replace(operands=(None,)), c)}, "no gradient",
+    ),
+    "no gradient of a fill": (lambda a, b, c: {"results": (None,)}, "other rows"),
+    "too few gradients": (
+        lambda a, b, c: {"launches": (a, b._replace(operands=()), c)}, "gradients of results",
+    ),
+    "another row": (lambda a, b, c: {"launches": (a, other_gradient(b), c)}, "other rows"),
+    "no rows for it": (lambda a, b, c: {"launches": (a, b, c._replace(outputs=(None,)))}, "."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change, match", REFUSED_BACKWARD.values(), ids=REFUSED_BACKWARD)
+def test_refuses_to_go_backward(change, match):
+    plan = plan_of("chains")
+    ends = [int(plan.graph.slot0[launch.units[-1]]) for launch in plan.launches]
+    heads = heads_of(plan, ends)
+    backward = transpose(plan, heads)
+    check_transposed(plan, heads, backward)
+    with pytest.raises(AssertionError, match=match):
+        check_transposed(plan, heads, backward._replace(**change(*backward.launches)))
 
 
 # Reading rows ----------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Tuple
+
+import numpy as np
 
 from ..schedule.dependencies import Array, Dependencies
 from .segment import Segment
@@ -40,3 +42,51 @@ class Graph(NamedTuple):
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""
         return self.names[int(self.entry[self.node[unit]])]
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise ``AssertionError`` if `graph` breaks an invariant.
+
+    Slots, inputs and terms are counted as the segments say; every term is an external or a slot of
+    an earlier unit; predecessors are the units behind the terms; every unit has rows; units of one
+    signature have segments of one family and equal shared arrays, and are batched.
+    """
+    units, signature = graph.dependencies.size, graph.dependencies.signature
+    arrays = (graph.segment, graph.node, graph.slot0, graph.input0, graph.dependencies.rows)
+    assert {len(array) for array in arrays} == {units}, "an array is not one per unit"
+    assert (np.diff(graph.node) >= 0).all(), "units are not in the order of their calls"
+    assert (graph.dependencies.rows > 0).all(), "a unit has no rows"
+    assert (graph.term_offset >= 0).all(), "an offset is negative"
+    externals = ((graph.value_term < 0) & (graph.value_term > np.iinfo(np.int64).min)).sum()
+    assert (graph.term >= -externals).all(), "a term is no external"
+    slots, inputs, terms, edges = 0, 0, 0, 0
+    seen: Dict[int, Tuple[str, bytes]] = {}
+    for unit in range(units):
+        segment = graph.segments[graph.segment[unit]]
+        assert graph.slot0[unit] == slots, "slots do not add up"
+        assert graph.input0[unit] == inputs, "inputs do not add up"
+        assert graph.term0[inputs] == terms, "terms do not add up"
+        ends = graph.term0[inputs : inputs + len(segment.inputs) + 1]
+        assert (np.diff(ends) > 0).all(), "an input has no terms"
+        read = graph.term[terms : ends[-1]]
+        assert (read < slots).all(), "a unit reads what is not made before it"
+        makers = graph.slot_unit[read[read >= 0]]
+        own = graph.dependencies.preds[edges : edges + len(makers)]
+        assert np.array_equal(own, makers), "predecessors are not those read"
+        assert graph.dependencies.offsets[unit] == edges, "offsets of predecessors"
+        shared = [p for p, port in enumerate(segment.inputs) if port.shared]
+        assert (np.diff(ends)[shared] == 1).all(), "a shared array is a sum"
+        at = ends[shared]
+        known = segment.family, graph.term[at].tobytes() + graph.term_offset[at].tobytes()
+        number = int(signature[unit])
+        assert segment.layout != "unbatched" or number not in seen, f"unit {unit} is unbatched"
+        assert seen.setdefault(number, known) == known, f"unit {unit}: signature of another"
+        made = graph.slot_unit[slots : slots + len(segment.outputs)]
+        assert (made == unit).all(), "units of slots are others"
+        slots, edges = slots + len(segment.outputs), edges + len(makers)
+        inputs, terms = inputs + len(segment.inputs), int(ends[-1])
+    assert (len(graph.slot_unit), len(graph.slot_size)) == (slots, slots), "slots do not add up"
+    assert len(graph.term0) == inputs + 1, "inputs do not add up"
+    columns = graph.term, graph.term_offset, graph.term_size
+    assert {len(column) for column in columns} == {terms}, "terms do not add up"
+    assert graph.dependencies.offsets[-1] == edges, "offsets of predecessors"

@@ -69,7 +69,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
 
     A *value* is one array: a result of a call, or an *external* array that existed before.  A
     *node* is one call; its results are consecutive values.  An *operand* is a value and an offset.
-    ``print(tape)`` shows a line per call.
+    ``print(tape)`` shows a line per call, :func:`check_tape` checks it.
 
     Parameters
     ----------
@@ -155,3 +155,38 @@ def check_storage(array: NDArray) -> None:
     raise ArgumentError(
         f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
     )
+
+
+def check_tape(tape: Tape) -> None:
+    """Raise ``AssertionError`` if an open `tape` breaks an invariant.
+
+    Counts match the entries; every value is made once, as a result of a call or from outside; every
+    operand is an earlier value, and lies within it.
+    """
+    types = [TYPES[number] for number in tape.value_type]
+    assert len(tape.node_value0) == len(tape.wheres) == len(tape.node_entry), "counts of calls"
+    assert len(tape.sources) == len(tape.offsets), "counts of operands"
+    assert len(tape.externals) == len(tape.external_values), "externals"
+    made, read = list(tape.external_values), 0
+    kept = iter(tape.kept)
+    for value, external in zip(tape.external_values, tape.externals):
+        external = next(kept) if type(external) is LazyNDArray else external
+        assert tape.external_ids.get(id(external)) == value, f"%{value}: not known by its array"
+    for node, number in enumerate(tape.node_entry):
+        assert number in tape.entries, f"call {node}: no entry {number}"
+        read += len(tape.entries[number].in_types)
+    assert read == len(tape.sources), "operands do not match the entries"
+    for node, (entry, operands, results) in enumerate(tape.calls()):
+        assert entry.id == tape.node_entry[node], f"call {node}: entry of another number"
+        for (value, offset), wanted in zip(operands, entry.in_types):
+            assert 0 <= value < results.start, f"call {node}: %{value} is no earlier value"
+            whole = types[value]
+            fits = whole.dtype == wanted.dtype and whole.context == wanted.context
+            assert fits, f"call {node}: %{value} is of another type than the entry's"
+            inside = 0 <= offset <= whole.elements - wanted.elements
+            assert inside, f"call {node}: reads beyond %{value}"
+        assert list(tape.value_type[v] for v in results) == list(entry.out_types), (
+            f"call {node}: results of other types than the entry's"
+        )
+        made += results
+    assert sorted(made) == list(range(len(types))), "a value is not made exactly once"

@@ -49,6 +49,17 @@ class Dependencies(NamedTuple):
         return Dependencies(self.signature[:units], offsets, preds, self.rows[:units])
 
 
+def check_graph(graph: Dependencies) -> None:
+    """Raise ``AssertionError`` if `graph` is no topologically numbered DAG."""
+    units = graph.size
+    assert graph.offsets.shape == (units + 1,) and graph.rows.shape == (units,)
+    assert graph.offsets[0] == 0 and graph.offsets[-1] == len(graph.preds)
+    assert (np.diff(graph.offsets) >= 0).all()
+    owners = np.repeat(np.arange(units), np.diff(graph.offsets))
+    assert (graph.preds >= 0).all() and (graph.preds < owners).all(), "not topological"
+    assert (graph.rows >= 0).all()
+
+
 def successors(graph: Dependencies) -> tuple[Array, Ints]:
     """Return offsets and units: ``units[offsets[u]:offsets[u + 1]]`` depend on unit ``u``."""
     owners = np.repeat(np.arange(graph.size, dtype=np.int32), np.diff(graph.offsets))

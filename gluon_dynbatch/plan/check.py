@@ -1,4 +1,4 @@
-"""Checkers of what one flush works on: every invariant of tapes, graphs and plans, spelled out.
+"""The checker of plans, forward and transposed: every invariant, spelled out against the graph.
 
 What operands read is checked by running the plan on random integers in place of the rows that
 launches write.  Forward, an operand is right if it is the sum of what the graph says that it reads.
@@ -9,112 +9,14 @@ they get for it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import numpy as np
 
-from gluon_dynbatch.lower.graph import Graph
-from gluon_dynbatch.native import resolving
-from gluon_dynbatch.plan.plan import Launch, Operand, Plan, Region, Slice, Whole
-from gluon_dynbatch.plan.transpose import Head
-from gluon_dynbatch.record.lazy import LazyNDArray
-from gluon_dynbatch.record.tape import Tape
-from gluon_dynbatch.record.types import TYPES
-from gluon_dynbatch.schedule.dependencies import Array, Dependencies
-
-
-def check_tape(tape: Tape) -> None:
-    """Raise ``AssertionError`` if an open `tape` breaks an invariant.
-
-    Counts match the entries; every value is made once, as a result of a call or from outside; every
-    operand is an earlier value, and lies within it.
-    """
-    types = [TYPES[number] for number in tape.value_type]
-    assert len(tape.node_value0) == len(tape.wheres) == len(tape.node_entry), "counts of calls"
-    assert len(tape.sources) == len(tape.offsets), "counts of operands"
-    assert len(tape.externals) == len(tape.external_values), "externals"
-    made, read = list(tape.external_values), 0
-    kept = iter(tape.kept)
-    for value, external in zip(tape.external_values, tape.externals):
-        external = next(kept) if type(external) is LazyNDArray else external
-        assert tape.external_ids.get(id(external)) == value, f"%{value}: not known by its array"
-    for node, number in enumerate(tape.node_entry):
-        assert number in tape.entries, f"call {node}: no entry {number}"
-        read += len(tape.entries[number].in_types)
-    assert read == len(tape.sources), "operands do not match the entries"
-    for node, (entry, operands, results) in enumerate(tape.calls()):
-        assert entry.id == tape.node_entry[node], f"call {node}: entry of another number"
-        for (value, offset), wanted in zip(operands, entry.in_types):
-            assert 0 <= value < results.start, f"call {node}: %{value} is no earlier value"
-            whole = types[value]
-            fits = whole.dtype == wanted.dtype and whole.context == wanted.context
-            assert fits, f"call {node}: %{value} is of another type than the entry's"
-            inside = 0 <= offset <= whole.elements - wanted.elements
-            assert inside, f"call {node}: reads beyond %{value}"
-        assert list(tape.value_type[v] for v in results) == list(entry.out_types), (
-            f"call {node}: results of other types than the entry's"
-        )
-        made += results
-    assert sorted(made) == list(range(len(types))), "a value is not made exactly once"
-
-
-def check_dependencies(graph: Dependencies) -> None:
-    """Raise ``AssertionError`` if `graph` is no topologically numbered DAG."""
-    units = graph.size
-    assert graph.offsets.shape == (units + 1,) and graph.rows.shape == (units,)
-    assert graph.offsets[0] == 0 and graph.offsets[-1] == len(graph.preds)
-    assert (np.diff(graph.offsets) >= 0).all()
-    owners = np.repeat(np.arange(units), np.diff(graph.offsets))
-    assert (graph.preds >= 0).all() and (graph.preds < owners).all(), "not topological"
-    assert (graph.rows >= 0).all()
-
-
-def check_graph(graph: Graph) -> None:
-    """Raise ``AssertionError`` if `graph` breaks an invariant.
-
-    Slots, inputs and terms are counted as the segments say; every term is an external or a slot of
-    an earlier unit; predecessors are the units behind the terms; every unit has rows; units of one
-    signature have segments of one family and equal shared arrays, and are batched.
-    """
-    units, signature = graph.dependencies.size, graph.dependencies.signature
-    arrays = (graph.segment, graph.node, graph.slot0, graph.input0, graph.dependencies.rows)
-    assert {len(array) for array in arrays} == {units}, "an array is not one per unit"
-    assert (np.diff(graph.node) >= 0).all(), "units are not in the order of their calls"
-    assert (graph.dependencies.rows > 0).all(), "a unit has no rows"
-    assert (graph.term_offset >= 0).all(), "an offset is negative"
-    externals = ((graph.value_term < 0) & (graph.value_term > np.iinfo(np.int64).min)).sum()
-    assert (graph.term >= -externals).all(), "a term is no external"
-    slots, inputs, terms, edges = 0, 0, 0, 0
-    seen: Dict[int, Tuple[str, bytes]] = {}
-    for unit in range(units):
-        segment = graph.segments[graph.segment[unit]]
-        assert graph.slot0[unit] == slots, "slots do not add up"
-        assert graph.input0[unit] == inputs, "inputs do not add up"
-        assert graph.term0[inputs] == terms, "terms do not add up"
-        ends = graph.term0[inputs : inputs + len(segment.inputs) + 1]
-        assert (np.diff(ends) > 0).all(), "an input has no terms"
-        read = graph.term[terms : ends[-1]]
-        assert (read < slots).all(), "a unit reads what is not made before it"
-        makers = graph.slot_unit[read[read >= 0]]
-        own = graph.dependencies.preds[edges : edges + len(makers)]
-        assert np.array_equal(own, makers), "predecessors are not those read"
-        assert graph.dependencies.offsets[unit] == edges, "offsets of predecessors"
-        shared = [p for p, port in enumerate(segment.inputs) if port.shared]
-        assert (np.diff(ends)[shared] == 1).all(), "a shared array is a sum"
-        at = ends[shared]
-        known = segment.family, graph.term[at].tobytes() + graph.term_offset[at].tobytes()
-        number = int(signature[unit])
-        assert segment.layout != "unbatched" or number not in seen, f"unit {unit} is unbatched"
-        assert seen.setdefault(number, known) == known, f"unit {unit}: signature of another"
-        made = graph.slot_unit[slots : slots + len(segment.outputs)]
-        assert (made == unit).all(), "units of slots are others"
-        slots, edges = slots + len(segment.outputs), edges + len(makers)
-        inputs, terms = inputs + len(segment.inputs), int(ends[-1])
-    assert (len(graph.slot_unit), len(graph.slot_size)) == (slots, slots), "slots do not add up"
-    assert len(graph.term0) == inputs + 1, "inputs do not add up"
-    columns = graph.term, graph.term_offset, graph.term_size
-    assert {len(column) for column in columns} == {terms}, "terms do not add up"
-    assert graph.dependencies.offsets[-1] == edges, "offsets of predecessors"
+from ..native import resolving
+from ..schedule.dependencies import Array
+from .plan import Launch, Operand, Plan, Region, Slice, Whole
+from .transpose import Head
 
 
 def check_plan(plan: Plan) -> None:
