@@ -1,0 +1,209 @@
+# Calls that are recorded; a part of `recording.pyx`.
+
+cdef int scan(Tape tape, object callee, object value, list key, list operands) except -1:
+    """Add an argument to the key of a call, and its arrays to the operands.
+
+    An operand is an array of this tape, or the value of one from outside.
+    """
+    if type(value) is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
+        key.append(<object>slot(value, type_at)[0])
+        operands.append(value)
+    elif PyObject_TypeCheck(value, <PyTypeObject *>array_type):
+        number = external(tape, value)
+        key.append(tape.value_type.data.as_ints[number])
+        operands.append(number)
+    elif type(value) is list:
+        key.append("[")
+        for item in <list>value:
+            scan(tape, callee, item, key, operands)
+        key.append("]")
+    else:
+        leaves, spec = take_apart(callee, value)
+        key.append(spec)
+        for leaf in <list>leaves:
+            scan(tape, callee, leaf, key, operands)
+    return 0
+
+
+cdef class Callee:
+    """What can be called: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
+
+    #: By key, the entries of calls that were recorded, or why such calls are not.
+    cdef readonly dict entries
+    #: Of a block its id, as one that was copied as it is brings along the attribute in which this is
+    #: kept; and the list that Gluon replaces whenever the block's cached graph becomes invalid.
+    cdef public object identity, version
+
+    def __cinit__(self):
+        self.entries = {}
+
+    cpdef bint is_current(self, block):
+        """Whether this still stands for what `block` would compute."""
+        cdef dict fields = PyObject_GenericGetDict(block, NULL)
+        return (
+            self.version is fields["_cached_op_args"]
+            and <size_t>self.identity == <size_t><PyObject *>block
+        )
+
+
+class WithSymbols(Exception):
+    """A block is called with symbols."""
+
+
+cdef class Calls:
+    """What calls come to: base of `record.recorder.Recorder`."""
+
+    #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
+    cdef public object mode
+    #: Where calls go; None when the scope is closed.
+    cdef public Tape tape
+    #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
+    cdef public object watch
+
+    cpdef call_block(self, block, tuple args):
+        """Record a call of a block."""
+        cdef dict fields = PyObject_GenericGetDict(block, NULL)
+        if fields["_callback"] is not None:
+            return (<object>self).run_shown(block, args)
+        callee = fields.get("_dynbatch_callee")
+        if callee is None or not (<Callee?>callee).is_current(block):
+            callee = (<object>self).library.callee(block)
+        try:
+            results = call(self, callee, args)
+        except WithSymbols:
+            # Gluon infers something of a block around this one.
+            return block.forward(*args)
+        if type(results) is str:
+            return (<object>self).enter(block, args)
+        if self.watch is not None:
+            (<object>self).watch_call()
+        return results
+
+
+@cython.binding(True)
+def call_hook(original):
+    """Return what stands for ``Block.__call__``."""
+
+    @cython.binding(True)  # becomes a method
+    def __call__(block, *args):
+        recorder = state.recorder
+        if recorder is None:
+            return original(block, *args)
+        passes, stock = classes.get(type(block)) or class_of(type(block))
+        if passes and block._active:
+            if not (block._forward_hooks or block._forward_pre_hooks):
+                return (<Calls?>recorder).call_block(block, args)
+        elif stock:
+            return call_stock(original, recorder, block, args)
+        return original(block, *args)
+
+    return __call__
+
+
+@cython.binding(True)  # becomes a method of DynamicHybridBlock
+def call_dynamic(self, *args):
+    """Run or record the block for one sample."""
+    recorder = state.recorder
+    cdef dict fields = PyObject_GenericGetDict(self, NULL)
+    if recorder is None or not fields["_active"]:
+        return self._call_as_gluon(*args)
+    if fields.get("_scope_defaults") is not None:
+        state.batch.use_defaults(fields["_scope_defaults"])
+    if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
+        return self._call_as_gluon(*args)
+    pieces = fields.get("_pieces")
+    if pieces is not None:
+        return (<Known?>pieces).call(recorder, self, args)
+    if type(self).forward in cell_forwards:
+        return (<Calls?>recorder).call_block(self, args)
+    return self.forward(*args)
+
+
+def call(Calls recorder not None, Callee callee not None, args):
+    """Record a call of a callee with any structure of arguments, and return its results.
+
+    Of a call that is not recorded as one, returns why.
+    """
+    cdef Tape tape = recorder.tape
+    cdef list made, operands = [], key = [recorder.mode]
+    cdef Py_ssize_t first, used = 0
+    if tape.node_entry.ob_size >= tape.ask_at:
+        (<object>recorder).run_ahead()
+        tape = recorder.tape
+    if not tape.started:
+        tape.started = time.perf_counter()
+    try:
+        for arg in args:
+            scan(tape, callee, arg, key, operands)
+    except Moved:
+        return call(recorder, callee, args)
+    known = tuple(key)
+    entry = callee.entries.get(known)
+    place = user_place()
+    if entry is None:
+        entry = (<object>recorder).new_entry(known, callee, args, place)
+        if recorder.tape is not tape:
+            # Tracing has read a value, which computed everything so far.
+            return call(recorder, callee, args)
+    if type(entry) is str:
+        return entry
+    number, types, spec = <tuple>entry.recorded
+    first = append(tape, entry, number, place, operands, types)
+    if type(spec) is str:
+        return make_lazy(tape, first, 0, (<tuple>types)[0])
+    made = []
+    for type_id in <tuple>types:
+        made.append(make_lazy(tape, first + len(made), 0, type_id))
+    return put_together(spec, made, &used)
+
+
+cdef Py_ssize_t append(
+    Tape tape, object entry, object number, tuple place, list operands, tuple types
+) except -1:
+    """Add a node to the tape, after all that can fail or run Python; return its first value."""
+    cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size
+    reserve(tape.node_entry, 1)
+    reserve(tape.node_value0, 1)
+    reserve(tape.sources, count)
+    reserve(tape.offsets, count)
+    reserve(tape.value_type, len(types))
+    tape.wheres.append(place)
+    tape.entries[number] = entry
+    put(tape.node_entry, number)
+    put(tape.node_value0, first)
+    for operand in operands:
+        if type(operand) is lazy_type:
+            put(tape.sources, <object>slot(operand, value_at)[0])
+            put_wide(tape.offsets, <object>slot(operand, offset_at)[0])
+        else:
+            put(tape.sources, operand)
+            put_wide(tape.offsets, 0)
+    for type_id in types:
+        put(tape.value_type, type_id)
+    return first
+
+
+def unflatten(spec, list leaves not None):
+    """Put `leaves` back into the places that `spec` describes; see `record.structure`."""
+    cdef Py_ssize_t used = 0
+    value = put_together(spec, leaves, &used)
+    if used < len(leaves):
+        raise ValueError("more arrays than places")
+    return value
+
+
+cdef object put_together(object spec, list leaves, Py_ssize_t *used):
+    if type(spec) is str:
+        if used[0] == len(leaves):
+            raise ValueError("fewer arrays than places")
+        used[0] += 1
+        return leaves[used[0] - 1]
+    if type(spec) is not tuple:
+        return spec.value
+    kind, parts = (<tuple>spec)[0], (<tuple>spec)[1]
+    items = [put_together(part, leaves, used) for part in <tuple>parts]
+    if kind is list:
+        return items
+    if kind is tuple:
+        return tuple(items)
+    return dict(zip((<tuple>spec)[2], items)) if kind is dict else kind._make(items)
