@@ -22,7 +22,7 @@ from gluon_dynbatch.schedule import (
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
 from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
-from gluon_dynbatch.schedule.depth import group_by_stage, unit_depth
+from gluon_dynbatch.schedule.depth import MOST_SIGNATURES, group_by_stage, unit_depth
 from gluon_dynbatch.schedule.merge import merge_groups
 from tests.schedule.dags import (
     as_networkx,
@@ -71,13 +71,13 @@ def test_agenda(toward_bound, graph):
 @SETTINGS
 @given(graphs() | LARGER)
 def test_stages(graph):
-    """Given if some recursion waits for another one; valid then."""
+    """Given if some recursion waits for another one, unless signatures are too many; valid then."""
     groups = group_by_stage(graph)
     reach = nx.transitive_closure(signatures_of(graph))
     recurring = [s for s in reach if reach.has_edge(s, s)]
     waits = any(reach.has_edge(a, b) != reach.has_edge(b, a) for a in recurring for b in recurring)
     if groups is None:
-        assert not waits
+        assert not waits or graph.signature.max() >= MOST_SIGNATURES
     else:
         check_groups(graph, groups)
 
