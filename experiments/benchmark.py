@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, at_least, listed, run_program
-from suite import contest, pictures, tables, ways
+from suite import bars, contest, pictures, tables, ways
 from suite.contest import DiffersError
 from suite.remote import PYTHON
 from suite.tables import KINDS, Measured, Rows
@@ -207,7 +207,7 @@ def read(path: Path) -> Dict[str, Measured]:
 def show(output: Path) -> None:
     """Print tables of all workloads, write all tables, draw all pictures."""
     found = read(output / "benchmark.json")
-    last = [table.markdown() for table in (tables.settings(found), tables.bars(found)) if table]
+    last = [table.markdown() for table in (tables.settings(found), bars.bars(found)) if table]
     texts = [text for each in found.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")

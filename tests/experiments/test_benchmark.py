@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import benchmark as program
-from suite import contest, tables, ways
+from suite import bars, contest, tables, ways
 from suite.contest import Contender, Local
 from suite.runner import Runner
 from suite.tables import Measured, Row, Rows
@@ -201,11 +201,11 @@ def test_figures_of_bars():
     memory = [{"kind": "inference", "way": "gdb", "first_seconds": 0.5, "peak_mb": 130.0},
               {"kind": "inference", "way": "hand", "peak_mb": 100.0}]  # fmt: skip
     own = measured(made, alone=memory, counts=made)
-    bars = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
+    wanted = [("speed", "hybridized"), ("cells", "hybridized"), ("analysis", "gdb"),
             ("launches", "any setting"), ("memory", "hand"), ("first", "gdb")]  # fmt: skip
-    figures = [tables.Bar("sick", "inference", *bar, 1, 256).figure(own) for bar in bars]
+    figures = [bars.Bar("sick", "inference", *bar, 1, 256).figure(own) for bar in wanted]
     assert figures == pytest.approx([30, 300 / 7, 0.1, 1, 1.3, 0.5])
-    rows = {row[3]: row[4:] for row in tables.bars({"sick": own}).rows if row[1] == "inference"}
+    rows = {row[3]: row[4:] for row in bars.bars({"sick": own}).rows if row[1] == "inference"}
     assert rows["memory / hand"] == ("<= 1.25", 1.3, "NO")
 
 

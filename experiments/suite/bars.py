@@ -1,0 +1,111 @@
+"""What the library's own way should reach, and whether it does."""
+
+from __future__ import annotations
+
+from typing import Dict, List, NamedTuple, Optional
+
+from .tables import FIXED, KINDS, Measured, Row, Rows, Table
+
+
+class Bar(NamedTuple):
+    """A figure of the library's own way, and what it should be.
+
+    Attributes
+    ----------
+    workload, kind : str
+    what : str
+        "speed": how many times as fast as `other`; "cells": the same without recording and
+        analysis, which leaves the launches; "analysis": share of the time of `other`; "launches":
+        those of "gdb" as a multiple of the fewest of any fixed setting; "memory", "first": see
+        `memory`, the first as a multiple of that of `other`.
+    other : str
+    bound : float
+        The least good figure, or the greatest where less is better.
+    size : int or None
+        Of the minibatches; None for the last one that was measured.
+    """
+
+    workload: str
+    kind: str
+    what: str
+    other: str
+    bound: float
+    size: Optional[int] = None
+
+    def met(self, figure: float) -> bool:
+        """Whether a figure is as good as it should be."""
+        return figure >= self.bound if self.what in ("speed", "cells") else figure <= self.bound
+
+    def figure(self, measured: Measured) -> Optional[float]:
+        """Find the figure; None if it was not measured."""
+        if self.what in ("memory", "first"):
+            alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
+            if not {"gdb", self.other} <= set(alone):
+                return None
+            if self.what == "first":
+                return alone["gdb"]["first_seconds"]
+            own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
+            return own and own / other
+        if self.what == "launches":
+            counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
+            fixed = [count for way, count in counts.items() if FIXED in way]
+            return counts["gdb"] / min(fixed) if fixed else None
+        sizes = Rows(row for row in measured.rows if row.kind == self.kind).by("size")
+        rows = sizes.get(self.size or (list(sizes) or [0])[-1], Rows())
+        ways = rows.by("way")
+        if "gdb" not in ways:
+            return None
+        return getattr(self, f"_{self.what}")(rows) if self.other in ways else None
+
+    def _speed(self, rows: Rows) -> Optional[float]:
+        return rows.ratio("gdb", self.other)
+
+    def _cells(self, rows: Rows) -> float:
+        cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
+        return rows.median(self.other, "ms") / cells
+
+    def _analysis(self, rows: Rows) -> float:
+        own: List[Row] = rows.by("way")[self.other]
+        return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
+
+
+def _both(workload: str, other: str, *bounds: float, size: Optional[int] = None) -> List[Bar]:
+    return [Bar(workload, kind, "speed", other, b, size) for kind, b in zip(KINDS, bounds)]
+
+
+#: How many times as fast as hybridized cells training is to be.
+TRAINING = {"characters": 12, "parser": 10, "treegru": 10, "treefc": 18, "mvrnn": 30,
+            "lattice-lstm": 8, "lattice-gru": 8, "seq2seq": 8}  # fmt: skip
+BARS = (
+    *_both("sick", "imperative", 40, 40, size=256),
+    *_both("sick", "hybridized", 18, 30, size=256),
+    *_both("sick", "hand", 1.4, 2.2, size=256),
+    *_both("sick", "hybridized", 0.91, 0.91, size=1),
+    Bar("sick", "inference", "analysis", "gdb", 0.10, 256),
+    *(Bar("sick", kind, "memory", "hand", 1.25) for kind in KINDS),
+    *(Bar("sick", kind, "first", "gdb", 1.5) for kind in KINDS),
+    Bar("tagger", "training", "speed", "imperative", 10),
+    Bar("tagger", "training", "speed", "hand", 0.8),
+    Bar("sst", "training", "speed", "imperative", 25),
+    Bar("modules", "inference", "speed", "hybridized", 3),
+    Bar("modules", "inference", "cells", "hybridized", 10),
+    Bar("experts1024", "inference", "cells", "hybridized", 100),
+    *(Bar(name, "training", "speed", "hybridized", bound) for name, bound in TRAINING.items()),
+    *(Bar(name, "training", "launches", "any setting", 1.05)
+      for name in ("modules", *TRAINING)),
+)  # fmt: skip
+
+
+def bars(found: Dict[str, Measured]) -> Table:
+    """Hold what was measured against the bars of its workloads."""
+    columns = dict.fromkeys(("workload", "kind", "batch", "figure", "bar", "reached", "met?"), "s")
+    columns["reached"] = ".2f"
+    rows = []
+    for bar in BARS:
+        if bar.workload in found:
+            figure = bar.figure(found[bar.workload])
+            met = "–" if figure is None else "yes" if bar.met(figure) else "NO"
+            bound = f"{'>=' if bar.what in ('speed', 'cells') else '<='} {bar.bound:g}"
+            what, size = f"{bar.what} / {bar.other}", str(bar.size or "last")
+            rows.append((bar.workload, bar.kind, size, what, bound, figure, met))
+    return Table("Bars", columns, rows)
