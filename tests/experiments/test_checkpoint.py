@@ -25,7 +25,9 @@ TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity
 
 def make(optimizer, dtype="float32", **options):
     net = mx.gluon.nn.HybridSequential()
-    net.add(mx.gluon.nn.Dense(3, in_units=2), mx.gluon.nn.Dense(1, in_units=3))
+    # A trainer takes parameters by their names, and "dense10" comes before "dense9".
+    net.add(mx.gluon.nn.Dense(3, in_units=2, prefix="first_"))
+    net.add(mx.gluon.nn.Dense(1, in_units=3, prefix="second_"))
     net.cast(dtype)
     mx.random.seed(3)
     net.initialize(mx.init.Xavier())
