@@ -68,8 +68,8 @@ class Pool:
         return _Buffer(key, self._allocate((size,), *key), size, size * itemsize(key[0]), 0)
 
     def _let_go(self) -> None:
-        kept = sum(buffer.bytes for buffer in self._buffers)
-        while kept > MOST_BYTES or self._buffers[-1].taken < self._taken - MOST_IDLE:
+        kept, oldest = sum(buffer.bytes for buffer in self._buffers), self._taken - MOST_IDLE
+        while self._buffers and (kept > MOST_BYTES or self._buffers[-1].taken < oldest):
             kept -= self._buffers.pop().bytes
 
     def clear(self) -> None:
