@@ -1,11 +1,15 @@
-"""What is kept between flushes: compiled operators and plans."""
+"""What is kept between flushes: compiled operators and plans; and what is not."""
 
 from __future__ import annotations
+
+import gc
+import weakref
 
 import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Binary, Unary, array, chain, complete, inputs, ready, tree
@@ -81,3 +85,46 @@ def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(cached):
     assert [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)] == [
         False, False, True,
     ]  # fmt: skip
+
+
+# What goes
+
+
+def recordings():
+    gc.collect()
+    return sum(isinstance(one, Tape) for one in gc.get_objects())
+
+
+def test_a_recording_is_freed_with_its_arrays():
+    x = array(4, WIDTH)
+
+    def flush():
+        with gdb.batching(granularity="block", policy="depth"):
+            rows = A(x)
+            return [A(rows[i : i + 1]) for i in range(4)] + [rows[1], rows[-1], rows[0:2]]
+
+    flush()
+    before = recordings()
+    held = [flush() for _ in range(3)]
+    watched = [weakref.ref(one) for arrays in held for one in arrays]
+    with pytest.raises(KeyError), gdb.batching(granularity="block", policy="depth"):
+        held.append([A(x[0:1])])
+        watched.append(weakref.ref(held[-1][0]))
+        raise KeyError
+    assert all(reference() is not None for reference in watched)
+    del held
+    assert recordings() == before
+    assert all(reference() is None for reference in watched)
+
+
+def test_what_is_compiled_goes_with_the_calls():
+    net = ready(Unary())
+    with gdb.batching(granularity="block", policy="depth") as batch:
+        results = [net(array(1, WIDTH))]
+    (segment,) = batch.plan.graph.segments
+    assert RUNTIME.dispatcher.executable(segment) is RUNTIME.dispatcher.executable(segment)
+    watched = weakref.ref(segment)
+    del net, batch, results, segment
+    RUNTIME.plans.clear()
+    gc.collect()
+    assert watched() is None

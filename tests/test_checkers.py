@@ -1,0 +1,249 @@
+"""What a flush with ``debug=True`` checks: damaged tapes, graphs and plans are found."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.lower.graph import check_graph
+from gluon_dynbatch.plan.check import check_plan, check_transposed
+from gluon_dynbatch.plan.plan import Slice
+from gluon_dynbatch.plan.transpose import transpose
+from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.tape import Tape, check_tape
+from gluon_dynbatch.record.types import TYPES
+from tests.cells import WIDTH, Attention, Unary, dense, heads_of, inputs, ready
+from tests.common import FIXED
+from tests.test_plan import plan_of
+
+# Tapes
+
+
+def record(net: Any) -> Tape:
+    """Record a call of a block, and operators on views of its result and on zeros."""
+    y = net(mx.nd.ones((2, 4)))
+    mx.nd.concat(y[0:1], y[1:2], mx.nd.zeros((1, 3)), dim=0).detach()
+    return STATE.recorder.tape
+
+
+#: Of its first call.
+LINE = record.__code__.co_firstlineno + 2
+
+
+def test_a_tape_is_printed_with_a_line_per_call():
+    """A wrong call leaves at most arrays behind that nobody reads."""
+    net = dense()
+    with gdb.batching(**FIXED):
+        tape = record(net)
+        assert str(tape).splitlines() == [
+            f"%1 float32(2, 3) = {net.name}(%0 (2, 4))  # {__file__}:{LINE} in record",
+            "%3 float32(3, 3) = Concat(%1[0:3] (1, 3), %1[3:6] (1, 3), %2 (1, 3))"
+            f"  # {__file__}:{LINE + 1} in record",
+            f"%4 float32(3, 3) = _copy(%3 (3, 3))  # {__file__}:{LINE + 1} in record",
+        ]
+        with pytest.raises(gdb.ShapeError):
+            net(mx.nd.ones((1, 5)))
+        check_tape(record(net))
+    assert str(tape).startswith(f"%1 float32(2, 3) = {net.name}(%0 (2, 4))\n")
+    assert str(Tape()) == ""
+
+
+def test_integers_that_are_looked_into_do_not_move():
+    vector = Tape().sources
+    vector.append(1)
+    view = memoryview(vector)
+    with pytest.raises(BufferError):
+        vector.extend(range(1000))
+    view.release()
+    vector.extend(range(1000))
+    assert len(vector) >= 1001
+
+
+def put(vector: str, place: int, number: int) -> Callable[[Tape], None]:
+    """Return what puts a number somewhere into the arrays of a tape."""
+
+    def damage(tape: Tape) -> None:
+        numbers = np.frombuffer(getattr(tape, vector), "i8" if vector == "offsets" else "i4")
+        address = numbers.ctypes.data + place * numbers.itemsize
+        kind = ctypes.c_int64 if vector == "offsets" else ctypes.c_int32
+        kind.from_address(address).value = number  # readers cannot write
+
+    return damage
+
+
+def retype(place: int, **fields: Any) -> Callable[[Tape], None]:
+    """Return what gives a value another type."""
+
+    def damage(tape: Tape) -> None:
+        kind = TYPES[tape.value_type[place]]._replace(**fields)
+        put("value_type", place, TYPES.id_of(kind))(tape)
+
+    return damage
+
+
+DAMAGED_TAPES = {
+    "call 0: %1 is no earlier value": put("sources", 0, 1),
+    "call 1: %-1 is no earlier value": put("sources", 3, -1),
+    "call 1: reads beyond %1": put("offsets", 2, 4),
+    "call 1: no entry 1000000": put("node_entry", 1, 10**6),
+    "%4: not known by its array": put("external_values", 1, 4),
+    "counts of calls": lambda tape: tape.wheres.pop(),
+    "counts of operands": lambda tape: tape.offsets.append(0),
+    "a value is not made exactly once": lambda tape: tape.value_type.append(0),
+    "call 0: %0 is of another type": retype(0, dtype="float64"),
+    "call 2: results of other types": retype(4, shape=(9,)),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGED_TAPES)
+def test_damaged_tapes(message):
+    with pytest.raises(KeyError), gdb.batching(**FIXED):
+        tape = record(dense())
+        check_tape(tape)
+        DAMAGED_TAPES[message](tape)
+        with pytest.raises(AssertionError) as raised:
+            check_tape(tape)
+        assert message in str(raised.value)
+        raise KeyError  # what is damaged is not to be computed
+
+
+def test_only_a_flush_with_debug_checks_its_tape():
+    with pytest.raises(AssertionError, match="not known"), gdb.batching(debug=True):
+        record(dense()).external_ids.clear()
+    with gdb.batching():
+        record(dense()).external_ids.clear()
+
+
+# Graphs
+
+
+@pytest.fixture
+def graph():
+    """Two queries over a memory that a third call makes: {a}, {attention x 2} share it."""
+    a, lookup = ready(Unary()), ready(Attention())
+    with gdb.batching(**FIXED) as batch:
+        memory = a(mx.nd.ones((3, WIDTH)))
+        results = [lookup(x, memory) for x in inputs(2)]
+    assert len(results) == 2
+    check_graph(batch.plan.graph)
+    return batch.plan.graph
+
+
+def changed(part, field, at, by):
+    """Return a part of a graph with another number at one place of an array."""
+    array = getattr(part, field).copy()
+    array[at] += by
+    return part._replace(**{field: array})
+
+
+DAMAGED_GRAPHS = {
+    "what is not made": lambda g: changed(g, "term", 0, 1 - g.term[0]),
+    "no external": lambda g: changed(g, "term", 0, -9),
+    "negative": lambda g: changed(g, "term_offset", 0, -1),
+    "signature of another": lambda g: changed(g, "term_offset", -1, 4),
+    "order of their calls": lambda g: g._replace(node=g.node[::-1]),
+    "slots do not add up": lambda g: changed(g, "slot0", 1, 1),
+    "units of slots": lambda g: changed(g, "slot_unit", 1, 1),
+    "inputs do not add up": lambda g: changed(g, "input0", 1, 1),
+    "a sum": lambda g: changed(g, "term0", -1, 1),
+    "has no terms": lambda g: changed(g, "term0", 1, 1),
+}
+DAMAGED_DEPENDENCIES = {
+    "no rows": lambda d: changed(d, "rows", 0, -d.rows[0]),
+    "predecessors are not": lambda d: changed(d, "preds", 0, 1),
+    "offsets": lambda d: changed(d, "offsets", 1, 1),
+    "of another": lambda d: d._replace(signature=d.signature * 0),
+}
+
+
+@pytest.mark.parametrize("match", [*DAMAGED_GRAPHS, *DAMAGED_DEPENDENCIES])
+def test_damaged_graphs(graph, match):
+    if match in DAMAGED_GRAPHS:
+        graph = DAMAGED_GRAPHS[match](graph)
+    else:
+        graph = graph._replace(dependencies=DAMAGED_DEPENDENCIES[match](graph.dependencies))
+    with pytest.raises(AssertionError, match=match):
+        check_graph(graph)
+
+
+# Plans
+
+
+def with_launch(plan, number, **changes):
+    launches = list(plan.launches)
+    launches[number] = launches[number]._replace(**changes)
+    return plan._replace(launches=tuple(launches))
+
+
+def with_joined(plan):
+    """Run the first two launches as one."""
+    first, second, *rest = plan.launches
+    units = np.concatenate([first.units, second.units])
+    parts = (first.parts[0]._replace(rows=len(units)),)
+    return plan._replace(launches=(first._replace(units=units, parts=parts), *rest))
+
+
+def with_results_moved(plan):
+    (region,) = plan.launches[1].outputs
+    return with_launch(plan, 1, outputs=(region._replace(start=region.start - 1),))
+
+
+def with_another_row(plan):
+    """Read from the right launch, but from the wrong member."""
+    rows, found = plan.launches[0].outputs[0], plan.launches[2].operands[0]
+    slices = [Slice(rows.arena, (rows.start + k) * WIDTH, 1, WIDTH) for k in range(rows.rows)]
+    other = next(one for one in slices if one != found)
+    return with_launch(plan, 2, operands=(other, *plan.launches[2].operands[1:]))
+
+
+def with_pieces(plan, column):
+    pieces = plan.pieces.copy()
+    pieces[:, column] += 1
+    return plan._replace(pieces=pieces)
+
+
+#: Of a plan (a golden one), what is done to it and what is said.  "chains" are {a a a}, {a a}, {a}.
+DAMAGED_PLANS = [
+    ("chains", "exactly", lambda p: with_launch(p, 0, units=p.launches[0].units[:-1])),
+    ("chains", "later launch", lambda p: p._replace(launches=p.launches[::-1])),
+    ("by_agenda", "mixes signatures", with_joined),
+    ("chains", "a part", lambda p: with_launch(p, 0, parts=p.launches[0].parts[:1] * 2)),
+    ("chains", "written exactly once", with_results_moved),
+    ("chains", "written exactly once", lambda p: p._replace(fills=())),
+    ("chains", "reads other rows", with_another_row),
+    *(("trees", ".", lambda p, column=c: with_pieces(p, column)) for c in range(1, 5)),
+]
+
+
+@pytest.mark.parametrize("case, match, change", DAMAGED_PLANS)
+def test_damaged_plans(case, match, change):
+    plan = plan_of(case)
+    check_plan(plan)
+    with pytest.raises(AssertionError, match=match):
+        check_plan(change(plan))
+
+
+#: Of launches backward from the ends of chains, what is wrong with them and what is said.
+DAMAGED_TRANSPOSED = {
+    "reverse": lambda a, b, c: {"launches": (c, b, a)},
+    "no gradient": lambda a, b, c: {"launches": (a, b._replace(operands=(None,)), c)},
+    "gradients of results": lambda a, b, c: {"launches": (a, b._replace(operands=()), c)},
+    "gradients go to other rows": lambda a, b, c: {"results": (None,)},
+    "written exactly once": lambda a, b, c: {"launches": (a, b, c._replace(outputs=(None,)))},
+}
+
+
+@pytest.mark.parametrize("match", DAMAGED_TRANSPOSED)
+def test_damaged_transposed_plans(match):
+    plan = plan_of("chains")
+    heads = heads_of(plan, [int(plan.graph.slot0[one.units[-1]]) for one in plan.launches])
+    backward = transpose(plan, heads)
+    check_transposed(plan, heads, backward)
+    broken = backward._replace(**DAMAGED_TRANSPOSED[match](*backward.launches))
+    with pytest.raises(AssertionError, match=match):
+        check_transposed(plan, heads, broken)
