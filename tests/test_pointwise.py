@@ -1,22 +1,20 @@
-"""Pointwise programs: each function over its whole range, and programs against NumPy."""
+"""Functions of native code over their whole range, on every instruction set, against NumPy."""
 
 import math
 
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import special
 
 from gluon_dynbatch.kernel.expression import Slot
 from gluon_dynbatch.kernel.step import Access, Instruction, Place, Pointwise
 from gluon_dynbatch.native import executing
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import array, attached, cell
 from tests.kernel.native import launch
 
 TYPES = [np.float32, np.float64]
-#: What is loaded only.
-READ = [*TYPES, np.int32, np.int64]
 PI = np.longdouble("3.14159265358979323846264338327950288")
 SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
 
@@ -246,95 +244,7 @@ def test_specials_are_as_mxnet_gives_them(instruction_set):
             np.testing.assert_array_equal(*signs, err_msg=name)
 
 
-# programs
-
-EXACT = {
-    "const": lambda v: v,
-    "ramp": lambda v: v,
-    "negative": lambda v, a: -a,
-    "add": lambda v, a, b: a + b,
-    "sub": lambda v, a, b: a - b,
-    "maximum": lambda v, a, b: np.maximum(a, b),
-    "select": lambda v, a, b, c: np.where(a != 0, b, c),
-}
-
-
-@st.composite
-def programs(draw):
-    """Draw a program, how many rows it runs over, and the arrays of its slots."""
-    width = draw(st.one_of(st.integers(1, 20), st.integers(21, 1000)))
-    rows = draw(st.one_of(st.integers(0, 5), st.integers(6, 100)))
-    rng = np.random.default_rng(draw(st.integers(0, 999)))
-    slots = []
-
-    def array(vector, how, beside, types=TYPES):
-        columns = width if how == "row" else 1
-        column = draw(st.integers(0, beside))
-        extent = column + columns + draw(st.integers(0, beside))
-        values = rng.integers(-8, 8, extent if vector else (rows + 1, extent))
-        slots.append(values.astype(draw(st.sampled_from(types))))
-        return column
-
-    # A dense program has nothing beside its columns and shares no row.
-    beside = draw(st.sampled_from([0, 3]))
-    loads = []
-    for r in range(draw(st.integers(1, 6))):
-        how = draw(st.sampled_from(["row", "spread"])) if beside else "row"
-        column = array(draw(st.booleans()) if beside else False, how, beside, READ)
-        loads.append(access(r, len(slots) - 1, how, column))
-    registers, free, instructions = len(loads), [], []
-    for name in draw(st.lists(st.sampled_from(sorted(EXACT)), max_size=6)):
-        arguments = [draw(st.integers(0, registers - 1)) for _ in range(executing.CODES[name][1])]
-        # Only what is computed from registers shares one.
-        again = bool(arguments and free and draw(st.booleans()))
-        target = draw(st.sampled_from(free)) if again else registers
-        registers += not again
-        free += [target] * bool(arguments)
-        value = draw(st.integers(-3, 3))
-        instructions.append(Instruction(name, target, tuple(arguments), (value,)))
-    stores = []
-    for _ in range(draw(st.integers(1, 3))):
-        how = draw(st.sampled_from(["row", "total", "top"] if beside else ["row"]))
-        _, (slot, column), load_how = draw(st.sampled_from(loads))
-        at = slot.number
-        taken = {store.place.slot for store in stores}
-        same = how == load_how == "row" and slots[at].ndim == 2 and slot not in taken
-        same = same and slots[at].dtype in TYPES
-        if not (same and draw(st.booleans())):
-            column = array(False, how, beside)
-            at = len(slots) - 1
-        stores.append(access(draw(st.integers(0, registers - 1)), at, how, column))
-    dtype = draw(st.sampled_from(TYPES)).__name__
-    return Pointwise(width, dtype, registers, loads, instructions, stores), slots, rows
-
-
-def interpret(program, slots, rows):
-    width, now = program.width, {}
-    for r, (slot, column), how in program.loads:
-        data = np.broadcast_to(slots[slot.number], (rows + 1, slots[slot.number].shape[-1]))[:rows]
-        taken = data[:, column : column + (width if how == "row" else 1)].astype(np.float64)
-        now[r] = np.broadcast_to(taken, (rows, width))
-    for name, target, operands, (value,) in program.instructions:
-        result = EXACT[name](value, *(now[r] for r in operands))
-        result = result + np.arange(width) if name == "ramp" else result
-        now[target] = np.broadcast_to(result, (rows, width))
-    for r, (slot, column), how in program.stores:
-        to = slots[slot.number][:rows]
-        if how == "row":
-            to[:, column : column + width] = now[r]
-        else:
-            to[:, column] = (np.sum if how == "total" else np.max)(now[r], axis=1)
-
-
-@settings(max_examples=150)
-@given(programs())
-def test_programs_do_what_numpy_says(drawn):
-    program, slots, rows = drawn
-    expected = [array.copy() for array in slots]
-    interpret(program, expected, rows)
-    run(program, slots, rows)
-    for got, want in zip(slots, expected):
-        np.testing.assert_array_equal(got, want)
+# rows
 
 
 @pytest.mark.parametrize("width", [2, 7, 100, 1000])
@@ -351,6 +261,23 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
     np.testing.assert_array_equal(sums[:, 0], np.array(exact, np.float32))
 
 
-def test_there_is_no_such_instruction_set():
-    with pytest.raises(ValueError, match="instruction set 'abacus'"):
-        executing.use_instruction_set("abacus")
+@pytest.mark.parametrize("width", [1, 3, 8, 21, 100, 1000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_of_any_width_equal_mxnet(instruction_set, width, dtype):
+    """Columns beside others, a number for each row, arrays that all share, sums and maxima."""
+
+    def fn(F, x, number, shared):
+        left = F.slice_axis(x, axis=1, begin=0, end=width)
+        right = F.slice_axis(x, axis=1, begin=width, end=None)
+        made = F.broadcast_maximum(left - right, F.cast(number, dtype)) * 2
+        made = F.where(right, F.broadcast_add(made, F.sum(shared, axis=0, keepdims=True)), -left)
+        return F.concat(right, made, dim=1), F.sum(made, axis=1), F.max(made, axis=1)
+
+    (shared,) = attached([mx.nd.round(9 * array(2, width, dtype=dtype))])
+    samples = []
+    for rows in (1, 40, 2):
+        x, number = (mx.nd.round(9 * array(rows, n, seed=n)) for n in (2 * width, 1))
+        samples.append((*attached([x.astype(dtype)]), number.astype("int32"), shared))
+    net = cell(fn)
+    plan = check_against_loop(lambda s: net(*s), samples, (), (1e-5, 1e-4)).plan
+    assert "by MXNet" not in str(plan), plan
