@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Dict, List, Tuple
 
 from docs.list_operators import spelling
@@ -24,12 +24,29 @@ LEFT_OUT: Dict[str, str] = {
     "RNN": "MXNet's gradients of states and lower layers need gradients of weights and data, which "
     "they read, or are what was in memory",
 }
+#: Operators that are no danger to their process, as MXNet crashes on some.
+TAME = (
+    "Concat Embedding LayerNorm Pad Reshape SliceChannel SwapAxis _np_cumsum _split_v2 argmax "
+    "batch_dot broadcast_add broadcast_maximum broadcast_mul dot expand_dims gather_nd log_softmax "
+    "max mean min nanprod nansum one_hot pick prod repeat reverse slice slice_axis softmax squeeze "
+    "stack sum take tile transpose where"
+)
 
 
 def spelled(op: str) -> str:
     """Return how programs write a canonical operator name after ``F.``."""
     name = spelling(op)
     return f"_internal.{op}" if name.startswith("_") else name
+
+
+def function(op: str, attrs: Dict[str, Any]) -> Any:
+    """Return an operator as a function of ``F`` and arrays."""
+    given = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
+
+    def call(F: Any, *args: Any) -> Any:
+        return reduce(getattr, spelled(op).split("."), F)(*args, **given)
+
+    return call
 
 
 @lru_cache(maxsize=None)

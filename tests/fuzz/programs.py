@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
-from tests.rules.drawn import Draw
 from tests.rules.interpreter import R
 
 from . import harness
+from .operators import generated
 from .recipes import LAYERS, add_call
-from .writer import Body, Shape
+from .writer import Body, Draw, Shape
 
 #: The last line of a script, and one that runs the loops alone.
 CALL, LOOPS = "compare(make, setting)", "loops(make, setting)"
@@ -119,7 +119,8 @@ class Author:
         """Append a call of any operator of the rule table, or what users write."""
         if self._tame or self.choose.flag():
             return add_call(body, eager)
-        return body.add_case(self._wanted)
+        wanted = self._wanted if self.choose.count(0, 3) else ()
+        return body.add_case(wanted or generated())
 
     # Cells
 

@@ -1,12 +1,12 @@
-"""Calls with random attributes and Python operators, as users write them."""
+"""Calls and Python operators, as users write them."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict
 
-from tests.rules import drawn
-from tests.rules.interpreter import Case, R
+from tests.rules.interpreter import R
 
+from .operators import TAME
 from .writer import Body, Value
 
 
@@ -58,18 +58,11 @@ EAGER = [
 ]  # fmt: skip
 
 
-def _gives_all_gradients(c: Case) -> bool:
-    """Whether those of MXNet's loop are a standard; see `operators.LEFT_OUT`."""
-    return c.op != "_linalg_gemm2" and c.attrs.get("no_bias") != "False"
-
-
 def add_call(body: Body, eager: bool) -> str:
-    """Append a call with random attributes, or what users write with arrays."""
+    """Append a call of a tame operator, or what users write with arrays."""
     choose = body.choose
     if choose.flag():
-        cases = [c for c, _ in choose.pick(drawn.FAMILIES)(choose) if _gives_all_gradients(c)]
-        if cases:
-            return body.call(choose.pick(cases))
+        return body.add_case(TAME.split())
     v, what = body.value(), choose.count(0, 9)
     if not v.shape:
         return body.add(f"2 * {v.name}")

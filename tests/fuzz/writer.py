@@ -11,12 +11,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
+from hypothesis import strategies as st
 
 from gluon_dynbatch import rules
-from tests.rules.drawn import Draw
-from tests.rules.interpreter import Case, R
+from tests.rules.interpreter import R
 
-from .operators import arguments, cases, generated, spelled
+from .operators import arguments, cases, spelled
 
 Shape = Tuple[int, ...]
 
@@ -25,6 +25,22 @@ MOST_ELEMENTS, LARGEST = 600, 1e3
 
 #: Results of a cell or a sample, at most.
 MOST_RESULTS = 6
+
+
+class Draw:
+    """Draws from Hypothesis, which shrinks to the first, the lowest, and False."""
+
+    def __init__(self, draw: Any):
+        self._draw = draw
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return self._draw(st.sampled_from(options))
+
+    def count(self, low: int, high: int) -> int:
+        return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
+
+    def flag(self) -> bool:
+        return self._draw(st.booleans())  # type: ignore[no-any-return]
 
 
 class Value(NamedTuple):
@@ -149,12 +165,10 @@ class Body:
         found = [n for n in names if not re.search(re.escape(n) + r"(?![\w\[])", text)]
         return found[::-1][:MOST_RESULTS] or names[-1:]
 
-    def add_case(self, wanted: Sequence[str] = ()) -> str:
-        """Append a call of any operator of the rule table, preferably of a wanted one."""
-        op = self.choose.pick(wanted if wanted and self.choose.count(0, 3) else generated())
-        return self.call(self.choose.pick(cases(tuple(self.choose.counts(2, 4, 3, 3)))[op]))
-
-    def call(self, case: Case) -> str:
+    def add_case(self, operators: Sequence[str]) -> str:
+        """Append a call of one of some operators of the rule table."""
+        extents = tuple(self.choose.count(2, 4) for _ in range(3))
+        case = self.choose.pick(cases(extents)[self.choose.pick(operators)])
         # Recorded line by line, MXNet may not keep what an operator without a gradient reads,
         # and crashes when it asks for zeros of that shape; it keeps what comes from outside.
         outside = not (case.gradient or self._compiled)

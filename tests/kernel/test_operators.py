@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import groupby
 from typing import Any, Dict, List, Tuple
 
@@ -12,7 +11,7 @@ import pytest
 
 from gluon_dynbatch.kernel.kernels import ROUGH
 from gluon_dynbatch.kernel.operators import HANDLERS
-from tests.fuzz.operators import spelled
+from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
 from tests.rules.interpreter import Case, attach
@@ -37,16 +36,6 @@ LEFT = {
     "take": {"it chooses columns", "operator Cast"},
     "transpose": {"32 pieces"},
 }
-
-
-def function(op: str, attrs: Dict[str, Any]) -> Any:
-    """Return an operator as `cell` takes it."""
-    given = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
-
-    def call(F: Any, *args: Any) -> Any:
-        return reduce(getattr, spelled(op).split("."), F)(*args, **given)
-
-    return call
 
 
 def dtype_of(op: str, attrs: Dict[str, Any]) -> str:

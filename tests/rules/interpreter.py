@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, fields
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -21,8 +21,8 @@ R = 0
 STACK_ROWS = 2
 #: More than any extent of a case.
 MORE = 211
-#: Patterns of two inputs.
-BOTH = "BB BS SB"
+#: What merges in no layout.
+NEVER = {"rows": "", "stack": ""}
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,18 @@ class Case:
         return any(p == "S" and R in a.shape for p, a in zip(pattern, self.inputs))
 
 
-def case(op: str, *inputs: Array, **given: Any) -> Case:
-    """Make a case of an operator's attributes, as users write them, and fields of `Case`."""
+def case(op: str, *inputs: Array, shared: Sequence[int] = (), **given: Any) -> Case:
+    """Make a case of an operator's attributes, as users write them, and fields of `Case`.
+
+    If nothing else is given, the rows layout takes batched inputs where there are rows and shared
+    ones elsewhere; the stack takes every mixture, if only the inputs in `shared` are shared.
+    """
     known = {field.name: given.pop(field.name) for field in fields(Case) if field.name in given}
-    return Case(op, inputs, {name: str(value) for name, value in given.items()}, **known)
+    made = Case(op, inputs, {name: str(value) for name, value in given.items()}, **known)
+    mixtures = [p for p in made.patterns() if all(p[k] == "S" for k in shared)]
+    by_row = "".join("B" if a.shape[:1] == (R,) else "S" for a in inputs)
+    usual = {"rows": by_row if "B" in by_row else "", "stack": " ".join(mixtures)}
+    return replace(made, **{**usual, **known})
 
 
 def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:
@@ -157,12 +165,17 @@ def is_float(array: mx.nd.NDArray) -> bool:
     return np.dtype(array.dtype).kind == "f"
 
 
-def attach(op: str, arrays: Sequence[mx.nd.NDArray]) -> None:
+def start_of(op: str) -> float:
+    """Return what gradients in the loop begin with, as some are added to it."""
+    return 0.25 if rules.of(op).adds_up and not rules.of(op).writes else 0
+
+
+def attach(op: str, arrays: Sequence[mx.nd.NDArray], start: float = 0) -> None:
     """Ask for gradients, but not where the rules say that there is none: MXNet may refuse."""
-    fixed = rules.of(op).no_gradient
     for k, array in enumerate(arrays):
-        if is_float(array) and k not in fixed and array.grad is None:
-            array.attach_grad()
+        if is_float(array) and k not in rules.of(op).no_gradient and array.grad is None:
+            array.attach_grad("add" if start else "write")
+            array.grad[:] = start
 
 
 def differentiate(
@@ -197,7 +210,7 @@ class Loop:
             for r in self.leading
         ]
         for sample in self.samples:
-            attach(self.case.op, sample)
+            attach(self.case.op, sample, start_of(self.case.op))
         # Some operators can't be recorded, although their rewrites can.
         with mode_of(self.case, recording=self.case.gradient):
             self.outputs = [call_operator(self.case, sample) for sample in self.samples]
@@ -242,7 +255,7 @@ class Loop:
         for k, merged in enumerate(inputs):
             if merged.grad is None:
                 continue
-            grads = [sample[k].grad.asnumpy() for sample in self.samples]
+            grads = [sample[k].grad.asnumpy() - start_of(self.case.op) for sample in self.samples]
             want = self.join(grads) if self.pattern[k] == "B" else sum(grads)
             np.testing.assert_allclose(
                 merged.grad.asnumpy(), want, rtol=1e-3, atol=1e-4, err_msg=f"gradient of input {k}"
@@ -297,31 +310,20 @@ class Checker:
             Loop(self._case, pattern, stacked, list(leading), self._rng).check(answers[0])
         return True in merges
 
-    def check_stack(self, samples: int) -> None:
-        for pattern in self._case.patterns():
-            merges = self.merges(rules.stack, pattern, [STACK_ROWS] * samples)
-            assert merges == (pattern in self._case.stack.split()), (self._case, pattern)
-
-    def check_rows(self) -> None:
-        """Check all patterns in the rows layout, with ragged samples where possible."""
+    def check(self, samples: int = 2, stack: bool = True, rows: bool = True) -> None:
+        """Compare whatever merges with the loop; with a flag set, it is what the case lists."""
         c = self._case
         for pattern in c.patterns():
-            always = pattern in c.rows.split()
+            merges = self.merges(rules.stack, pattern, [STACK_ROWS] * samples)
+            assert not stack or merges == (pattern in c.stack.split()), (c, pattern)
             if not c.has_rows(pattern):
                 # A batched input has a literal leading size: merging is free.
-                assert not always
-                for leading in (1, 2, 3):
-                    self.merges(rules.rows, pattern, [leading] * 2)
+                certain, free = [], [[n, n] for n in (1, 2, 3)]
             elif c.shares_rows(pattern):
-                assert self.merges(rules.rows, pattern, [2, 2]) == always, (c, pattern)
-                self.merges(rules.rows, pattern, [1, 1, 1])
+                certain, free = [[2, 2]], [[1, 1, 1]]
             else:
-                leading = list(self._rng.permutation([1, 2, 3]))
-                assert self.merges(rules.rows, pattern, leading) == always, (c, pattern)
-
-    def agree(self, pattern: Optional[str] = None, always: bool = True) -> None:
-        """Check both layouts; the stack layout has to merge if `always`."""
-        for letters in [pattern] if pattern else self._case.patterns():
-            assert self.merges(rules.stack, letters, [2, 2]) or not always, (self._case, letters)
-            if self._case.has_rows(letters) and not self._case.shares_rows(letters):
-                self.merges(rules.rows, letters, [2, 1, 3])
+                certain, free = [list(self._rng.permutation([1, 2, 3]))], []
+            found = [self.merges(rules.rows, pattern, leading) for leading in certain]
+            assert not rows or any(found) == (pattern in c.rows.split()), (c, pattern)
+            for leading in free:
+                self.merges(rules.rows, pattern, leading)

@@ -16,20 +16,8 @@ from mxnet.base import _LIB, check_call
 from docs.list_operators import reference
 from gluon_dynbatch import rules
 
-from .all_cases import EVERY, NAMES
-from .interpreter import (
-    Array,
-    Case,
-    R,
-    attach,
-    call_operator,
-    call_symbol,
-    case,
-    differentiate,
-    is_float,
-    mode_of,
-    rewrite_symbol,
-)
+from .all_cases import EVERY
+from .interpreter import Case, call_operator, differentiate, is_float
 
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
@@ -76,8 +64,8 @@ def test_the_page_is_current() -> None:
     assert page == reference(), "run python docs/list_operators.py"
 
 
-def site_of(c: Case, pattern: str, leading: int = 2) -> rules.Site:
-    arrays = [a.draw(np.random.default_rng(0), leading) for a in c.inputs]
+def site_of(c: Case, pattern: str) -> rules.Site:
+    arrays = [a.draw(np.random.default_rng(0), 2) for a in c.inputs]
     with autograd.predict_mode():
         outputs = call_operator(c, arrays)
     shapes = tuple(a.shape for a in arrays), tuple(o.shape for o in outputs)
@@ -114,29 +102,19 @@ def test_refusals() -> None:
     )
 
 
-def test_operators_that_need_no_help_stay_single_steps() -> None:
-    """A tree cell's operators must not pay for generality: one sample's step is one merged step."""
-    x, w, b = Array((R, 3)), Array((4, 3)), Array((4,))
-    numbers, table = Array((R,), "index", 5), Array((5, 3))
-    for c, pattern in (
-        (case("FullyConnected", x, w, b, num_hidden=4), "BSS"),
-        (case("FullyConnected", x, w, b, num_hidden=4, flatten=False), "BSS"),
-        (case("dot", x, Array((3, 4))), "BS"),
-        (case("elemwise_add", x, x), "BB"),
-        (case("broadcast_add", x, Array((3,))), "BS"),
-        (case("Activation", x, act_type="tanh"), "B"),
-        (case("slice_axis", x, axis=1, begin=0, end=2), "B"),
-        (case("SliceChannel", Array((R, 4)), num_outputs=2), "B"),
-        (case("Concat", x, x, num_args=2), "BB"),
-        (case("add_n", x, x, x, num_args=3), "BBB"),
-        (case("sum", x, axis=1), "B"),
-        (case("softmax", x), "B"),
-        (case("Embedding", numbers, table, input_dim=5, output_dim=3), "BS"),
-    ):
-        for ask in (rules.rows, rules.stack):
-            answer = ask(site_of(c, pattern))
-            assert isinstance(answer, rules.Rewrite)
-            assert len(answer.steps) == 1, (c.op, ask.__name__, answer)
+#: A tree cell's operators must not pay for generality: one sample's step is one merged step.
+SINGLE = (
+    "Activation Concat Embedding FullyConnected SliceChannel add_n broadcast_add dot elemwise_add "
+    "slice_axis softmax sum"
+)
+
+
+@pytest.mark.parametrize("op", SINGLE.split())
+def test_operators_that_need_no_help_stay_single_steps(op: str) -> None:
+    c = next(c for c in EVERY if c.op == op)
+    for ask in (rules.rows, rules.stack):
+        answer = ask(site_of(c, c.rows))
+        assert isinstance(answer, rules.Rewrite) and len(answer.steps) == 1
 
 
 #: MXNet leaves these gradients unwritten or refuses to compute them.
@@ -165,79 +143,17 @@ def test_inputs_said_to_get_no_gradient_get_none(c: Case) -> None:
         assert not any(array.grad.asnumpy().any() for array in fixed)
 
 
-START = 0.25
-ADDED = [
-    pytest.param(c, id=name)
-    for name, c in zip(NAMES, EVERY)
-    # Those that write to their inputs cannot be given copies; of these, BatchNorm sets the gradient
-    # of a gamma that it does not use to zero.
-    if c.gradient and not c.random and rules.of(c.op).adds_up and not rules.of(c.op).writes
-]
-
-
-def gradients(c: Case, grad_req: str) -> List[np.ndarray]:
-    """Run the operator as a ``CachedOp`` and go backward, as a launch does."""
-    rng = np.random.default_rng(0)
-    arrays = [array.draw(rng, 2) for array in c.inputs]
-    attach(c.op, arrays)
-    trained = [array for array in arrays if array.grad is not None]
-    for array in trained:
-        array.attach_grad(grad_req)
-        array.grad[:] = START if grad_req == "add" else 0
-    step = rules.Step(c.op, c.attrs, tuple((rules.INPUT, k) for k in range(len(arrays))))
-    with mode_of(c, recording=True):
-        heads = tuple((0, k) for k in range(len(call_operator(c, arrays))))
-        outputs = call_symbol(rewrite_symbol(rules.Rewrite((step,), heads), len(arrays)), arrays)
-    if trained and any(map(is_float, outputs)):
-        drawn = [rng.normal(size=o.shape).astype(o.dtype) for o in outputs]
-        differentiate(outputs, drawn, c.training)
-    return [array.grad.asnumpy() for array in trained]
-
-
-@pytest.mark.parametrize("c", ADDED)
-def test_gradients_of_several_launches_add_up(c: Case) -> None:
-    for added, written in zip(gradients(c, "add"), gradients(c, "write")):
-        np.testing.assert_allclose(added, START + written, 1e-4, 1e-4)
-
-
-RANDOM = [c for c in EVERY if c.random and c.stack]
-
-
-@pytest.mark.parametrize("c", RANDOM, ids=[f"{i}-{c.op}" for i, c in enumerate(RANDOM)])
-def test_samples_have_draws_of_their_own(c: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal samples, merged, draw differently, and the operator is known to be random."""
-    # With oneDNN, the fused RNN of MXNet 1.9.1 leaves its dropout out.
-    monkeypatch.setenv("MXNET_USE_MKLDNN_RNN", "0")
-    assert rules.is_random(c.op)
-    pattern = c.stack.split()[0]
-    rng, samples = np.random.default_rng(0), 40
-    arrays = [a.draw(rng, 2) for a in c.inputs]
-    merged = [mx.nd.stack(*[a] * samples) if p == "B" else a for p, a in zip(pattern, arrays)]
-    site = site_of(c, pattern)
-    answer = rules.stack(site)
-    assert isinstance(answer, rules.Rewrite)
-    mx.random.seed(3)
-    with autograd.train_mode():
-        drawn = call_symbol(rewrite_symbol(answer, len(merged)), merged)[0].asnumpy()
-    assert drawn.shape == (samples, *site.outputs[0])
-    assert len(np.unique(drawn.reshape(samples, -1), axis=0)) > 1
-
-
 def test_what_is_known_of_some_operators() -> None:
-    for op in ("Dropout", "_random_uniform", "_sample_normal", "_shuffle", "_random_normal_like"):
-        assert rules.is_random(op)
-    for op in ("exp", "_zeros", "_random_pdf_normal", "FullyConnected"):
-        assert not rules.is_random(op)
-    assert rules.is_random("_image_random_hue") and rules.is_random("LeakyReLU")
-    assert rules.is_random("LeakyReLU", {"act_type": "rrelu"})
-    assert not rules.is_random("LeakyReLU", {"act_type": "elu"})
-    for op in ("sgd_update", "mp_lamb_update_phase1", "adam_update", "_set_value", "reset_arrays"):
-        assert rules.of(op).writes == "always"
+    drawn = "Dropout _random_uniform _sample_normal _shuffle _random_normal_like _image_random_hue"
+    still = "exp _zeros _random_pdf_normal FullyConnected"
+    assert all(rules.is_random(op) for op in drawn.split())
+    assert not any(rules.is_random(op) for op in still.split())
+    kinds = None, {"act_type": "rrelu"}, {"act_type": "elu"}
+    assert [rules.is_random("LeakyReLU", kind) for kind in kinds] == [True, True, False]
+    steps = "sgd_update mp_lamb_update_phase1 adam_update _set_value reset_arrays"
+    assert {rules.of(op).writes for op in steps.split()} == {"always"}
     assert rules.of("BatchNorm").writes == "training"
-    for op in ("exp", "LayerNorm", "_copy", "Dropout", "multi_sum_sq"):
-        assert not rules.of(op).writes
-    for op in ("FullyConnected", "elemwise_add", "dot", "Concat", "LayerNorm", "sum"):
-        assert rules.of(op).no_gradient == ()
+    assert not any(rules.of(op).writes for op in ("exp", "LayerNorm", "_copy", "multi_sum_sq"))
     # An operator that nobody looked at is not trusted.
     assert rules.of("FullyConnected").adds_up
     assert not any(rules.of(op).adds_up for op in ("clip", "SVMOutput", "my_operator"))
