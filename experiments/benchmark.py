@@ -4,8 +4,6 @@ Workloads are in `workloads/registry.py`, ways in `suite/ways.py`, the rules in 
 Without folders of data, samples are generated or those of the built-in corpus.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -13,10 +11,10 @@ import platform
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import asdict
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
 
 import gluonnlp
 import mxnet as mx
@@ -74,7 +72,7 @@ OPTIONS = (
 QUICK = {"rounds": 2, "seconds": 0.1, "loop_samples": 4, "points": 4}
 
 
-def environment() -> Dict[str, Any]:
+def environment():
     """Describe what figures are measured on."""
     processor = platform.processor()
     if Path("/proc/cpuinfo").exists():
@@ -92,9 +90,9 @@ def environment() -> Dict[str, Any]:
     }
 
 
-def measure(args: argparse.Namespace) -> None:
+def measure(args):
     """Measure workload by workload; write the figures as they come."""
-    content: Dict[str, Any] = {"environment": environment(), "settings": vars(args)}
+    content = {"environment": environment(), "settings": vars(args)}
     content["workloads"] = {}
     cases = [(name, _batch_sizes(args, name)) for name in args.workloads]
     for name in args.workloads:  # what cannot be made is an error before anything is measured
@@ -122,14 +120,14 @@ def measure(args: argparse.Namespace) -> None:
                         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                             told = pool.submit(alone, args, name, way, kind).result()
                         found.alone.append(told)
-            content["workloads"][name] = found.as_json()
+            content["workloads"][name] = asdict(found)
             print(*tables.texts(found), sep="\n", flush=True)
             args.output.mkdir(parents=True, exist_ok=True)
             text = json.dumps(content, indent=1, default=str)  # paths by their names
             (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) -> Rows:
+def _contest(cast, args, kind, size):
     contenders = cast.gather(args.ways, size)
     if not contenders:
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
@@ -138,7 +136,7 @@ def _contest(cast: ways.Cast, args: argparse.Namespace, kind: str, size: int) ->
     return contest.contest(contenders, fresh, kind, size, args.rounds, args.seconds, args.seed)
 
 
-def _epochs(cast: ways.Cast, args: argparse.Namespace) -> Rows:
+def _epochs(cast, args):
     """Time epochs in ways that have seen none of their samples, `gdb-once` among them."""
     samples, size = cast.workload.samples, _middling(args, cast.workload.name)
     names = [one.label for one in cast.gather([*args.ways, ways.ONCE], size)]
@@ -153,18 +151,18 @@ def _epochs(cast: ways.Cast, args: argparse.Namespace) -> Rows:
     return rows
 
 
-def _middling(args: argparse.Namespace, name: str) -> int:
+def _middling(args, name):
     """Give the greatest batch size up to `MOST_ALONE`."""
     sizes = _batch_sizes(args, name)
     return max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
 
 
-def _batch_sizes(args: argparse.Namespace, name: str) -> List[int]:
+def _batch_sizes(args, name):
     own = WORKLOADS[name].sizes
     return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
 
 
-def alone(args: argparse.Namespace, name: str, way: str, kind: str) -> Dict[str, Any]:
+def alone(args, name, way, kind):
     """Run new minibatches of a workload in one way, for a process in which nothing else runs.
 
     Returns ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
@@ -181,7 +179,7 @@ def alone(args: argparse.Namespace, name: str, way: str, kind: str) -> Dict[str,
     return {**figures, "start_mb": start, "peak_mb": _memory("VmHWM")}
 
 
-def _memory(field: str) -> Optional[float]:
+def _memory(field):
     """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
     path = Path("/proc/self/status")
     lines = path.read_text().splitlines() if path.exists() else []
@@ -189,13 +187,10 @@ def _memory(field: str) -> Optional[float]:
     return int(found[0]) / 1024 if found else None
 
 
-def read(path: Path) -> Dict[str, Measured]:
+def read(path):
     """Read what an earlier run wrote.
 
-    Raises
-    ------
-    UsageError
-        If the file holds something else.
+    Raises `UsageError` if the file holds something else.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -204,7 +199,7 @@ def read(path: Path) -> Dict[str, Measured]:
         raise UsageError(f"{path}: not written by this program ({error!r})") from None
 
 
-def show(output: Path) -> None:
+def show(output):
     """Print tables of all workloads, write all tables, draw all pictures."""
     found = read(output / "benchmark.json")
     last = [table.markdown() for table in (tables.settings(found), bars.bars(found)) if table]
@@ -215,7 +210,7 @@ def show(output: Path) -> None:
     print("pictures:", ", ".join(drawn) or "none")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv):
     """Read the command line; ``sizes`` of the result has those that are given for all models."""
     parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
     add_options(parser, *OPTIONS, **(QUICK if "--quick" in argv else {}))
@@ -225,14 +220,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args):
     """Do what the options say."""
     if not args.read:
         measure(args)
     show(args.output)
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv=None):
     """Run the program."""
     args = parse(sys.argv[1:] if argv is None else argv)
     return run_program(lambda: run(args), DataError, WorkloadError, DiffersError)

@@ -1,13 +1,10 @@
 """What the command lines of all programs share; a mistake of the user is one line, no trace."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, List, NoReturn, Sequence, Type
 
 import gluon_dynbatch as gdb
 
@@ -19,14 +16,14 @@ class UsageError(ValueError):
 class Parser(argparse.ArgumentParser):
     """A parser that answers a mistake by one line; the usage of all options would bury it."""
 
-    def error(self, message: str) -> NoReturn:  # noqa: D102
+    def error(self, message):  # noqa: D102
         self.exit(2, f"error: {message} (for all options: {self.prog} --help)\n")
 
 
-def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) -> Any:
+def at_least(kind, least, exclusive=False):
     """Make an argparse type for numbers not below `least` (or only above it)."""
 
-    def parse(text: str) -> Any:
+    def parse(text):
         value = kind(text)
         if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text} is not a finite number")
@@ -42,7 +39,7 @@ def at_least(kind: Callable[[str], Any], least: float, exclusive: bool = False) 
 POSITIVE = at_least(int, 1)
 
 
-def add_options(parser: Any, *rows: Sequence[Any], **defaults: Any) -> None:
+def add_options(parser, *rows, **defaults):
     """Add options; a default in `defaults`, by the option's name in a namespace, goes before.
 
     Each row has an option's name, its type, choices in a tuple, or None for a flag, its default,
@@ -59,10 +56,10 @@ def add_options(parser: Any, *rows: Sequence[Any], **defaults: Any) -> None:
         parser.add_argument(name, default=default, metavar=metavar, help=text, **checked)
 
 
-def listed(kind: Callable[[str], Any], allowed: Sequence[str] = ()) -> Callable[[str], List[Any]]:
+def listed(kind, allowed=()):
     """Make an argparse type for values with commas between, each once."""
 
-    def parse(text: str) -> List[Any]:
+    def parse(text):
         found = list(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
         unknown = [part for part in found if allowed and part not in allowed]
         if unknown:
@@ -73,14 +70,10 @@ def listed(kind: Callable[[str], Any], allowed: Sequence[str] = ()) -> Callable[
     return parse
 
 
-def run_program(run: Callable[[], None], *expected: Type[Exception]) -> int:
+def run_program(run, *expected):
     """Run a program and return its exit status.
 
-    Parameters
-    ----------
-    run : callable
-    expected : exception types
-        Errors that are the user's to mend, beside those of files and of options.
+    Errors of the types `expected` are the user's to mend, as are those of files and of options.
     """
     try:
         run()
@@ -96,6 +89,6 @@ def run_program(run: Callable[[], None], *expected: Type[Exception]) -> int:
     return 0
 
 
-def _complain(message: str) -> int:
+def _complain(message):
     print("error: " + "; ".join(line.strip() for line in message.splitlines()), file=sys.stderr)
     return 2

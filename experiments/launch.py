@@ -7,8 +7,6 @@ All processes run on this machine; ``--hosts a,b`` starts none and prints what t
 A process that ends before its time ends the others, and is named.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -19,7 +17,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from command import POSITIVE, Parser, add_options, listed
 
@@ -30,18 +27,8 @@ PARTING = 60.0
 PR_SET_PDEATHSIG = 1
 
 
-class Role(NamedTuple):
-    """A process to start."""
-
-    name: str
-    environment: Dict[str, str]
-    command: List[str]
-
-
-def roles(
-    workers: int, servers: int, address: str, port: int, options: Sequence[str]
-) -> List[Role]:
-    """List all processes of a training, the scheduler first."""
+def roles(workers, servers, address, port, options):
+    """List name, environment and command of all processes of a training, the scheduler first."""
     common = {
         "DMLC_PS_ROOT_URI": address,
         "DMLC_PS_ROOT_PORT": str(port),
@@ -52,78 +39,77 @@ def roles(
     work = [sys.executable, str(PROGRAM), *options]
     names = [("scheduler", 1, serve), ("server", servers, serve), ("worker", workers, work)]
     return [
-        Role(f"{kind} {i + 1}" if count > 1 else kind, {"DMLC_ROLE": kind, **common}, command)
+        (f"{kind} {i + 1}" if count > 1 else kind, {"DMLC_ROLE": kind, **common}, command)
         for kind, count, command in names
         for i in range(count)
     ]
 
 
-def free_port() -> int:
+def free_port():
     """Find a port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
 
 
-def print_commands(planned: Sequence[Role], hosts: Sequence[str]) -> None:
+def print_commands(planned, hosts):
     """Say what to start on which host: the scheduler on the first, the others by turns."""
-    for i, role in enumerate(planned):
+    for i, (name, environment, command) in enumerate(planned):
         host = hosts[max(i - 1, 0) % len(hosts)]
-        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in role.environment.items())
-        print(f"{host} ({role.name}): {settings} {shlex.join(role.command)}")
+        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in environment.items())
+        print(f"{host} ({name}): {settings} {shlex.join(command)}")
     print("Data and --output must be found at the same paths by all, --output in a shared folder.")
 
 
-def _die_with_parent() -> None:
+def _die_with_parent():
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _start(role: Role) -> subprocess.Popen:
+def _start(name, environment, command):
     # Ctrl-C is for the launcher, which ends them all.
     process = subprocess.Popen(
-        role.command,
-        env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **role.environment},
+        command,
+        env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **environment},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
-    print(f"{role.name}: process {process.pid}", flush=True)
+    print(f"{name}: process {process.pid}", flush=True)
     return process
 
 
-def watch(planned: Sequence[Role], processes: Sequence[subprocess.Popen]) -> str:
-    """Wait for the end of all; return what went wrong, or "" if nothing did."""
-    limit = math.inf
-    running = list(zip(planned, processes))
+def watch(processes):
+    """Wait for the end of all, by name; return what went wrong, or "" if nothing did."""
+    running, limit = processes, math.inf
     while running:
-        for role, process in running:
+        for name, process in running.items():
             code = process.poll()
             if code:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"said {code}"
-                return f"{role.name} (process {process.pid}) {how}"
-        running = [(role, process) for role, process in running if process.returncode is None]
-        if len(running) < len(planned):  # they end together
+                return f"{name} (process {process.pid}) {how}"
+        running = {name: each for name, each in running.items() if each.returncode is None}
+        if len(running) < len(processes):  # they end together
             limit = min(limit, time.monotonic() + PARTING)
         if time.monotonic() > limit:
-            return f"{', '.join(role.name for role, _ in running)} did not end with the others"
+            return f"{', '.join(running)} did not end with the others"
         time.sleep(0.05)
     return ""
 
 
-def run(planned: Sequence[Role]) -> int:
+def run(planned):
     """Start all processes, and see them to their end, whatever happens; return the exit status."""
-    processes: List[subprocess.Popen] = []
+    processes = {}
     try:
         for role in planned:
-            processes.append(_start(role))
-        wrong = watch(planned, processes)
+            processes[role[0]] = _start(*role)
+        wrong = watch(processes)
     except KeyboardInterrupt:
         wrong = "interrupted"
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
-        for process in processes:
+        for process in processes.values():
             process.wait()
     if wrong:
         print(
@@ -134,7 +120,7 @@ def run(planned: Sequence[Role]) -> int:
     return 2 if wrong else 0
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv=None):
     """Run the program."""
     parser = Parser(description=__doc__.splitlines()[0])
     add_options(

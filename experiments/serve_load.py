@@ -4,11 +4,8 @@
 each, requests per second, latencies, and the bar that the 99th percentile is held against.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import functools
 import json
 import random
 import re
@@ -18,14 +15,12 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from command import POSITIVE, Parser, add_options
 from relatedness.checkpoint import write_checkpoint
-from relatedness.corpora import Pair
 from relatedness.options import TASKS, assemble
 from tree_lstm_relatedness import read_arguments
 
@@ -41,11 +36,7 @@ WRONG = (
 )
 
 
-#: Bodies, each with the score that the loop gives it.
-Known = Sequence[Tuple[bytes, float]]
-
-
-def body_of(pair: Pair) -> bytes:
+def body_of(pair):
     """Write a pair as the service takes it."""
     sides = (("a", pair.tokens_a, pair.tree_a), ("b", pair.tokens_b, pair.tree_b))
     content = {
@@ -55,13 +46,13 @@ def body_of(pair: Pair) -> bytes:
     return json.dumps(content).encode()
 
 
-def request_of(body: bytes) -> bytes:
+def request_of(body):
     """Put a body into a request."""
     return b"POST /score HTTP/1.1\r\nhost: test\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-def prepare(path: Path, options: Sequence[str] = ()) -> Known:
-    """Write a checkpoint of a new model; return what to ask it."""
+def prepare(path, options=()):
+    """Write a checkpoint of a new model; return bodies to send it, with the loop's scores."""
     args = read_arguments(["train", *options])
     pairs = TASKS[args.task].read(args, ("test",))["test"]
     parts = assemble(args, {"test": pairs})
@@ -77,41 +68,36 @@ def prepare(path: Path, options: Sequence[str] = ()) -> Known:
 
 
 @contextlib.contextmanager
-def service(checkpoint: Path, *options: str) -> Iterator[int]:
+def service(checkpoint, *options):
     """Start the service on a free port; give the port."""
     command = [sys.executable, "-W", "ignore", str(SERVICE), "--port", "0"]
     command += ["--checkpoint", str(checkpoint), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stderr is not None
-            said: List[str] = []
-            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", "".join(said[-1:]))):
-                said.append(process.stderr.readline())
-                if not said[-1]:
-                    raise RuntimeError(f"the service did not start: {''.join(said)}")
+            said = ""
+            while not (found := re.search(r"http://127\.0\.0\.1:(\d+)\D", said)):
+                line = process.stderr.readline()
+                said += line
+                if not line:
+                    raise RuntimeError(f"the service did not start: {said}")
             yield int(found.group(1))
         finally:
             process.terminate()
             process.communicate(timeout=60)
 
 
-@contextlib.asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Any]:
-    """Open a connection; give a function that sends a body and returns status and answer."""
+async def send(port, request, answered=True):
+    """Send a request on a connection of its own; return status and body, unless it vanishes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-
-    async def send(body: bytes, answered: bool = True) -> Tuple[int, Any]:
-        writer.write(request_of(body))
+    try:
+        writer.write(request)
         if not answered:
             await writer.drain()
-            return 0, None
+            return await asyncio.sleep(random.uniform(0, 0.01))
         told = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", told)
-        assert length is not None, told
-        return int(told[9:12]), json.loads(await reader.readexactly(int(length.group(1))))
-
-    try:
-        yield send
+        body = await (reader.readexactly(int(length.group(1))) if length else reader.read())
+        return int(told[9:12]), body
     finally:
         writer.close()
 
@@ -122,22 +108,22 @@ class Asker(asyncio.Protocol):
     It does as little as it can: the service runs on the same processors.
     """
 
-    def __init__(self, known: Known, end: float, latencies: List[float]):
+    def __init__(self, known, end, latencies):
         self.known, self.end, self.latencies = known, end, latencies
         self.ended = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport):
         """Begin to ask."""
         self.transport = transport
         self.ask()
 
-    def ask(self) -> None:
+    def ask(self):
         """Ask any question."""
         request, self.score = random.choice(self.known)
         self.told, self.asked = b"", time.monotonic()
         self.transport.write(request)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data):
         """Check an answer, a JSON object without others in it, and go on."""
         self.told += data
         head, _, body = self.told.partition(b"\r\n\r\n")
@@ -153,41 +139,35 @@ class Asker(asyncio.Protocol):
             self.ended.set_result(None)
             self.transport.close()
 
-    def connection_lost(self, error: Optional[Exception]) -> None:
+    def connection_lost(self, error):
         """Tell if this came before the end."""
         if not self.ended.done():
             self.ended.set_exception(error or ConnectionResetError())
 
 
-async def ask(port: int, known: Known, end: float, latencies: List[float]) -> None:
+async def ask(port, *how):
     """Ask questions until the end."""
     loop = asyncio.get_running_loop()
-    made = functools.partial(Asker, known, end, latencies)
-    _, asker = await loop.create_connection(made, "127.0.0.1", port)
+    _, asker = await loop.create_connection(lambda: Asker(*how), "127.0.0.1", port)
     await asker.ended
 
 
-async def be_rude(port: int, known: Known, end: float, counts: Dict[str, int]) -> None:
+async def be_rude(port, known, end, counts):
     """Vanish before the answer, send garbage, and ask what is wrong, by turns."""
     while not counts["vanished"] or time.monotonic() < end:
         for body, wanted in WRONG:
-            async with connected(port) as send:
-                status, answer = await send(body)
-            assert status == wanted and answer["error"], (body[:50], status, answer)
+            status, answer = await send(port, request_of(body))
+            assert status == wanted and json.loads(answer)["error"], (body[:50], status, answer)
             counts["refused"] += 1
-        for body, _ in random.sample(list(known), 5):
-            async with connected(port) as send:
-                await send(body, answered=False)
-                await asyncio.sleep(random.uniform(0, 0.01))
+        for request, _ in random.sample(known, 5):
+            await send(port, request, answered=False)
             counts["vanished"] += 1
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n")
-        assert b" 400 " in await reader.readline()
-        writer.close()
+        garbage = random.getrandbits(4000).to_bytes(500, "big") + b"\r\n\r\n"
+        assert (await send(port, garbage))[0] == 400
         await asyncio.sleep(0.05)
 
 
-def figures(port: int) -> Dict[str, float]:
+def figures(port):
     """Read the service's metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
@@ -195,16 +175,16 @@ def figures(port: int) -> Dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def load(port: int, known: Known, seconds: float, clients: int, rude: int) -> Dict[str, float]:
+def load(port, known, seconds, clients, rude):
     """Put load on a service; return what came of it, times in seconds."""
-    latencies: List[float] = []
+    latencies = []
     counts, before = {"refused": 0, "vanished": 0}, figures(port)
     requests = [(request_of(body), score) for body, score in known]
 
-    async def everybody() -> None:
+    async def everybody():
         end = time.monotonic() + seconds
         polite = [ask(port, requests, end, latencies) for _ in range(clients)]
-        await asyncio.gather(*polite, *[be_rude(port, known, end, counts) for _ in range(rude)])
+        await asyncio.gather(*polite, *[be_rude(port, requests, end, counts) for _ in range(rude)])
 
     busy = time.process_time()
     asyncio.run(everybody())
@@ -227,7 +207,7 @@ def load(port: int, known: Known, seconds: float, clients: int, rude: int) -> Di
     }
 
 
-def main(argv: Optional[Sequence[str]] = None) -> None:
+def main(argv=None):
     """Measure with and without batching."""
     parser = Parser(description=__doc__)
     add_options(

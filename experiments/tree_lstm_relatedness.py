@@ -5,16 +5,10 @@ the sentiment of sentences (binary Tree-LSTM over phrases). Data come from a fol
 `relatedness/corpora.py` and `workloads/trees.py`, or are built in.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ContextManager, List, Optional, Sequence, TextIO, Tuple
-
-import numpy as np
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, run_program
@@ -40,7 +34,7 @@ from workloads.text import DataError, read_lines
 MODES = ("imperative", "hybridized", "dynamic")
 
 
-def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
+def train(args, overwrite=False):
     """Train, from the start or from the last checkpoint in the output folder."""
     if args.checkpoint is not None:
         raise UsageError("--checkpoint is not for train, which goes on from DIR/last by --resume")
@@ -77,7 +71,7 @@ def train(args: argparse.Namespace, overwrite: bool = False) -> Training:
     return run
 
 
-def _judge(args: argparse.Namespace, split: str) -> Tuple[str, List[Any], np.ndarray]:
+def _judge(args, split):
     """Have a checkpoint's model answer for a split, or for --input; return also the metrics.
 
     Says how many words the model does not know.
@@ -103,7 +97,7 @@ def _judge(args: argparse.Namespace, split: str) -> Tuple[str, List[Any], np.nda
     return described(metrics, data), items, answers
 
 
-def _read_input(args: argparse.Namespace) -> List[Any]:
+def _read_input(args):
     """Read pairs without scores from the file, or the standard input, that ``--input`` names."""
     piped = str(args.input) == "-"
     path = Path("<stdin>") if piped else args.input
@@ -111,17 +105,17 @@ def _read_input(args: argparse.Namespace) -> List[Any]:
     return read_requests(path, lines, args.limit, args.on_bad_sample == "skip")
 
 
-def run_evaluate(args: argparse.Namespace) -> None:
+def run_evaluate(args):
     """Print the metrics of a checkpoint on a split."""
     print(f"{args.split}: {_judge(args, args.split)[0]}")
 
 
-def run_predict(args: argparse.Namespace) -> None:
+def run_predict(args):
     """Write "name<TAB>answer" for everything, to standard output or the output folder."""
     if args.input is not None and (args.split or args.data):
         raise UsageError("--input takes the place of --data and --split")
     _, items, answers = _judge(args, "" if args.input is not None else args.split or "test")
-    target: ContextManager[TextIO] = nullcontext(sys.stdout)
+    target = nullcontext(sys.stdout)
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
         target = (args.output / "predictions.tsv").open("w", encoding="utf-8")
@@ -131,7 +125,7 @@ def run_predict(args: argparse.Namespace) -> None:
         file.flush()
 
 
-def run_demo(args: argparse.Namespace) -> None:
+def run_demo(args):
     """Train on the built-in corpus, show what one flush did, compare the speeds."""
     run = train(args, overwrite=True)
     print(f"\nThe best epoch has a held-out {run.train.task.best_by} of {run.best:.3f}.")
@@ -171,7 +165,7 @@ VERBS = (
 )  # fmt: skip
 
 
-def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
+def make_parser(task="relatedness"):
     """Build the command line, with the defaults of a task."""
     parser = Parser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
@@ -186,7 +180,7 @@ def make_parser(task: str = "relatedness") -> argparse.ArgumentParser:
     return parser
 
 
-def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
+def read_arguments(argv):
     """Read the command line; defaults are those of the task."""
     args = make_parser().parse_args(argv)
     args = make_parser(args.task).parse_args(argv)
@@ -195,7 +189,7 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv=None):
     """Run the program."""
     args = read_arguments(sys.argv[1:] if argv is None else argv)
     status = run_program(lambda: args.run(args), DataError, CheckpointError, DivergedError)

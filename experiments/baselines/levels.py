@@ -1,13 +1,9 @@
 """What a hand-batched Tree-LSTM computes when: planned in NumPy, for each minibatch anew."""
 
-from __future__ import annotations
-
 from itertools import chain
-from typing import NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 import numpy as np
-
-from relatedness.trees import Tree
 
 
 class Levels(NamedTuple):
@@ -18,24 +14,19 @@ class Levels(NamedTuple):
     level reads any inner node but those of the level computed just before.  Roots are inner nodes
     even if they have no children: they are level 0, in the order of the trees.
 
-    Attributes
-    ----------
-    words : np.ndarray
-        Where the word of each node stands among the words of all trees, one tree after the other:
-        inner nodes by level, then leaves. Shape (nodes,), int32.
-    parents : np.ndarray
-        Parent of each node, in the same order, as a number among the inner nodes; 0 for roots.
-        Shape (nodes,), int64.
-    starts : tuple of int
-        Number of the first inner node of each level, and at the end how many inner nodes there are.
     """
 
+    #: Where the word of each node stands among the words of all trees, one tree after the other:
+    #: inner nodes by level, then leaves. Shape (nodes,), int32.
     words: np.ndarray
+    #: Parent of each node, in the same order, as a number among the inner nodes; 0 for roots.
+    #: Shape (nodes,), int64.
     parents: np.ndarray
+    #: Number of the first inner node of each level, and at the end how many inner nodes there are.
     starts: Tuple[int, ...]
 
 
-def divide(trees: Sequence[Tree]) -> Levels:
+def divide(trees):
     """Plan a minibatch; nothing about a tree is kept for the next time."""
     sizes = np.fromiter((len(tree.heads) for tree in trees), np.int64, len(trees))
     heads = np.fromiter(chain.from_iterable(tree.heads for tree in trees), np.int64, sizes.sum())
@@ -54,7 +45,7 @@ def divide(trees: Sequence[Tree]) -> Levels:
     return Levels(words.astype(np.int32), above, (0, *starts))
 
 
-def steps_up(parents: np.ndarray, nodes: np.ndarray) -> np.ndarray:
+def steps_up(parents, nodes):
     """Count the steps from each of `nodes` up to its root, whose parent is -1."""
     depths = np.zeros(len(nodes), np.int64)
     places, above = np.arange(len(nodes)), parents[nodes]

@@ -18,46 +18,39 @@ It is specific to this model and was chosen by measuring alternatives:
   part goes on.
 """
 
-from __future__ import annotations
-
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from workloads.base import Sample
-from workloads.pairs import RelatednessModel
-
-from .levels import Levels, divide
-
-NDArray = mx.nd.NDArray
+from .levels import divide
 
 
-def _sigmoid(F: Any, x: Any) -> Any:
+def _sigmoid(F, x):
     return F.Activation(x, act_type="sigmoid")
 
 
-def _tanh(F: Any, x: Any) -> Any:
+def _tanh(F, x):
     return F.Activation(x, act_type="tanh")
 
 
 class _Cell(gluon.HybridBlock):
     """A launch of the Tree-LSTM; the weights are arguments, as they come sliced by gate."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         super().__init__()
         self._size = size
         self.hybridize()
 
-    def _dense(self, F: Any, x: Any, weight: Any, *bias: Any) -> Any:
+    def _dense(self, F, x, weight, *bias):
         return F.FullyConnected(x, weight, *bias, num_hidden=self._size, no_bias=not bias)
 
 
 class _Inputs(_Cell):
     """The products of word vectors with the weights of some gates: (n, input) to (n, H) each."""
 
-    def hybrid_forward(self, F: Any, x: Any, *parameters: Any) -> List[Any]:
+    def hybrid_forward(self, F, x, *parameters):
         weights, biases = parameters[::2], parameters[1::2]
         return [self._dense(F, x, weight, bias) for weight, bias in zip(weights, biases)]
 
@@ -65,7 +58,7 @@ class _Inputs(_Cell):
 class _Leaves(_Inputs):
     """States h and c, (n, H) each, of nodes without children: of word vectors (n, input)."""
 
-    def hybrid_forward(self, F: Any, x: Any, *parameters: Any) -> Tuple[Any, Any]:
+    def hybrid_forward(self, F, x, *parameters):
         i, o, u = super().hybrid_forward(F, x, *parameters)
         c = _sigmoid(F, i) * _tanh(F, u)
         return _sigmoid(F, o) * _tanh(F, c), c
@@ -74,16 +67,14 @@ class _Leaves(_Inputs):
 class _Forget(_Cell):
     """What the parents keep of c of each node, (n, H); `parents` is their rows in `gates`."""
 
-    def hybrid_forward(self, F: Any, h: Any, c: Any, gates: Any, parents: Any, weight: Any) -> Any:
+    def hybrid_forward(self, F, h, c, gates, parents, weight):
         return _sigmoid(F, F.take(gates, parents) + self._dense(F, h, weight)) * c
 
 
 class _Level(_Cell):
     """States h and c, (n, H) each, of nodes from their gates and the sums over their children."""
 
-    def hybrid_forward(
-        self, F: Any, i: Any, o: Any, u: Any, h_sum: Any, kept: Any, *weights: Any
-    ) -> Tuple[Any, Any]:
+    def hybrid_forward(self, F, i, o, u, h_sum, kept, *weights):
         i, o, u = (x + self._dense(F, h_sum, weight) for x, weight in zip((i, o, u), weights))
         c = _sigmoid(F, i) * _tanh(F, u) + kept
         return _sigmoid(F, o) * _tanh(F, c), c
@@ -92,10 +83,10 @@ class _Level(_Cell):
 class _Edges(NamedTuple):
     """Edges from children to parents: of one level, or of all leaves."""
 
-    parents: NDArray  # row of the parent of each child; (n,), int32
-    matrix: NDArray  # 1 where the row's child belongs to the column's parent; (n, parents), csr
+    parents: mx.nd.NDArray  # row of the parent of each child; (n,), int32
+    matrix: mx.nd.NDArray  # (n, parents), csr: 1 for the parent of each child
 
-    def sum(self, x: NDArray) -> NDArray:
+    def sum(self, x):
         """Add up what belongs to children of one parent: (n, H) to (parents, H)."""
         return mx.nd.sparse.dot(self.matrix, x, transpose_a=True, forward_stype="default")
 
@@ -103,39 +94,30 @@ class _Edges(NamedTuple):
 class _Plan(NamedTuple):
     """A planned minibatch, uploaded."""
 
-    words: NDArray  # (nodes,), int32
+    words: mx.nd.NDArray  # (nodes,), int32
     starts: Tuple[int, ...]
     levels: List[_Edges]  # from level d + 1 to level d
     leaves: Optional[_Edges]  # from all leaves to all inner nodes; None without leaves
 
 
 class ManualBatching:
-    """Runs a model over minibatches.
+    """Runs the `RelatednessModel` of a workload; its parameters are used where they are."""
 
-    Parameters
-    ----------
-    model : RelatednessModel
-        Initialized. Its parameters are used where they are.
-    """
-
-    def __init__(self, model: RelatednessModel) -> None:
-        self.model = model
-        self._cell = model.encoder.cell
-        self._size = self._cell.hf_weight.shape[0]
-        size = self._size
+    def __init__(self, workload):
+        self.model, self._loss = workload.model, workload.loss_block
+        self._cell = self.model.encoder.cell
+        self._size = size = self._cell.hf_weight.shape[0]
         self._inputs, self._leaves = _Inputs(size), _Leaves(size)
         self._forget, self._level = _Forget(size), _Level(size)
 
-    def score(self, samples: Sequence[Sample]) -> NDArray:
+    def score(self, samples):
         """Give the log-probabilities of the scores of all samples. Shape (N, CLASSES)."""
         plan = _plan(samples)
         early = self._early(plan)
         hf_weight = self._cell.hf_weight.data(plan.words.context)
         return self._late(plan, _by_level(plan, early), hf_weight)
 
-    def differentiate(
-        self, samples: Sequence[Sample], loss: Callable[[NDArray, NDArray], NDArray]
-    ) -> NDArray:
+    def differentiate(self, samples):
         """Compute the loss of all samples, shape (N,), and the gradients of all parameters.
 
         The parameters of the Tree-LSTM's cell must want a gradient, the others may.
@@ -158,19 +140,16 @@ class ManualBatching:
         autograd.mark_variables([hf_weight, *sum(parts, [])], [hf_slot, *sum(slots, [])])
         with autograd.record():
             targets = mx.nd.concat(*[sample.target for sample in samples], dim=0)
-            losses = loss(self._late(plan, parts, hf_weight), targets)
+            losses = self._loss(self._late(plan, parts, hf_weight), targets)
         losses.backward()
         autograd.backward(early, gradients)
         return losses
 
-    def _early(self, plan: _Plan) -> List[NDArray]:
-        """Compute what needs no inner node.
+    def _early(self, plan):
+        """Compute what needs no inner node, for all inner nodes; shape (n, H) each.
 
-        Returns
-        -------
-        list of NDArray
-            For all inner nodes: projections of their words for the gates forget, input, output,
-            update; sums over the leaves below of h, and of what is kept of c. Shape (n, H) each.
+        Projections of their words for the gates forget, input, output, update; sums over the leaves
+        below of h, and of what is kept of c.
         """
         cell, size, ctx = self._cell, self._size, plan.words.context
         inner = plan.starts[-1]
@@ -185,7 +164,7 @@ class ManualBatching:
         sums = self._sums(plan.leaves, h, c, gates[0], cell.hf_weight.data(ctx))
         return [*gates, *sums]
 
-    def _late(self, plan: _Plan, parts: Sequence[Sequence[NDArray]], hf_weight: NDArray) -> NDArray:
+    def _late(self, plan, parts, hf_weight):
         """Compute the inner nodes, level by level, and the scores from the roots."""
         weights = _rows(self._cell.h2h_weight.data(plan.words.context), self._size)
         h = c = None
@@ -198,13 +177,11 @@ class ManualBatching:
         pairs = len(h) // 2
         return self.model.similarity(h[:pairs], h[pairs:])
 
-    def _sums(
-        self, edges: _Edges, h: NDArray, c: NDArray, forget: NDArray, hf_weight: NDArray
-    ) -> Tuple[NDArray, NDArray]:
+    def _sums(self, edges, h, c, forget, hf_weight):
         return edges.sum(h), edges.sum(self._forget(h, c, forget, edges.parents, hf_weight))
 
 
-def _plan(samples: Sequence[Sample]) -> _Plan:
+def _plan(samples):
     """Plan a minibatch: first sentences of all pairs first, so that roots come in that order."""
     ctx = samples[0].inputs[0].context
     words, trees, *others = zip(*(sample.inputs for sample in samples))
@@ -213,7 +190,7 @@ def _plan(samples: Sequence[Sample]) -> _Plan:
     return _Plan(words, levels.starts, *_edges(levels, ctx))
 
 
-def _edges(levels: Levels, ctx: mx.Context) -> Tuple[List[_Edges], Optional[_Edges]]:
+def _edges(levels, ctx):
     nodes, starts = len(levels.words), levels.starts
     entries = mx.nd.ones(nodes, ctx=ctx)
     ends = mx.nd.arange(nodes + 1, ctx=ctx, dtype="int64")
@@ -236,16 +213,16 @@ def _edges(levels: Levels, ctx: mx.Context) -> Tuple[List[_Edges], Optional[_Edg
     return by_level, _Edges(parents[inner:], mx.nd.slice(matrix, (inner,), (nodes,)))
 
 
-def _upload(array: np.ndarray, ctx: mx.Context) -> NDArray:
+def _upload(array, ctx):
     return mx.nd.from_numpy(array).as_in_context(ctx)  # no copy and no waiting on a CPU
 
 
-def _by_level(plan: _Plan, arrays: Sequence[NDArray]) -> List[List[NDArray]]:
+def _by_level(plan, arrays):
     """Cut arrays with a row per inner node into levels; slices of what is on no tape are views."""
     spans = list(zip(plan.starts, plan.starts[1:]))
     return [[array[start:stop] for array in arrays] for start, stop in spans]
 
 
-def _rows(array: NDArray, size: int) -> List[NDArray]:
+def _rows(array, size):
     """Cut a parameter into the parts of its gates."""
     return [array[start : start + size] for start in range(0, len(array), size)]

@@ -1,21 +1,15 @@
 """DGL: the Tree-LSTM by messages from children to parents, in topological order."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType
-from typing import Any, Dict, Sequence
 
 import numpy as np
 import packaging.version
 import torch
 from torch.nn import functional
 
-from relatedness.trees import Tree
-
-from .child import Task
-from .on_torch import PairsPeer, Tensor, states_of
+from .on_torch import PairsPeer, states_of
 
 os.environ["DGLBACKEND"] = "pytorch"
 # DGL 1.1.3 takes `packaging` from setuptools, which has dropped its copy.
@@ -31,11 +25,11 @@ class Pairs(PairsPeer):
 
     flags = f"{PairsPeer.flags}; one graph a minibatch, built-in sum, topological order"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         super().__init__(task)
         self.version = f"DGL {dgl.__version__}, {self.version}"
 
-    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:  # noqa: D102
+    def roots(self, words, trees):  # noqa: D102
         sizes = np.array([len(each) for each in words])
         offsets = np.cumsum(sizes) - sizes
         heads = np.concatenate([tree.heads for tree in trees])
@@ -61,13 +55,13 @@ class Pairs(PairsPeer):
         roots = np.array([tree.root for tree in trees]) + offsets
         return graph.ndata["h"][torch.from_numpy(roots)]
 
-    def message(self, edges: Any) -> Dict[str, Tensor]:
+    def message(self, edges):
         """Make what children tell their parents, shape (edges, 2H)."""
         h, weight = edges.src["h"], self.p["encoder.cell.hf_weight"]
         forget = torch.addmm(edges.dst["x_forget"], h, weight.t()).sigmoid()
         return {"kept": torch.cat([h, forget * edges.src["c"]], 1)}
 
-    def node(self, nodes: Any) -> Dict[str, Tensor]:
+    def node(self, nodes):
         """States of words whose children's states have been summed up."""
         h_sum, c_sum = nodes.data["sums"].chunk(2, 1)
         weight = self.p["encoder.cell.h2h_weight"]

@@ -1,11 +1,8 @@
 """DyNet: models written for one sample, node by node, and batched by DyNet."""
 
-from __future__ import annotations
-
 import math
 import sys
 from importlib.metadata import version
-from typing import Any, List, Tuple
 
 import dynet_config
 import numpy as np
@@ -16,13 +13,10 @@ dynet_config.set(autobatch=1, mem=1024, random_seed=1)
 
 import dynet as dy  # noqa: E402
 
-from relatedness.trees import Tree  # noqa: E402
-
-from .child import Minibatch, Peer, Sample, Task  # noqa: E402
+from .child import Peer  # noqa: E402
 
 #: What MXNet's AdaGrad adds to the history of gradients.
 EPSILON = 1e-7
-State = Tuple[dy.Expression, dy.Expression]
 SIDES = ("forwards", "backwards")
 
 
@@ -35,7 +29,7 @@ class DynetPeer(Peer):
 
     flags = "--dynet-autobatch 1"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         self.version = f"DyNet {version('dyNET38')}"
         self.model = dy.ParameterCollection()
         self.first = {name: v for name, v in task.parameters.items() if name != "embedding.weight"}
@@ -46,25 +40,25 @@ class DynetPeer(Peer):
         self.trainer.set_clip_threshold(0)
         super().__init__(task)
 
-    def vector(self, word: int) -> dy.Expression:
+    def vector(self, word):
         """Look a word up; vectors are not trained."""
         return dy.lookup(self.words, word, update=False)
 
-    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+    def predict(self, batch):  # noqa: D102
         dy.renew_cg()
         scores = self.scores(batch)
-        found: np.ndarray = scores.npvalue()
+        found = scores.npvalue()
         return found.reshape(scores.dim()[0][0], -1).T
 
-    def step(self, batch: Minibatch) -> float:  # noqa: D102
+    def step(self, batch):  # noqa: D102
         dy.renew_cg()
         loss = self.loss(batch)
-        value: float = loss.value()
+        value = loss.value()
         loss.backward()
         self.trainer.update()
         return value
 
-    def reset(self) -> None:  # noqa: D102
+    def reset(self):  # noqa: D102
         dy.renew_cg()
         weight = next(iter(self.p.values()))
         # DyNet lets weights decay by a common factor that it keeps apart from them.
@@ -73,7 +67,7 @@ class DynetPeer(Peer):
             self.p[name].set_value(value / factor)
 
 
-def states_of(i: dy.Expression, o: dy.Expression, u: dy.Expression, *kept: dy.Expression) -> State:
+def states_of(i, o, u, *kept):
     """States h and c from gates, and from what is kept of other states c."""
     c = dy.cmult(dy.logistic(i), dy.tanh(u))
     if kept:
@@ -81,7 +75,7 @@ def states_of(i: dy.Expression, o: dy.Expression, u: dy.Expression, *kept: dy.Ex
     return dy.cmult(dy.logistic(o), dy.tanh(c)), c
 
 
-def rows(x: dy.Expression, count: int) -> Any:
+def rows(x, count):
     """Cut a vector into parts of one size."""
     size = x.dim()[0][0] // count
     return [dy.pick_range(x, i * size, (i + 1) * size) for i in range(count)]
@@ -90,7 +84,7 @@ def rows(x: dy.Expression, count: int) -> Any:
 class Pairs(DynetPeer):
     """The Tree-LSTM node by node; roots of a minibatch are joined for the head."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         # Only nodes with children need the forget gate's part.
         parameters = dict(task.parameters)
         for name in ("weight", "bias"):
@@ -99,12 +93,12 @@ class Pairs(DynetPeer):
             parameters[f"forget_{name}"], parameters[f"rest_{name}"] = parts
         super().__init__(task._replace(parameters=parameters))
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        trees = list(map(Tree.from_heads, sample["heads"]))
-        entropy = sum(t * math.log(t) for t in sample["target"] if t)
-        return sample["words"], trees, sample["target"], entropy
+    def prepare(self, sample):  # noqa: D102
+        (left, left_tree, right, right_tree), (target,) = sample
+        entropy = sum(t * math.log(t) for t in target if t)
+        return (left, right), (left_tree, right_tree), target, entropy
 
-    def node(self, word: int, children: List[State]) -> State:
+    def node(self, word, children):
         """States of a word from those of its children."""
         p, x = self.p, self.vector(word)
         terms = [p["rest_bias"], p["rest_weight"], x]
@@ -119,14 +113,14 @@ class Pairs(DynetPeer):
         kept = (dy.cmult(dy.logistic(g), c) for g, (_, c) in zip(forgets, children))
         return states_of(*gates, *kept)
 
-    def root(self, words: List[int], tree: Tree) -> dy.Expression:
+    def root(self, words, tree):
         """State of a sentence."""
-        states: List[Any] = [None] * len(words)
+        states = [None] * len(words)
         for i in tree.order:
             states[i] = self.node(words[i], [states[k] for k in tree.children[i]])
         return states[tree.root][0]
 
-    def scores(self, batch: Minibatch) -> dy.Expression:
+    def scores(self, batch):
         """Log-probabilities of the scores, shape (CLASSES,), batched."""
         p = self.p
         left, right = (
@@ -143,7 +137,7 @@ class Pairs(DynetPeer):
             )
         )
 
-    def loss(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+    def loss(self, batch):  # noqa: D102
         targets = np.array([sample[2] for sample in batch]).T
         products = dy.dot_product(dy.inputTensor(targets, batched=True), self.scores(batch))
         entropy = sum(sample[3] for sample in batch)
@@ -153,13 +147,13 @@ class Pairs(DynetPeer):
 class Labels(DynetPeer):
     """Models that score labels, the last part of each sample, from as many ``states(sample)``."""
 
-    def scores(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+    def scores(self, batch):  # noqa: D102
         states = [state for sample in batch for state in self.states(sample)]
         return dy.affine_transform(
             [self.p["score.bias"], self.p["score.weight"], dy.concatenate_to_batch(states)]
         )
 
-    def loss(self, batch: Minibatch) -> dy.Expression:  # noqa: D102
+    def loss(self, batch):  # noqa: D102
         labels = [label for sample in batch for label in sample[-1]]
         weights = [1 / (len(s[-1]) * len(batch)) for s in batch for _ in s[-1]]
         losses = dy.pickneglogsoftmax_batch(self.scores(batch), labels)
@@ -172,7 +166,7 @@ class Tagger(Labels):
     # MXNet's cell has two biases, DyNet's one, which a step of AdaGrad moves half as far.
     same_steps = 1
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         parameters = dict(task.parameters)
         for side in SIDES:
             parameters[f"{side}.bias"] = parameters.pop(f"{side}.i2h_bias") + parameters.pop(
@@ -180,14 +174,15 @@ class Tagger(Labels):
             )
         super().__init__(task._replace(parameters=parameters))
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        return sample["words"], sample["labels"]
+    def prepare(self, sample):  # noqa: D102
+        (words,), labels = sample
+        return words, list(map(int, labels))
 
-    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:
+    def read(self, side, vectors):
         """States h of the words of a sentence, in the order they are read."""
         p = self.p
         weights = [p[f"{side}.{name}"] for name in ("bias", "i2h_weight", "h2h_weight")]
-        states: List[dy.Expression] = []
+        states = []
         c = None
         for x in vectors:
             terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
@@ -196,7 +191,7 @@ class Tagger(Labels):
             states.append(h)
         return states
 
-    def states(self, sample: Any) -> List[dy.Expression]:  # noqa: D102
+    def states(self, sample):  # noqa: D102
         vectors = [self.vector(word) for word in sample[0]]
         ahead = self.read("forwards", vectors)
         back = self.read("backwards", vectors[::-1])
@@ -208,7 +203,7 @@ class NodeTagger(Tagger):
 
     flags = f"{Tagger.flags}, CompactVanillaLSTMBuilder"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         super().__init__(task)
         gates, size = self.first["forwards.i2h_weight"].shape
         self.builders = {
@@ -219,41 +214,46 @@ class NodeTagger(Tagger):
             for name, parameter in zip(("i2h_weight", "h2h_weight", "bias"), own):
                 self._take(f"{side}.{name}", parameter)
 
-    def _take(self, name: str, parameter: Any) -> None:
+    def _take(self, name, parameter):
         """Give a parameter of the builder its first value: gates as i, f, o, u, and f gets 1."""
         i, f, u, o = np.split(self.first[name], 4)
         self.first[name] = np.concatenate([i, f - 1 if f.ndim == 1 else f, o, u])
         parameter.set_value(self.first[name])
         self.p[name] = parameter
 
-    def read(self, side: str, vectors: List[dy.Expression]) -> List[dy.Expression]:  # noqa: D102
-        found: List[dy.Expression] = self.builders[side].initial_state().transduce(vectors)
+    def read(self, side, vectors):  # noqa: D102
+        found = self.builders[side].initial_state().transduce(vectors)
         return found
 
 
 class Trees(Labels):
     """Node by node; the states of all phrases of a minibatch are joined to be scored."""
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        return sample["words"], list(zip(sample["left"], sample["right"])), sample["labels"]
+    def prepare(self, sample):  # noqa: D102
+        (words, shape), labels = sample
+        return words, shape, list(map(int, labels))
 
-    def states(self, sample: Any) -> List[dy.Expression]:  # noqa: D102
-        p = self.p
-        words, parts, _ = sample
-        left_words = iter(words)
-        h: List[Any] = []
-        c: List[Any] = []
-        for left, right in parts:
-            if left < 0:
-                x = self.vector(next(left_words))
-                gates = dy.affine_transform([p["leaf.gates.bias"], p["leaf.gates.weight"], x])
-                state = states_of(*rows(gates, 3))
+    def states(self, sample):  # noqa: D102
+        words, shape, _ = sample
+        found = []
+
+        def read(shape):
+            parts = []
+            if isinstance(shape, int):
+                gates = self.gates("leaf", 3, self.vector(words[shape]))
             else:
-                x = dy.concatenate([h[left], h[right]])
-                gates = dy.affine_transform([p["join.gates.bias"], p["join.gates.weight"], x])
-                i, f_left, f_right, o, u = rows(gates, 5)
-                forgets = ((f_left, left), (f_right, right))
-                state = states_of(i, o, u, *(dy.cmult(dy.logistic(f), c[k]) for f, k in forgets))
-            h.append(state[0])
-            c.append(state[1])
-        return h
+                parts = [read(part) for part in shape]
+                gates = self.gates("join", 5, dy.concatenate([h for h, _ in parts]))
+            i, *forgets, o, u = gates
+            kept = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, parts))
+            state = states_of(i, o, u, *kept)
+            found.append(state[0])
+            return state
+
+        read(shape)
+        return found
+
+    def gates(self, cell, count, x):
+        """Give the gates of a cell."""
+        terms = [self.p[f"{cell}.gates.{name}"] for name in ("bias", "weight")]
+        return rows(dy.affine_transform([*terms, x]), count)

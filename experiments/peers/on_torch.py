@@ -1,27 +1,19 @@
 """PyTorch by hand: trees level by level over the whole minibatch, the tagger by nn.LSTM."""
 
-from __future__ import annotations
-
-from typing import Any, List, Optional, Sequence, Tuple
-
 import numpy as np
 import torch
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from baselines.levels import divide, steps_up
-from relatedness.trees import Tree
 
-from .child import Minibatch, Peer, Sample, Task
+from .child import Peer
 
 #: What MXNet's AdaGrad adds to the history of gradients.
 EPSILON = 1e-7
-Tensor = torch.Tensor
 
 
-def states_of(
-    i: Tensor, o: Tensor, u: Tensor, kept: Optional[Tensor] = None
-) -> Tuple[Tensor, Tensor]:
+def states_of(i, o, u, kept=None):
     """States h and c from gates, and from what is kept of other states c."""
     c = i.sigmoid() * u.tanh() if kept is None else torch.addcmul(kept, i.sigmoid(), u.tanh())
     return o.sigmoid() * c.tanh(), c
@@ -35,7 +27,7 @@ class TorchPeer(Peer):
 
     flags = "1 thread, fused Adagrad"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         torch.set_num_threads(1)
         self.version = f"PyTorch {torch.__version__}"
         self.p = {
@@ -51,7 +43,7 @@ class TorchPeer(Peer):
         self.kept = 1 - task.learning_rate * task.weight_decay
         super().__init__(task)
 
-    def step(self, batch: Minibatch) -> float:  # noqa: D102
+    def step(self, batch):  # noqa: D102
         loss = self.loss(batch)
         loss.backward()
         with torch.no_grad():
@@ -61,7 +53,7 @@ class TorchPeer(Peer):
         return loss.item()
 
     @torch.no_grad()
-    def reset(self) -> None:  # noqa: D102
+    def reset(self):  # noqa: D102
         for p, first in zip(self.trained, self.first):
             p.copy_(first)
 
@@ -72,17 +64,17 @@ class PairsPeer(TorchPeer):
     A subclass has ``roots(words, trees)``, the states of the roots of some trees, shape (trees, H).
     """
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        words = [np.array(side) for side in sample["words"]]
-        return words, list(map(Tree.from_heads, sample["heads"])), sample["target"]
+    def prepare(self, sample):  # noqa: D102
+        (left, left_tree, right, right_tree), (target,) = sample
+        return (np.array(left), np.array(right)), (left_tree, right_tree), target
 
-    def scores(self, batch: Minibatch) -> Tensor:
+    def scores(self, batch):
         """Log-probabilities of the scores, shape (N, CLASSES)."""
         words = [sample[0][side] for side in (0, 1) for sample in batch]
         trees = [sample[1][side] for side in (0, 1) for sample in batch]
         return self.head(*self.roots(words, trees).chunk(2))
 
-    def head(self, left: Tensor, right: Tensor) -> Tensor:
+    def head(self, left, right):
         """Compare roots, shape (N, H) each."""
         p, linear = self.p, functional.linear
         hidden = linear(
@@ -91,12 +83,12 @@ class PairsPeer(TorchPeer):
         scores = linear(hidden.sigmoid(), p["similarity.score_weight"], p["similarity.score_bias"])
         return scores.log_softmax(1)
 
-    def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102
+    def loss(self, batch):  # noqa: D102
         targets = torch.tensor([sample[2] for sample in batch])
         return functional.kl_div(self.scores(batch), targets, reduction="batchmean")
 
     @torch.inference_mode()
-    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+    def predict(self, batch):  # noqa: D102
         return self.scores(batch).numpy()
 
 
@@ -105,7 +97,7 @@ class Pairs(PairsPeer):
 
     flags = f"{PairsPeer.flags}; levels, index_select and index_add"
 
-    def roots(self, words: Sequence[np.ndarray], trees: Sequence[Tree]) -> Tensor:  # noqa: D102
+    def roots(self, words, trees):  # noqa: D102
         p = self.p
         levels = divide(trees)
         starts = levels.starts
@@ -122,7 +114,7 @@ class Pairs(PairsPeer):
         h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], x.new_zeros(2, inner, hidden))
         columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
         below = zip(*columns, parents[:inner].split(sizes))
-        above: Tuple[Tensor, ...] = ()
+        above = ()
         for level, (forgets, rests, h_sums, c_sums, over) in reversed(list(enumerate(below))):
             if above:
                 h_sums, c_sums = self.give(*above[:2], forgets, above[2], (h_sums, c_sums))
@@ -131,9 +123,7 @@ class Pairs(PairsPeer):
             above = (h, c, over - starts[level - 1]) if level else (h,)
         return above[0]
 
-    def give(
-        self, h: Tensor, c: Tensor, forgets: Tensor, parents: Tensor, sums: Sequence[Tensor]
-    ) -> Tuple[Tensor, Tensor]:
+    def give(self, h, c, forgets, parents, sums):
         """Add states of children to the sums that their parents have of them."""
         weight = self.p["encoder.cell.hf_weight"]
         forget = torch.addmm(forgets.index_select(0, parents), h, weight.t()).sigmoid()
@@ -147,7 +137,7 @@ class Labels(TorchPeer):
     A subclass has ``scores(batch)``: scores of all labels, and which label each row is of.
     """
 
-    def loss(self, batch: Minibatch) -> Tensor:  # noqa: D102
+    def loss(self, batch):  # noqa: D102
         scores, order = self.scores(batch)
         labels = np.concatenate([sample[-1] for sample in batch])
         losses = functional.cross_entropy(scores, torch.from_numpy(labels[order]), reduction="none")
@@ -156,7 +146,7 @@ class Labels(TorchPeer):
         return losses @ torch.from_numpy(weights[order])
 
     @torch.inference_mode()
-    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+    def predict(self, batch):  # noqa: D102
         scores, order = self.scores(batch)
         return scores.numpy()[np.argsort(order)]
 
@@ -166,7 +156,7 @@ class Tagger(Labels):
 
     flags = f"{TorchPeer.flags}; nn.LSTM, packed"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         super().__init__(task)
         gates, size = task.parameters["forwards.i2h_weight"].shape
         self.lstm = torch.nn.LSTM(size, gates // 4, bidirectional=True)
@@ -176,10 +166,11 @@ class Tagger(Labels):
                     own = self.p[f"{side}.{ours}_{kind}"]
                     setattr(self.lstm, f"{kind}_{theirs}_{suffix}", own)
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        return torch.tensor(sample["words"]), np.array(sample["labels"])
+    def prepare(self, sample):  # noqa: D102
+        (words,), labels = sample
+        return torch.tensor(words), np.array(labels, np.int64)
 
-    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
+    def scores(self, batch):  # noqa: D102
         words = [sample[0] for sample in batch]
         packed = pack_sequence(words, enforce_sorted=False)
         vectors = functional.embedding(packed.data, self.p["embedding.weight"])
@@ -189,7 +180,7 @@ class Tagger(Labels):
         return functional.linear(states.data, self.p["score.weight"], self.p["score.bias"]), order
 
 
-def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Tuple[Any, ...]:
+def plan(parents, left, right):
     """Plan a minibatch: inner nodes by distance from their root, then leaves by the same.
 
     Roots have -1 as parent, leaves as children; shape (nodes,), each. Returns the number of each
@@ -216,21 +207,31 @@ def plan(parents: np.ndarray, left: np.ndarray, right: np.ndarray) -> Tuple[Any,
     return order, inner.tolist(), leaves.tolist(), parts
 
 
+def parts_of(shape, found):
+    """List the numbers of the parts of all phrases, -1 for a word, those within first."""
+    parts = (-1, -1)
+    if not isinstance(shape, int):
+        parts = tuple(len(parts_of(part, found)) - 1 for part in shape)
+    found.append(parts)
+    return found
+
+
 class Trees(Labels):
     """Leaves at once, then level by level up to the roots."""
 
     flags = f"{TorchPeer.flags}; levels, index_select"
 
-    def prepare(self, sample: Sample) -> Any:  # noqa: D102
-        left, right, labels = (np.array(sample[n]) for n in ("left", "right", "labels"))
+    def prepare(self, sample):  # noqa: D102
+        (leaves, shape), labels = sample
+        left, right = map(np.array, zip(*parts_of(shape, [])))
         words = np.full(len(left), -1)
-        words[left < 0] = sample["words"]
+        words[left < 0] = leaves
         parents = np.full(len(left), -1)
         for side in (left, right):
             parents[side[side >= 0]] = np.flatnonzero(side >= 0)
-        return words, parents, left, right, labels
+        return words, parents, left, right, np.array(labels, np.int64)
 
-    def scores(self, batch: Minibatch) -> Tuple[Tensor, np.ndarray]:  # noqa: D102
+    def scores(self, batch):  # noqa: D102
         sizes = np.array([len(sample[0]) for sample in batch])
         words, *nodes, _ = map(np.concatenate, zip(*batch))
         offsets = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -238,9 +239,7 @@ class Trees(Labels):
         h = self.states(words[order[sum(inner) :]], inner, leaves, parts)
         return functional.linear(h, self.p["score.weight"], self.p["score.bias"]), order
 
-    def states(
-        self, words: np.ndarray, inner: List[int], leaves: List[int], parts: List[np.ndarray]
-    ) -> Tensor:
+    def states(self, words, inner, leaves, parts):
         """States h of all nodes in the order of the plan."""
         p = self.p
         vectors = p["embedding.weight"][torch.from_numpy(words)]
@@ -255,7 +254,7 @@ class Trees(Labels):
             states = [(h, c), ends[level]]
         return torch.cat(done[::-1])
 
-    def join(self, states: Sequence[Tuple[Tensor, Tensor]], parts: Tensor) -> Tuple[Tensor, Tensor]:
+    def join(self, states, parts):
         """States of inner nodes from those of their parts, by numbers among all these states."""
         h, c = (torch.cat(each).index_select(0, parts) for each in zip(*states))
         pairs = len(parts) // 2

@@ -1,21 +1,14 @@
 """torchfold: models as calls by name, which torchfold batches by their depth."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import Any, List, Sequence, Tuple
 
-import numpy as np
 import torch
 import torchfold
 from torch.nn import functional
 
-from relatedness.trees import Tree
-
-from .child import Minibatch, Task
-from .on_torch import PairsPeer, Tensor
+from .on_torch import PairsPeer
 
 # torchfold 0.1.0 names a class that PyTorch has since renamed; all else it uses is still there.
 torchfold.torchfold.torch = SimpleNamespace(
@@ -26,16 +19,16 @@ torchfold.torchfold.torch = SimpleNamespace(
 class Pairs(PairsPeer):
     """One operation for leaves, and one for each number of children."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task):
         super().__init__(task)
         self.version = f"torchfold {version('torchfold')}, {self.version}"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("node"):
             return partial(self.node, int(name[len("node") :]))
         raise AttributeError(name)
 
-    def node(self, children: int, words: Tensor, *states: Tensor) -> Tuple[Tensor, Tensor]:
+    def node(self, children, words, *states):
         """States of words, shape (N,), from h and then c of their children, shape (N, H) each."""
         p = self.p
         x = functional.linear(
@@ -53,25 +46,26 @@ class Pairs(PairsPeer):
             c = torch.addcmul(c, forget.sigmoid(), c_child)
         return o.sigmoid() * c.tanh(), c
 
-    def scores(self, batch: Minibatch) -> Tensor:  # noqa: D102
+    def scores(self, batch):  # noqa: D102
         fold = torchfold.Fold()
         sides = [[self.root(fold, s[0][k], s[1][k]) for s in batch] for k in (0, 1)]
         heads = [fold.add("head", left, right) for left, right in zip(*sides)]
         (found,) = fold.apply(self, [heads])
         return found
 
-    def root(self, fold: Any, words: Sequence[int], tree: Tree) -> Any:
+    def root(self, fold, words, tree):
         """Add the calls of a sentence; return the node of its state h."""
-        states: List[Any] = [None] * len(words)
+        states = [None] * len(words)
         for i in tree.order:
             below = list(zip(*(states[k] for k in tree.children[i]))) or [(), ()]
             node = fold.add(f"node{len(below[0])}", words[i], *below[0], *below[1])
             states[i] = node.split(2)
         return states[tree.root][0]
 
-    def prepare(self, sample: Any) -> Any:  # noqa: D102
-        return sample["words"], list(map(Tree.from_heads, sample["heads"])), sample["target"]
+    def prepare(self, sample):  # noqa: D102
+        (left, left_tree, right, right_tree), (target,) = sample
+        return (left, right), (left_tree, right_tree), target
 
-    def predict(self, batch: Minibatch) -> np.ndarray:  # noqa: D102
+    def predict(self, batch):  # noqa: D102
         with torch.no_grad():
             return self.scores(batch).numpy()

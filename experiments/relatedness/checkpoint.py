@@ -10,26 +10,22 @@ numbers need no place in it: every epoch seeds its generators from (seed, epoch)
 run draws what an uninterrupted one would have drawn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
 import json
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
+from typing import NamedTuple
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 
 FORMAT = 6
 #: What optimizers of MXNet 1.9.1 keep beside the state of each parameter (Nadam, LARS). What LBSGD
 #: sums up over several minibatches is left out: made by name, it takes them one by one.
 NUMBERS = ("lr", "num_update", "m_schedule", "last_lr", "cur_lr")
-Parameters = Dict[str, gluon.Parameter]
 
 
 class CheckpointError(ValueError):
@@ -37,29 +33,16 @@ class CheckpointError(ValueError):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint in memory.
+    """A checkpoint in memory."""
 
-    Attributes
-    ----------
-    path : Path
-        Where it was read from.
-    state : dict
-        What was given to `write_checkpoint`: epoch, settings, best result.
-    vocab : gluonnlp.Vocab
-    optimizer : dict
-        Its ``kind`` and ``numbers``, and ``counts`` of the updates of each parameter.
-    arrays : dict
-        ``parameter:NAME`` and ``state:NAME:NUMBER``, by the names that ``save_parameters`` uses.
-    """
-
-    path: Path
-    state: Dict[str, Any]
+    path: Path  # where it was read from
+    state: dict  # what was given to `write_checkpoint`: epoch, settings, best result
     vocab: gluonnlp.Vocab
-    optimizer: Dict[str, Any]
-    arrays: Dict[str, np.ndarray]
+    optimizer: dict  # its ``kind`` and ``numbers``, and ``counts`` of the updates of each parameter
+    arrays: dict  # parameter:NAME and state:NAME:NUMBER, by the names that `save_parameters` uses
 
     @contextlib.contextmanager
-    def understood(self) -> Iterator[None]:
+    def understood(self):
         """Say that this checkpoint is another program's if something is not where it is sought."""
         try:
             yield
@@ -69,13 +52,10 @@ class Checkpoint(NamedTuple):
             reason = f"not a checkpoint of this program ({type(error).__name__}: {error})"
             raise CheckpointError(f"{self.path}: {reason}") from None
 
-    def check(self, model: gluon.Block) -> None:
+    def check(self, model):
         """Check that a model, initialized or not, has the checkpoint's parameters.
 
-        Raises
-        ------
-        CheckpointError
-            If a name, a shape or a dtype differs.
+        Raises `CheckpointError` if a name, a shape or a dtype differs.
         """
         wanted = {
             f"parameter:{name}": _kind(p) for name, p in model._collect_params_with_prefix().items()
@@ -86,13 +66,10 @@ class Checkpoint(NamedTuple):
                 reason = f"{name} is {own.get(name, 'missing')}, in the model {wanted.get(name)}"
                 raise CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
-    def restore(self, model: gluon.Block, trainer: Optional[gluon.Trainer] = None) -> None:
+    def restore(self, model, trainer=None):
         """Load the parameters, and the trainer's progress if a trainer is given.
 
-        Raises
-        ------
-        CheckpointError
-            If they are not those of this model and this trainer.
+        Raises `CheckpointError` if they are not those of this model and this trainer.
         """
         self.check(model)
         parameters = model._collect_params_with_prefix()
@@ -103,7 +80,7 @@ class Checkpoint(NamedTuple):
             with self.understood():
                 self._restore(parameters, trainer)
 
-    def _restore(self, parameters: Parameters, trainer: gluon.Trainer) -> None:
+    def _restore(self, parameters, trainer):
         """Put progress into a trainer with the same kind of optimizer."""
         optimizer, updater = trainer._optimizer, trainer._updaters[0]
         if self.optimizer["kind"] != type(optimizer).__name__:
@@ -124,12 +101,12 @@ class Checkpoint(NamedTuple):
         vars(optimizer).update(self.optimizer["numbers"])
 
 
-def _kind(array: Any) -> str:
+def _kind(array):
     return f"{np.dtype(array.dtype).name} {tuple(array.shape)}"
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path):
     """Open a file for writing that takes the place of `path` when it is whole, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # a link of this name must not be followed
@@ -143,13 +120,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def write_checkpoint(
-    path: Path,
-    model: gluon.Block,
-    trainer: gluon.Trainer,
-    vocab: gluonnlp.Vocab,
-    state: Dict[str, Any],
-) -> None:
+def write_checkpoint(path, model, trainer, vocab, state):
     """Write a checkpoint, replacing an older one at `path` in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parameters = model._collect_params_with_prefix()
@@ -170,18 +141,15 @@ def write_checkpoint(
         file.write(first_line(body.getvalue()) + body.getvalue())
 
 
-def first_line(body: bytes) -> bytes:
+def first_line(body):
     """Name the format and the checksum of what follows."""
     return f"gluon_dynbatch checkpoint {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode()
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path):
     """Read a checkpoint.
 
-    Raises
-    ------
-    CheckpointError
-        If there is none at `path`, or it is damaged or of another format.
+    Raises `CheckpointError` if there is none at `path`, or it is damaged or of another format.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -208,7 +176,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: not a whole checkpoint: {reason}") from None
 
 
-def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
+def _vocab(tokens):
     """Make the vocabulary with these words in this order, the one for unknown words first."""
     if len(set(tokens)) != len(tokens):
         raise ValueError("its vocabulary repeats a word")
@@ -219,13 +187,13 @@ def _vocab(tokens: List[str]) -> gluonnlp.Vocab:
     )
 
 
-def _numbers(parameters: Parameters, trainer: gluon.Trainer) -> Dict[str, int]:
+def _numbers(parameters, trainer):
     """Give the numbers of trained parameters by name; names are equal in every process."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     return {names[id(p)]: i for i, p in enumerate(trainer._params) if p.grad_req != "null"}
 
 
-def _leaves(state: Any) -> List[mx.nd.NDArray]:
+def _leaves(state):
     """List the arrays of an optimizer's state, which is a nest of them."""
     if isinstance(state, (tuple, list)):
         return [leaf for part in state for leaf in _leaves(part)]

@@ -11,16 +11,13 @@
 What is wrong is a `DataError` that names file, line and reason.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import sys
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
-import mxnet as mx
 import numpy as np
 
 from workloads.base import Sample
@@ -35,29 +32,24 @@ BUILT_IN = Path(__file__).parents[1] / "corpus"
 MAX_WORDS = 10_000
 SPLITS = ("train", "dev", "test")
 SICK_FILES = {"train": "SICK_train.txt", "dev": "SICK_trial.txt", "test": "SICK_test_annotated.txt"}
-#: A file and a line of it.
-Place = Tuple[Path, int]
 
 
 class Pair(NamedTuple):
-    """Two sentences with their trees, how related they are, and a name for the pair.
-
-    The score goes from 1 to `CLASSES`; it is NaN if nobody has judged the pair.
-    """
+    """Two sentences with their trees, how related they are, and a name for the pair."""
 
     tokens_a: Tuple[str, ...]
     tree_a: Tree
     tokens_b: Tuple[str, ...]
     tree_b: Tree
-    score: float
+    score: float  # from 1 to `CLASSES`; NaN if nobody has judged the pair
     name: str
 
     @property
-    def words(self) -> Tuple[str, ...]:
+    def words(self):
         """The words of both sentences."""
         return (*self.tokens_a, *self.tokens_b)
 
-    def target(self) -> np.ndarray:
+    def target(self):
         """Spread the score over the two whole scores around it, so that it is their expectation.
 
         Tai et al. 2015, equation 15. Shape (1, CLASSES); NaN for a pair without score, which can be
@@ -70,36 +62,18 @@ class Pair(NamedTuple):
         target[0, below - 1 : below + 1] = below + 1 - self.score, self.score - below
         return target
 
-    def sample(self, words: mx.nd.NDArray, target: mx.nd.NDArray) -> Sample:
+    def sample(self, words, target):
         """Put together what the model takes: indices of all words, and the target."""
         middle = len(self.tokens_a)
         return Sample((words[:middle], self.tree_a, words[middle:], self.tree_b), target)
 
 
-def load_corpus(
-    directory: Path = BUILT_IN,
-    splits: Sequence[str] = SPLITS,
-    limit: Optional[int] = None,
-    skip: bool = False,
-) -> Dict[str, List[Pair]]:
-    """Read the pairs of some splits.
+def load_corpus(directory=BUILT_IN, splits=SPLITS, limit=None, skip=False):
+    """Read the pairs of some splits, the first `limit` of each, from the folder that holds them.
 
-    Parameters
-    ----------
-    directory : Path
-        The folder that holds the splits; the built-in corpus by default.
-    splits : sequence of str
-    limit : int, optional
-        Pairs of each split to read at most, the first ones.
-    skip : bool
-        Whether a pair that cannot be used is left out, with its reason on standard error, instead
-        of ending the reading. Files that are missing or do not fit together are always errors:
-        nothing says which of their lines do.
-
-    Raises
-    ------
-    DataError
-        Naming file, line and reason.
+    With `skip`, a pair that cannot be used is left out, with its reason on standard error, instead
+    of ending the reading. Files that are missing or do not fit together are always errors: nothing
+    says which of their lines do.
     """
     found = {}
     for split in splits:
@@ -109,18 +83,16 @@ def load_corpus(
     return found
 
 
-def read_requests(
-    path: Path, lines: Sequence[str], limit: Optional[int] = None, skip: bool = False
-) -> List[Pair]:
+def read_requests(path, lines, limit=None, skip=False):
     """Read pairs without scores from lines of JSON; `path` is what messages call them."""
 
-    def sentence(asked: Dict[str, object], place: Place) -> Tuple[Tuple[str, ...], Tree]:
+    def sentence(asked, place):
         words, heads = asked["words"], asked["heads"]
         if not (isinstance(words, str) and isinstance(heads, list)):
             raise TypeError
         return _check_sentence(words.split(), list(map(str, heads)), place, place)
 
-    def read(number: int) -> Pair:
+    def read(number):
         place = (path, number + 1)
         try:
             asked = json.loads(lines[number])
@@ -136,11 +108,9 @@ def read_requests(
     return _collect(read, len(lines), path, limit, skip)
 
 
-def _collect(
-    read: Callable[[int], Pair], count: int, path: Path, limit: Optional[int], skip: bool
-) -> List[Pair]:
+def _collect(read, count, path, limit, skip):
     """Read pair by pair, and check what holds for pairs of every format."""
-    found: Dict[str, Pair] = {}
+    found = {}
     skipped = 0
     for number in range(count):
         if len(found) == limit:
@@ -165,7 +135,7 @@ def _collect(
     return list(found.values())
 
 
-def _treelstm(folder: Path, raw: Path) -> Tuple[Callable[[int], Pair], int]:
+def _treelstm(folder, raw):
     """Read the parses of a split, and its scores from ``sim.txt`` or else from SICK's text.
 
     Returns what makes a pair of its number, and how many there are.
@@ -191,20 +161,20 @@ def _treelstm(folder: Path, raw: Path) -> Tuple[Callable[[int], Pair], int]:
     else:
         scores = _sick_scores(raw, names, folder / "id.txt")
 
-    def sentence(i: int, toks: str, parents: str) -> Tuple[Tuple[str, ...], Tree]:
+    def sentence(i, toks, parents):
         # Only spaces separate words: there are words with U+00A0 in them.
         tokens = [token for token in lines[toks][i].split(" ") if token]
         places = (paths[toks], i + 1), (paths[parents], i + 1)
         return _check_sentence(tokens, lines[parents][i].split(), *places)
 
-    def read(i: int) -> Pair:
+    def read(i):
         both = [sentence(i, *files[:2]), sentence(i, *files[2:])]
         return Pair(*both[0], *both[1], _check_score(*scores[i]), names[i])
 
     return read, len(names)
 
 
-def _sick_scores(path: Path, names: Sequence[str], ids: Path) -> List[Tuple[Path, int, str]]:
+def _sick_scores(path, names, ids):
     """Find line and text of each pair's score in a file of SICK; all must have been parsed."""
     header, *rows = [line.split("\t") for line in read_lines(path) or [""]]
     for column in ("pair_ID", "relatedness_score"):
@@ -226,9 +196,7 @@ def _sick_scores(path: Path, names: Sequence[str], ids: Path) -> List[Tuple[Path
     return [found[name] for name in names]
 
 
-def _check_sentence(
-    tokens: Sequence[str], heads: Sequence[str], place: Place, head_place: Place
-) -> Tuple[Tuple[str, ...], Tree]:
+def _check_sentence(tokens, heads, place, head_place):
     """Turn words and their heads, "0" at the root, into words and tree."""
     if not tokens:
         raise DataError(*place, "empty sentence")
@@ -247,7 +215,7 @@ def _check_sentence(
         raise DataError(*head_place, str(error)) from None
 
 
-def _check_score(path: Path, line: int, text: str) -> float:
+def _check_score(path, line, text):
     """Turn what is written for a score into a number from 1 to `CLASSES`."""
     try:
         score = float(text)

@@ -4,23 +4,18 @@ Every process draws the same minibatches and takes its share; the store adds gra
 up. So the parameters, and the loss of every step, are those of one process, to float tolerance.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
 import threading
-from typing import Any, Iterator, Optional, Sequence
 
 import mxnet as mx
-import numpy as np
-from mxnet import gluon
 
 #: Key of the losses in the store; parameters have small numbers.
 LOSSES = 1 << 30
 
 
-def launched() -> bool:
+def launched():
     """Whether this process is one of several."""
     return os.environ.get("DMLC_ROLE") == "worker"
 
@@ -28,22 +23,14 @@ def launched() -> bool:
 class Group:
     """The processes that `launch.py` has started; this one alone, without a store, if it has not.
 
-    Parameters
-    ----------
-    timeout : float
-        Seconds to wait for the other processes. Then this one ends, as MXNet cannot be interrupted
-        while it waits.
-
-    Attributes
-    ----------
-    rank, size : int
-    store : mx.kv.KVStore or None
+    If the others take longer than `timeout` seconds, this one ends, as MXNet cannot be interrupted
+    while it waits.
     """
 
-    def __init__(self, timeout: float = 300.0) -> None:
+    def __init__(self, timeout=300.0):
         self.timeout = timeout
         self.rank, self.size = 0, 1
-        self.store: Optional[Any] = None
+        self.store = None
         if launched():
             with self.patience("the others have not joined"):
                 self.store = mx.kv.create("dist_sync")
@@ -51,7 +38,7 @@ class Group:
                 self.store.init(LOSSES, mx.nd.zeros(1))
 
     @contextlib.contextmanager
-    def patience(self, reason: str = "the others do not answer") -> Iterator[None]:
+    def patience(self, reason="the others do not answer"):
         """End this process if what is done within takes longer than `timeout`."""
         timer = threading.Timer(self.timeout, self._give_up, [reason])
         timer.daemon = True
@@ -62,12 +49,12 @@ class Group:
         finally:
             timer.cancel()
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason):
         print(f"error: {reason} within {self.timeout:g} s (--kvstore-timeout)", file=sys.stderr)
         sys.stderr.flush()
         os._exit(2)
 
-    def join(self, trainer: gluon.Trainer) -> None:
+    def join(self, trainer):
         """Let a trainer take its parameters from the store now, in all processes at once.
 
         By itself it does so in its first step, after the first gradients; what one process takes
@@ -80,11 +67,11 @@ class Group:
                 trainer._init_params()
             mx.nd.waitall()
 
-    def share(self, samples: Sequence[Any]) -> Sequence[Any]:
+    def share(self, samples):
         """Take this process's part of a minibatch; it may be empty."""
         return samples[self.rank :: self.size]
 
-    def sum(self, losses: np.ndarray) -> float:
+    def sum(self, losses):
         """Add up the losses of all processes."""
         total = float(losses.sum())
         if self.store is None:
@@ -95,7 +82,7 @@ class Group:
             return float(value.asscalar())
 
 
-def prepare(trainer: gluon.Trainer) -> None:
+def prepare(trainer):
     """Have all gradients count as new and zero, in case only other processes compute some."""
     for parameter in trainer._params:
         if parameter.grad_req != "null":

@@ -1,14 +1,12 @@
 """From the command line to the parts that the verbs work with: data, vocabulary, model, trainer."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, NamedTuple
 
 import gluonnlp
 import mxnet as mx
@@ -17,12 +15,10 @@ from mxnet import gluon
 import gluon_dynbatch as gdb
 from command import POSITIVE, UsageError, at_least
 from suite.runner import MODES, Runner
-from workloads.base import Sample
 from workloads.pairs import RELATEDNESS
 from workloads.text import count_words, encode, read_vectors
 from workloads.trees import SENTIMENT
 
-from .checkpoint import Checkpoint
 from .distributed import launched
 from .training import Data, seed_everything
 
@@ -35,13 +31,13 @@ from .training import Data, seed_everything
 #:   sparse gradients; ``workload(model, trainer, samples)``;
 #: - ``answers(outputs, items)``, an answer for each item, of the model's results for them;
 #: - ``measure(answers, items)``, the metrics, None for one that is not defined.
-TASKS: Dict[str, Any] = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
+TASKS = {"relatedness": RELATEDNESS, "sentiment": SENTIMENT}
 OUTPUT = Path("runs/relatedness")
 # MXNet would tell at length that the sparse gradient of word vectors was a dense one for a while.
 os.environ.setdefault("MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "0")
 
 
-def context(text: str) -> mx.Context:
+def context(text):
     """Read a context such as "cpu" or "gpu(0)"."""
     match = re.fullmatch(r"(cpu|gpu)(?:\((\d+)\))?", text.strip())
     if match is None:
@@ -116,12 +112,12 @@ class Assembly(NamedTuple):
     model: gluon.Block
     settings: Dict[str, Any]
 
-    def data(self, args: argparse.Namespace, items: Sequence[Any]) -> Data:
+    def data(self, args, items):
         """Make samples of some items."""
         return Data(self.task, items, encode(items, self.vocab, args.ctx), args.batch_size)
 
 
-def fingerprint(items: Dict[str, List[Any]]) -> str:
+def fingerprint(items):
     """Tell data apart: 64 hexadecimal figures that depend on everything in them."""
     digest = hashlib.sha256()
     for split in sorted(items):
@@ -130,7 +126,7 @@ def fingerprint(items: Dict[str, List[Any]]) -> str:
     return digest.hexdigest()
 
 
-def assemble(args: argparse.Namespace, items: Dict[str, List[Any]]) -> Assembly:
+def assemble(args, items):
     """Build a new model for some data, as the options say."""
     task = TASKS[args.task]
     vocab = count_words(item.words for split in items.values() for item in split)
@@ -150,7 +146,7 @@ def assemble(args: argparse.Namespace, items: Dict[str, List[Any]]) -> Assembly:
     return Assembly(task, vocab, model, settings)
 
 
-def restored(checkpoint: Checkpoint, ctx: Optional[mx.Context] = None) -> Assembly:
+def restored(checkpoint, ctx=None):
     """Build the model of a checkpoint."""
     with checkpoint.understood():
         settings = checkpoint.state["settings"]
@@ -162,12 +158,12 @@ def restored(checkpoint: Checkpoint, ctx: Optional[mx.Context] = None) -> Assemb
     return Assembly(task, checkpoint.vocab, model, settings)
 
 
-def _sparse(optimizer: str) -> bool:
+def _sparse(optimizer):
     """Whether gradients of word vectors may be sparse: no store sums such, nor all optimizers."""
     return not launched() and optimizer in ("adagrad", "adam", "sgd")
 
 
-def _initialize(model: gluon.Block, settings: Dict[str, Any], ctx: mx.Context) -> None:
+def _initialize(model, settings, ctx):
     seed_everything(settings["seed"], 0)
     model.initialize(mx.init.Xavier(), ctx=ctx)
     model.embedding.weight.lr_mult = settings["embedding_lr"]
@@ -175,16 +171,10 @@ def _initialize(model: gluon.Block, settings: Dict[str, Any], ctx: mx.Context) -
         model.embedding.weight.grad_req = "null"
 
 
-def check_resumable(
-    args: argparse.Namespace, items: Dict[str, List[Any]], checkpoint: Checkpoint
-) -> None:
+def check_resumable(args, items, checkpoint):
     """Refuse to go on with other settings or other data.
 
-    Raises
-    ------
-    UsageError
-    CheckpointError
-        If it does not say what its settings were.
+    Raises `UsageError`; `CheckpointError` if it does not say what its settings were.
     """
     with checkpoint.understood():
         then = {name: checkpoint.state["settings"][name] for name in (*SETTINGS, "data")}
@@ -200,7 +190,7 @@ def check_resumable(
         )
 
 
-def batching_options(args: argparse.Namespace) -> Dict[str, Any]:
+def batching_options(args):
     """Options of `gluon_dynbatch.batching` as given on the command line; checked there."""
     options = {
         "analysis_budget": args.analysis_budget,
@@ -211,13 +201,7 @@ def batching_options(args: argparse.Namespace) -> Dict[str, Any]:
     return options
 
 
-def make_runner(
-    args: argparse.Namespace,
-    parts: Assembly,
-    mode: str = "",
-    samples: Sequence[Sample] = (),
-    store: Optional[Any] = None,
-) -> Runner:
+def make_runner(args, parts, mode="", samples=(), store=None):
     """Build what runs the model in the given mode, or that of the options.
 
     `samples` are those of its workload, `store` sums the gradients of several processes.

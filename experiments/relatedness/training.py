@@ -1,7 +1,5 @@
 """Training epoch by epoch, with checkpoints, losses and metrics as JSON lines, and a picture."""
 
-from __future__ import annotations
-
 import gc
 import json
 import random
@@ -9,10 +7,8 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence
 
-import gluonnlp
 import mxnet as mx
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,13 +16,9 @@ from matplotlib.ticker import MaxNLocator
 from mxnet import gluon
 from tqdm import tqdm
 
-from suite.runner import Runner, Step
 from workloads.base import Sample
 
-from .checkpoint import Checkpoint, whole_file, write_checkpoint
-from .distributed import Group
-
-Metrics = Dict[str, Optional[float]]
+from .checkpoint import whole_file, write_checkpoint
 
 
 class DivergedError(ArithmeticError):
@@ -41,12 +33,12 @@ class Data(NamedTuple):
     samples: Sequence[Sample]
     batch_size: int
 
-    def minibatches(self, shuffle: bool = False) -> gluon.data.DataLoader:
+    def minibatches(self, shuffle=False):
         """Draw an order from NumPy's global generator, or take that of the items."""
         return gluon.data.DataLoader(self.samples, self.batch_size, shuffle, batchify_fn=list)
 
 
-def seed_everything(seed: int, epoch: int, rank: int = 0) -> None:
+def seed_everything(seed, epoch, rank=0):
     """Seed Python's, NumPy's and MXNet's generators for one epoch of one run.
 
     Orders are drawn by NumPy and are those of all processes, dropout by MXNet.
@@ -66,37 +58,35 @@ class Interruption:
     """
 
     _pending = False
-    _before: Any = None
+    _before = None
 
-    def __enter__(self) -> Interruption:
+    def __enter__(self):
         handler = signal.getsignal(signal.SIGINT)
         # Only the main thread gets signals; and a program that was told to ignore them, does.
         if threading.current_thread() is threading.main_thread() and callable(handler):
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
+    def __exit__(self, kind, *_):
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if kind is None:
             self.check()
 
-    def check(self) -> None:
+    def check(self):
         """Raise `KeyboardInterrupt` if there was one."""
         if self._pending:
             raise KeyboardInterrupt
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number, frame):
         self.check()
         self._pending = True
         print("\nstopping after this step; press again to stop at once", file=sys.stderr)
 
 
-def evaluate(
-    runner: Runner, data: Data, interruption: Optional[Interruption] = None
-) -> Tuple[Metrics, np.ndarray]:
+def evaluate(runner, data, interruption=None):
     """Answer for all items; gives the metrics, and the answers in order."""
-    answers: List[np.ndarray] = []
+    answers = []
     for number, batch in enumerate(data.minibatches()):
         items = data.items[number * data.batch_size :][: len(batch)]
         answers.append(data.task.answers(runner.predict(batch).asnumpy(), items))
@@ -106,13 +96,13 @@ def evaluate(
     return data.task.measure(found, data.items), found
 
 
-def described(metrics: Metrics, data: Data) -> str:
+def described(metrics, data):
     """Write metrics for people."""
     figures = [f"{k} {'nan' if v is None else format(v, '.4f')}" for k, v in metrics.items()]
     return f"{'  '.join(figures)}  ({len(data.items)} {data.task.unit})"
 
 
-def _said(line: Dict[str, Any], dev: str) -> str:
+def _said(line, dev):
     said = "epoch {epoch}: loss {loss:.4f}  held out: {0}  {samples_per_second:.0f} samples/s"
     if line["launches_per_batch"] is not None:
         said += ", {launches_per_batch:.0f} launches per batch"
@@ -120,7 +110,7 @@ def _said(line: Dict[str, Any], dev: str) -> str:
     return said.format(dev, **line)
 
 
-def draw_learning_curve(history: Sequence[Dict[str, Any]], path: Path) -> None:
+def draw_learning_curve(history, path):
     """Draw the losses, and each metric beside them, as a PNG file.
 
     `history` has the lines of ``metrics.jsonl``, at least one.
@@ -150,25 +140,12 @@ def draw_learning_curve(history: Sequence[Dict[str, Any]], path: Path) -> None:
 class Training:
     """A run of training in a folder, from the first epoch or from where a checkpoint left it.
 
-    Parameters
-    ----------
-    runner : Runner
-    train, dev : Data
-        To learn from (shuffled) and to judge every epoch by.
-    vocab : gluonnlp.Vocab
-    output : Path
-        Folder for ``last``, ``best`` (checkpoints), ``metrics.jsonl`` (a line for each epoch, with
-        the losses of all its minibatches) and ``learning_curve.png``. Of several processes, the
-        first one writes, and judges.
-    settings : dict
-        Kept in the checkpoints; needs ``seed``, ``lr`` and ``lr_decay``.
-    group : Group
-        The processes that train together.
-    checkpoint : Checkpoint, optional
-        Where to go on from; restored into model and trainer.
+    `train` is to learn from, shuffled, and `dev` to judge every epoch by. The folder `output` gets
+    ``last`` and ``best`` (checkpoints), ``metrics.jsonl`` (a line for each epoch, with the losses
+    of all its minibatches) and ``learning_curve.png``. `settings` are kept in the checkpoints; they
+    need ``seed``, ``lr`` and ``lr_decay``. Of the `group` of processes that train together, the
+    first one writes, and judges. A checkpoint to go on from is restored into model and trainer.
 
-    Notes
-    -----
     A checkpoint is written after every epoch, and every epoch has random numbers of its own. So a
     run that was cut short in an epoch does that epoch again, and repeats an uninterrupted one bit
     for bit if the flushes do: that is, with a granularity, a policy, and no budget in milliseconds,
@@ -176,17 +153,7 @@ class Training:
     of their terms.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        train: Data,
-        dev: Data,
-        vocab: gluonnlp.Vocab,
-        output: Path,
-        settings: Dict[str, Any],
-        group: Group,
-        checkpoint: Optional[Checkpoint] = None,
-    ) -> None:
+    def __init__(self, runner, train, dev, vocab, output, settings, group, checkpoint=None):
         self.runner = runner
         self.train = train
         self.dev = dev
@@ -197,8 +164,8 @@ class Training:
         #: Whether this process writes files, and judges epochs.
         self.writes = group.rank == 0
         self.epoch = 0
-        self.best: Optional[float] = None
-        self.history: List[Dict[str, Any]] = []
+        self.best = None
+        self.history = []
         if checkpoint is not None:
             with checkpoint.understood():
                 state = checkpoint.state
@@ -206,21 +173,13 @@ class Training:
                 self.history = [dict(line) for line in state["history"]]
                 if [line["epoch"] for line in self.history] != list(range(1, self.epoch + 1)):
                     raise ValueError("not a line of history for every epoch")
-            checkpoint.restore(runner.workload.model, runner.trainer)
+            checkpoint.restore(runner.workload.model, runner.workload.trainer)
         elif self.writes:
             self._save("last")  # something to resume from if the first epoch is interrupted
-        self.group.join(runner.trainer)
+        self.group.join(runner.workload.trainer)
 
-    def run(self, epochs: int) -> None:
-        """Train until `epochs` epochs are done, counted from the very first.
-
-        Raises
-        ------
-        DivergedError
-            If the loss is no longer a finite number.
-        KeyboardInterrupt
-            After Ctrl-C, between two steps.
-        """
+    def run(self, epochs):
+        """Train until `epochs` epochs are done, counted from the very first, or until Ctrl-C."""
         gc.freeze()  # the data stay: full collections of garbage need not look through them
         try:
             with Interruption() as interruption:
@@ -241,7 +200,7 @@ class Training:
             if self.history and self.writes:
                 draw_learning_curve(self.history, self.output / "learning_curve.png")
 
-    def _keep(self, line: Dict[str, Any]) -> None:
+    def _keep(self, line):
         """Write down what an epoch has brought."""
         self.history.append(line)
         # A figure that is not defined is worse than any, but better than no epoch.
@@ -253,14 +212,14 @@ class Training:
         self._save("last")
         self._write_history()
 
-    def _run_epoch(self, interruption: Interruption) -> Dict[str, Any]:
+    def _run_epoch(self, interruption):
         """Train for an epoch; return its line of ``metrics.jsonl``."""
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch, self.group.rank)
         decay = self.settings["lr_decay"] ** (epoch - 1)
-        self.runner.trainer.set_learning_rate(self.settings["lr"] * decay)
+        self.runner.workload.trainer.set_learning_rate(self.settings["lr"] * decay)
         started = time.perf_counter()
-        losses: List[float] = []
+        losses = []
         reports = []
         for step, samples in self._steps(epoch):
             loss = self.group.sum(step.losses.asnumpy())
@@ -286,7 +245,7 @@ class Training:
             "losses": losses,
         }
 
-    def _steps(self, epoch: int) -> Iterator[Tuple[Step, int]]:
+    def _steps(self, epoch):
         """Train on all minibatches; give each step with its samples when the next one has begun.
 
         So recording overlaps with running.
@@ -305,12 +264,12 @@ class Training:
         if previous is not None:
             yield previous
 
-    def _save(self, name: str) -> None:
+    def _save(self, name):
         state = {name: getattr(self, name) for name in ("epoch", "best", "history", "settings")}
-        model, trainer = self.runner.workload.model, self.runner.trainer
+        model, trainer = self.runner.workload.model, self.runner.workload.trainer
         write_checkpoint(self.output / name, model, trainer, self.vocab, state)
 
-    def _write_history(self) -> None:
+    def _write_history(self):
         """Write the metrics; the checkpoint's history rules, so resuming cannot double."""
         if self.writes:
             with whole_file(self.output / "metrics.jsonl") as file:

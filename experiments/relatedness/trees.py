@@ -1,8 +1,6 @@
 """Dependency trees: plain data that models walk."""
 
-from __future__ import annotations
-
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 CLASSES = 5  # scores go from 1 to CLASSES
 
@@ -12,40 +10,24 @@ class TreeError(ValueError):
 
 
 class Tree(NamedTuple):
-    """A dependency tree, flat: word numbers instead of linked nodes, ready to be walked.
+    """A dependency tree, flat: word numbers instead of linked nodes, ready to be walked."""
 
-    Attributes
-    ----------
-    heads : tuple of int
-        0-based head of each word, -1 at the root.
-    children : tuple of tuple of int
-        Words that each word is the head of, in word order.
-    order : tuple of int
-        All words, children before their heads; the root comes last.
-    """
-
-    heads: Tuple[int, ...]
-    children: Tuple[Tuple[int, ...], ...]
-    order: Tuple[int, ...]
+    heads: Tuple[int, ...]  # 0-based head of each word, -1 at the root
+    children: Tuple[Tuple[int, ...], ...]  # words that each word is the head of, in word order
+    order: Tuple[int, ...]  # all words, children before their heads; the root comes last
 
     @property
-    def root(self) -> int:
+    def root(self):
         """The word that has no head."""
         return self.order[-1]
 
     @classmethod
-    def from_heads(cls, heads: Sequence[int]) -> Tree:
-        """Build a tree from 0-based heads, -1 at the root.
-
-        Raises
-        ------
-        TreeError
-            If `heads` is no tree: empty, a head out of range, no root, several roots, or a cycle.
-        """
+    def from_heads(cls, heads):
+        """Build a tree from 0-based heads, -1 at the root."""
         count = len(heads)
         if not count:
             raise TreeError("a tree needs at least one word")
-        children: List[List[int]] = [[] for _ in range(count)]
+        children = [[] for _ in range(count)]
         roots = []
         for word, head in enumerate(heads):
             if not -1 <= head < count:

@@ -1,42 +1,29 @@
 """What the library's own way should reach, and whether it does."""
 
-from __future__ import annotations
+from typing import NamedTuple, Optional
 
-from typing import Dict, List, NamedTuple, Optional
-
-from .tables import FIXED, KINDS, Measured, Row, Rows, Table
+from .tables import FIXED, KINDS, Rows, Table
 
 
 class Bar(NamedTuple):
-    """A figure of the library's own way, and what it should be.
-
-    Attributes
-    ----------
-    workload, kind : str
-    what : str
-        "speed": how many times as fast as `other`; "cells": the same without recording and
-        analysis, which leaves the launches; "analysis": share of the time of `other`; "launches":
-        those of "gdb" as a multiple of the fewest of any fixed setting; "memory", "first": see
-        `memory`, the first as a multiple of that of `other`.
-    other : str
-    bound : float
-        The least good figure, or the greatest where less is better.
-    size : int or None
-        Of the minibatches; None for the last one that was measured.
-    """
+    """A figure of the library's own way, and what it should be."""
 
     workload: str
     kind: str
+    #: "speed": how many times as fast as `other`; "cells": the same without recording and analysis,
+    #: which leaves the launches; "analysis": share of the time of `other`; "launches": those of
+    #: "gdb" as a multiple of the fewest of any fixed setting; "memory", "first": see `memory`, the
+    #: first as a multiple of that of `other`.
     what: str
     other: str
-    bound: float
-    size: Optional[int] = None
+    bound: float  # the least good figure, or the greatest where less is better
+    size: Optional[int] = None  # of the minibatches; None for the last one that was measured
 
-    def met(self, figure: float) -> bool:
+    def met(self, figure):
         """Whether a figure is as good as it should be."""
         return figure >= self.bound if self.what in ("speed", "cells") else figure <= self.bound
 
-    def figure(self, measured: Measured) -> Optional[float]:
+    def figure(self, measured):
         """Find the figure; None if it was not measured."""
         if self.what in ("memory", "first"):
             alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
@@ -57,19 +44,19 @@ class Bar(NamedTuple):
             return None
         return getattr(self, f"_{self.what}")(rows) if self.other in ways else None
 
-    def _speed(self, rows: Rows) -> Optional[float]:
+    def _speed(self, rows):
         return rows.ratio("gdb", self.other)
 
-    def _cells(self, rows: Rows) -> float:
+    def _cells(self, rows):
         cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
         return rows.median(self.other, "ms") / cells
 
-    def _analysis(self, rows: Rows) -> float:
-        own: List[Row] = rows.by("way")[self.other]
+    def _analysis(self, rows):
+        own = rows.by("way")[self.other]
         return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
 
 
-def _both(workload: str, other: str, *bounds: float, size: Optional[int] = None) -> List[Bar]:
+def _both(workload, other, *bounds, size=None):
     return [Bar(workload, kind, "speed", other, b, size) for kind, b in zip(KINDS, bounds)]
 
 
@@ -96,7 +83,7 @@ BARS = (
 )  # fmt: skip
 
 
-def bars(found: Dict[str, Measured]) -> Table:
+def bars(found):
     """Hold what was measured against the bars of its workloads."""
     columns = dict.fromkeys(("workload", "kind", "batch", "figure", "bar", "reached", "met?"), "s")
     columns["reached"] = ".2f"

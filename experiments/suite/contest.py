@@ -14,14 +14,12 @@
 - Before all that, each must compute what the loop computes (`agree`).
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import random
 import time
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Optional
 
 import mxnet as mx
 import numpy as np
@@ -29,9 +27,9 @@ import numpy as np
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
-from workloads.base import Sample, Workload
+from peers.child import STEPS
+from workloads.base import Workload
 
-from .runner import Runner
 from .tables import Row, Rows
 
 #: Minibatches that a contender repeats at most so that their plans stay in the cache.
@@ -43,10 +41,8 @@ MOST_MINIBATCHES = 64
 WARM, WARM_SECONDS, LEAST_WARM = 40, 2, 3
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
-#: Samples of a minibatch whose values are compared with the loop's, steps of training whose losses
-#: are, and how far they may differ.
-COMPARED, STEPS, TOLERANCE = 16, 3, 1e-3
-Work = List[List[Sample]]
+#: Samples of a minibatch whose values are compared with the loop's, and how far they may differ.
+COMPARED, TOLERANCE = 16, 1e-3
 
 
 class DiffersError(RuntimeError):
@@ -60,35 +56,22 @@ class Contender:
     A subclass has ``check(work)``: results of the first minibatch (``values``) and ``losses`` of
     training on all; and ``time(kind, work, size, warm)``: the row of a turn that runs `warm`
     untimed, and then `work` from the first parameters.
-
-    Attributes
-    ----------
-    workload : Workload
-    label : str
-        For tables and JSON.
-    most : int, optional
-        Samples of a minibatch at most, for what takes the same time per sample whatever the size of
-        the minibatch.
-    repeats : bool
-        Whether to run few minibatches, once untimed, so that their plans are in the cache.
-    by_length : bool
-        Whether to deal the samples of a turn out into minibatches of like length.
-    learns : bool
-        Whether it is faster from its second epoch on, which is what is timed.
-    same_steps : int
-        For how many steps of training the losses are those of the loop. The first depends on the
-        forward pass alone, those after it on gradients and updates.
     """
 
     workload: Workload
-    label: str
+    label: str  # for tables and JSON
+    #: Samples of a minibatch at most, for what takes the same time per sample whatever its size.
     most: Optional[int] = None
+    #: Whether to run few minibatches, once untimed, so that their plans are in the cache.
     repeats: bool = False
+    #: Whether to deal the samples of a turn out into minibatches of like length.
     by_length: bool = False
+    #: Whether it is faster from its second epoch on, which is what is timed.
     learns: bool = False
+    #: For how many steps of training the losses are those of the loop; see `peers.child.Peer`.
     same_steps: int = STEPS
 
-    def portion(self, work: Work, count: int) -> Work:
+    def portion(self, work, count):
         """Take from a round's minibatches what this contender runs."""
         chosen = [batch[: self.most] for batch in work[:count]]
         if self.by_length:
@@ -98,7 +81,7 @@ class Contender:
             chosen = [chosen[i % min(REPEATED, count)] for i in range(len(chosen))]
         return chosen
 
-    def row(self, kind: str, work: Work, size: int, seconds: float) -> Row:
+    def row(self, kind, work, size, seconds):
         """Put together what is known of a turn; the round is not."""
         sizes = [sample.size for batch in work for sample in batch]
         ms = 1e3 * seconds * size / len(sizes)
@@ -108,28 +91,28 @@ class Contender:
 class Local(Contender):
     """A contender in this process; see `Contender`."""
 
-    def __init__(self, runner: Runner, label: str, **options: Any) -> None:
+    def __init__(self, runner, label, **options):
         super().__init__(runner.workload, label, **options)
         self.runner = runner
-        trained = [p for p in runner.trainer._params if p.grad_req != "null"]
+        trained = [p for p in runner.workload.trainer._params if p.grad_req != "null"]
         self._start = [(p, p.data().copy()) for p in trained]
 
-    def reset(self) -> None:
+    def reset(self):
         """Go back to the first parameters; the optimizer goes on as it is."""
         for parameter, value in self._start:
             parameter.set_data(value)
         mx.nd.waitall()
 
-    def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
+    def check(self, work):  # noqa: D102
         self.reset()
-        for updater in self.runner.trainer._updaters:
+        for updater in self.runner.workload.trainer._updaters:
             updater.states.clear()
         values = self.runner.predict(work[0]).asnumpy()
         losses = [float(self.runner.step(batch).losses.asnumpy().mean()) for batch in work]
         self.reset()
         return {"values": values, "losses": losses}
 
-    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+    def time(self, kind, work, size, warm=()):  # noqa: D102
         RUNTIME.plans.clear()
         self.run(kind, work[:REPEATED] if self.repeats else warm)
         self.reset()
@@ -138,7 +121,7 @@ class Local(Contender):
         row = self.row(kind, work, size, time.perf_counter() - started)
         return self._reported(row, *zip(*told), size) if told else row
 
-    def run(self, kind: str, work: Work) -> List[Tuple[Any, Any]]:
+    def run(self, kind, work):
         """Run some minibatches to the end; return their reports and last graphs, if there are."""
         told, previous = [], None
         for batch in work:
@@ -157,11 +140,11 @@ class Local(Contender):
         mx.nd.waitall()
         return told
 
-    def _reported(self, row: Row, reports: Sequence[Any], graphs: Sequence[Any], size: int) -> Row:
+    def _reported(self, row, reports, graphs, size):
         """Add what the library tells of the minibatches of a turn."""
         flushes = [flush for report in reports for flush in report.flushes]
 
-        def each(field: str, share: float = size / row.samples) -> float:
+        def each(field, share=size / row.samples):
             return sum(getattr(flush, field) for flush in flushes) * share
 
         # As many minibatches as there were, and as large as they were, unless they were cut.
@@ -169,7 +152,8 @@ class Local(Contender):
         at_once = sum(report.at_once for report in reports)
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
         known = all(len(r.flushes) == 1 and g is not None for r, g in zip(reports, graphs))
-        return row._replace(
+        return replace(
+            row,
             recording=each("recording_ms"),
             analysis=each("analysis_ms"),
             dispatch=each("dispatch_ms"),
@@ -182,9 +166,7 @@ class Local(Contender):
         )
 
 
-def agree(
-    contenders: Sequence[Contender], loop: Contender, size: int
-) -> Tuple[List[Contender], Dict[str, str]]:
+def agree(contenders, loop, size):
     """Compare each with the loop on the first samples; return who computes the same, and why not.
 
     Values of a minibatch from the first parameters, and losses of `STEPS` steps of training.
@@ -204,7 +186,7 @@ def agree(
     return same, left_out
 
 
-def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> None:
+def _compare(found, expected, steps):
     for what, count in (("values", None), ("losses", steps)):
         own, theirs = (np.asarray(each[what][:count]) for each in (expected, found))
         if own.shape != theirs.shape:
@@ -214,31 +196,11 @@ def _compare(found: Dict[str, Any], expected: Dict[str, Any], steps: int) -> Non
             raise DiffersError(f"its {what} differ from the loop's by {apart:.1e} of the largest")
 
 
-def contest(
-    contenders: Sequence[Contender],
-    fresh: Iterator[List[Sample]],
-    kind: str,
-    size: int,
-    rounds: int,
-    seconds: float = 0.0,
-    seed: int = 1,
-    epoch: int = 0,
-) -> Rows:
-    """Time contenders side by side.
+def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, epoch=0):
+    """Time contenders side by side on minibatches of `fresh`, which gives new ones.
 
-    Parameters
-    ----------
-    contenders : sequence of Contender
-    fresh : iterator
-        Gives new minibatches.
-    kind : {"inference", "training"}
-    size, rounds : int
-    seconds : float
-        About how long a turn is, at least one minibatch.
-    seed : int
-        What the order of turns is drawn from.
-    epoch : int
-        Minibatches of an epoch, if rounds are epochs: nothing runs before the first one.
+    A turn takes about `seconds`, and has at least one minibatch; the order of turns is drawn from
+    `seed`. If rounds are epochs, `epoch` minibatches each, nothing runs before the first one.
     """
     STATE.places.clear()  # a new process would know nothing of the contests before
     gc.collect()
@@ -254,14 +216,14 @@ def contest(
         warm = [] if epoch else [next(fresh)]
         for one in random.Random(f"{seed}, {number}").sample(contenders, len(contenders)):
             turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(warm, 1))
-            rows.append(turn._replace(round=number))
+            rows.append(replace(turn, round=number))
     gc.unfreeze()
     rank = [one.label for one in contenders]
     rows.sort(key=lambda row: (rank.index(row.way), row.round))
     return rows
 
 
-def _warm_up(one: Contender, kind: str, size: int, fresh: Iterator[List[Sample]]) -> float:
+def _warm_up(one, kind, size, fresh):
     """Run untimed; return the least seconds of a minibatch."""
     took = []
     epoch = math.ceil(len(one.workload.samples) / size)

@@ -1,15 +1,11 @@
 """Speed against batch size, parts of the time, and time against the analysis budget: pictures."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from .tables import CACHED, Measured, Rows
+from .tables import CACHED, Rows
 from .ways import CURVES
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
@@ -18,68 +14,72 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#E69F00", "#56B4E9", "#C
 PARTS = (*COLOURS[:3], COLOURS[-1])
 #: Distance of the places "0" and "no limit" from the others, in decades.
 GAP = 0.5
+SPREADS = "median and quartiles of interleaved rounds"
 
 
-def draw(found: Dict[str, Measured], output: Path) -> List[Path]:
+def draw(found, output):
     """Draw what was measured at several sizes, or with several budgets, as PNG and SVG."""
     paths = []
     for name, measured in found.items():
-        sizes = measured.rows.by("size")
-        if len(sizes) > 1:
-            kinds = measured.rows.by("kind")
-            figure = _figure(f"{measured.title}: {measured.unit} per second", len(kinds))
-            for axes, (kind, rows) in zip(figure.axes, kinds.items()):
-                _draw_speed(axes, rows)
-                _tidy(axes, kind, "samples in a minibatch (log scale)")
-            paths += _save(figure, output / f"speed-{name}")
-        if measured.epochs:
-            paths += _save(_epochs(measured), output / f"epochs-{name}")
-        for size, own in sizes.items():
-            ours = Rows(row for row in own if row.recording is not None)
-            if ours:
-                kinds = ours.by("kind")
-                title = f"{measured.title}: ms of a minibatch of {size}"
-                figure = _figure(title, len(kinds), "medians of interleaved rounds")
-                for axes, (kind, rows) in zip(figure.axes, kinds.items()):
-                    _draw_parts(axes, rows, kind)
-                paths += _save(figure, output / f"parts-{name}-{size}")
-            if list(curves(own)):
-                title = f"{measured.title}: ms of a minibatch of {size}, plans made anew"
-                figure = _figure(title, len(own.by("kind")))
-                for axes, (kind, rows) in zip(figure.axes, own.by("kind").items()):
-                    _draw_budget(axes, rows)
-                    _tidy(axes, kind, "analysis budget, visits (log scale)")
-                paths += _save(figure, output / f"curve-{name}-{size}")
+        for file, title, what, rows, panel in _pictures(name, measured):
+            kinds = rows.by("kind")
+            # Titles are long.
+            figure = Figure(figsize=(max(7 * len(kinds), 11), 6), layout="constrained")
+            figure.suptitle(f"{measured.title}: {title}\n{what}", fontsize=12)
+            grid = figure.subplots(1, len(kinds), squeeze=False)[0]
+            for axes, (kind, own) in zip(grid, kinds.items()):
+                axes.set_title(kind, fontsize=11)
+                panel(axes, own)
+                axes.spines[["top", "right"]].set_visible(False)
+            for suffix in (".png", ".svg"):
+                paths.append((output / file).with_suffix(suffix))
+                # No date: equal figures give equal files.
+                metadata = {"Date": None} if suffix == ".svg" else {}
+                figure.savefig(paths[-1], dpi=140, metadata=metadata)
     return paths
 
 
-def _epochs(measured: Measured) -> Figure:
+def _pictures(name, measured):
+    """Give for each picture its file, title, subtitle, rows, and what draws those of a kind."""
+    sizes, rate = measured.rows.by("size"), f"{measured.unit} per second"
+    if len(sizes) > 1:
+        yield f"speed-{name}", rate, SPREADS, measured.rows, _draw_speed
+    if measured.epochs:
+        what = "the same samples, mixed anew for each"
+        yield f"epochs-{name}", f"{rate} in the first epochs", what, measured.epochs, _draw_epochs
+    for size, own in sizes.items():
+        title = f"ms of a minibatch of {size}"
+        ours = Rows(row for row in own if row.recording is not None)
+        if ours:
+            yield f"parts-{name}-{size}", title, "medians of interleaved rounds", ours, _draw_parts
+        if list(curves(own)):
+            title += ", plans made anew"
+            yield f"curve-{name}-{size}", title, SPREADS, own, _draw_budget
+
+
+def _draw_epochs(axes, rows):
     """Draw the rates of the first epochs."""
-    kinds = measured.epochs.by("kind")
-    title = f"{measured.title}: {measured.unit} per second in the first epochs"
-    figure = _figure(title, len(kinds), "the same samples, mixed anew for each")
-    for axes, (kind, rows) in zip(figure.axes, kinds.items()):
-        for (way, own), colour in zip(rows.by("way").items(), COLOURS):
-            axes.plot([f"{row.round + 1}" for row in own], [row.rate for row in own], "-o",
-                      color=colour, label=f"{way}  {own[-1].rate:,.0f}")  # fmt: skip
-        _tidy(axes, kind, "epoch", "linear")
-        axes.set_ylim(bottom=0)
-    return figure
+    for (way, own), colour in zip(rows.by("way").items(), COLOURS):
+        axes.plot([f"{row.round + 1}" for row in own], [row.rate for row in own], "-o",
+                  color=colour, label=f"{way}  {own[-1].rate:,.0f}")  # fmt: skip
+    _tidy(axes, "epoch", "linear")
+    axes.set_ylim(bottom=0)
 
 
-def _draw_speed(axes: Any, rows: Rows) -> None:
+def _draw_speed(axes, rows):
     """Draw medians and quartiles of all ways."""
     for i, (way, own) in enumerate(rows.by("way").items()):
         sizes = own.by("size")
         spreads = [each.spread(way) for each in sizes.values()]
-        label = f"{way}  {spreads[-1].median:,.0f}"
+        label = f"{way}  {spreads[-1][0]:,.0f}"
         _line(axes, list(sizes), spreads, label, COLOURS[i % len(COLOURS)])
     sizes = list(rows.by("size"))
     axes.set_xscale("log", base=2)
+    _tidy(axes, "samples in a minibatch (log scale)")
     axes.set_xticks(sizes, [str(size) for size in sizes])
 
 
-def _draw_parts(axes: Any, rows: Rows, kind: str) -> None:
+def _draw_parts(axes, rows):
     """Draw where the time goes: a bar for each way."""
     ways, ends = list(rows.by("way")), [0.0] * len(rows.by("way"))
     for part, colour in zip(("recording", "analysis", "dispatch", "running"), PARTS):
@@ -87,11 +87,10 @@ def _draw_parts(axes: Any, rows: Rows, kind: str) -> None:
         axes.barh(ways, sizes, left=ends, color=colour, label=part)
         ends = [end + size for end, size in zip(ends, sizes)]
     axes.invert_yaxis()
-    axes.set_title(kind, fontsize=11)
     axes.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.05))
 
 
-def curves(rows: Rows) -> Iterator[List[Tuple[str, Optional[int]]]]:
+def curves(rows):
     """Find ways and budgets (visits, at the end None for no limit) of each granularity's curve."""
     for granularity in CURVES:
         way = f"gdb:{granularity}:search"
@@ -101,7 +100,7 @@ def curves(rows: Rows) -> Iterator[List[Tuple[str, Optional[int]]]]:
             yield [*((f"{way}:{each}", each) for each in visits), (way, None)]
 
 
-def _draw_budget(axes: Any, rows: Rows) -> None:
+def _draw_budget(axes, rows):
     """Draw the time of a minibatch against its analysis budget.
 
     Dotted lines: as many visits as there are nodes, which group all of them by depth.
@@ -110,7 +109,7 @@ def _draw_budget(axes: Any, rows: Rows) -> None:
     budgets = [visits for own in found for _, visits in own if visits]
     first, last = math.log10(min(budgets)), math.log10(max(budgets))
 
-    def place(visits: Optional[float]) -> float:
+    def place(visits):
         if visits is None:
             return last + GAP
         return math.log10(visits) if visits >= 1 else first - GAP
@@ -129,28 +128,19 @@ def _draw_budget(axes: Any, rows: Rows) -> None:
         y, label = auto.median("gdb", "ms"), f"auto: {auto[-1].setting}"
         axes.plot(place(None), y, "*", markersize=15, color=COLOURS[3], label=label)
     decades = range(math.ceil(first), math.floor(last) + 1)
+    _tidy(axes, "analysis budget, visits (log scale)")
     ticks = [place(0), *decades, place(None)]
     axes.set_xticks(ticks, ["0", *(f"{10**d:,}" for d in decades), "no\nlimit"])
 
 
-def _line(axes: Any, x: Sequence[float], spreads: Sequence[Any], label: str, colour: str) -> None:
+def _line(axes, x, spreads, label, colour):
     median, low, high = zip(*spreads)
     axes.plot(x, median, "-o", color=colour, markersize=4, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _figure(
-    title: str, columns: int, what: str = "median and quartiles of interleaved rounds"
-) -> Figure:
-    figure = Figure(figsize=(max(7 * columns, 11), 6), layout="constrained")  # titles are long
-    figure.suptitle(f"{title}\n{what}", fontsize=12)
-    figure.subplots(1, columns)
-    return figure
-
-
-def _tidy(axes: Any, title: str, x: str, scale: str = "log") -> None:
+def _tidy(axes, x, scale="log"):
     """Put ticks at 1, 2 and 5 of each decade, as plain numbers; leave out what tells nothing."""
-    axes.set_title(title, fontsize=11)
     axes.set_xlabel(x)
     axes.set_yscale(scale)
     if scale == "log":
@@ -158,16 +148,5 @@ def _tidy(axes: Any, title: str, x: str, scale: str = "log") -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
-
-
-def _save(figure: Figure, path: Path) -> List[Path]:
-    """Write a picture as PNG and SVG beside each other."""
-    paths = [path.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for each in paths:
-        # No date: equal figures give equal files.
-        metadata = {"Date": None} if each.suffix == ".svg" else {}
-        figure.savefig(each, dpi=140, metadata=metadata)
-    return paths

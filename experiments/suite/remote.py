@@ -3,93 +3,53 @@
 What runs in such a process, and what it is asked, is in `peers.child`.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 
 from peers.child import Task
-from workloads.base import Sample, Workload
 
-from .contest import Contender, DiffersError, Work
-from .tables import Row
+from .contest import Contender, DiffersError
 
 #: Environment that `make peers` builds.
 PYTHON = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
 #: By name: the class that runs each workload; a new one is a file and a line here.
-PEERS: Dict[str, Dict[str, str]] = {
-    "dynet": {
-        "sick": "peers.on_dynet:Pairs",
-        "tagger": "peers.on_dynet:Tagger",
-        "sst": "peers.on_dynet:Trees",
+PEERS = {
+    **{
+        peer: {"sick": f"{module}:Pairs", "tagger": f"{module}:Tagger", "sst": f"{module}:Trees"}
+        for peer, module in (("dynet", "peers.on_dynet"), ("torch", "peers.on_torch"))
     },
     "dynet-lstm": {"tagger": "peers.on_dynet:NodeTagger"},
-    "torch": {
-        "sick": "peers.on_torch:Pairs",
-        "tagger": "peers.on_torch:Tagger",
-        "sst": "peers.on_torch:Trees",
-    },
     "torchfold": {"sick": "peers.on_torchfold:Pairs"},
     "dgl": {"sick": "peers.on_dgl:Pairs"},
 }
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-def plain(workload: Workload) -> Task:
+def plain(workload):
     """Turn a workload into plain data."""
+
+    def listed(value):
+        return value.asnumpy().tolist() if isinstance(value, mx.nd.NDArray) else value
+
     optimizer = workload.trainer.optimizer
     named = workload.model._collect_params_with_prefix().items()
     parameters = {name: parameter.data().asnumpy() for name, parameter in named}
-    samples = list(map(_plain, workload.samples))
+    samples = [(list(map(listed, s.inputs)), listed(s.target)) for s in workload.samples]
     return Task(optimizer.learning_rate, optimizer.wd, samples, parameters)
 
 
-def _plain(sample: Sample) -> Dict[str, Any]:
-    words, *more = sample.inputs
-    words, target = words.asnumpy().tolist(), sample.target.asnumpy()
-    if len(more) == 3:
-        tree, others, other_tree = more
-        return {
-            "words": [words, others.asnumpy().tolist()],
-            "heads": [list(tree.heads), list(other_tree.heads)],
-            "target": target[0].tolist(),
-        }
-    found = {"words": words, "labels": target.astype(int).tolist()}
-    if more:
-        found["left"], found["right"] = map(list, zip(*_phrases(more[0], [])))
-    return found
-
-
-def _phrases(shape: Any, found: List[Tuple[int, int]]) -> List[Tuple[int, int]]:
-    """List the parts of all phrases, those within first."""
-    parts = (-1, -1)
-    if not isinstance(shape, int):
-        parts = tuple(len(_phrases(part, found)) - 1 for part in shape)
-    found.append(parts)
-    return found
-
-
 class Remote(Contender):
-    """A peer on a workload, in a process of its own, run by `python`.
+    """A peer on a workload, in a process of its own, run by `python`; `greeting` is what it says.
 
-    Attributes
-    ----------
-    greeting : dict
-        What it says of itself.
-
-    Raises
-    ------
-    DiffersError
-        If it does not start, or later, does not answer.
+    Raises `DiffersError` if it does not start, or later, does not answer.
     """
 
-    def __init__(self, name: str, workload: Workload, python: Path) -> None:
+    def __init__(self, name, workload, python):
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
         mx.nd.waitall()  # a fork that meets a pending backward pass would never return
@@ -116,20 +76,20 @@ class Remote(Contender):
             raise
         self.same_steps = self.greeting["same_steps"]
 
-    def check(self, work: Work) -> Dict[str, Any]:  # noqa: D102
+    def check(self, work):  # noqa: D102
         return self._ask("check", self._numbered(work))
 
-    def time(self, kind: str, work: Work, size: int, warm: Sequence[Any] = ()) -> Row:  # noqa: D102
+    def time(self, kind, work, size, warm=()):  # noqa: D102
         first, *batches = self._numbered([*(warm or [[]]), *work])
         return self.row(kind, work, size, self._ask("time", kind, first, batches))
 
-    def _numbered(self, work: Work) -> List[List[int]]:
+    def _numbered(self, work):
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask(self, method, *arguments):
         return self._answer((method, arguments))
 
-    def _answer(self, request: Any) -> Any:
+    def _answer(self, request):
         """Send a request, and wait for its answer."""
         try:
             self._pipe.send(request)
@@ -140,7 +100,7 @@ class Remote(Contender):
         last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
         raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
 
-    def close(self) -> None:
+    def close(self):
         """End the process."""
         self._process.kill()
         self._process.wait()

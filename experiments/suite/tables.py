@@ -1,9 +1,7 @@
 """All measurements, a row for each turn, and the tables: speed, parts, "auto"."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -14,155 +12,89 @@ LOOPS = ("imperative", "hybridized")
 FIXED, CACHED, BY_DEPTH = "gdb:", ":cached", ":depth"
 
 
-class Row(NamedTuple):
-    """One contender's turn in one round of a contest.
-
-    Attributes
-    ----------
-    kind : str
-    size : int
-        Samples of the contest's minibatches.
-    way : str
-    minibatches, samples : int
-    rate : float
-        Samples per second, or what the workload counts in them.
-    ms : float
-        Milliseconds of a minibatch of the contest's size.
-    round : int
-    recording, analysis, dispatch : float or None
-        Parts of these, of the calling thread; None without the library, as all that follow.
-    nodes, launches : float or None
-        Of a minibatch: what the analyzer grouped, and launches.
-    bound : float or None
-        Fewest launches of any policy for a minibatch, if each was one flush.
-    arena_mb : float or None
-        Memory for the values of a minibatch.
-    cached : int or None
-        Flushes whose plan came from the cache.
-    setting : str
-        What most flushes ran with: "granularity by policy (budget)", or `contest.AT_ONCE`.
-    """
+@dataclass
+class Row:
+    """One contender's turn in one round of a contest; what is not known of it is None."""
 
     kind: str
-    size: int
+    size: int  # samples of the contest's minibatches
     way: str
     minibatches: int
     samples: int
-    rate: float
-    ms: float
+    rate: float  # samples per second, or what the workload counts in them
+    ms: float  # of a minibatch of the contest's size; then parts of it, of the calling thread
     round: int = 0
     recording: Optional[float] = None
     analysis: Optional[float] = None
     dispatch: Optional[float] = None
-    nodes: Optional[float] = None
-    launches: Optional[float] = None
-    bound: Optional[float] = None
-    arena_mb: Optional[float] = None
-    cached: Optional[int] = None
+    nodes: Optional[float] = None  # of a minibatch, that the analyzer grouped
+    launches: Optional[float] = None  # of a minibatch
+    bound: Optional[float] = None  # fewest launches of any policy, if each minibatch was one flush
+    arena_mb: Optional[float] = None  # memory for the values of a minibatch
+    cached: Optional[int] = None  # flushes whose plan came from the cache
+    #: What most flushes ran with: "granularity by policy (budget)", or `contest.AT_ONCE`.
     setting: str = ""
 
     @property
-    def running(self) -> float:
+    def running(self):
         """The rest of the time: waiting for the engine, in training also backward and update."""
         known = (self.recording, self.analysis, self.dispatch)
         return self.ms - sum(part for part in known if part is not None)
 
 
-class Spread(NamedTuple):
-    """Median and quartiles of repeated measurements."""
-
-    median: float
-    low: float
-    high: float
-
-
-def spread_of(values: List[Optional[float]]) -> Optional[Spread]:
-    """Summarise values, or say None if none is known."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    low, median, high = np.percentile(known, (25, 50, 75)).tolist()
-    return Spread(median, low, high)
-
-
 class Rows(List[Row]):
     """Rows of one workload."""
 
-    def by(self, *fields: str) -> Dict[Any, Rows]:
+    def by(self, *fields):
         """Group by one field or several, in order of first appearance."""
-        groups: Dict[Any, Rows] = {}
+        groups = {}
         for row in self:
             key = tuple(getattr(row, field) for field in fields)
             groups.setdefault(key if len(fields) > 1 else key[0], Rows()).append(row)
         return groups
 
-    def spread(self, way: str, field: str = "rate") -> Optional[Spread]:
-        """Summarise a figure of a way; None if it did not take part, or has none."""
-        return spread_of([getattr(row, field) for row in self if row.way == way])
+    def spread(self, way, field="rate"):
+        """Give median and quartiles of a figure; None if a way did not take part, or has none."""
+        values = [getattr(row, field) for row in self if row.way == way]
+        known = [value for value in values if value is not None]
+        return np.percentile(known, (50, 25, 75)).tolist() if known else None
 
-    def median(self, way: str, field: str = "rate") -> Optional[float]:
+    def median(self, way, field="rate"):
         """Give the median of a figure of a way, or None."""
         spread = self.spread(way, field)
-        return spread and spread.median
+        return spread and spread[0]
 
-    def ratio(self, way: str, other: str) -> Optional[float]:
+    def ratio(self, way, other):
         """Give the median speed of one way as a multiple of another's, round by round."""
         theirs = {row.round: row.ms for row in self if row.way == other}
         ours = [row for row in self if row.way == way and row.round in theirs]
-        spread = spread_of([theirs[row.round] / row.ms for row in ours])
-        return spread and spread.median
-
-
-#: What `Measured` has rows of.
-MEASURED = ("rows", "epochs", "counts")
+        return float(np.median([theirs[row.round] / row.ms for row in ours])) if ours else None
 
 
 @dataclass
 class Measured:
-    """What is known of one workload.
+    """What is known of one workload."""
 
-    Attributes
-    ----------
-    title, unit : str
-        For people; what rates count.
-    source : str
-        The paper that the workload is from, and what it claims.
-    reading : str
-        What the figures say of that claim.
-    lines : int
-        Lines of the model and of its loop that exist only because of the library.
-    left_out, versions : dict
-        By way: why it does not take part; what another system says of itself.
-    rows : Rows
-    alone : list of dict
-        Figures of processes that ran one way and nothing else; see `benchmark.alone`.
-    epochs : Rows
-        Rounds are epochs over the same samples, from the first on.
-    counts : Rows
-        One minibatch of each kind, in several of our own ways.
-    """
-
-    title: str
-    unit: str
-    source: str
-    reading: str
-    lines: int
-    left_out: Dict[str, str]
-    versions: Dict[str, str]
+    title: str  # for people
+    unit: str  # what rates count
+    source: str  # the paper that the workload is from, and what it claims
+    reading: str  # what the figures say of that claim
+    lines: int  # of the model and of its loop that exist only because of the library
+    left_out: Dict[str, str]  # why ways do not take part
+    versions: Dict[str, str]  # what other systems say of themselves
     rows: Rows = field(default_factory=Rows)
-    alone: List[Dict[str, Any]] = field(default_factory=list)
+    #: Figures of processes that ran one way and nothing else; see `benchmark.alone`.
+    alone: List[dict] = field(default_factory=list)
+    #: Rounds are epochs over the same samples, from the first on.
     epochs: Rows = field(default_factory=Rows)
+    #: One minibatch of each kind, in several of our own ways.
     counts: Rows = field(default_factory=Rows)
 
-    def as_json(self) -> Dict[str, Any]:
-        """Give all figures as JSON takes them."""
-        plain = {name: [row._asdict() for row in getattr(self, name)] for name in MEASURED}
-        return {**vars(self), **plain}
-
     @classmethod
-    def from_json(cls, content: Dict[str, Any]) -> Measured:
-        """Read what `as_json` gave."""
-        rows = {name: Rows(Row(**row) for row in content[name]) for name in MEASURED}
+    def from_json(cls, content):
+        """Read what `dataclasses.asdict` gave."""
+        names = ("rows", "epochs", "counts")
+        rows = {name: Rows(Row(**row) for row in content[name]) for name in names}
         return cls(**{**content, **rows})
 
 
@@ -171,9 +103,9 @@ class Table(NamedTuple):
 
     title: str
     columns: Dict[str, str]
-    rows: List[Tuple[Any, ...]]
+    rows: List[tuple]
 
-    def markdown(self) -> str:
+    def markdown(self):
         """Write the table as Markdown, aligned so that it reads well as plain text, too."""
         forms = list(self.columns.values())
         cells = [list(self.columns)]
@@ -188,7 +120,7 @@ class Table(NamedTuple):
         return "\n".join([f"### {self.title}", "", *(f"| {line} |" for line in lines), ""])
 
 
-def texts(measured: Measured) -> Iterator[str]:
+def texts(measured):
     """Write tables and notes of a workload."""
     yield f"## {measured.title}\n\n{measured.source} {measured.reading}\n"
     for kind, rows in measured.rows.by("kind").items():
@@ -207,7 +139,7 @@ def texts(measured: Measured) -> Iterator[str]:
     yield ""
 
 
-def speeds(title: str, rows: Rows) -> Table:
+def speeds(title, rows):
     """Lay out rates by batch size, with ratios and quartiles at the last of them."""
     sizes = rows.by("size")
     last = list(sizes.values())[-1]
@@ -219,13 +151,13 @@ def speeds(title: str, rows: Rows) -> Table:
     cells = []
     for way in rows.by("way"):
         spread = last.spread(way)
-        quartiles = spread and f"{spread.low:,.0f}–{spread.high:,.0f}"
+        quartiles = spread and f"{spread[1]:,.0f}–{spread[2]:,.0f}"
         rates = [own.median(way) for own in sizes.values()]
         cells.append((way, *rates, quartiles, *(last.ratio(way, base) for base in bases)))
     return Table(title, columns, cells)
 
 
-def by_epoch(title: str, rows: Rows) -> Table:
+def by_epoch(title, rows):
     """Lay out rates of the first epochs over the same samples."""
     epochs = rows.by("round")
     columns = {"way": "s", **{str(number + 1): ",.0f" for number in epochs}}
@@ -233,7 +165,7 @@ def by_epoch(title: str, rows: Rows) -> Table:
     return Table(title, columns, cells)
 
 
-def parts(rows: Rows) -> Table:
+def parts(rows):
     """Lay out launches, parts of the time and memory of all that the library ran."""
     counts = {"nodes": "nodes", "launches": "launches", "lower bound": "bound"}
     phases = {f"{name}, ms": name for name in ("recording", "analysis", "dispatch", "running")}
@@ -251,7 +183,7 @@ def parts(rows: Rows) -> Table:
     return Table("Launches, and where the time of a minibatch goes", columns, cells)
 
 
-def launches(rows: Rows) -> Table:
+def launches(rows):
     """Lay out the launches of one minibatch by granularity and policy; "auto" is among them."""
     fixed = [row for row in rows if FIXED in row.way]
     names = dict.fromkeys(row.way.split(":")[2] for row in fixed)
@@ -267,7 +199,7 @@ def launches(rows: Rows) -> Table:
     return Table("Launches of one minibatch", columns, cells)
 
 
-def memory(alone: Sequence[Dict[str, Any]]) -> Table:
+def memory(alone):
     """Lay out what fresh processes told."""
     columns = {"way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
                "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
@@ -281,7 +213,7 @@ def memory(alone: Sequence[Dict[str, Any]]) -> Table:
 AUTO_BARS = {"best": 1.10, "best by depth": 1.05, "hybridized": 1.10}
 
 
-def settings(found: Dict[str, Measured]) -> Optional[Table]:
+def settings(found):
     """Compare "auto" with the best fixed setting, with the best one by depth, and with the loop.
 
     Which is the best is told from every other round, and the ratio from those between, so that

@@ -18,13 +18,9 @@
 for all other systems.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
-from contextlib import ExitStack
 from itertools import product
-from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -32,7 +28,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.schedule import POLICIES
 from workloads.registry import make
 
-from .contest import Contender, DiffersError, Local, agree
+from .contest import DiffersError, Local, agree
 from .remote import PEERS, Remote
 from .runner import Runner
 from .tables import Rows
@@ -72,7 +68,7 @@ SETTING = re.compile(
 )
 
 
-def options_of(name: str) -> Dict[str, Any]:
+def options_of(name):
     """Give the options of `gluon_dynbatch.batching` for one of our own ways."""
     match = SETTING.fullmatch(name)
     if match is None:  # all on auto
@@ -82,9 +78,9 @@ def options_of(name: str) -> Dict[str, Any]:
     return {"granularity": granularity, "policy": policy, "analysis_budget": budget}
 
 
-def read_ways(text: str) -> List[str]:
+def read_ways(text):
     """Read names with commas between; a group becomes its members, but for `curve`."""
-    found: Dict[str, None] = {}
+    found = {}
     for name in map(str.strip, text.split(",")):
         if name not in (*LOCAL, *PEERS, *GROUPS, CURVE) and not SETTING.fullmatch(name):
             every = ", ".join((*LOCAL, "gdb:GRANULARITY:POLICY[:LIMIT]", *PEERS, *GROUPS, CURVE))
@@ -93,7 +89,7 @@ def read_ways(text: str) -> List[str]:
     return list(found)
 
 
-def curve_of(nodes: Sequence[float], points: int) -> List[str]:
+def curve_of(nodes, points):
     """Name the ways of a curve, given the nodes of a minibatch at each granularity of `CURVES`."""
     lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
     spread = sorted({round(visits) for visits in np.geomspace(lowest, highest, points)})
@@ -105,39 +101,24 @@ def curve_of(nodes: Sequence[float], points: int) -> List[str]:
 class Cast:
     """The contenders of one workload: made when they are asked for, and compared with the loop.
 
-    Parameters
-    ----------
-    name : str
-        Of the workload.
-    args : Namespace
-        Options of the benchmark.
-    stack : ExitStack
-        Ends the processes of other systems.
-
-    Attributes
-    ----------
-    workload : Workload
-    left_out : dict
-        Why ways do not take part.
-    versions : dict
-        What other systems say of themselves.
+    `args` are options of the benchmark; `stack` ends the processes of other systems.
     """
 
-    def __init__(self, name: str, args: argparse.Namespace, stack: ExitStack) -> None:
+    def __init__(self, name, args, stack):
         self.args = args
         self.stack = stack
         self.workload = make(name, args, **args.sizes)
-        self.made: Dict[str, Contender] = {}
-        self.left_out: Dict[str, str] = {}
-        self.versions: Dict[str, str] = {}
+        self.made = {}
+        self.left_out = {}  # why ways do not take part
+        self.versions = {}  # what other systems say of themselves
 
-    def gather(self, ways: Sequence[str], size: int) -> List[Contender]:
+    def gather(self, ways, size):
         """Give the contenders of these ways; leave out who does not compute what the loop does."""
         names = [each for way in ways for each in (self._curve(size) if way == CURVE else [way])]
         for one in self.made.values():
             if isinstance(one, Local):
                 one.reset()  # what is made next starts from these parameters
-        new: List[Contender] = []
+        new = []
         for name in dict.fromkeys(["imperative", *names]):
             if name not in self.made and name not in self.left_out:
                 try:
@@ -152,13 +133,10 @@ class Cast:
         self.left_out.update(differing)
         return [self.made[name] for name in dict.fromkeys(names) if name in self.made]
 
-    def make(self, name: str) -> Optional[Contender]:
+    def make(self, name):
         """Make a contender that nobody has compared with the loop; None if nobody has written it.
 
-        Raises
-        ------
-        DiffersError
-            If it does not start.
+        Raises `DiffersError` if it does not start.
         """
         own = self.workload
         if name in PEERS:
@@ -180,7 +158,7 @@ class Cast:
             own.model.hybridize(trace_once=True)
         return Local(Runner(own), name, learns=name == ONCE)
 
-    def _remote(self, name: str) -> Optional[Remote]:
+    def _remote(self, name):
         if self.workload.name not in PEERS[name]:
             return None
         remote = Remote(name, self.workload, self.args.peers_python)
@@ -188,12 +166,12 @@ class Cast:
         self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
         return remote
 
-    def _curve(self, size: int) -> List[str]:
+    def _curve(self, size):
         """Name the ways of the curve, which count a minibatch's nodes first."""
         rows = self.count([f"gdb:{each}:depth" for each in CURVES], "inference", size)
         return curve_of([row.nodes for row in rows], self.args.points)
 
-    def count(self, names: Sequence[str], kind: str, size: int) -> Rows:
+    def count(self, names, kind, size):
         """Run one minibatch in some of our own ways, for their counts."""
         batch = next(self.workload.minibatches(size, self.args.seed))
         runners = ((name, Runner(self.workload, options=options_of(name))) for name in names)

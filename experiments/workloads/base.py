@@ -1,20 +1,8 @@
 """What every workload is: samples, what to compute for one of them, and how to train on them."""
 
-from __future__ import annotations
-
 import inspect
-from typing import (
-    Any,
-    Callable,
-    Iterable,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-)
+from itertools import count
+from typing import Any, Callable, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -23,7 +11,6 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
-NDArray = mx.nd.NDArray
 #: Packages that models are in.
 OWN = ("workloads", "relatedness")
 
@@ -36,133 +23,99 @@ class Sample(NamedTuple):
     """What a model takes, what is right, and how much of what rates count this is."""
 
     inputs: Tuple[Any, ...]
-    target: NDArray
+    target: mx.nd.NDArray
     size: int = 1
+
+
+class Layers(gluon.HybridBlock):
+    """Layers over inputs, shape (1, size) each, side by side."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.HybridSequential()
+        self.layers.add(*layers)
+
+    def hybrid_forward(self, F, *inputs):  # noqa: D102
+        return self.layers(F.concat(*inputs, dim=1))
 
 
 class Gated(gluon.HybridBlock):
     """A cell whose gates are one product of its inputs, shape (1, size) each, side by side."""
 
-    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
+    def __init__(self, gates, input_size, hidden_size):
         super().__init__()
         self._count = gates
-        with self.name_scope():
-            self.gates = nn.Dense(gates * hidden_size, in_units=input_size)
+        self.gates = nn.Dense(gates * hidden_size, in_units=input_size)
 
-    def split(self, F: Any, *inputs: Any) -> Any:
+    def split(self, F, *inputs):
         """Give the gates, shape (1, hidden_size) each."""
         x = F.concat(*inputs, dim=1) if len(inputs) > 1 else inputs[0]
         return F.split(self.gates(x), num_outputs=self._count, axis=1)
 
 
 class Workload(NamedTuple):
-    """A model with its samples.
+    """A model with its samples."""
 
-    Attributes
-    ----------
-    name : str
-        For options and file names.
-    title : str
-        For people.
-    unit, counted : str
-        What a sample is, and what rates count, in the plural.
-    samples : sequence of Sample
-        What minibatches are drawn from.
-    model : gluon.Block
-        Maps the inputs of a sample to an array, or to several that are to be joined.
-    trainer : gluon.Trainer
-    loss_block : gluon.Block
-        What `compare` calls.
-    compare : callable
-        Maps what the model says of a sample, and its target, to a loss of one element.
-    score_all : callable, optional
-        Results for the samples of a minibatch, for a model that does all of them step by step.
-    """
-
-    name: str
-    title: str
-    unit: str
-    counted: str
-    samples: Sequence[Sample]
+    name: str  # for options and file names
+    title: str  # for people
+    unit: str  # what a sample is, in the plural
+    counted: str  # what rates count, in the plural
+    samples: Sequence[Sample]  # what minibatches are drawn from
+    #: Maps the inputs of a sample to an array, or to several that are to be joined.
     model: gluon.Block
     trainer: gluon.Trainer
-    loss_block: gluon.Block
-    compare: Callable[[Any, NDArray], NDArray]
-    score_all: Optional[Callable[[Sequence[Sample]], List[NDArray]]] = None
+    loss_block: gluon.Block  # what `compare` calls
+    #: Maps what the model says of a sample, and its target, to a loss of one element.
+    compare: Callable
 
-    def score(self, sample: Sample) -> NDArray:
+    def score(self, sample):
         """Give the model's result for one sample."""
         found = self.model(*sample.inputs)
         return mx.nd.concat(*found, dim=0) if isinstance(found, list) else found
 
-    def loss(self, sample: Sample) -> NDArray:
+    def loss(self, sample):
         """Give the loss of one sample."""
         return self.compare(self.model(*sample.inputs), sample.target)
 
-    def predict(self, samples: Sequence[Sample]) -> List[NDArray]:
-        """Give the results for some samples."""
-        if self.score_all is not None:
-            return self.score_all(samples)
-        return [self.score(sample) for sample in samples]
+    def predict(self, samples):
+        """Give the results for some samples; a model that is `greedy` takes all step by step."""
+        greedy = getattr(self.model, "greedy", None)
+        return greedy(samples) if greedy else list(map(self.score, samples))
 
     @property
-    def lines(self) -> int:
+    def lines(self):
         """Count lines that exist only because of the library: in the model, and two to use it.
 
         These are ``gdb.convert(model)`` and ``with gdb.batching():``.
         """
-        kinds: Set[type] = set()
+        kinds = set()
         self.model.apply(lambda block: kinds.update(type(block).__mro__))
         own = [kind for kind in kinds if kind.__module__.split(".")[0] in OWN]
         text = [line for kind in own for line in inspect.getsource(kind).splitlines()]
         return 2 + sum("gdb." in line for line in text)
 
-    def minibatches(self, size: int, seed: int) -> Iterator[List[Sample]]:
+    def minibatches(self, size, seed):
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
 
-        Raises
-        ------
-        WorkloadError
-            If there are fewer samples than one minibatch needs.
+        Raises `WorkloadError` if there are fewer samples than one minibatch needs.
         """
-        if size > len(self.samples):
+        total = len(self.samples)
+        if size > total:
             raise WorkloadError(
-                f"a minibatch of {size} is asked for, but {self.name} has "
-                f"{len(self.samples)} {self.unit}; give smaller --batch-sizes"
+                f"a minibatch of {size} is asked for, but {self.name} has {total} {self.unit}; "
+                "give smaller --batch-sizes"
             )
-        return self._draw(size, np.random.RandomState(seed))
-
-    def _draw(self, size: int, rng: np.random.RandomState) -> Iterator[List[Sample]]:
-        order: List[int] = []
-        while True:
-            if size > len(order):
-                order = rng.permutation(len(self.samples)).tolist()
-            batch, order = order[:size], order[size:]
-            yield [self.samples[i] for i in batch]
+        rng = np.random.RandomState(seed)
+        orders = (rng.permutation(total).tolist() for _ in count())
+        parts = (order[i : i + size] for order in orders for i in range(0, total - size + 1, size))
+        return ([self.samples[i] for i in part] for part in parts)
 
 
-def labelling(
-    name: str,
-    title: str,
-    unit: str,
-    samples: Sequence[Sample],
-    model: gluon.Block,
-    frozen: Iterable[gluon.Parameter] = (),
-    counted: str = "",
-    trainer: Optional[gluon.Trainer] = None,
-) -> Workload:
+def labelling(name, title, unit, samples, model, frozen=(), counted="", trainer=None):
     """Make the workload of a model that scores labels, whose numbers are the targets.
 
-    Parameters
-    ----------
-    name, title, unit, counted : str
-        See `Workload`; samples are counted by default.
-    samples : sequence of Sample
-    model : gluon.Block
-        Becomes dynamic and initialized, unless it has a trainer, and hybridized.
-    frozen : iterable of Parameter
-        Not trained.
-    trainer : gluon.Trainer, optional
+    Without a trainer, the model is made dynamic and initialized, and trained but for the parameters
+    `frozen`. Rates count samples unless `counted` says what.
     """
     if trainer is None:
         gdb.convert(model).initialize(mx.init.Xavier())
@@ -173,7 +126,7 @@ def labelling(
     for block in (model, cross_entropy):
         block.hybridize()
 
-    def compare(scores: NDArray, labels: NDArray) -> NDArray:
+    def compare(scores, labels):
         return cross_entropy(scores, labels).mean()
 
     counted = counted or unit

@@ -8,16 +8,12 @@
   next depends on values just computed, so that no two calls can ever run together.
 """
 
-from __future__ import annotations
-
-from typing import Any, Callable, List, Optional, Tuple
-
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Sample, Workload, labelling
+from .base import Sample, labelling
 
 CHOSEN, CLASSES = 2, 4
 PATIENCE, MOST_STEPS = (0.5, 2.0), 6
@@ -26,16 +22,15 @@ PATIENCE, MOST_STEPS = (0.5, 2.0), 6
 class Experts(gluon.Block):
     """Scores of all classes for one input."""
 
-    def __init__(self, experts: int, embedding_size: int = 64, hidden_size: int = 64) -> None:
+    def __init__(self, experts, embedding_size=64, hidden_size=64):
         super().__init__()
-        with self.name_scope():
-            self.share = nn.Dense(CHOSEN, in_units=embedding_size)
-            self.experts = nn.HybridSequential()
-            for _ in range(experts):
-                self.experts.add(nn.Dense(hidden_size, in_units=embedding_size, activation="relu"))
-            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+        self.share = nn.Dense(CHOSEN, in_units=embedding_size)
+        self.experts = nn.HybridSequential()
+        for _ in range(experts):
+            self.experts.add(nn.Dense(hidden_size, in_units=embedding_size, activation="relu"))
+        self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
-    def forward(self, x: mx.nd.NDArray, experts: Tuple[int, ...]) -> mx.nd.NDArray:
+    def forward(self, x, experts):
         """Map an input, shape (1, embedding_size), to scores, shape (1, CLASSES)."""
         shares = mx.nd.softmax(self.share(x))  # (1, CHOSEN)
         said = [shares[:, i : i + 1] * self.experts[number](x) for i, number in enumerate(experts)]
@@ -45,22 +40,20 @@ class Experts(gluon.Block):
 class Ponderer(gluon.Block):
     """Scores of all classes for one input."""
 
-    def __init__(self, embedding_size: int = 32, hidden_size: int = 64) -> None:
+    def __init__(self, embedding_size=32, hidden_size=64):
         super().__init__()
-        with self.name_scope():
-            self.cell = rnn.GRUCell(hidden_size, input_size=embedding_size)
-            self.halt = nn.Dense(1, in_units=hidden_size, activation="sigmoid")
-            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+        self.cell = rnn.GRUCell(hidden_size, input_size=embedding_size)
+        self.halt = nn.Dense(1, in_units=hidden_size, activation="sigmoid")
+        self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
-    def forward(self, x: mx.nd.NDArray, patience: float) -> mx.nd.NDArray:
+    def forward(self, x, patience):
         """Map an input, shape (1, embedding_size), to scores, shape (1, CLASSES)."""
         return self.score(mx.nd.add_n(*self.think(x, patience)))
 
-    def think(self, x: mx.nd.NDArray, patience: float) -> List[mx.nd.NDArray]:
+    def think(self, x, patience):
         """Return what each step adds to the final state, shape (1, hidden_size) each."""
         states = self.cell.begin_state(batch_size=1)
-        thoughts: List[mx.nd.NDArray] = []
-        total = 0.0
+        thoughts, total = [], 0.0
         while total < patience and len(thoughts) < MOST_STEPS:
             h, states = self.cell(x, states)
             share = self.halt(h)  # (1, 1)
@@ -69,7 +62,7 @@ class Ponderer(gluon.Block):
         return thoughts
 
 
-def _samples(size: int, limit: int, seed: int, draw: Callable[[Any], Any]) -> List[Sample]:
+def _samples(size, limit, seed, draw):
     """Draw inputs of this size, and what else a sample has."""
     rng = np.random.RandomState(seed)
     inputs = [(rng.normal(size=size), draw(rng)) for _ in range(limit)]
@@ -79,19 +72,19 @@ def _samples(size: int, limit: int, seed: int, draw: Callable[[Any], Any]) -> Li
     ]
 
 
-def mixture(experts: int, limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workload:
-    """Make a mixture of so many experts."""
+def mixture(name, limit=None, seed=1, **sizes):
+    """Make a mixture of experts; the figures at the end of its name say how many."""
+    experts = int(name[len("experts") :])
     model = Experts(experts, **sizes)
 
-    def draw(rng: Any) -> Tuple[int, ...]:
-        return tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
+    samples = _samples(
+        model.share.weight.shape[1], limit or 4096, seed,
+        lambda rng: tuple(rng.choice(experts, CHOSEN, replace=False).tolist()),
+    )  # fmt: skip
+    return labelling(name, f"mixture of {experts} experts", "inputs", samples, model)
 
-    samples = _samples(model.share.weight.shape[1], limit or 4096, seed, draw)
-    title = f"mixture of {experts} experts"
-    return labelling(f"experts{experts}", title, "inputs", samples, model)
 
-
-def pondering(limit: Optional[int] = None, seed: int = 1, **sizes: int) -> Workload:
+def pondering(limit=None, seed=1, **sizes):
     """Make a network that thinks until it is sure."""
     model = Ponderer(**sizes)
     samples = _samples(model.cell._input_size, limit or 1024, seed, lambda r: r.uniform(*PATIENCE))

@@ -5,11 +5,7 @@ gated units that have one state. Characters are those of WikiNER's sentences, or
 corpus, without spaces; the list are their frequent words.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon
@@ -17,14 +13,12 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 
-from .base import Gated, Sample, Workload, labelling
-from .sequences import Sentence, read_or_make, rows_of
+from .base import Gated, Sample, labelling
+from .sequences import read_wikiner, rows_of
 from .text import indices, numbered
 
 #: Characters of a sentence at most; words of the list occur so often, and have so many letters.
 MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
-#: For each word that ends at a character: where it begins, and its number.
-Words = Tuple[Tuple[int, int], ...]
 
 
 class _Cell(Gated, gdb.DynamicHybridBlock):
@@ -34,12 +28,11 @@ class _Cell(Gated, gdb.DynamicHybridBlock):
 class _CharacterCell(_Cell):
     """A cell that mixes candidates of words with its own; each word has a gate of its own."""
 
-    def __init__(self, gates: int, input_size: int, hidden_size: int) -> None:
+    def __init__(self, gates, input_size, hidden_size):
         super().__init__(gates, input_size, hidden_size)
-        with self.name_scope():
-            self.link = nn.Dense(hidden_size, in_units=input_size)
+        self.link = nn.Dense(hidden_size, in_units=input_size)
 
-    def _mix(self, F: Any, x: Any, gate: Any, own: Any, words: Sequence[Any]) -> Any:
+    def _mix(self, F, x, gate, own, words):
         """Weigh candidates by their gates, which are normalized; equations 14 and 15."""
         links = [F.exp(F.sigmoid(self.link(F.concat(x, word, dim=1)))) for word in words]
         gate = F.exp(gate)
@@ -49,7 +42,7 @@ class _CharacterCell(_Cell):
 class LSTMCharacter(_CharacterCell):
     """States h and c of a character from those before it and from words; equations 11 to 15."""
 
-    def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any, *words: Any) -> Tuple[Any, Any]:  # noqa: D102
+    def hybrid_forward(self, F, x, h, c, *words):  # noqa: D102
         i, o, u = self.split(F, x, h)
         i, u = F.sigmoid(i), F.tanh(u)
         c = self._mix(F, x, i, u, words) if words else (1 - i) * c + i * u
@@ -59,7 +52,7 @@ class LSTMCharacter(_CharacterCell):
 class LSTMWord(_Cell):
     """What a word brings to c of its last character, from the states before its first one."""
 
-    def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, x, h, c):  # noqa: D102
         i, f, u = self.split(F, x, h)
         return F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(u)
 
@@ -67,7 +60,7 @@ class LSTMWord(_Cell):
 class GRUCharacter(_CharacterCell):
     """State of a character from the one before it and from words."""
 
-    def hybrid_forward(self, F: Any, x: Any, h: Any, *words: Any) -> List[Any]:  # noqa: D102
+    def hybrid_forward(self, F, x, h, *words):  # noqa: D102
         z, u = self.split(F, x, h)
         z, u = F.sigmoid(z), F.tanh(u)
         return [self._mix(F, x, z, u, words) if words else (1 - z) * h + z * u]
@@ -76,7 +69,7 @@ class GRUCharacter(_CharacterCell):
 class GRUWord(_Cell):
     """What a word brings to the state of its last character."""
 
-    def hybrid_forward(self, F: Any, x: Any, h: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, x, h):  # noqa: D102
         z, u = self.split(F, x, h)
         z = F.sigmoid(z)
         return (1 - z) * h + z * F.tanh(u)
@@ -92,39 +85,30 @@ KINDS = {
 class LatticeTagger(gluon.Block):
     """Scores of all tags for every character of one sentence."""
 
-    def __init__(
-        self,
-        kind: str,
-        characters: int,
-        words: int,
-        tags: int,
-        embedding_size: int = 50,
-        hidden_size: int = 100,
-    ) -> None:
+    def __init__(self, kind, characters, words, tags, embedding_size=50, hidden_size=100):
         super().__init__()
         character, word, gates, self.states, _ = KINDS[kind]
         self.hidden_size = hidden_size
         sizes = gates, embedding_size + hidden_size, hidden_size
-        with self.name_scope():
-            self.embedding = nn.Embedding(characters, embedding_size)
-            self.words = nn.Embedding(words, embedding_size)
-            self.character = character(*sizes)
-            self.word = word(*sizes)
-            self.score = nn.Dense(tags, in_units=hidden_size)
+        self.embedding = nn.Embedding(characters, embedding_size)
+        self.words = nn.Embedding(words, embedding_size)
+        self.character = character(*sizes)
+        self.word = word(*sizes)
+        self.score = nn.Dense(tags, in_units=hidden_size)
 
-    def forward(self, characters: mx.nd.NDArray, words: Tuple[Words, ...]) -> mx.nd.NDArray:
+    def forward(self, characters, words):
         """Map characters, shape (T,), and the words that end at each to scores, shape (T, tags)."""
         numbers = [number for ending in words for _, number in ending]
         vectors = iter(rows_of(self.words(mx.nd.array(numbers))) if numbers else [])
-        states: List[Any] = [[mx.nd.zeros((1, self.hidden_size))] * self.states]
+        states = [[mx.nd.zeros((1, self.hidden_size))] * self.states]
         for x, ending in zip(rows_of(self.embedding(characters)), words):
             brought = [self.word(next(vectors), *states[start]) for start, _ in ending]
             states.append(self.character(x, *states[-1], *brought))
         return self.score(mx.nd.concat(*(state[0] for state in states[1:]), dim=0))
 
 
-def lattice_of(text: str, listed: Dict[str, int]) -> Tuple[Words, ...]:
-    """Find the words that end at each character."""
+def lattice_of(text, listed):
+    """Find the words that end at each character: where each begins, and its number."""
     return tuple(
         tuple(
             (end - size, listed[text[end - size : end]])
@@ -135,22 +119,20 @@ def lattice_of(text: str, listed: Dict[str, int]) -> Tuple[Words, ...]:
     )
 
 
-def lattice_workload(
-    name: str, wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
-) -> Workload:
+def lattice_workload(name, wikiner=None, limit=None, **sizes):
     """Put a tagger on the characters of WikiNER's sentences, or of the built-in corpus's."""
-    found = read_or_make(wikiner, limit)
+    found = read_wikiner(wikiner, limit)
     tags = numbered(tag for s in found for tag in s.tags)
     counts = Counter(word for s in found for word in s.words)
     listed = numbered(w for w, n in counts.items() if n >= FREQUENT and len(w) in LETTERS)
     letters = numbered(c for word in counts for c in word)
 
-    def sample(sentence: Sentence) -> Sample:
+    def sample(sentence):
         text = "".join(sentence.words)[:MOST_CHARACTERS]
         own = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MOST_CHARACTERS]
         characters = indices([letters[c] for c in text])
         return Sample((characters, lattice_of(text, listed)), mx.nd.array(own), len(text))
 
     model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
-    samples = list(map(sample, found))
-    return labelling(name, KINDS[name][4], "sentences", samples, model, counted="characters")
+    title, samples = KINDS[name][4], list(map(sample, found))
+    return labelling(name, title, "sentences", samples, model, counted="characters")

@@ -3,48 +3,33 @@
 With a folder of CLEVR's questions (``CLEVR_train_1_*.json``), programs and answers are theirs.
 Without, they are random: the r-th kind is called in proportion to 1 / r^2, so that a minibatch has
 half of the kinds and nearly every minibatch other ones. Scenes are random, as nothing is learned.
-"""
 
-from __future__ import annotations
+A question is a program and its answer. A step of a program is the name of a module, and which steps
+before it are its inputs; none is the scene. The last one is the result.
+"""
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn
 
-from .base import Sample, Workload, labelling
+from .base import Sample, labelling
 from .text import DataError
 
 KINDS, KINDS_OF_TWO = 40, 4
 #: Side of a feature map.
 SIDE = 14
-#: Name of a module, and which steps before it are its inputs; none is the scene.
-Step = Tuple[str, Tuple[int, ...]]
 
 
-class Question(NamedTuple):
-    """Steps, of which the last one is the result, and the answer."""
-
-    program: Tuple[Step, ...]
-    answer: str
-
-
-def read_clevr(directory: Path, limit: Optional[int] = None) -> List[Question]:
-    """Read the first `limit` questions of ``CLEVR_train_1_*.json``.
-
-    Raises
-    ------
-    DataError
-        Naming the file and the reason.
-    """
+def read_clevr(directory, limit=None):
+    """Read the first `limit` questions of ``CLEVR_train_1_*.json``."""
     paths = sorted(Path(directory).glob("CLEVR_train_1_*.json"))
     if not paths:
         raise DataError(Path(directory), 0, "holds no CLEVR_train_1_*.json")
-    found: List[Question] = []
+    found = []
     for path in paths:
         try:
             for asked in json.loads(path.read_text(encoding="utf-8"))["questions"]:
@@ -54,20 +39,20 @@ def read_clevr(directory: Path, limit: Optional[int] = None) -> List[Question]:
     return found[:limit]
 
 
-def _question(steps: List[Dict[str, Any]], answer: Any) -> Question:
+def _question(steps, answer):
     program = [(" ".join([s["type"], *s["value_inputs"]]), tuple(s["inputs"])) for s in steps]
-    return Question(tuple(program), str(answer))
+    return tuple(program), str(answer)
 
 
-def random_questions(limit: Optional[int], seed: int) -> List[Question]:
+def random_questions(limit, seed):
     """Draw programs: one chain of 2 to 7 modules, or two that a module of two inputs joins."""
     rng = np.random.RandomState(seed)
 
-    def draw(first: int, kinds: int) -> str:
+    def draw(first, kinds):
         weights = np.arange(1.0, kinds + 1) ** -2
         return f"module {first + rng.choice(kinds, p=weights / weights.sum())}"
 
-    def chain(start: int) -> Iterator[Step]:
+    def chain(start):
         yield "scene", ()
         for i in range(rng.randint(2, 8)):
             yield draw(KINDS_OF_TWO, KINDS - KINDS_OF_TWO), (start + i,)
@@ -79,23 +64,22 @@ def random_questions(limit: Optional[int], seed: int) -> List[Question]:
             end = len(steps) - 1
             steps += chain(len(steps))
             steps.append((draw(0, KINDS_OF_TWO), (end, len(steps) - 1)))
-        questions.append(Question(tuple(steps), str(rng.randint(28))))
+        questions.append((tuple(steps), str(rng.randint(28))))
     return questions
 
 
 class Module(gluon.HybridBlock):
     """A residual block of two convolutions over one feature map, or two that are joined first."""
 
-    def __init__(self, channels: int, inputs: int) -> None:
+    def __init__(self, channels, inputs):
         super().__init__()
-        with self.name_scope():
-            self.join = None
-            if inputs == 2:
-                self.join = nn.Conv2D(channels, 1, in_channels=2 * channels, activation="relu")
-            self.first = nn.Conv2D(channels, 3, 1, 1, in_channels=channels, activation="relu")
-            self.second = nn.Conv2D(channels, 3, 1, 1, in_channels=channels)
+        self.join = None
+        if inputs == 2:
+            self.join = nn.Conv2D(channels, 1, in_channels=2 * channels, activation="relu")
+        self.first = nn.Conv2D(channels, 3, 1, 1, in_channels=channels, activation="relu")
+        self.second = nn.Conv2D(channels, 3, 1, 1, in_channels=channels)
 
-    def hybrid_forward(self, F: Any, x: Any, *other: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, x, *other):  # noqa: D102
         if self.join is not None:
             x = self.join(F.concat(x, *other, dim=1))
         return F.relu(x + self.second(self.first(x)))  # (1, channels, SIDE, SIDE)
@@ -104,42 +88,32 @@ class Module(gluon.HybridBlock):
 class ModuleNetwork(gluon.Block):
     """Scores of all answers for one scene and the program of a question about it."""
 
-    def __init__(
-        self, inputs: Dict[str, int], answers: int, embedding_size: int = 16, hidden_size: int = 16
-    ) -> None:
+    def __init__(self, inputs, answers, embedding_size=16, hidden_size=16):
         super().__init__()
-        with self.name_scope():
-            self.scene = nn.Conv2D(hidden_size, 1, in_channels=embedding_size, activation="relu")
-            self.modules = {name: Module(hidden_size, n) for name, n in inputs.items() if n}
-            self.score = nn.Dense(answers, in_units=hidden_size * SIDE**2)
+        self.scene = nn.Conv2D(hidden_size, 1, in_channels=embedding_size, activation="relu")
+        self.modules = {name: Module(hidden_size, n) for name, n in inputs.items() if n}
+        self.score = nn.Dense(answers, in_units=hidden_size * SIDE**2)
         for name, module in self.modules.items():
             self.register_child(module, name)
 
-    def forward(self, scene: mx.nd.NDArray, program: Tuple[Step, ...]) -> mx.nd.NDArray:
+    def forward(self, scene, program):
         """Map a scene, shape (1, embedding_size, SIDE, SIDE), to scores, shape (1, answers)."""
         seen = self.scene(scene)
-        found: List[mx.nd.NDArray] = []
+        found = []
         for name, inputs in program:
             found.append(self.modules[name](*(found[i] for i in inputs)) if inputs else seen)
         return self.score(found[-1])
 
 
-def answering(
-    clevr: Optional[Path] = None,
-    limit: Optional[int] = None,
-    seed: int = 1,
-    embedding_size: int = 16,
-    **sizes: int,
-) -> Workload:
+def answering(clevr=None, limit=None, seed=1, embedding_size=16, **sizes):
     """Put the network on CLEVR's questions, or on random ones."""
     questions = random_questions(limit, seed) if clevr is None else read_clevr(clevr, limit)
-    inputs = {name: len(places) for q in questions for name, places in q.program}
-    answers = sorted({q.answer for q in questions})
+    inputs = {name: len(places) for program, _ in questions for name, places in program}
+    answers = sorted({answer for _, answer in questions})
     model = ModuleNetwork(inputs, len(answers), embedding_size, **sizes)
     rng, shape = np.random.RandomState(seed), (1, embedding_size, SIDE, SIDE)
     samples = [
-        Sample((mx.nd.array(rng.normal(size=shape)), q.program),
-               mx.nd.array([answers.index(q.answer)]))
-        for q in questions
-    ]  # fmt: skip
+        Sample((mx.nd.array(rng.normal(size=shape)), program), mx.nd.array([answers.index(answer)]))
+        for program, answer in questions
+    ]
     return labelling("modules", "module network", "questions", samples, model)

@@ -4,13 +4,8 @@ Tai, Socher, Manning 2015, arXiv:1503.00075, section 3.1; the relatedness head i
 same paper. The model is written for one pair; nothing in it knows of minibatches.
 """
 
-from __future__ import annotations
-
-import argparse
 import math
 from itertools import chain, islice
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,45 +13,33 @@ from mxnet import gluon
 from scipy.stats import pearsonr, spearmanr
 
 import gluon_dynbatch as gdb
-from relatedness.corpora import BUILT_IN, Pair, load_corpus
-from relatedness.trees import CLASSES, Tree
+from relatedness.corpora import BUILT_IN, load_corpus
+from relatedness.trees import CLASSES
 
-from .base import Sample, Workload
+from .base import Workload
 from .text import count_words, encode
-
-NDArray = mx.nd.NDArray
 
 
 class ChildSumCell(gdb.DynamicHybridBlock):
     """One node of a child-sum Tree-LSTM.
 
-    Parameters
-    ----------
-    input_size, hidden_size : int
-        Size of a word vector, and of the states h and c.
-
-    Notes
-    -----
     ``cell(x, child_h, child_c)`` takes the word's vector, shape (1, input_size), and two lists with
     one state per child, shape (1, hidden_size) each, empty at a leaf; it returns h and c of the
     node, shape (1, hidden_size) each. Equations 2 to 8 of the paper.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._hidden_size = hidden_size
-        size = hidden_size
-        with self.name_scope():
-            # All four gates of x in one product: forget, input, output, update.
-            self.i2h_weight = self.params.get("i2h_weight", shape=(4 * size, input_size))
-            self.i2h_bias = self.params.get("i2h_bias", shape=(4 * size,), init="zeros")
-            self.h2h_weight = self.params.get("h2h_weight", shape=(3 * size, size))
-            self.hf_weight = self.params.get("hf_weight", shape=(size, size))
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        self._hidden_size = size = hidden_size
+        # All four gates of x in one product: forget, input, output, update.
+        self.i2h_weight = self.params.get("i2h_weight", shape=(4 * size, input_size))
+        self.i2h_bias = self.params.get("i2h_bias", shape=(4 * size,), init="zeros")
+        self.h2h_weight = self.params.get("h2h_weight", shape=(3 * size, size))
+        self.hf_weight = self.params.get("hf_weight", shape=(size, size))
 
     def hybrid_forward(  # noqa: D102
-        self, F: Any, x: Any, child_h: List[Any], child_c: List[Any],
-        i2h_weight: Any, i2h_bias: Any, h2h_weight: Any, hf_weight: Any,
-    ) -> Tuple[Any, Any]:  # fmt: skip
+        self, F, x, child_h, child_c, i2h_weight, i2h_bias, h2h_weight, hf_weight
+    ):
         size = self._hidden_size
         gates = F.FullyConnected(x, i2h_weight, i2h_bias, num_hidden=4 * size)  # (1, 4H)
         x_forget, x_input, x_output, x_update = F.split(gates, num_outputs=4, axis=1)
@@ -80,15 +63,14 @@ class ChildSumCell(gdb.DynamicHybridBlock):
 class TreeEncoder(gdb.DynamicHybridBlock):
     """A sentence's tree, from the leaves up to the state of its root."""
 
-    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.cell = ChildSumCell(input_size, hidden_size)
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
+        self.cell = ChildSumCell(input_size, hidden_size)
 
-    def forward(self, inputs: NDArray, tree: Tree) -> NDArray:
+    def forward(self, inputs, tree):
         """Map word vectors, shape (T, input_size), to h at the root, shape (1, hidden_size)."""
-        h: List[Any] = [None] * len(tree.heads)
-        c: List[Any] = [None] * len(tree.heads)
+        h = [None] * len(tree.heads)
+        c = [None] * len(tree.heads)
         for i in tree.order:
             children = tree.children[i]
             h[i], c[i] = self.cell(
@@ -100,21 +82,19 @@ class TreeEncoder(gdb.DynamicHybridBlock):
 class Similarity(gdb.DynamicHybridBlock):
     """Log-probabilities of the scores 1 to CLASSES for two sentence states; equation 15."""
 
-    def __init__(self, input_size: int, hidden_size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, input_size, hidden_size):
+        super().__init__()
         self._hidden_size = hidden_size
-        with self.name_scope():
-            shape = (hidden_size, input_size)
-            self.angle_weight = self.params.get("angle_weight", shape=shape)
-            self.distance_weight = self.params.get("distance_weight", shape=shape)
-            self.hidden_bias = self.params.get("hidden_bias", shape=(hidden_size,), init="zeros")
-            self.score_weight = self.params.get("score_weight", shape=(CLASSES, hidden_size))
-            self.score_bias = self.params.get("score_bias", shape=(CLASSES,), init="zeros")
+        shape = (hidden_size, input_size)
+        self.angle_weight = self.params.get("angle_weight", shape=shape)
+        self.distance_weight = self.params.get("distance_weight", shape=shape)
+        self.hidden_bias = self.params.get("hidden_bias", shape=(hidden_size,), init="zeros")
+        self.score_weight = self.params.get("score_weight", shape=(CLASSES, hidden_size))
+        self.score_bias = self.params.get("score_bias", shape=(CLASSES,), init="zeros")
 
     def hybrid_forward(  # noqa: D102
-        self, F: Any, left: Any, right: Any, angle_weight: Any, distance_weight: Any,
-        hidden_bias: Any, score_weight: Any, score_bias: Any,
-    ) -> Any:  # fmt: skip
+        self, F, left, right, angle_weight, distance_weight, hidden_bias, score_weight, score_bias
+    ):
         size = self._hidden_size
         angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
         distance = F.FullyConnected(
@@ -126,30 +106,15 @@ class Similarity(gdb.DynamicHybridBlock):
 
 
 class RelatednessModel(gdb.DynamicHybridBlock):
-    """Judges how related two sentences are.
+    """Judges how related two sentences are; `similarity_size` is of the head's hidden layer."""
 
-    Parameters
-    ----------
-    vocab_size : int
-    embedding_size, hidden_size, similarity_size : int
-        Sizes of a word vector, of the Tree-LSTM's states, and of the head's hidden layer.
-    """
+    def __init__(self, vocab_size, embedding_size=300, hidden_size=150, similarity_size=50):
+        super().__init__()
+        self.embedding = gluon.nn.Embedding(vocab_size, embedding_size)
+        self.encoder = TreeEncoder(embedding_size, hidden_size)
+        self.similarity = Similarity(hidden_size, similarity_size)
 
-    def __init__(
-        self,
-        vocab_size: int,
-        embedding_size: int = 300,
-        hidden_size: int = 150,
-        similarity_size: int = 50,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.embedding = gluon.nn.Embedding(vocab_size, embedding_size)
-            self.encoder = TreeEncoder(embedding_size, hidden_size)
-            self.similarity = Similarity(hidden_size, similarity_size)
-
-    def forward(self, tokens_a: NDArray, tree_a: Tree, tokens_b: NDArray, tree_b: Tree) -> NDArray:
+    def forward(self, tokens_a, tree_a, tokens_b, tree_b):
         """Map word indices, shape (T,), and trees to log-probabilities, shape (1, CLASSES)."""
         left = self.encoder(self.embedding(tokens_a), tree_a)
         right = self.encoder(self.embedding(tokens_b), tree_b)
@@ -164,29 +129,27 @@ class Relatedness:
 
     unit = "pairs"
     best_by = "pearson"
-    defaults: Dict[str, Any] = {}
+    defaults = {}
 
-    def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Pair]]:  # noqa: D102
+    def read(self, args, splits):  # noqa: D102
         return load_corpus(args.data or BUILT_IN, splits, args.limit, args.on_bad_sample == "skip")
 
-    def model(self, vocab_size: int, settings: Dict[str, Any], sparse: bool) -> RelatednessModel:  # noqa: D102
+    def model(self, vocab_size, settings, sparse):  # noqa: D102
         sizes = (settings[name] for name in ("embedding_size", "hidden", "similarity_hidden"))
         return RelatednessModel(vocab_size, *sizes)
 
-    def workload(  # noqa: D102
-        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[Sample] = ()
-    ) -> Workload:
+    def workload(self, model, trainer, samples=()):  # noqa: D102
         title = "child-sum Tree-LSTM"
         loss = gluon.loss.KLDivLoss(from_logits=True)
         for block in (model, loss):
             block.hybridize()
         return Workload("sick", title, "pairs", "pairs", samples, model, trainer, loss, loss)
 
-    def answers(self, outputs: np.ndarray, items: Sequence[Pair] = ()) -> np.ndarray:
+    def answers(self, outputs, items=()):
         """Turn log-probabilities of the scores, shape (N, CLASSES), into scores, shape (N,)."""
         return np.exp(outputs) @ np.arange(1, CLASSES + 1)
 
-    def measure(self, answers: np.ndarray, items: Sequence[Pair]) -> Dict[str, Optional[float]]:
+    def measure(self, answers, items):
         """Pearson's r, Spearman's rho, mean squared error."""
         true = np.array([pair.score for pair in items])
         defined = len(true) > 1 and np.ptp(answers) > 0 and np.ptp(true) > 0
@@ -201,28 +164,19 @@ class Relatedness:
 RELATEDNESS = Relatedness()
 
 
-def training_pairs(
-    data: Optional[Path], limit: Optional[int] = None, split: str = "train"
-) -> List[Pair]:
+def training_pairs(data, limit=None, split="train"):
     """Read the pairs of a split, SICK's or those of the built-in corpus."""
     return load_corpus(data or BUILT_IN, (split,), limit)[split]
 
 
-def sentences(
-    data: Optional[Path] = None, limit: Optional[int] = None, split: str = "train"
-) -> List[Tuple[Tuple[str, ...], Tree]]:
+def sentences(data=None, limit=None, split="train"):
     """Read the words and trees of the sentences of these pairs."""
     pairs = training_pairs(data, limit, split)
     sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in pairs)
     return list(islice(chain.from_iterable(sides), limit))
 
 
-def relatedness(
-    data: Optional[Path] = None,
-    limit: Optional[int] = None,
-    embedding_size: int = 300,
-    hidden_size: int = 150,
-) -> Workload:
+def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
     """Put the relatedness model on the training pairs of a corpus."""
     pairs = training_pairs(data, limit)
     vocab = count_words(pair.words for pair in pairs)

@@ -7,17 +7,12 @@ the built-in corpus. In training the right actions are taken, in inference the p
 sentences of a minibatch take an action before the next one.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
-
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Sample, Workload, labelling
+from .base import Layers, Sample, labelling
 from .pairs import sentences
 from .sequences import rows_of
 from .text import count_words, indices
@@ -25,11 +20,10 @@ from .text import count_words, indices
 SHIFT, LEFT, RIGHT = range(3)
 
 
-def oracle(heads: Sequence[int]) -> Optional[List[int]]:
+def oracle(heads):
     """List the actions that make a tree; None if it is not projective."""
     missing = [list(heads).count(word) for word in range(len(heads))]
-    stack: List[int] = []
-    actions: List[int] = []
+    stack, actions = [], []
     following = iter(range(len(heads)))
     while len(actions) < 2 * len(heads) - 1:
         below, top = (stack[-2], stack[-1]) if len(stack) > 1 else (-1, -1)
@@ -50,31 +44,6 @@ def oracle(heads: Sequence[int]) -> Optional[List[int]]:
     return actions
 
 
-class Compose(gluon.HybridBlock):
-    """Vector of a head that has taken a dependent, to the left or to the right."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.dense = nn.Dense(size, in_units=3 * size, activation="tanh")
-
-    def hybrid_forward(self, F: Any, head: Any, dependent: Any, side: Any) -> Any:  # noqa: D102
-        return self.dense(F.concat(head, dependent, side, dim=1))
-
-
-class Judge(gluon.HybridBlock):
-    """Scores of all actions from the states of stack, buffer and past actions."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.hidden = nn.Dense(size, in_units=3 * size, activation="relu")
-            self.actions = nn.Dense(3, in_units=size)
-
-    def hybrid_forward(self, F: Any, *states: Any) -> Any:  # noqa: D102
-        return self.actions(self.hidden(F.concat(*states, dim=1)))  # (1, 3)
-
-
 class Configuration:
     """Where the parser stands in one sentence.
 
@@ -82,28 +51,28 @@ class Configuration:
     keeps its own, so that taking elements off costs nothing.
     """
 
-    def __init__(self, model: Parser, words: mx.nd.NDArray) -> None:
+    def __init__(self, model, words):
         self.model = model
         self.vectors = rows_of(model.embedding(words))
         self.sides = rows_of(model.taken.weight.data())
         start = model.past.begin_state(batch_size=1)
         self.bottom, self.history = start, start
-        self.stack: List[Tuple[Any, Any]] = []
+        self.stack = []
         self.buffers = [start]  # of no words, the last one, the last two ...
         for vector in self.vectors[::-1]:
             self.buffers.append(model.buffer(vector, self.buffers[-1])[1])
 
-    def scores(self) -> mx.nd.NDArray:
+    def scores(self):
         """Score all actions. Shape (1, 3)."""
         stack = self.stack[-1][1] if self.stack else self.bottom
         return self.model.score(stack[0], self.buffers[-1][0], self.history[0])
 
-    def allowed(self) -> List[int]:
+    def allowed(self):
         """List the actions that can be taken; none at the end."""
         arcs = [LEFT, RIGHT] if len(self.stack) > 1 else []
         return ([SHIFT] if len(self.buffers) > 1 else []) + arcs
 
-    def take(self, action: int) -> None:
+    def take(self, action):
         """Take an action."""
         side = self.sides[action]
         _, self.history = self.model.past(side, self.history)
@@ -121,18 +90,22 @@ class Configuration:
 class Parser(gluon.Block):
     """Scores of all actions for every step of one sentence."""
 
-    def __init__(self, vocab_size: int, embedding_size: int = 100, hidden_size: int = 100) -> None:
+    def __init__(self, vocab_size, embedding_size=100, hidden_size=100):
         super().__init__()
-        with self.name_scope():
-            self.embedding = nn.Embedding(vocab_size, embedding_size)
-            self.taken = nn.Embedding(3, embedding_size)  # vectors of actions
-            self.stack = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.buffer = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.past = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.compose = Compose(embedding_size)
-            self.score = Judge(hidden_size)
+        self.embedding = nn.Embedding(vocab_size, embedding_size)
+        self.taken = nn.Embedding(3, embedding_size)  # vectors of actions
+        self.stack = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.buffer = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.past = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        # Of a head, a dependent, and the side on which it was taken.
+        self.compose = Layers(
+            nn.Dense(embedding_size, in_units=3 * embedding_size, activation="tanh")
+        )
+        # Of the states of stack, buffer and past actions.
+        hidden = nn.Dense(hidden_size, in_units=3 * hidden_size, activation="relu")
+        self.score = Layers(hidden, nn.Dense(3, in_units=hidden_size))
 
-    def forward(self, words: mx.nd.NDArray, actions: Sequence[int]) -> mx.nd.NDArray:
+    def forward(self, words, actions):
         """Map words, shape (T,), and the actions that are taken to scores, shape (actions, 3)."""
         at = Configuration(self, words)
         scores = []
@@ -141,10 +114,10 @@ class Parser(gluon.Block):
             at.take(action)
         return mx.nd.concat(*scores, dim=0)
 
-    def greedy(self, samples: Sequence[Sample]) -> List[mx.nd.NDArray]:
+    def greedy(self, samples):
         """Score the actions on the parser's own way through each sentence."""
         places = [Configuration(self, sample.inputs[0]) for sample in samples]
-        scores: List[List[Any]] = [[] for _ in samples]
+        scores = [[] for _ in samples]
         running = list(range(len(samples)))
         while running:
             for i in running:
@@ -156,7 +129,7 @@ class Parser(gluon.Block):
         return [mx.nd.concat(*each, dim=0) for each in scores]
 
 
-def parsing(data: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+def parsing(data=None, limit=None, **sizes):
     """Put the parser on the trees of SICK, or on those of the built-in corpus."""
     found = [(words, tree, oracle(tree.heads)) for words, tree in sentences(data, limit)]
     vocab = count_words(words for words, _, _ in found)
@@ -167,5 +140,4 @@ def parsing(data: Optional[Path] = None, limit: Optional[int] = None, **sizes: i
     ]
     model = Parser(len(vocab), **sizes)
     frozen = [model.embedding.weight]
-    made = labelling("parser", "transition parser", "sentences", samples, model, frozen, "words")
-    return made._replace(score_all=model.greedy)
+    return labelling("parser", "transition parser", "sentences", samples, model, frozen, "words")

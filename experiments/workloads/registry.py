@@ -1,18 +1,14 @@
 """All workloads by name; a new one is a file and a line here."""
 
-from __future__ import annotations
-
 import inspect
 import random
-from argparse import Namespace
 from functools import partial
-from typing import Callable, Dict, List, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import mxnet as mx
 import numpy as np
 
 from . import drawn, lattice, modules, pairs, parser, seq2seq, sequences, trees
-from .base import Workload
 
 #: Options that name folders of data: what is in them, and in which files.
 FOLDERS = {
@@ -23,30 +19,6 @@ FOLDERS = {
 }
 
 
-class Entry(NamedTuple):
-    """A workload, by name.
-
-    Attributes
-    ----------
-    make : callable
-        Takes by name what it can use of `FOLDERS`, ``limit`` and ``seed``, and sizes.
-    source : str
-        The paper that it is from, and what that claims.
-    reading : str
-        What the figures of ours say of that claim, and what they do not.
-    sizes : list of int
-        Samples of minibatches, if no others are asked for.
-    stand_in : str
-        What it runs on without a folder.
-    """
-
-    make: Callable[..., Workload]
-    source: str
-    reading: str
-    sizes: List[int]
-    stand_in: str = "built-in corpus"
-
-
 _DYNET = "Neubig et al. 2017 (DyNet): 3.6 to 9.2 times as fast on CPU for the four of its paper."
 _ED_BATCH = "Chen et al. 2023 (ED-Batch): 1.15 to 2.45 times as fast as the state of the art."
 _OWN_BASE = ("The ratio here is over MXNet's own loop, the paper's over its framework's: ratios do "
@@ -54,76 +26,69 @@ _OWN_BASE = ("The ratio here is over MXNet's own loop, the paper's over its fram
 _NO_PEER = "No other system runs it here: only the ratio over the loop, and launches, are measured."
 _CELLS = ("The paper counts time in cells alone: the bar of cells, without recording and "
           "analysis, is what to compare, and rates are less.")  # fmt: skip
-WORKLOADS: Dict[str, Entry] = {
+
+
+class Entry(NamedTuple):
+    """A workload, by name."""
+
+    #: Takes by name what it can use of `FOLDERS`, ``limit`` and ``seed``, and sizes.
+    make: Callable
+    source: str  # the paper that it is from, and what that claims
+    reading: str = _NO_PEER  # what our figures say of that claim, and what they do not
+    sizes: Sequence[int] = (64,)  # samples of minibatches, if no others are asked for
+    stand_in: str = "built-in corpus"  # what it runs on without a folder
+
+
+def _named(make, names, *entry):
+    return {name: Entry(partial(make, name), *entry) for name in names}
+
+
+WORKLOADS = {
     "sick": Entry(
         pairs.relatedness,
         "Zha et al. 2019: 6.25 times as fast as imperative in inference, 5.96 in training.",
         "The claim holds, and joining and splitting was what it left: 50 to 90 times here. By "
         "hand, PyTorch is faster in inference unless structures are traced once.",
-        [1, 8, 64, 256, 1024],
+        (1, 8, 64, 256, 1024),
     ),
     "sst": Entry(
         partial(trees.phrase_workload, "sst"),
         f"Looks et al. 2017 (Fold), building of graphs counted; {_DYNET}",
         "Three quarters faster than DyNet in training, and a little faster than PyTorch by hand, "
         "level by level.",
-        [1, 8, 64, 256, 1024],
+        (1, 8, 64, 256, 1024),
     ),
     "tagger": Entry(
         sequences.tagging, _DYNET,
         "As fast as padding with MXNet's fused layer, and as DyNet with its LSTM node; a third "
         "faster than DyNet's basic operations.",
-        [64],
     ),
-    "characters": Entry(sequences.spelling, _DYNET, _NO_PEER, [64]),
-    "parser": Entry(parser.parsing, _DYNET, f"{_OWN_BASE} {_NO_PEER}", [64]),
-    "modules": Entry(
-        modules.answering, "Suarez, Zhu 2017: 10 times less time in cells.", _CELLS, [64],
-        "random programs",
-    ),
-    "treegru": Entry(partial(trees.phrase_workload, "treegru"), _ED_BATCH, _NO_PEER, [64]),
+    "characters": Entry(sequences.spelling, _DYNET),
+    "parser": Entry(parser.parsing, _DYNET, f"{_OWN_BASE} {_NO_PEER}"),
+    "modules": Entry(modules.answering, "Suarez, Zhu 2017: 10 times less time in cells.", _CELLS,
+                     stand_in="random programs"),
     "treefc": Entry(
         partial(trees.phrase_workload, "treefc"),
         f"Looks et al. 2017 (Fold); {_ED_BATCH}",
         f"Almost nothing is computed in a node, so this measures overhead. {_NO_PEER}",
-        [64],
     ),
-    "mvrnn": Entry(partial(trees.phrase_workload, "mvrnn"), _ED_BATCH, _NO_PEER, [64]),
-    **{
-        f"experts{count}": Entry(
-            partial(drawn.mixture, count),
-            "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, [1024], "random inputs",
-        )
-        for count in (16, 64, 256, 1024)
-    },
-    **{
-        name: Entry(partial(lattice.lattice_workload, name), _ED_BATCH, _NO_PEER, [64])
-        for name in lattice.KINDS
-    },
+    **_named(trees.phrase_workload, ("treegru", "mvrnn"), _ED_BATCH),
+    **_named(drawn.mixture, [f"experts{count}" for count in (16, 64, 256, 1024)],
+             "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, (1024,), "random inputs"),
+    **_named(lattice.lattice_workload, lattice.KINDS, _ED_BATCH),
     "seq2seq": Entry(seq2seq.translation, _ED_BATCH,
-                     f"Greedy in inference, so values are read at every step. {_NO_PEER}", [64],
-                     "random sequences"),
-    "reads": Entry(
-        drawn.pondering,
-        "Each value is read before the next step: nothing to batch.",
-        "The bar is to be no slower than the loop.",
-        [32],
-        "random inputs",
-    ),
+                     f"Greedy in inference, so values are read at every step. {_NO_PEER}",
+                     stand_in="random sequences"),
+    "reads": Entry(drawn.pondering, "Each value is read before the next step: nothing to batch.",
+                   "The bar is to be no slower than the loop.", (32,), "random inputs"),
 }  # fmt: skip
 
 
-def make(name: str, args: Namespace, **sizes: int) -> Workload:
-    """Make a workload; equal arguments give equal parameters and samples.
+def make(name, args, **sizes):
+    """Make a workload of `WORKLOADS`; equal arguments give equal parameters and samples.
 
-    Parameters
-    ----------
-    name : str
-        A key of `WORKLOADS`.
-    args : Namespace
-        Has `seed`, `limit` (first samples only, or None), and the folders of `FOLDERS`, or None.
-    **sizes : int
-        `embedding_size` (of the inputs) and `hidden_size`, by default the model's own.
+    `args` has `seed`, `limit` (first samples only, or None), and the folders of `FOLDERS`, or None.
+    Sizes are `embedding_size` (of the inputs) and `hidden_size`, by default the model's own.
     """
     random.seed(args.seed)
     np.random.seed(args.seed)

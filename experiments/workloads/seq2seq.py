@@ -6,19 +6,14 @@ are to be reversed. In training the decoder is fed the right tokens, in inferenc
 many steps as the right ones have; all sentences of a minibatch take a step before the next one.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
-
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Sample, Workload, labelling
+from .base import Sample, labelling
 from .pairs import training_pairs
-from .sequences import read, rows_of
+from .sequences import rows_of
 from .text import count_words, indices
 
 TOKENS, LENGTHS = 30, (4, 20)
@@ -27,12 +22,11 @@ TOKENS, LENGTHS = 30, (4, 20)
 class Attention(gluon.HybridBlock):
     """What the decoder knows after a look at the memory: dot attention, then one layer."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size):
         super().__init__()
-        with self.name_scope():
-            self.layer = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
+        self.layer = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
 
-    def hybrid_forward(self, F: Any, h: Any, memory: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, h, memory):  # noqa: D102
         weights = F.softmax(F.dot(h, memory, transpose_b=True))  # (1, S)
         return self.layer(F.concat(F.dot(weights, memory), h, dim=1))  # (1, H)
 
@@ -40,16 +34,15 @@ class Attention(gluon.HybridBlock):
 class Translator(gluon.Block):
     """Scores of all tokens for every place of the target; token `tokens` begins it."""
 
-    def __init__(self, tokens: int, embedding_size: int = 32, hidden_size: int = 64) -> None:
+    def __init__(self, tokens, embedding_size=32, hidden_size=64):
         super().__init__()
-        with self.name_scope():
-            self.embedding = nn.Embedding(tokens + 1, embedding_size)
-            self.encoder = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.decoder = rnn.LSTMCell(hidden_size, input_size=embedding_size + hidden_size)
-            self.attention = Attention(hidden_size)
-            self.score = nn.Dense(tokens, in_units=hidden_size)
+        self.embedding = nn.Embedding(tokens + 1, embedding_size)
+        self.encoder = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.decoder = rnn.LSTMCell(hidden_size, input_size=embedding_size + hidden_size)
+        self.attention = Attention(hidden_size)
+        self.score = nn.Dense(tokens, in_units=hidden_size)
 
-    def forward(self, source: mx.nd.NDArray, fed: mx.nd.NDArray) -> mx.nd.NDArray:
+    def forward(self, source, fed):
         """Map tokens, shapes (S,) and (T,), to scores, shape (T, tokens)."""
         memory, state = self.encode(source)
         seen = []
@@ -58,22 +51,23 @@ class Translator(gluon.Block):
             seen.append(state[0])
         return self.score(mx.nd.concat(*seen, dim=0))
 
-    def encode(self, source: mx.nd.NDArray) -> Tuple[Any, Any]:
+    def encode(self, source):
         """Return the memory, shape (S, hidden_size), and what the decoder begins with."""
-        encoded, states = read(self.encoder, rows_of(self.embedding(source)))
+        rows = rows_of(self.embedding(source))
+        encoded, states = self.encoder.unroll(len(rows), rows)
         return mx.nd.concat(*encoded, dim=0), (states[0], states)
 
-    def decode(self, row: Any, memory: Any, seen: Any, states: Any) -> Tuple[Any, Any]:
+    def decode(self, row, memory, seen, states):
         """Take one step; return what it has seen, shape (1, hidden_size), and states."""
         h, states = self.decoder(mx.nd.concat(row, seen, dim=1), states)
         return self.attention(h, memory), states
 
-    def greedy(self, samples: Sequence[Sample]) -> List[mx.nd.NDArray]:
+    def greedy(self, samples):
         """Score what the decoder makes of its own tokens, as many as each target has."""
         sources, fed = zip(*(sample.inputs for sample in samples))
         memories, states = (list(each) for each in zip(*map(self.encode, sources)))
         fed = [tokens[:1] for tokens in fed]
-        scores: List[List[Any]] = [[] for _ in samples]
+        scores = [[] for _ in samples]
         for step in range(max(len(sample.target) for sample in samples)):
             running = [i for i, sample in enumerate(samples) if step < len(sample.target)]
             for i in running:
@@ -85,16 +79,14 @@ class Translator(gluon.Block):
         return [mx.nd.concat(*each, dim=0) for each in scores]
 
 
-def _reversals(limit: Optional[int], seed: int) -> Iterator[Tuple[Any, Any]]:
+def _reversals(limit, seed):
     rng = np.random.RandomState(seed)
     for _ in range(limit or 1024):
         source = rng.randint(TOKENS, size=rng.randint(LENGTHS[0], LENGTHS[1] + 1))
         yield source, source[::-1]
 
 
-def translation(
-    data: Optional[Path] = None, limit: Optional[int] = None, seed: int = 1, **sizes: int
-) -> Workload:
+def translation(data=None, limit=None, seed=1, **sizes):
     """Put the model on the sentences of SICK, or on random sequences."""
     tokens, pairs = TOKENS, list(_reversals(limit, seed))
     if data is not None:
@@ -107,5 +99,4 @@ def translation(
         for read_, target in pairs
     ]
     model = Translator(tokens, **sizes)
-    made = labelling("seq2seq", "seq2seq with attention", "sequences", samples, model)
-    return made._replace(score_all=model.greedy)
+    return labelling("seq2seq", "seq2seq with attention", "sequences", samples, model)

@@ -8,18 +8,15 @@ is the number of its dependents (0, 1, 2, 3 or more).
 w/char"): vectors of rare words come from a second BiLSTM over their characters.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from .base import Sample, Workload, labelling
+from .base import Sample, labelling
 from .pairs import sentences
 from .text import count_words, indices, numbered, read_samples
 
@@ -35,19 +32,21 @@ class Sentence(NamedTuple):
     tags: Tuple[str, ...]
 
 
-def read_wikiner(directory: Path, limit: Optional[int] = None) -> List[Sentence]:
-    """Read the first `limit` sentences of ``train.txt``; see `read_samples` for what is raised."""
-    return read_samples(directory, "sentences", _parse, limit)
+def read_wikiner(directory, limit=None):
+    """Read the first `limit` sentences of ``train.txt``.
 
-
-def _parse(line: str) -> Optional[Sentence]:
-    """Read ``word|TAG``s with spaces between.
-
-    Raises
-    ------
-    ValueError
-        With the reason.
+    Without a folder, they are those of the built-in corpus, tagged with the number of dependents.
     """
+    if directory is not None:
+        return read_samples(directory, "sentences", _parse, limit)
+    return [
+        Sentence(words, tuple(str(min(len(c), MOST_DEPENDENTS)) for c in tree.children))
+        for words, tree in sentences(limit=limit)
+    ]
+
+
+def _parse(line):
+    """Read ``word|TAG``s with spaces between."""
     words, tags = [], []
     for field in line.split():
         word, bar, tag = field.rpartition("|")  # a word may be a bar itself
@@ -58,60 +57,34 @@ def _parse(line: str) -> Optional[Sentence]:
     return Sentence(tuple(words), tuple(tags)) if words else None
 
 
-def tagged_sentences(limit: Optional[int] = None) -> List[Sentence]:
-    """Take the sentences of the built-in corpus, tagged with the number of dependents."""
-    return [
-        Sentence(words, tuple(str(min(len(c), MOST_DEPENDENTS)) for c in tree.children))
-        for words, tree in sentences(limit=limit)
-    ]
-
-
 class Tagger(gluon.Block):
     """Scores of all tags for every word of one sentence, by Gluon's own LSTM cells."""
 
-    def __init__(
-        self, vocab_size: int, tags: int, embedding_size: int = 100, hidden_size: int = 128
-    ) -> None:
+    def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128):
         super().__init__()
-        with self.name_scope():
-            self.embedding = nn.Embedding(vocab_size, embedding_size)
-            self.forwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.backwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
-            self.score = nn.Dense(tags, in_units=2 * hidden_size, flatten=False)
+        self.embedding = nn.Embedding(vocab_size, embedding_size)
+        self.forwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.backwards = rnn.LSTMCell(hidden_size, input_size=embedding_size)
+        self.score = nn.Dense(tags, in_units=2 * hidden_size, flatten=False)
 
-    def forward(self, words: mx.nd.NDArray) -> mx.nd.NDArray:
+    def forward(self, words):
         """Map word indices, shape (T,), to scores, shape (T, tags)."""
         return self.tag(rows_of(self.embedding(words)))
 
-    def tag(self, vectors: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+    def tag(self, vectors):
         """Map word vectors, shape (1, embedding_size) each, to scores, shape (T, tags)."""
-        ahead, _ = read(self.forwards, vectors)
-        back, _ = read(self.backwards, vectors[::-1])
+        ahead, _ = self.forwards.unroll(len(vectors), vectors)
+        back, _ = self.backwards.unroll(len(vectors), vectors[::-1])
         states = mx.nd.concat(mx.nd.concat(*ahead, dim=0), mx.nd.concat(*back[::-1], dim=0), dim=1)
         return self.score(states)
 
 
-def rows_of(array: mx.nd.NDArray) -> List[mx.nd.NDArray]:
+def rows_of(array):
     """Cut an array into rows, each with an axis 0 of 1."""
     return [array[i : i + 1] for i in range(len(array))]
 
 
-def read(cell: Any, rows: Sequence[mx.nd.NDArray]) -> Tuple[List[Any], Any]:
-    """Run a cell over rows; returns its outputs, shape (1, hidden_size) each, and last states."""
-    states = cell.begin_state(batch_size=1)
-    outputs = []
-    for row in rows:
-        output, states = cell(row, states)
-        outputs.append(output)
-    return outputs, states
-
-
-def read_or_make(wikiner: Optional[Path], limit: Optional[int]) -> List[Sentence]:
-    """Return sentences, WikiNER's or those of the built-in corpus."""
-    return tagged_sentences(limit) if wikiner is None else read_wikiner(wikiner, limit)
-
-
-def _encoded(found: Sequence[Sentence]) -> Tuple[List[Sample], int, int]:
+def _encoded(found):
     """Make samples of words; say also how many different words and tags there are."""
     vocab, tags = count_words(s.words for s in found), numbered(t for s in found for t in s.tags)
     samples = [
@@ -122,9 +95,9 @@ def _encoded(found: Sequence[Sentence]) -> Tuple[List[Sample], int, int]:
     return samples, len(vocab), len(tags)
 
 
-def tagging(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+def tagging(wikiner=None, limit=None, **sizes):
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
-    samples, *counts = _encoded(read_or_make(wikiner, limit))
+    samples, *counts = _encoded(read_wikiner(wikiner, limit))
     model = Tagger(*counts, **sizes)
     frozen = [model.embedding.weight]
     return labelling("tagger", "BiLSTM tagger", "sentences", samples, model, frozen, "words")
@@ -134,22 +107,15 @@ class SpellingTagger(Tagger):
     """Scores of all tags for every word of one sentence; knows rare words by their characters."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        tags: int,
-        alphabet_size: int,
-        embedding_size: int = 100,
-        hidden_size: int = 128,
-        letter_size: int = 20,
-    ) -> None:
+        self, vocab_size, tags, alphabet_size, embedding_size=100, hidden_size=128, letter_size=20
+    ):
         super().__init__(vocab_size, tags, embedding_size, hidden_size)
         ahead = embedding_size // 2
-        with self.name_scope():
-            self.letters = nn.Embedding(alphabet_size, letter_size)
-            self.spell_forwards = rnn.LSTMCell(ahead, input_size=letter_size)
-            self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=letter_size)
+        self.letters = nn.Embedding(alphabet_size, letter_size)
+        self.spell_forwards = rnn.LSTMCell(ahead, input_size=letter_size)
+        self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=letter_size)
 
-    def forward(self, words: mx.nd.NDArray, letters: List[Any]) -> mx.nd.NDArray:
+    def forward(self, words, letters):
         """Map words, shape (T,), to scores, shape (T, tags).
 
         `letters` has the indices of a word's characters, or None for a frequent word.
@@ -157,22 +123,21 @@ class SpellingTagger(Tagger):
         known = rows_of(self.embedding(words))
         return self.tag([v if own is None else self.spell(own) for v, own in zip(known, letters)])
 
-    def spell(self, letters: mx.nd.NDArray) -> mx.nd.NDArray:
+    def spell(self, letters):
         """Map the characters of a word to its vector, shape (1, embedding_size)."""
         rows = rows_of(self.letters(letters))
-        ahead, _ = read(self.spell_forwards, rows)
-        back, _ = read(self.spell_backwards, rows[::-1])
+        ahead, _ = self.spell_forwards.unroll(len(rows), rows)
+        back, _ = self.spell_backwards.unroll(len(rows), rows[::-1])
         return mx.nd.concat(ahead[-1], back[-1], dim=1)
 
 
-def spelling(wikiner: Optional[Path] = None, limit: Optional[int] = None, **sizes: int) -> Workload:
+def spelling(wikiner=None, limit=None, **sizes):
     """Put the spelling tagger on the same sentences."""
-    found = read_or_make(wikiner, limit)
+    found = read_wikiner(wikiner, limit)
     samples, *sizes_of_text = _encoded(found)
     counts = Counter(word for s in found for word in s.words)
     letters = numbered(c for word in counts for c in word)
     model = SpellingTagger(*sizes_of_text, len(letters), **sizes)
-
     rarest = sorted(counts, key=counts.__getitem__)
     reach = np.cumsum([counts[word] for word in rarest])
     spelled = {

@@ -1,37 +1,27 @@
-"""Text for workloads: files with a sample per line, vocabularies, and samples made of items."""
+"""Text for workloads: files with a sample per line, vocabularies, and samples made of items.
 
-from __future__ import annotations
+What cannot be read is a `DataError` that names file, line and reason.
+"""
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import gluonnlp
 import mxnet as mx
 import numpy as np
 
-from .base import Sample
-
-Read = TypeVar("Read")
-
 
 class DataError(ValueError):
     """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
 
-    def __init__(self, path: Path, line: int, reason: str) -> None:
+    def __init__(self, path, line, reason):
         super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
         self.path = path
         self.line = line
         self.reason = reason
 
 
-def read_lines(path: Path, content: Optional[bytes] = None) -> List[str]:
-    """Read the lines of a UTF-8 file, whichever system's line ends it has, or of its `content`.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is not UTF-8 (naming the line).
-    """
+def read_lines(path, content=None):
+    """Read the lines of a UTF-8 file, whichever system's line ends it has, or of its `content`."""
     try:
         content = path.read_bytes() if content is None else content
         text = content.decode("utf-8-sig")
@@ -45,32 +35,14 @@ def read_lines(path: Path, content: Optional[bytes] = None) -> List[str]:
     return lines[:-1] if not lines[-1] else lines
 
 
-def read_samples(
-    directory: Path,
-    what: str,
-    parse: Callable[[str], Optional[Read]],
-    limit: Optional[int],
-    split: str = "train",
-) -> List[Read]:
+def read_samples(directory, what, parse, limit, split="train"):
     """Read the first `limit` samples of a split, such as ``train.txt``, one per line.
 
-    Parameters
-    ----------
-    directory : pathlib.Path
-    what : str
-        What a sample is, in the plural.
-    parse : callable
-        Returns the sample of a line, None if it has none; raises ValueError with the reason.
-    limit : int or None
-    split : str
-
-    Raises
-    ------
-    DataError
-        Naming file, line and reason.
+    `what` is what they are, in the plural. `parse` returns the sample of a line, None if it has
+    none, and raises ValueError with the reason if it cannot be read.
     """
     path = Path(directory) / f"{split}.txt"
-    samples: List[Read] = []
+    samples = []
     for number, line in enumerate(read_lines(path), 1):
         if len(samples) == limit:
             break
@@ -85,23 +57,12 @@ def read_samples(
     return samples
 
 
-def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> Tuple[np.ndarray, int]:
+def read_vectors(path, vocab, seed):
     """Read word vectors in GloVe's text format for the words of a vocabulary.
 
     They are read line by line, as the published files exceed memory. Words that the file lacks get
-    uniform values from -0.05 to 0.05, drawn from `seed`.
-
-    Returns
-    -------
-    np.ndarray
-        Shape (len(vocab), size), float32.
-    int
-        How many words of the vocabulary the file has.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read or its rows are no vectors of one size.
+    uniform values from -0.05 to 0.05, drawn from `seed`. Returns the vectors, shape (len(vocab),
+    size), float32, and how many words of the vocabulary the file has.
     """
     path = Path(path)
     if not path.is_file():
@@ -131,25 +92,23 @@ def read_vectors(path: Path, vocab: gluonnlp.Vocab, seed: int) -> Tuple[np.ndarr
     return vectors.astype(np.float32), len(found)
 
 
-def count_words(sentences: Iterable[Sequence[str]]) -> gluonnlp.Vocab:
+def count_words(sentences):
     """Give numbers to the words of sentences; index 0 is the unknown word."""
     counter = gluonnlp.data.count_tokens(word for words in sentences for word in words)
     return gluonnlp.Vocab(counter, padding_token=None, bos_token=None, eos_token=None)
 
 
-def numbered(names: Iterable[str]) -> Dict[str, int]:
+def numbered(names):
     """Give numbers to names, in their order."""
     return {name: i for i, name in enumerate(sorted(set(names)))}
 
 
-def indices(numbers: Sequence[int]) -> mx.nd.NDArray:
+def indices(numbers):
     """Make an array that embeddings take."""
     return mx.nd.array(numbers, dtype="int32")
 
 
-def encode(
-    items: Sequence[Any], vocab: gluonnlp.Vocab, ctx: Optional[mx.Context] = None
-) -> List[Sample]:
+def encode(items, vocab, ctx=None):
     """Make samples of items that have ``words``, ``target()`` and ``sample(words, target)``.
 
     Their arrays are views of two, since making one is slow in MXNet.
@@ -161,9 +120,7 @@ def encode(
     return [item.sample(*arrays) for item, *arrays in zip(items, words, targets)]
 
 
-def _views(
-    parts: Sequence[Sequence[Any]], ctx: Optional[mx.Context], dtype: str
-) -> List[mx.nd.NDArray]:
+def _views(parts, ctx, dtype):
     whole = mx.nd.array(np.concatenate(parts), ctx, dtype)
     ends = np.cumsum([len(part) for part in parts]).tolist()
     return [whole[end - len(part) : end] for part, end in zip(parts, ends)]

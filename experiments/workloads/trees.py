@@ -12,12 +12,8 @@ its words, counted to 5. Models, from the words up:
   (Socher et al. 2012, "Semantic Compositionality through Recursive Matrix-Vector Spaces").
 """
 
-from __future__ import annotations
-
-import argparse
 import re
-from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -25,58 +21,43 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from relatedness.trees import Tree
 
-from .base import Gated, Sample, Workload, labelling
+from .base import Gated, Layers, Sample, labelling
 from .pairs import sentences
 from .sequences import rows_of
 from .text import count_words, encode, read_samples
 
-NDArray = mx.nd.NDArray
 CLASSES = 5
-#: A word's number, or the phrases that a phrase is made of.
-Shape = Union[int, Tuple["Shape", "Shape"]]
+UNIT = "sentences"
 
 
 class Phrases(NamedTuple):
-    """A sentence as nested phrases; labels are of all of them, those within first."""
+    """A sentence as nested phrases."""
 
     words: Tuple[str, ...]
-    shape: Shape
-    labels: Tuple[int, ...]
+    shape: Any  # a word's number, or the shapes of the two phrases that a phrase is made of
+    labels: Tuple[int, ...]  # of all phrases, those within first
 
-    def target(self) -> Tuple[int, ...]:
+    def target(self):
         """Give what a model should say of the phrases."""
         return self.labels
 
-    def sample(self, words: mx.nd.NDArray, labels: mx.nd.NDArray) -> Sample:
+    def sample(self, words, labels):
         """Put together what models take: words, shape (T,), and labels, shape (2T - 1,)."""
         return Sample((words, self.shape), labels, len(self.words))
 
 
-def read_treebank(
-    directory: Optional[Path], limit: Optional[int] = None, split: str = "train"
-) -> List[Phrases]:
-    """Read the first `limit` trees of a split; see `read_samples` for what is raised.
-
-    Without a folder, they are made of the sentences of the built-in corpus.
-    """
+def read_treebank(directory, limit=None, split="train"):
+    """Read the first `limit` trees of a split, without a folder those of the built-in corpus."""
     if directory is None:
         return [_of_dependencies(*each) for each in sentences(limit=limit, split=split)]
     return read_samples(directory, "trees", _parse, limit, split)
 
 
-def _parse(line: str) -> Phrases:
-    """Read one tree, such as ``(3 (2 so) (4 good))``; a word may hold anything but " ", "(", ")".
-
-    Raises
-    ------
-    ValueError
-        With the reason.
-    """
-    words: List[str] = []
-    labels: List[int] = []
-    stack: List[List[Any]] = [[]]  # the line, and each phrase that is open: its label and parts
+def _parse(line):
+    """Read one tree, such as ``(3 (2 so) (4 good))``; a word has no " ", "(" or ")"."""
+    words, labels = [], []
+    stack = [[]]  # the line, and each phrase that is open: its label and parts
     for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", line):
         if token.startswith("("):
             if token[1:] not in map(str, range(CLASSES)):
@@ -100,18 +81,18 @@ def _parse(line: str) -> Phrases:
     return Phrases(tuple(words), stack[0][0], tuple(labels))
 
 
-def _of_dependencies(words: Tuple[str, ...], tree: Tree) -> Phrases:
+def _of_dependencies(words, tree):
     """Join each head with its dependents, first those after it and then those before it."""
-    shapes: List[Shape] = list(range(len(words)))
+    shapes = list(range(len(words)))
     for head in tree.order:
         before = [k for k in tree.children[head] if k < head]
         for child in (k for k in tree.children[head] if k > head):
             shapes[head] = (shapes[head], shapes[child])
         for child in reversed(before):
             shapes[head] = (shapes[child], shapes[head])
-    labels: List[int] = []
+    labels = []
 
-    def count(shape: Shape) -> int:
+    def count(shape):
         found = 1 if isinstance(shape, int) else sum([count(part) for part in shape])
         labels.append(min(found, CLASSES) - 1)
         return found
@@ -128,28 +109,25 @@ class PhraseModel(gluon.Block):
 
     dropout = 0.0
 
-    def __init__(
-        self, vocab_size: int, embedding_size: int, hidden_size: int, sparse_grad: bool = False
-    ) -> None:
+    def __init__(self, vocab_size, embedding_size, hidden_size, sparse_grad=False):
         super().__init__()
-        with self.name_scope():
-            self.embedding = nn.Embedding(vocab_size, embedding_size, sparse_grad=sparse_grad)
-            self.score = nn.Dense(CLASSES, in_units=hidden_size)
+        self.embedding = nn.Embedding(vocab_size, embedding_size, sparse_grad=sparse_grad)
+        self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
-    def forward(self, words: NDArray, shape: Shape) -> NDArray:
+    def forward(self, words, shape):
         """Map word indices, shape (T,), and their tree to scores, shape (2T - 1, CLASSES)."""
         return self.score(self.dropped(mx.nd.concat(*self.states(words, shape), dim=0)))
 
-    def dropped(self, array: NDArray) -> NDArray:
+    def dropped(self, array):
         """Drop a share of the values, in training."""
         return mx.nd.Dropout(array, p=self.dropout) if self.dropout else array
 
-    def states(self, words: NDArray, shape: Shape) -> List[NDArray]:
+    def states(self, words, shape):
         """Vectors of all phrases, those within first, shape (1, hidden_size) each."""
         vectors = self.word_states(words)
-        found: List[NDArray] = []
+        found = []
 
-        def read(shape: Shape) -> Any:
+        def read(shape):
             state = (
                 self.leaf(*vectors[shape])
                 if isinstance(shape, int)
@@ -162,28 +140,22 @@ class PhraseModel(gluon.Block):
         read(shape)
         return found
 
-    def word_states(self, words: NDArray) -> List[Any]:
+    def word_states(self, words):
         """Return what `leaf` takes for each word."""
         return [[row] for row in rows_of(self.dropped(self.embedding(words)))]
 
 
-class LSTMLeaf(Gated):
-    """States of a word from its vector."""
+class LSTMNode(Gated):
+    """States h and c of a word from its vector, or of a phrase from those of its parts in turn.
 
-    def hybrid_forward(self, F: Any, x: Any) -> Tuple[Any, Any]:  # noqa: D102
-        i, o, u = self.split(F, x)
+    Each part has a forget gate of its own.
+    """
+
+    def hybrid_forward(self, F, *inputs):  # noqa: D102
+        i, *forgets, o, u = self.split(F, *inputs[::2])
         c = F.sigmoid(i) * F.tanh(u)
-        return F.sigmoid(o) * F.tanh(c), c
-
-
-class LSTMJoin(Gated):
-    """States of a phrase from those of its two parts, each with a forget gate of its own."""
-
-    def hybrid_forward(  # noqa: D102
-        self, F: Any, left_h: Any, left_c: Any, right_h: Any, right_c: Any
-    ) -> Tuple[Any, Any]:
-        i, left, right, o, u = self.split(F, left_h, right_h)
-        c = F.sigmoid(i) * F.tanh(u) + F.sigmoid(left) * left_c + F.sigmoid(right) * right_c
+        for forget, part in zip(forgets, inputs[1::2]):
+            c = c + F.sigmoid(forget) * part
         return F.sigmoid(o) * F.tanh(c), c
 
 
@@ -191,24 +163,18 @@ class TreeLSTM(PhraseModel):
     """The binary Tree-LSTM; `dropout` is of word vectors and of states before they are scored."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        embedding_size: int = 300,
-        hidden_size: int = 150,
-        dropout: float = 0.0,
-        sparse_grad: bool = False,
-    ) -> None:
+        self, vocab_size, embedding_size=300, hidden_size=150, dropout=0.0, sparse_grad=False
+    ):
         super().__init__(vocab_size, embedding_size, hidden_size, sparse_grad)
         self.dropout = dropout
-        with self.name_scope():
-            self.leaf = LSTMLeaf(3, embedding_size, hidden_size)
-            self.join = LSTMJoin(5, 2 * hidden_size, hidden_size)
+        self.leaf = LSTMNode(3, embedding_size, hidden_size)
+        self.join = LSTMNode(5, 2 * hidden_size, hidden_size)
 
 
 class GRULeaf(Gated):
     """State of a word from its vector."""
 
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, x):  # noqa: D102
         update, new = self.split(F, x)
         return F.sigmoid(update) * F.tanh(new)
 
@@ -216,14 +182,13 @@ class GRULeaf(Gated):
 class GRUJoin(gdb.DynamicHybridBlock):
     """State of a phrase from those of its parts, any number of them, each with a reset gate."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size):
         super().__init__()
-        with self.name_scope():
-            self.reset, self.update, self.new = (
-                nn.Dense(hidden_size, in_units=hidden_size) for _ in range(3)
-            )
+        self.reset, self.update, self.new = (
+            nn.Dense(hidden_size, in_units=hidden_size) for _ in range(3)
+        )
 
-    def hybrid_forward(self, F: Any, *parts: Any) -> Any:  # noqa: D102
+    def hybrid_forward(self, F, *parts):  # noqa: D102
         kept = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
         update = F.sigmoid(self.update(F.add_n(*parts)))
         return update * F.tanh(self.new(kept)) + (1 - update) * F.add_n(*parts) / len(parts)
@@ -232,50 +197,35 @@ class GRUJoin(gdb.DynamicHybridBlock):
 class TreeGRU(PhraseModel):
     """The child-sum Tree-GRU; each phrase is scored by itself."""
 
-    def __init__(self, vocab_size: int, embedding_size: int = 100, hidden_size: int = 100) -> None:
+    def __init__(self, vocab_size, embedding_size=100, hidden_size=100):
         super().__init__(vocab_size, embedding_size, hidden_size)
-        with self.name_scope():
-            self.leaf = GRULeaf(2, embedding_size, hidden_size)
-            self.join = GRUJoin(hidden_size)
+        self.leaf = GRULeaf(2, embedding_size, hidden_size)
+        self.join = GRUJoin(hidden_size)
 
-    def forward(self, words: NDArray, shape: Shape) -> List[NDArray]:
+    def forward(self, words, shape):
         """Map word indices, shape (T,), and their tree to 2T - 1 scores, shape (1, CLASSES)."""
         return [self.score(state) for state in self.states(words, shape)]
-
-
-class Layer(gluon.HybridBlock):
-    """One layer over the parts of a phrase."""
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__()
-        with self.name_scope():
-            self.dense = nn.Dense(hidden_size, in_units=input_size, activation="relu")
-
-    def hybrid_forward(self, F: Any, *parts: Any) -> Any:  # noqa: D102
-        return self.dense(F.concat(*parts, dim=1))
 
 
 class TreeFC(PhraseModel):
     """A layer for words, and one for phrases."""
 
-    def __init__(self, vocab_size: int, embedding_size: int = 200, hidden_size: int = 200) -> None:
+    def __init__(self, vocab_size, embedding_size=200, hidden_size=200):
         super().__init__(vocab_size, embedding_size, hidden_size)
-        with self.name_scope():
-            self.leaf = nn.Dense(hidden_size, in_units=embedding_size, activation="relu")
-            self.join = Layer(2 * hidden_size, hidden_size)
+        self.leaf = nn.Dense(hidden_size, in_units=embedding_size, activation="relu")
+        self.join = Layers(nn.Dense(hidden_size, in_units=2 * hidden_size, activation="relu"))
 
 
 class MatrixVectorJoin(gluon.HybridBlock):
     """Vector and matrix of a phrase, shapes (1, H) and (1, H, H), from those of its two parts."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size):
         super().__init__()
-        with self.name_scope():
-            self.vector = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
-            self.matrix = nn.Dense(hidden_size, in_units=2 * hidden_size, flatten=False,
-                                   use_bias=False)  # fmt: skip
+        self.vector = nn.Dense(hidden_size, in_units=2 * hidden_size, activation="tanh")
+        self.matrix = nn.Dense(hidden_size, in_units=2 * hidden_size, flatten=False,
+                               use_bias=False)  # fmt: skip
 
-    def hybrid_forward(self, F: Any, a: Any, A: Any, b: Any, B: Any) -> Tuple[Any, Any]:  # noqa: D102, N803
+    def hybrid_forward(self, F, a, A, b, B):  # noqa: D102, N803
         changed = [
             F.reshape(F.batch_dot(matrix, F.expand_dims(vector, 2)), (0, -1))
             for matrix, vector in ((B, a), (A, b))
@@ -289,19 +239,18 @@ class MatrixVectorJoin(gluon.HybridBlock):
 class MVRNN(PhraseModel):
     """The MV-RNN; the matrices of words are frozen as their vectors are."""
 
-    def __init__(self, vocab_size: int, embedding_size: int = 25, hidden_size: int = 25) -> None:
+    def __init__(self, vocab_size, embedding_size=25, hidden_size=25):
         super().__init__(vocab_size, hidden_size, hidden_size)  # a word's sizes are a phrase's
-        with self.name_scope():
-            self.matrices = nn.Embedding(vocab_size, hidden_size**2)
-            self.join = MatrixVectorJoin(hidden_size)
+        self.matrices = nn.Embedding(vocab_size, hidden_size**2)
+        self.join = MatrixVectorJoin(hidden_size)
 
-    def word_states(self, words: NDArray) -> List[Any]:  # noqa: D102
+    def word_states(self, words):  # noqa: D102
         vectors = self.embedding(words)
         size = vectors.shape[1]
         matrices = mx.nd.reshape(self.matrices(words), (-1, size, size))
         return list(zip(rows_of(vectors), rows_of(matrices)))
 
-    def leaf(self, vector: NDArray, matrix: NDArray) -> Tuple[NDArray, NDArray]:
+    def leaf(self, vector, matrix):
         """State of a word."""
         return vector, matrix
 
@@ -312,33 +261,30 @@ class Sentiment:
     A task as `relatedness.options.TASKS` has them.
     """
 
-    unit = "sentences"
+    unit = UNIT
     best_by = "accuracy"
     defaults = {"dropout": 0.5, "lr_decay": 0.9, "embedding_lr": 0.3, "weight_decay": 0.01,
                 "freeze_embedding": False}  # fmt: skip
 
-    def read(self, args: argparse.Namespace, splits: Sequence[str]) -> Dict[str, List[Phrases]]:  # noqa: D102
+    def read(self, args, splits):  # noqa: D102
         return {split: read_treebank(args.data, args.limit, split) for split in splits}
 
-    def model(self, vocab_size: int, settings: Dict[str, Any], sparse: bool) -> TreeLSTM:  # noqa: D102
+    def model(self, vocab_size, settings, sparse):  # noqa: D102
         sizes = (settings[name] for name in ("embedding_size", "hidden", "dropout"))
         model = gdb.convert(TreeLSTM(vocab_size, *sizes, sparse))
         # A minibatch has some hundred words of twenty thousand: decay would change all of them.
         model.embedding.weight.wd_mult = 0
         return model
 
-    def workload(  # noqa: D102
-        self, model: gluon.Block, trainer: gluon.Trainer, samples: Sequence[Sample] = ()
-    ) -> Workload:
-        title = TITLES["sst"]
-        return labelling("sst", title, "sentences", samples, model, (), "words", trainer)
+    def workload(self, model, trainer, samples=()):  # noqa: D102
+        return labelling("sst", TITLES["sst"], UNIT, samples, model, (), "words", trainer)
 
-    def answers(self, outputs: np.ndarray, items: Sequence[Phrases]) -> np.ndarray:
+    def answers(self, outputs, items):
         """Take the best label of each sentence, whose scores come after those of its phrases."""
         roots = np.cumsum([len(item.labels) for item in items]) - 1
         return outputs[roots].argmax(axis=1)
 
-    def measure(self, answers: np.ndarray, items: Sequence[Phrases]) -> Dict[str, Optional[float]]:
+    def measure(self, answers, items):
         """Share of the sentences whose label is found."""
         return {"accuracy": float(np.mean(answers == [item.labels[-1] for item in items]))}
 
@@ -349,20 +295,17 @@ MODELS = {"sst": TreeLSTM, "treegru": TreeGRU, "treefc": TreeFC, "mvrnn": MVRNN}
 TITLES = {"sst": "binary Tree-LSTM", "treegru": "Tree-GRU", "treefc": "TreeFC", "mvrnn": "MV-RNN"}
 
 
-def phrase_workload(
-    name: str, sst: Optional[Path] = None, limit: Optional[int] = None, **sizes: int
-) -> Workload:
+def phrase_workload(name, sst=None, limit=None, **sizes):
     """Put a model on the trees of the treebank, or on those of the built-in corpus."""
     items = read_treebank(sst, limit)
     vocab = count_words(item.words for item in items)
     model = MODELS[name](len(vocab), **sizes)
     frozen = [model.embedding.weight] + ([model.matrices.weight] if name == "mvrnn" else [])
-    samples = encode(items, vocab)
-    made = labelling(name, TITLES[name], "sentences", samples, model, frozen, "words")
+    made = labelling(name, TITLES[name], UNIT, encode(items, vocab), model, frozen, "words")
     if name != "treegru":
         return made
 
-    def compare(scores: List[NDArray], labels: NDArray) -> NDArray:
+    def compare(scores, labels):
         return mx.nd.add_n(*map(made.loss_block, scores, rows_of(labels))) / len(scores)
 
     return made._replace(compare=compare)

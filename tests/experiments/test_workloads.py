@@ -97,11 +97,11 @@ def test_every_step_of_what_reads_its_values_is_a_flush():
 
 def test_minibatches_of_random_programs_call_different_modules():
     questions = modules.random_questions(320, seed=1)
-    called = [{name for q in questions[i : i + 64] for name, places in q.program if places}
+    called = [{name for program, _ in questions[i : i + 64] for name, places in program if places}
               for i in range(0, 320, 64)]  # fmt: skip
     assert all(15 <= len(names) <= 30 for names in called)
     assert len({frozenset(names) for names in called}) == len(called)
-    assert {len(places) for q in questions for _, places in q.program} == {0, 1, 2}
+    assert {len(places) for program, _ in questions for _, places in program} == {0, 1, 2}
 
 
 def test_clevr_questions_are_programs_and_answers(tmp_path):
