@@ -6,9 +6,9 @@ import pytest
 from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch import scope
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import equal, ready
+from tests.common import by_mxnets_operators
 
 
 @pytest.fixture
@@ -68,18 +68,11 @@ def test_what_a_scope_runs_with(net, options, ran):
 def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make):
     """Blocks that are not dynamic are counted too; minibatches may grow and shrink."""
     net = make()
-    found = [run_reading(net, rows(n)).report for n in (30, 30, 3, 30)]
-    assert [report.at_once for report in found] == [0, 30, 3, 30]
-    batch = run_reading(net, rows(30))
-    assert not batch.report.flushes
-    assert batch.report.choice.startswith("auto: run calls at once")
-    assert "at once     30 calls" in str(batch.report)
-
-
-def test_reading_scopes_that_grow_a_little_are_not_recorded_again(net):
-    batches = [run_reading(net, rows(count)) for count in (20, 25, 30, 35, 40, 100, 100, 100)]
-    assert [batch.report.at_once for batch in batches[:5]] == [0, 25, 30, 35, 40]
-    assert batches[-1].report.at_once == 100 and not batches[-1].report.flushes
+    found = [run_reading(net, rows(n)).report for n in (20, 25, 30, 3, 30, 100, 100, 100)]
+    assert [report.at_once for report in found[:5]] == [0, 25, 30, 3, 30]
+    assert found[-1].at_once == 100 and not found[-1].flushes
+    assert found[-1].choice.startswith("auto: run calls at once")
+    assert "at once     100 calls" in str(found[-1])
 
 
 def test_wide_launches_are_recorded_whatever_the_sizes(net):
@@ -103,7 +96,7 @@ def test_a_plan_that_is_never_known_counts(net):
     assert chains(7) == 0 and chains(7) == 14
 
 
-def test_launches_that_mxnet_runs_save_less_than_native_ones(monkeypatch):
+def test_launches_that_mxnet_runs_save_less_than_native_ones():
     """Samples of as many widths as there are samples share no launch."""
     nets = [ready(gdb.convert(gluon.nn.Dense(n, in_units=3))) for n in range(1, 60)]
 
@@ -115,14 +108,9 @@ def test_launches_that_mxnet_runs_save_less_than_native_ones(monkeypatch):
         return batch.report.at_once
 
     assert [scope() for _ in range(3)] == [0, 0, 0]
-    monkeypatch.setattr(scope_runtime().dispatcher, "native", False)
-    scope_runtime().segments.__init__()
-    scope()
-    assert scope() == len(nets)
-
-
-def scope_runtime():
-    return scope.RUNTIME
+    with by_mxnets_operators():
+        scope()
+        assert scope() == len(nets)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +127,6 @@ def test_whoever_asks_for_something_is_not_run_at_once(net, options):
 
 
 # What tells scopes apart
-
-
-def test_two_kinds_of_scopes_at_one_place(net):
-    other = make_net()
-    for _ in range(3):
-        small, large = run(net, rows(1))[0], run(other, rows(300))[0]
-        assert large.report.at_once == 0
-    assert small.report.at_once == 1
 
 
 def test_recording_begins_when_more_calls_come_than_expected(net):
@@ -186,15 +166,14 @@ def test_an_exception_says_nothing_of_a_place_and_hybridizing_anew_ends_what_was
 
 
 def test_another_place_or_model_is_recorded(net):
+    other = make_net()
     for _ in range(3):
-        at_once = run(net, rows(1))[0]
-    assert at_once.report.at_once == 1
+        small, large = run(net, rows(1))[0], run(other, rows(300))[0]
+        assert large.report.at_once == 0 and large.report.nodes == 300
+    assert small.report.at_once == 1
     with gdb.batching() as batch:
         net(rows(1)[0])
     assert batch.report.at_once == 0 and batch.report.nodes == 1
-    for _ in range(2):
-        batch, _ = run(make_net(), rows(20))
-        assert batch.report.at_once == 0 and batch.report.nodes == 20
 
 
 # What runs ahead of the end of a scope

@@ -121,23 +121,22 @@ def test_arrays_that_are_created_in_scopes(told, monkeypatch):
     assert mx.nd.array is slow
 
 
-def test_launches_of_mxnet_s_operators(told):
-    _, out, _ = told("""
+ADVICE = [
+    ("mx.nd.sort(apply(mx.nd.ones((200, 500)), 0) * 2) for _ in range(20)",
+     r"operators run the launches of sort at script.py:\d+ in <listcomp>.* sort has no kernel\."),
+    ("mx.nd.clip(mx.nd.ones((1, 3)), 0, n) for n in range(1, 10)",
+     r"9 calls at .*script.py:\d+ in .* are of 9 kinds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls, advice", ADVICE)
+def test_advice(told, calls, advice):
+    _, out, _ = told(f"""
         for _ in range(2):
             with gdb.batching(granularity="block", policy="depth"):
-                ys = [mx.nd.sort(apply(mx.nd.ones((200, 500)), 0) * 2) for _ in range(20)]
+                ys = [{calls}]
     """)
-    advice = " ".join(out.split())
-    assert re.search(r"operators run the launches of sort at script.py:\d+ in <listcomp>", advice)
-    assert "operator sort has no kernel." in advice
-
-
-def test_samples_of_unequal_kinds(told):
-    _, out, _ = told("""
-        with gdb.batching(granularity="block", policy="depth"):
-            ys = [mx.nd.clip(mx.nd.ones((1, 3)), 0, n) for n in range(1, 10)]
-    """)
-    assert re.search(r"9 calls at .*script.py:\d+ in .* are of 9 kinds", " ".join(out.split()))
+    assert re.search(advice, " ".join(out.split()))
 
 
 def test_errors_of_the_script_are_its_own(told):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.fibers import Fibers, current
+from gluon_dynbatch.fibers import current
 from tests.cells import WIDTH, attached, equal
 from tests.common import FIXED, loop_and_scope
 from tests.strategies import examples
@@ -160,13 +160,6 @@ def test_samples_that_read_values_when_they_are_made(step):
 
     wanted = [walk(x) for x in coming()]
     equal(gdb.map(walk, coming(), concurrency=2, **FIXED), wanted, 1e-4, 1e-5)
-
-
-def test_samples_that_never_wait_are_one_fiber(step, monkeypatch):
-    made, begin = [], Fibers._go_on
-    monkeypatch.setattr(Fibers, "_go_on", lambda *given: made.append(given[1]) or begin(*given))
-    gdb.map(lambda x: step(x, x, x)[0], vectors(20))
-    assert len(made) == 1
 
 
 def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):

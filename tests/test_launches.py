@@ -12,9 +12,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.lower import expand
 from gluon_dynbatch.lower.cut import MOST_TERMS
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
@@ -32,12 +34,14 @@ from tests.cells import (
     cell,
     chain,
     complete,
+    equal,
     inputs,
     launches,
     ready,
     tree,
     widths,
 )
+from tests.common import ALL
 
 A, B, C = (ready(Unary(prefix=f"launches_{name}_")) for name in "abc")
 JOIN, CHILD_SUM = ready(Binary(prefix="launches_join_")), ChildSum(prefix="launches_sum_")
@@ -339,22 +343,51 @@ def test_sums_that_repeat_sums_stay_short():
     assert np.diff(batch.plan.graph.term0).max() <= MOST_TERMS
 
 
-def test_values_steer_as_many_launches_as_in_lock_step_by_hand():
-    """A round is ``A``, or ``A`` after ``B`` in every other sample, and reads a value.
+# What must not be merged, or is not as much as it could be
 
-    A sample ends with ``A(B)`` that nobody reads: these run beside the next round of the others,
-    in launches that are there anyway.
-    """
-    rounds = {2: inputs(1), 4: inputs(2), 7: inputs(2)}
 
-    def run(length, number, state):
-        for n in range(length):
-            state = A(B(state) if (n + number) % 2 else state)
-            assert np.isfinite(state.asnumpy()).all()
-        A(B(state))
+@ALL
+def test_modes_tell_calls_apart(granularity):
+    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
+    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
+        kept = [A(X), A(X * 2)]
+        with autograd.pause():
+            cut = [A(X), A(X * 2), A(X)]
+    assert batch.report.launches == 2
+    equal(kept, cut[:2])
 
-    samples = [(n, i, x) for n, states in rounds.items() for i, x in enumerate(states)]
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        batch.map(run, samples)
-    by_hand, unread = 2 * max(rounds), 2
-    assert batch.report.launches == by_hand + unread
+
+def test_equal_zeros_are_one_value():
+    """Initial states made inside the scope take no memory and no launch per sample."""
+    with gdb.batching(granularity="block") as batch:
+        outputs = [A(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
+    assert widths(batch) == [5]
+    assert len(batch.plan.fills[0].externals) == 1
+    equal(outputs, [A(mx.nd.zeros((1, WIDTH)))] * 5)
+
+
+@ALL
+@pytest.mark.parametrize("product", [False, True])
+def test_other_halves_of_one_product(product, granularity):
+    """Nothing but the half differs, so the two are no equal calls."""
+
+    def half(which):
+        def take(F, x, weight):
+            if product:
+                x = F.FullyConnected(x, weight, num_hidden=WIDTH, no_bias=True)
+            return F.split(x, num_outputs=2, axis=1)[which]
+
+        return cell(take)
+
+    first, second = half(0), half(1)
+    xs = inputs(2) if product else [mx.nd.arange(4).reshape((1, 4)).astype("int32")]
+    check_against_loop(
+        lambda x: [first(x, WEIGHTS[0]), second(x, WEIGHTS[0]), first(x + 1, WEIGHTS[0])], xs,
+        granularity=granularity, policy="depth",
+    )  # fmt: skip
+
+
+def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
+    """Which is right, if not the best; the table of who delivers what would get too large."""
+    monkeypatch.setattr(expand, "MOST_EDGES", 0)
+    check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

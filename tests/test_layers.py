@@ -11,50 +11,16 @@ import networkx as nx
 PACKAGE = "gluon_dynbatch"
 ROOT = Path(__file__).parents[1] / PACKAGE
 #: The rooms and the modules beside them; each imports only from those before it.
-ORDER = (
-    "errors",
-    "modes",
-    "native",
-    "show",
-    "report",
-    "cache",
-    "rules",
-    "record",
-    "trace",
-    "schedule",
-    "options",
-    "lower",
-    "kernel",
-    "plan",
-    "run",
-    "debug",
-    "auto",
-    "unmerged",
-    "flush",
-    "samples",
-    "fibers",
-    "scope",
-    "block",
-    "stream",
-    "serving",
-    "testing",
-    "explain",
-    "__main__",
-)
+ORDER = [
+    "errors", "modes", "native", "show", "report", "cache", "rules", "record", "trace", "schedule",
+    "options", "lower", "kernel", "plan", "run", "debug", "auto", "unmerged", "flush", "samples",
+    "fibers", "scope", "block", "stream", "serving", "testing", "explain", "__main__",
+]  # fmt: skip
 #: What never imports MXNet.
-PURE = (
-    "errors",
-    "modes",
-    "native",
-    "show",
-    "report",
-    "rules",
-    "show",
-    "record.structure",
-    "schedule",
-    "plan",
+PURE = [
+    "errors", "modes", "native", "show", "report", "rules", "record.structure", "schedule", "plan",
     "cache",
-)
+]  # fmt: skip
 
 
 def module_name(path: Path) -> str:

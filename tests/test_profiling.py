@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from typing import Any, Dict, List
 
 import mxnet as mx
-import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.backward import GradientTape
 from tests.cells import dense
 from tests.common import output_of
 
@@ -94,28 +90,3 @@ def test_launches_appear_under_the_names_of_blocks_while_the_profiler_runs(tmp_p
 def test_profiler_starts_and_stops_while_backward_passes_are_pending(tmp_path):
     """MXNet dies if it does so within a call of MXNet in another thread, such as its own."""
     assert output_of(TOGGLES, str(tmp_path / "trace.json")) == "all turns\n"
-
-
-@pytest.mark.parametrize("change", ["set_state", "set_config"])
-def test_profiler_changes_when_no_backward_pass_runs(change, tmp_path, monkeypatch):
-    """Python tells of each: the backward pass is held until the main thread waits for it."""
-    done: List[str] = []
-    backward, entered = GradientTape.pull, threading.Event()
-
-    def slow(*args: Any) -> Any:
-        entered.set()
-        time.sleep(0.05)
-        made = backward(*args)
-        done.append("backward")
-        return made
-
-    monkeypatch.setattr(GradientTape, "pull", slow)
-    with autograd.record(), gdb.batching(granularity="block", policy="depth"):
-        loss = block("slow_")(INPUTS[0])
-    loss.backward()
-    assert entered.wait(30)
-    if change == "set_state":
-        mx.profiler.set_state("stop")
-    else:
-        mx.profiler.set_config(filename=str(tmp_path / "none.json"), continuous_dump=False)
-    assert done == ["backward"]

@@ -160,24 +160,6 @@ def test_as_many_launches_as_with_equal_lengths(kind, encoded, granularity):
         assert "x7 of 6 sizes(" in str(ragged.plan)
 
 
-def test_samples_that_read_values():
-    """Fibers: who looks at its state goes on for as long as that says."""
-    net = reader(Dot, False)
-
-    def walk(sample):
-        rows, steps = sample
-        h = rows[:1]
-        while steps and float(h.sum().asscalar()) < 2:
-            h, _ = net.cell(net.attention(h, rows), [h])
-            steps -= 1
-        return h
-
-    samples = samples_of([(n, 4) for n in LENGTHS])
-    batch = check_against_loop(walk, samples, granularity="block", policy="depth")
-    # A gate of a state, its sum and the look at the memory: three launches a step at most.
-    assert batch.report.launches <= 3 * 5
-
-
 def test_what_mxnet_runs_has_a_launch_for_each_length():
     net = cell(lambda F, memory: F.sort(memory, axis=0))
     samples = [rows for rows, _ in samples_of([(3, 0), (2, 0), (3, 0)])]

@@ -6,7 +6,7 @@ import json
 import linecache
 import re
 import time
-from typing import Any, List
+from typing import Any
 
 import mxnet as mx
 import pytest
@@ -16,8 +16,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.report import Alone, FlushReport
-from tests.cells import dense, inputs
-from tests.common import named_lines
+from tests.cells import cell, dense, inputs
+from tests.common import FIXED, named_lines
 
 
 @pytest.fixture
@@ -25,21 +25,23 @@ def net() -> gdb.DynamicHybridBlock:
     return dense(prefix="scorer_")
 
 
-def run(net: Any, count: int = 6, **options: Any) -> gdb.Batch:
-    with gdb.batching(**{"granularity": "block", "policy": "depth", **options}) as batch:
-        kept = [net(x) for x in inputs(count)]
-    assert len(kept) == count
-    return batch
-
-
 def test_counts_of_one_flush(net):
-    (flush,) = run(net).report.flushes
-    assert (flush.nodes, flush.launches, flush.mean_width, flush.largest_width) == (6, 1, 6.0, 6)
+    with gdb.batching(**FIXED) as batch:
+        kept = [net(x) for x in inputs(6)]
+    (flush,) = batch.report.flushes
+    assert len(kept) == 6 and (
+        flush.nodes,
+        flush.launches,
+        flush.mean_width,
+        flush.largest_width,
+    ) == (6, 1, 6.0, 6)
     assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
     assert flush.arena_bytes >= 6 * (4 + 3) * 4
     assert 0 < flush.recording_ms < 60_000 and 0 < flush.dispatch_ms < 60_000
+    with gdb.batching(**FIXED) as batch:
+        kept = [net(inputs(1)[0])]
     # A single call could have been merged, had there been another.
-    assert flush.alone == () and run(net, 1).report.alone == []
+    assert flush.alone == () and batch.report.alone == []
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def slow(clock, monkeypatch):
 def test_recording_is_without_what_comes_before_it_and_without_waiting(net, clock, slow, name):
     """Waiting is a figure of its own, of the flush whose values are waited for."""
     x = inputs(1)[0]
-    with gdb.batching(granularity="block", policy="depth") as batch:
+    with gdb.batching(**FIXED) as batch:
         clock(100)
         getattr(x, name)()  # before any flush
         first = net(x)
@@ -129,17 +131,13 @@ def test_values_read_by_line_and_count(net):
 # Calls that ran alone
 
 
-def run_alone(net: Any, counts: List[int]) -> gdb.Batch:
+def test_calls_that_ran_alone_with_the_reason(net):
     with gdb.batching() as batch:
-        for count in counts:
+        for count in (3, 2):
             for x in inputs(count):
                 mx.nd.shape_array(net(x))  # alone
             batch.flush()
-    return batch
-
-
-def test_calls_that_ran_alone_with_the_reason(net):
-    report = run_alone(net, [3, 2]).report
+    report = batch.report
     (alone,) = report.alone
     assert alone.name == "shape_array" and "can't be merged" in alone.reason and alone.calls == 5
     assert named_lines(str(alone.where))[0].endswith("# alone")
@@ -172,17 +170,6 @@ def test_alone_is_joined_over_flushes_and_sorted():
     assert report.analysis_share == pytest.approx(0.25)
 
 
-class Readout(gdb.DynamicHybridBlock):
-    """Reads lists; `how` makes one array of a list of (1, 4)."""
-
-    def __init__(self, how, **kwargs):
-        super().__init__(**kwargs)
-        self.how = how
-
-    def hybrid_forward(self, F, rows):
-        return F.tanh(self.how(F, rows)).sum(axis=0, keepdims=True)
-
-
 def joined(F: Any, rows: Any) -> Any:
     return F.concat(*rows, dim=0)
 
@@ -202,8 +189,8 @@ def summed(F: Any, rows: Any) -> Any:
 ])  # fmt: skip
 def test_lists_of_several_lengths(how, granularity, wanted):
     """A concatenation inside of the cell is a launch per length, one before it is not."""
-    net = Readout(how or (lambda F, rows: rows), prefix="readout_")
-    net.hybridize()
+    made = how or (lambda F, rows: rows)
+    net = cell(lambda F, rows: F.tanh(made(F, rows)).sum(axis=0, keepdims=True))
     lists = [inputs(6)[:length] for length in (3, 5, 2, 5, 1)]
     with gdb.batching(granularity=granularity, policy="depth") as batch:
         for rows in lists:
@@ -214,7 +201,7 @@ def test_lists_of_several_lengths(how, granularity, wanted):
         return
     assert batch.report.launches >= 4
     (told,) = batch.report.split
-    assert (told.name, told.calls) == ("readout", 5) and wanted in told.reason
+    assert (told.name, told.calls) == ("the_cell", 5) and wanted in told.reason
     assert "# the line" in linecache.getline(told.where.filename, told.where.line)
     assert f"split       {told}" in str(batch.report)
     assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
@@ -252,8 +239,7 @@ def test_print():
 
 
 def test_json_round_trip(net):
-    batch = run_alone(net, [3])
-    with batch:
+    with gdb.batching() as batch:
         net(inputs(1)[0]).asnumpy()
         mx.nd.shape_array(net(inputs(1)[0]))
     told = json.loads(batch.report.to_json())

@@ -244,11 +244,6 @@ def listed(*tables: Any) -> Set[Place]:
 ALL = (OPEN, FOR_GOOD)
 
 
-def test_each_function_has_one_row_and_a_reason():
-    assert len(listed(*ALL)) == sum(map(len, ALL))
-    assert all(one.why for table in ALL for one in table)
-
-
 def test_without_a_scope_only_what_is_replaced_for_good_is():
     for_good = listed(FOR_GOOD)
     assert replaced() == for_good

@@ -8,7 +8,7 @@ from mxnet.gluon import HybridBlock, loss, nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, Cells, array, attached, cell, make_cells, ready
+from tests.cells import WIDTH, Cells, array, attached, cell, ready
 from tests.common import ALL, FIXED, nothing_is_left_behind
 
 __all__ = ["nothing_is_left_behind"]
@@ -140,19 +140,6 @@ def test_a_weight_behind_an_operator(granularity, several):
     samples = [(array(2, 3, seed=10 + i), weights[i % len(weights)]) for i in range(4)]
     batch = check_against_loop(lambda x, w: weighed(x, w), samples, granularity=granularity)
     assert not batch.report.alone
-
-
-@ALL
-@pytest.mark.parametrize("readers", [3, 13, 40])
-def test_a_value_with_many_readers(readers, granularity):
-    """Its gradient is a sum over readers, level by level or scattered by index."""
-    net, samples = make_cells(), attached([array(1, WIDTH, seed=i) for i in range(3)])
-
-    def fn(x):
-        h = net.linear(x)
-        return [net.gate(h, x)[0] * (1 + k) / readers for k in range(readers)]
-
-    check(net, fn, samples, granularity=granularity)
 
 
 @ALL

@@ -12,19 +12,15 @@ from typing import NamedTuple, Tuple
 import numpy as np
 import pytest
 from gluon_dynbatch.native.recording import Structure
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_dynbatch.record.structure import LEAF, Flattener, unflatten
+from gluon_dynbatch.record.structure import Flattener, unflatten
 from tests.test_pieces import Node, chain, scope, traced, x
 
 
 class Leaf:
     """Stands for an array; compared by identity."""
-
-
-class SpecialLeaf(Leaf):
-    pass
 
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -42,7 +38,6 @@ STATICS = st.one_of(
     st.builds(np.float32, st.floats(width=32)),
     st.builds(np.int64, st.integers(-9, 9)),
 )
-LEAVES = st.builds(Leaf) | st.builds(SpecialLeaf)
 KEYS = st.text(max_size=2) | st.integers()
 
 
@@ -70,7 +65,8 @@ def described(value, leaf=lambda leaf: "leaf"):
     return (type(value), repr(value))
 
 
-@given(nests(STATICS | LEAVES))
+@settings(max_examples=50)
+@given(nests(STATICS | st.builds(Leaf)))
 def test_unflatten_undoes_flatten(value):
     leaves, spec = FLATTENER.flatten(value)
     assert described(unflatten(spec, leaves), id) == described(value, id)
@@ -94,37 +90,6 @@ def test_specs_and_keys_are_equal_exactly_if_the_structures_are():
         assert (first == second) == (key == other) == (a == b), (a, b)
         assert (first != second) == (a != b), (a, b)
         assert first != second or hash(first) == hash(second), (a, b)
-
-
-def test_a_string_that_reads_like_an_array_is_none():
-    assert FLATTENER.flatten(Leaf())[1] == LEAF
-    assert FLATTENER.flatten(LEAF)[1] != LEAF
-    assert unflatten(FLATTENER.flatten([LEAF])[1], []) == [LEAF]
-
-
-def test_too_few_and_too_many_arrays():
-    _, spec = FLATTENER.flatten([Leaf(), (Leaf(), None)])
-    with pytest.raises(ValueError, match="fewer arrays"):
-        unflatten(spec, [1])
-    with pytest.raises(ValueError, match="more arrays"):
-        unflatten(spec, [1, 2, 3])
-
-
-class Stack(list):
-    """Rebuilding it as a list would lose what the subclass adds, so it is refused."""
-
-
-class Table(dict):
-    """As `Stack`."""
-
-
-@pytest.mark.parametrize(
-    "wrong", [object(), {1, 2}, np.ones(3), lambda: None, Leaf, range(3), Stack([Leaf()]), Table()]
-)
-def test_names_what_cannot_be_described(wrong):
-    with pytest.raises(TypeError) as caught:
-        FLATTENER.flatten([1, {"a": (Leaf(), wrong)}])
-    assert caught.value.args[0] is wrong
 
 
 # Keys of pieces
@@ -172,33 +137,24 @@ def ring(times):
     return one
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda n: Shape(n, ("a",)),
-        Frozen,
-        Node,
-        Slotted,
-        lambda n: Node(np.int32(n)),
-        extended,
-        Kind,
-        lambda n: Node(range(n)[-1] + 1, np.arange(3)),
-        lambda n: ring(n).next,
-        lambda n: Node(n, x(n)),  # which is an argument
-    ],
-)
+MAKERS = [
+    lambda n: Shape(n, ("a",)), Frozen, Node, Slotted, lambda n: Node(np.int32(n)), extended, Kind,
+    lambda n: Node(range(n)[-1] + 1, np.arange(3)), lambda n: ring(n).next,
+    lambda n: Node(n, x(n)),  # which is an argument
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_objects_are_told_apart_by_value(make):
+    """One that was changed is another."""
     block = traced(lambda block, x, shape: chain(block, x, shape.times))
     account = scope(block, [(x(1), make(1)), (x(2), make(1)), (x(3), make(2)), (x(4), make(2))])
     assert (account.new, account.known, account.refused) == (2, 2, {})
-
-
-def test_an_object_that_was_changed_is_another():
-    block = traced(lambda block, x, shape: chain(block, x, shape.times))
-    shape = Node(1)
-    scope(block, [(x(), shape)])
-    shape.times = 2
-    assert scope(block, [(x(), shape)]).new == 1
+    if make is Node:
+        shape = Node(1)
+        assert scope(block, [(x(), shape)]).known == 1
+        shape.times = 3
+        assert scope(block, [(x(), shape)]).new == 1
 
 
 def test_the_same_array_twice_is_another_structure_than_two():

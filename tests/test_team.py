@@ -114,12 +114,12 @@ print(same(results(block, samples, 3), wanted))
 """
 
 
-def test_threads_are_made_when_needed_and_again_in_a_child():
-    """The process ends by itself, too: nobody waits for threads that sleep."""
-    assert output_of(FORKED, "fork", OMP_NUM_THREADS="2").split() == ["1", "11", "True"]
+@pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
+def test_threads_are_made_when_needed_and_again_in_a_child(engine):
+    """The process ends by itself, too: nobody waits for threads that sleep.
 
-
-def test_the_naive_engine():
-    """It runs everything in the thread that asks for it."""
-    said = output_of(FORKED, "", OMP_NUM_THREADS="2", MXNET_ENGINE_TYPE="NaiveEngine")
-    assert said.split()[-2:] == ["1", "True"]
+    The naive engine runs everything in the thread that asks for it.
+    """
+    how, wanted = ("", ["1", "True"]) if engine == "NaiveEngine" else ("fork", ["1", "11", "True"])
+    said = output_of(FORKED, how, OMP_NUM_THREADS="2", MXNET_ENGINE_TYPE=engine).split()
+    assert said[-len(wanted) :] == wanted
