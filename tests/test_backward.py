@@ -1,7 +1,5 @@
 """Gradients by every way there is to ask for them, in every mode, equal those of the loop."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import mxnet as mx

@@ -4,8 +4,6 @@ A line that must be named carries the comment ``# wrong``.
 """
 
 # ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Examples run, the README's diff is right, links and pictures are there; see also test_docs."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import importlib.util

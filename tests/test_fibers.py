@@ -1,7 +1,5 @@
 """Samples that read values: what `map` gives them, and what it leaves as it was."""
 
-from __future__ import annotations
-
 import contextvars
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """What `gdb.map` gives to a function, and what it refuses."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """Blocks that are traced once per structure: what is not kept, or no longer, and what is said."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 

@@ -5,8 +5,6 @@ fuzzer's programs have samples of several kinds, flushes in mid scope, gradients
 or are not wanted, and every mode of autograd (`tests/fuzz/programs.py`).
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,6 @@
 A program takes some steps; at each, a state looks at a memory of its sample.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import mxnet as mx

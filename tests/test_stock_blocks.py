@@ -1,7 +1,5 @@
 """Gluon's own blocks in a scope: one recorded call each, hybridized or not."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import pytest
 from mxnet.gluon import HybridBlock, loss, nn, rnn

@@ -1,7 +1,5 @@
 """Several threads for one launch: whatever their number, results are the same to the last bit."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

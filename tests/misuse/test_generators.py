@@ -1,7 +1,5 @@
 """Scopes in generators, and generators in scopes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 
