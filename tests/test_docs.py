@@ -1,21 +1,35 @@
-"""The Python of README and of the site's pages runs, and prints what they say."""
+"""README, pages, docstrings and examples run, and what they say is so."""
 
+import doctest
+import importlib
 import importlib.util
 import inspect
 import pickle
+import pkgutil
 import re
 from pathlib import Path
 
+import mxnet as mx
+import numpy as np
 import pytest
+from mxnet import gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import errors
 from gluon_dynbatch.errors import DynBatchError, OptionError, Where
+from tests.cells import equal
 
 ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("snippets", ROOT / "docs" / "snippets.py")
-pages = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pages)
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = load(ROOT / "docs" / "snippets.py")
 
 
 @pytest.mark.parametrize("name", sorted(pages.PAGES))
@@ -84,3 +98,139 @@ def test_messages_have_one_line_per_fact():
     error = OptionError.unknown("granularity", "node", ("graph", "block"))
     told = "unknown granularity 'node'\n  what to do: choose one of 'graph', 'block'"
     assert str(error) == told
+
+
+# Examples, links and the picture
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARGUMENTS = {
+    "bert_pairs": ["--layers", "1", "--units", "8", "--pairs", "6", "--rounds", "1"],
+    "convert_existing": ["--requests", "20"],
+    "estimator": ["--epochs", "1"],
+    "greedy_parser": ["--epochs", "1", "--sentences", "24"],
+    "inspect_batching": [],
+    "module_network": ["--epochs", "2"],
+    "ragged_lstm": ["--epochs", "2"],
+    "sampler": ["--epochs", "1", "--words", "24"],
+    "stock_rnn": ["--epochs", "1"],
+    "tree_lstm": ["--epochs", "12"],
+    "vocabulary": ["--epochs", "1"],
+}
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(gdb.__path__, f"{gdb.__name__}.")
+    if not module.ispkg
+]
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def headings(text):
+    """Anchors of the headings, spelt as GitHub spells them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_example_is_run():
+    """`serve` is by tests/test_serving.py."""
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*ARGUMENTS, "serve"}
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_example(name, capsys):
+    """Training reduces the loss by a lot, so that what is compared with the loop is not noise."""
+    path = ROOT / "examples" / f"{name}.py"
+    assert len(path.read_text("utf-8").splitlines()) < 150, "an example is short"
+    load(path).main([*ARGUMENTS[name], "--analysis-budget", "auto"])
+    told = capsys.readouterr().out
+    assert "equal those of the loop" in told
+    if name == "tree_lstm":
+        losses = [float(x) for x in re.findall(r"loss ([\d.]+)", told)]
+        assert len(losses) == 12 and losses[-1] < 0.5 * losses[0]
+
+
+class Leaves(gluon.Block):
+    """Stands for the README's `TreeLSTM`: a block that is written for one sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = gluon.nn.Dense(3, in_units=6, activation="tanh")
+        self.out = gluon.nn.Dense(2, in_units=3)
+
+    def encode(self, vectors, tree):
+        if isinstance(tree, int):
+            return vectors[tree : tree + 1]
+        left, right = (self.encode(vectors, child) for child in tree)
+        return self.cell(mx.nd.concat(left, right, dim=1))
+
+    def forward(self, vectors, tree):
+        return self.out(self.encode(vectors, tree))
+
+
+class ReadmeTrainer:
+    """Notes the gradients of every step."""
+
+    def __init__(self, names):
+        self.names, self.gradients, self.trainer = names, [], None
+
+    def step(self, size):
+        parameters = self.names["net"].collect_params()
+        self.trainer = self.trainer or gluon.Trainer(parameters, "sgd", {"learning_rate": 0.5})
+        self.gradients.append([p.grad().asnumpy() for p in parameters.values()])
+        self.trainer.step(size)
+
+
+def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
+    (diff,) = blocks(README, "diff")
+    trees = [((0, 1), 2), (0, 1), ((0, 1), (2, (1, 0)))]
+    vectors = [np.random.uniform(-1, 1, (3, 3)) for _ in range(6)]
+    samples = [
+        ((mx.nd.array(x), trees[i % 3]), mx.nd.array([i % 2])) for i, x in enumerate(vectors)
+    ]
+    sides = []
+    for sign in "-+":
+        code = "".join(line[1:] + "\n" for line in diff.splitlines() if line[:1] in ("", " ", sign))
+        names = {
+            "autograd": mx.autograd,
+            "TreeLSTM": Leaves,
+            "loader": [samples[:3], samples[3:]],
+            "loss_fn": gluon.loss.SoftmaxCrossEntropyLoss(),
+        }
+        names["trainer"] = trainer = ReadmeTrainer(names)
+        mx.random.seed(1)
+        exec(compile(code, f"README.md {sign}", "exec"), names)
+        assert ("gdb" in names) == (sign == "+")
+        sides.append(trainer.gradients)
+    assert len(sides[0]) == 2 and all((g != 0).any() for step in sides[0] for g in step)
+    for step, wanted in zip(*sides):
+        equal(step, wanted, 1e-4)
+
+
+def test_docstrings():
+    """Examples in docstrings print what they say."""
+    tried = 0
+    for name in MODULES:
+        names = {"mx": mx, "np": np, "gdb": gdb}
+        result = doctest.testmod(importlib.import_module(name), extraglobs=names)
+        assert result.failed == 0, name
+        tried += result.attempted
+    assert tried > 20
+
+
+def test_links_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)", prose):
+            other = page.parent / path if path else page
+            assert other.exists(), f"{page.name} links to {path}"
+            if anchor:
+                assert anchor in headings(other.read_text(encoding="utf-8")), (page, anchor)
+
+
+def test_the_picture_is_what_its_script_draws():
+    drawing = load(ROOT / "docs" / "draw_tree_batching.py")
+    picture = (ROOT / "docs" / "tree_batching.svg").read_text(encoding="utf-8")
+    assert drawing.to_svg(drawing.lay_out()) == picture
