@@ -130,35 +130,6 @@ def test_a_gradient_that_passes_through_unchanged(used, granularity):
     loop_and_scope(run, granularity=granularity)
 
 
-@ALL
-def test_modes_may_change_from_call_to_call(granularity):
-    """pause() cuts the gradient, predict_mode() switches dropout off, while they last."""
-    net, dropping = make_cells(), nn.HybridSequential()
-    dropping.add(nn.Dense(WIDTH, in_units=WIDTH), nn.Dropout(0.5))
-    ready(gdb.convert(dropping))
-    x = array(1, WIDTH)
-    x.attach_grad()
-
-    def run(scope):
-        for block in (net, dropping):
-            block.collect_params().zero_grad()
-        with autograd.record(), scope:
-            outputs = []
-            for _ in range(3):
-                h = net.linear(x)
-                with autograd.pause():
-                    constant = net.linear(h)
-                with autograd.predict_mode():
-                    outputs.append(dropping(h) * constant)
-                with autograd.pause(), autograd.train_mode():
-                    outputs.append(net.other(h))
-                outputs.append(net.other(h))
-        autograd.backward([y for i, y in enumerate(outputs) if i % 3 != 1])
-        return [outputs, x.grad, gradients(net), gradients(dropping)]
-
-    loop_and_scope(run, granularity=granularity)
-
-
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
     "adam": {"learning_rate": 0.01},

@@ -159,20 +159,6 @@ def test_indices_out_of_bounds(net):
             batch.flush()
 
 
-def test_shape_operations_that_cannot_be(net):
-    """Stock MXNet raises one of these two as well."""
-    with gdb.batching():
-        y = net(array(1, 4))
-        for use in (
-            lambda: y.reshape((2, 2)), lambda: y.reshape((-1, -1)), lambda: y.squeeze(1),
-            lambda: y.squeeze(9), lambda: y.expand_dims(9), lambda: y["a"],
-            lambda: y.transpose((0, 1, 2)),
-        ):  # fmt: skip
-            with pytest.raises((ValueError, mx.MXNetError)):
-                use()
-    equal([y], [net(array(1, 4))])
-
-
 def test_without_a_scope_a_dynamic_block_refuses_the_same_arguments(net):
     block = cell(lambda F, x, other: x)
     with refused(gdb.ArgumentError, "Tree(3) of type Tree"):
