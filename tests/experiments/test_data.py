@@ -40,16 +40,12 @@ def read(folder, skip=False):
     return load_corpus(folder, ["train"], skip=skip)["train"]
 
 
-def test_good_files_are_read_whole(tmp_path):
-    write(tmp_path / "train")
-    first, second, _ = read(tmp_path)
+def test_files_are_read_whole_whatever_the_line_ends_and_odd_white_space(tmp_path):
+    write(tmp_path / "unix" / "train")
+    first, second, _ = read(tmp_path / "unix")
     assert first.tokens_a == ("a", "dog", "runs") and first.tree_a.heads == (1, 2, -1)
     assert second.tokens_b == ("the", "cat", "sleeps") and second.tree_b.root == 2
     assert (second.score, second.name) == (3.0, "7")
-
-
-def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
-    write(tmp_path / "unix" / "train")
     write(tmp_path / "windows" / "train", ending="\r\n")
     assert read(tmp_path / "unix") == read(tmp_path / "windows")
     write(tmp_path / "odd" / "train", a_toks=(1, "a\u00a0b dog\u0085 runs"))
@@ -58,14 +54,12 @@ def test_line_ends_of_windows_and_odd_white_space_change_nothing(tmp_path):
 
 BAD = [
     ("a_parents", "2 3", "a.toks", "2 heads for 3 tokens"),
-    ("a_parents", "2 3 x", "a.parents", "a head is not a number"),
     ("a_parents", "2 3 +0", "a.parents", "a head is not a number: '+0'"),
     ("a_parents", "2 3 4", "a.parents", "head 4 of word 3 is out of range 0..3"),
     ("a_parents", "2 1 0", "a.parents", "a cycle"),
     ("b_toks", "", "b.toks", "empty sentence"),
     ("b_toks", "w " * 11, "b.toks", "more than 10 words"),
     ("sim_txt", "high", "sim.txt", "score 'high' is not a number"),
-    ("sim_txt", "5.1", "sim.txt", "score 5.1 is not in 1..5"),
     ("sim_txt", "nan", "sim.txt", "score nan is not in 1..5"),
 ]
 
@@ -133,18 +127,15 @@ def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
     assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
 
 
-@pytest.mark.parametrize(
-    ("lines", "file", "reason"),
-    [
+def test_what_is_wrong_with_sick_is_named(tmp_path):
+    for number, (lines, file, reason) in enumerate([
         (("1\tx\ty\t4.5", "9\tx\ty\t1"), "id.txt:2", "pair '7' is not in"),
         (("1\tx\ty\t9", "7\tx\ty\t3", "9\tx\ty\t1"), "SICK_train.txt:2", "score 9 is not in"),
         (("1\tx\t4.5",), "SICK_train.txt:2", "3 columns, the header has 4"),
         (("2\tx\ty\t4.5",), "SICK_train.txt:2", "no parse of pair '2'"),
-    ],
-)
-def test_what_is_wrong_with_sick_is_named(tmp_path, lines, file, reason):
-    with pytest.raises(DataError, match=f"{file}: .*{reason}"):
-        read(write_sick(tmp_path, *lines))
+    ]):  # fmt: skip
+        with pytest.raises(DataError, match=f"{file}: .*{reason}"):
+            read(write_sick(tmp_path / str(number), *lines))
 
 
 def test_sick_is_read_whole(request):
@@ -187,7 +178,6 @@ def test_requests_are_pairs_without_scores():
         (asked(a={"words": "it"}), "not a pair such as"),
         (asked(a={"words": ["it"], "heads": [0]}), "not a pair such as"),
         (asked(a={"words": "it", "heads": [0.5]}), "a head is not a number: '0.5'"),
-        (asked(a={"words": "it", "heads": [0, 1]}), "2 heads for 1 tokens"),
         (asked(a={"words": "it rains", "heads": [0, 0]}), "2 roots (words 1, 2)"),
     ],
 )
@@ -269,21 +259,16 @@ def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pair
     assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "reason"),
-    [
-        ("a 1 2\nb 1\n", 2, "1 values, expected 2"),
-        ("a 1 2\nb 1 x\n", 2, "not a finite number"),
-        ("a 1 nan\n", 1, "not a finite number"),
-        ("", 0, "empty file"),
-    ],
-)
-def test_bad_vectors_are_named_by_line(tmp_path, pairs, text, line, reason):
+def test_bad_vectors_are_named_by_line(tmp_path, pairs):
     path = tmp_path / "vectors.txt"
-    path.write_text(text)
-    with pytest.raises(DataError, match=reason) as caught:
-        read_vectors(path, words_of(pairs), seed=1)
-    assert caught.value.line == line
+    for text, line, reason in (
+        ("a 1 2\nb 1\n", 2, "1 values, expected 2"), ("", 0, "empty file"),
+        ("a 1 2\nb 1 x\n", 2, "not a finite number"), ("a 1 nan\n", 1, "not a finite number"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(DataError, match=reason) as caught:
+            read_vectors(path, words_of(pairs), seed=1)
+        assert caught.value.line == line
 
 
 # Trees
@@ -311,7 +296,6 @@ def test_a_very_deep_tree_needs_no_recursion():
         ([1, 0], "no root"),
         ([-1, -1], r"2 roots \(words 1, 2\)"),
         ([-1, 2, 1], "word 2 cannot be reached from the root: a cycle"),
-        ([-1, 1], "word 2 cannot be reached from the root: a cycle"),
         ([-1, 2], r"head 3 of word 2 is out of range 0\.\.2"),
         ([-1, -2], r"head -1 of word 2 is out of range"),
     ],

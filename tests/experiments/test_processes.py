@@ -16,6 +16,7 @@ import pytest
 import launch
 import tree_lstm_relatedness as program
 from relatedness.checkpoint import read_checkpoint
+from tests.experiments.test_program import losses_of
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -53,12 +54,6 @@ def wait_for_an_epoch(process, output, seconds=120):
     time.sleep(0.03)
 
 
-def losses(output):
-    """Read the losses of all minibatches of all epochs."""
-    lines = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [loss for line in lines for loss in line["losses"]]
-
-
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop):
     """Killed, or interrupted by Ctrl-C, in mid-epoch; then resumed for two more.
@@ -89,7 +84,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop):
         }
         assert one.optimizer == other.optimizer
         assert all(one.state[key] == other.state[key] for key in ("epoch", "best", "settings"))
-    assert losses(parts) == losses(whole)
+    assert losses_of(parts) == losses_of(whole)
     assert not [path for path in parts.iterdir() if path.suffix == ".tmp"]
 
 
@@ -142,7 +137,7 @@ def test_workers_train_as_one_process_and_a_lost_one_loses_nothing(tmp_path):
     command = ["train", *TINY, "--batch-size", "4", "--epochs", epochs, "--output"]
     assert program.main([*command, str(both), "--resume"]) == 0
     assert program.main([*command, str(one)]) == 0
-    found, expected = losses(both), losses(one)
+    found, expected = losses_of(both), losses_of(one)
     assert len(found) == 6 * int(epochs) and np.ptp(expected) > 0.01
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 

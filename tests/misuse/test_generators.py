@@ -55,7 +55,7 @@ def batched_by_another_on_a_stack():
         yield stack.enter_context(gdb.batching())
 
 
-class Batched:
+class ByHand:
     def __init__(self):
         self.batch = gdb.batching(**FIXED)
 
@@ -65,8 +65,14 @@ class Batched:
     def __exit__(self, *error):
         return self.batch.__exit__(*error)
 
+    async def __aenter__(self):
+        return self.__enter__()
 
-class BatchedByGenerator(Batched):
+    async def __aexit__(self, *error):
+        return self.__exit__(*error)
+
+
+class ByGenerator(ByHand):
     def __enter__(self):
         self.generator = delegating()
         return next(self.generator)
@@ -75,23 +81,13 @@ class BatchedByGenerator(Batched):
         self.generator.close()
 
 
-class ByHand(Batched):
-    async def __aenter__(self):
-        return self.batch.__enter__()
-
-    async def __aexit__(self, *error):
-        return self.batch.__exit__(*error)
-
-
 @contextlib.asynccontextmanager
 async def batched_in_turns():
     with gdb.batching(**FIXED) as batch:
         yield batch
 
 
-MANAGERS = [
-    lambda: batched(**FIXED), batched_by_another_on_a_stack, Batched, BatchedByGenerator,
-]  # fmt: skip
+MANAGERS = [lambda: batched(**FIXED), batched_by_another_on_a_stack, ByHand, ByGenerator]
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
@@ -107,7 +103,7 @@ def test_scopes_within_a_context_manager_join_its_scope(net, manager):
     assert_nothing_is_left()
     assert inner is batch and batch.report.launches == 1
     equal(got, wanted)
-    if manager is not BatchedByGenerator:
+    if manager is not ByGenerator:
         with pytest.raises(KeyError), manager():
             lost = gdb.map(net, SAMPLES)
             raise KeyError("on purpose")
