@@ -111,27 +111,12 @@ WIDE.update(
     sign=lambda x: np.where(np.isnan(x), 0, np.sign(x)),
     logical_not=lambda x: x == 0,
 )
-WIDE_BINARY = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "power": np.power,
-    "hypot": np.hypot,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "greatest": np.maximum,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "lesser": np.less,
-    "lesser_equal": np.less_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "gate": lambda a, b: np.where(a == 0, 0, a * b),
-}
+NAMES = "hypot power equal not_equal greater greater_equal logical_and logical_or logical_xor"
+WIDE_BINARY = {name: getattr(np, name) for name in [*NAMES.split(), "maximum", "minimum"]}
+WIDE_BINARY.update(
+    add=np.add, sub=np.subtract, mul=np.multiply, div=np.divide, greatest=np.maximum,
+    lesser=np.less, lesser_equal=np.less_equal, gate=lambda a, b: np.where(a == 0, 0, a * b),
+)  # fmt: skip
 # What SciPy computes in double precision only.
 DOUBLE = {
     "erf": special.erf,

@@ -141,18 +141,12 @@ def test_weight_gradient_skips_rows_of_zeros(second, dtype):
     assert np.isnan(dw).all()
 
 
-@pytest.mark.parametrize("rows", ROWS, ids=str)
+@pytest.mark.parametrize("rows", [*ROWS, [100_000]], ids=str)
 @pytest.mark.parametrize("n", [1, 63, 130])
 def test_bias_gradient(rows, n, dtype):
+    """Its error does not grow with the number of rows."""
     dys = [within(draw(i, dtype, count, n))[0] for i, count in enumerate(rows)]
     before = draw(5, dtype, n)
     db = before.copy()
     add_up(executing.ROW, db, dys, dys)
     check(db[None], [beside(before[None])] + [(np.ones((1, len(dy))), dy) for dy in dys], 4)
-
-
-def test_bias_gradient_of_many_rows_is_accurate():
-    dy = np.full((100_000, 1), 0.1, "float32")
-    db = np.zeros(1, "float32")
-    add_up(executing.ROW, db, [dy], [dy])
-    assert db[0] == np.float32(dy.sum(dtype="float64"))

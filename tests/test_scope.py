@@ -29,13 +29,15 @@ __all__ = ["net", "nothing_is_left_behind"]
 # What a scope leaves behind
 
 
-@pytest.mark.parametrize("recording", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_mode_is_that_of_the_user(net, recording, training):
-    modes = [autograd.record(train_mode=training) if recording else autograd.predict_mode()]
-    if training and not recording:
-        modes = [autograd.train_mode()]
-    with modes[0]:
+MODES = [
+    (autograd.record, True, True), (lambda: autograd.record(train_mode=False), True, False),
+    (autograd.train_mode, False, True), (autograd.predict_mode, False, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode, recording, training", MODES)
+def test_mode_is_that_of_the_user(net, mode, recording, training):
+    with mode():
         with gdb.batching() as batch:
             net(SAMPLES[0])
             batch.flush()
