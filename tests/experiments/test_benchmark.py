@@ -118,9 +118,10 @@ def test_contenders_find_no_plans_unless_they_repeat():
     assert again.portion([[i] for i in range(9)], 6) == [[0], [1], [2], [3], [0], [1]]
 
 
-def test_turns_start_from_the_first_parameters():
+def test_turns_start_from_the_first_parameters_with_minibatches_cut_for_loops():
     workload = tagger()
-    contender = Local(Runner(workload, "hybridized"), "loop")
+    contender = Local(Runner(workload, "hybridized"), "loop", most=2)
+    assert contender.portion([[1, 2, 3], [4]], 2) == [[1, 2], [4]]
     bias = workload.model.score.bias
     contender.time("training", [workload.samples], 4)
     assert np.abs(bias.data().asnumpy()).max() > 0
@@ -128,9 +129,7 @@ def test_turns_start_from_the_first_parameters():
     assert np.abs(bias.data().asnumpy()).max() == 0
 
 
-def test_minibatches_are_cut_for_loops_and_sorted_by_length_for_padding():
-    loop = Local(Runner(tagger(), "hybridized"), "loop", most=2)
-    assert loop.portion([[1, 2, 3], [4]], 2) == [[1, 2], [4]]
+def test_minibatches_are_sorted_by_length_for_padding():
     workload = tagger(12)
     padded = Local(Runner(workload, "padded"), "hand", by_length=True)
     work = [workload.samples[:5], workload.samples[5:9], workload.samples[9:]]

@@ -162,28 +162,23 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
     assert trees.read_treebank(folder, limit=1) == [first]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("(3 (2 a) (2 b)", r'a "\)" is missing'),
-        ("(3 (2 a) (2 b)))", r'a "\)" too many'),
-        ("(5 a)", "label '5' is none of 0 to 4"),
-        ("( a)", "label '' is none"),
-        ("(3 (2 a) (2 b) (2 c))", "a phrase of 3 parts"),
-        ("(3)", "a phrase of 0 parts"),
-        ("(3 (2 (2 a)) (2 b))", "not one binary tree"),
-        ("(3 a b)", "not one binary tree"),
-        ("(3 a) (3 b)", "not one binary tree"),
-        ("a", "not one binary tree"),
-        ("", "not one binary tree"),
-    ],
-)
-def test_lines_that_are_no_tree_are_named(tmp_path, line, reason):
-    with pytest.raises(DataError, match=rf"train.txt:2: .*{reason}"):
-        trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
+#: By what is said of them: lines that are no tree.
+NO_TREES = {
+    r'a "\)" is missing': ["(3 (2 a) (2 b)"],
+    r'a "\)" too many': ["(3 (2 a) (2 b)))"],
+    "label '5' is none of 0 to 4": ["(5 a)"],
+    "label '' is none": ["( a)"],
+    "a phrase of 3 parts": ["(3 (2 a) (2 b) (2 c))"],
+    "a phrase of 0 parts": ["(3)"],
+    "not one binary tree": ["(3 (2 (2 a)) (2 b))", "(3 a b)", "(3 a) (3 b)", "a", ""],
+}
 
 
-def test_a_file_without_trees_is_an_error(tmp_path):
+def test_lines_that_are_no_tree_are_named(tmp_path):
+    for reason, lines in NO_TREES.items():
+        for line in lines:
+            with pytest.raises(DataError, match=rf"train.txt:2: .*{reason}"):
+                trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
     with pytest.raises(DataError, match="holds no trees"):
         trees.read_treebank(write(tmp_path, ""))
     with pytest.raises(DataError, match=r"nowhere.train.txt: No such file"):
