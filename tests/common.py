@@ -125,6 +125,14 @@ def prepared(block, convert=True, scale=0.6):
     return cells.ready(gdb.convert(block) if convert else block, scale)
 
 
+def several(kind, *parts):
+    """Make a block of a kind to which parts are added one by one."""
+    made = kind()
+    for part in parts:
+        made.add(part)
+    return made
+
+
 def loop_and_scope(run: Callable[[Any], Any], rtol=1e-4, atol=1e-5, **options: Any) -> Any:
     """Compare what `run` gives with no scope and with one, which it enters; return both."""
     wanted, got = (
@@ -161,6 +169,8 @@ def host(value: Any) -> Any:
     """Turn whatever a use of an array gives into something that can be compared."""
     if isinstance(value, mx.nd.NDArray):
         return value.asnumpy()
+    if isinstance(value, dict):
+        value = [*value.items()]
     return [host(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

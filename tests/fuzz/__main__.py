@@ -1,7 +1,7 @@
 """``make fuzz``: random programs against the loop for a chosen time.
 
-Prints every failing program as a script, shrunk unless it ends its process, and what was covered.
-Programs run in processes of their own, as a crash or a deadlock of MXNet may end one.
+Prints every failing program as a script, shrunk unless it ends its process.  Programs run in
+processes of their own, as a crash or a deadlock of MXNet may end one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Set
+from typing import Any, Dict, Optional
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from gluon_dynbatch import rules
-from gluon_dynbatch.scope import RUNTIME
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
 
 from .harness import ExcusedError
-from .operators import generated, not_generated
 from .programs import CALL, LOOPS, Program, programs
 
 #: Programs of one process, as Hypothesis varies what it has drawn; seconds after which it hangs.
@@ -35,26 +32,12 @@ ROUND, PATIENCE = 20, 600.0
 LOOP_RUNS = 3
 
 
-def worker(
-    seed: int, path: Path, count: int = ROUND, wanted: Sequence[str] = (), shrinks: bool = True
-) -> None:
+def worker(seed: int, path: Path, count: int = ROUND, shrinks: bool = True) -> None:
     """Draw and check programs until one fails, and tell in a file what is known so far."""
-    told: Dict[str, Any] = {
-        "programs": 0, "excused": Counter(), "operators": [], "running": None, "failure": None,
-    }  # fmt: skip
-
-    used: Set[str] = set()
-    trace = RUNTIME.library.program
-
-    def noted(*call: Any) -> Any:
-        program = trace(*call)
-        used.update(op.op for op in program.ops)
-        return program
-
-    RUNTIME.library.program = noted  # type: ignore[method-assign]
+    told: Dict[str, Any] = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
 
     def tell(**more: Any) -> None:
-        told.update(more, operators=sorted(used & set(rules.TABLE)))
+        told.update(more)
         path.write_text(json.dumps(told), encoding="utf-8")
 
     @hypothesis.seed(seed)
@@ -66,7 +49,7 @@ def worker(
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
     )
-    @given(programs(wanted))
+    @given(programs())
     def check(program: Program) -> None:
         tell(programs=told["programs"] + 1, running=program.script)
         try:
@@ -107,14 +90,12 @@ class Findings:
         self._folder = folder
         self.programs = self.failures = 0
         self.excused: Dict[str, int] = Counter()
-        self.operators: Set[str] = set()
 
     def run_worker(self, seed: int, count: int = ROUND) -> None:
         """Run one worker and wait for it; it may crash or hang."""
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "told.json"
-            wanted = sorted(set(generated()) - self.operators)
-            call = f"worker({seed}, Path({str(path)!r}), {count}, {wanted})"
+            call = f"worker({seed}, Path({str(path)!r}), {count})"
             code = ending(f"from tests.fuzz.__main__ import *\n{call}", PATIENCE)
             if not path.exists():
                 self.report(seed, call, f"the worker ended with {code}")
@@ -122,7 +103,6 @@ class Findings:
             told = json.loads(path.read_text(encoding="utf-8"))
         self.programs += told["programs"]
         self.excused.update(told["excused"])
-        self.operators.update(told["operators"])
         if told["failure"]:
             self.report(seed, *told["failure"])
         elif code != 0 and told["running"]:
@@ -148,14 +128,10 @@ class Findings:
         print(f"{rule}\n{script}\n{rule}\nseed {seed}: {message}\nin {path}\n{rule}", flush=True)
 
     def __str__(self) -> str:
-        lines = [
-            f"programs    {self.programs}, of which "
-            f"{sum(self.excused.values())} prove nothing: {dict(self.excused)}",
-            f"operators   {len(self.operators)} of the {len(rules.TABLE)} with a rule recorded",
-            f"not tried   {', '.join(sorted(set(generated()) - self.operators)) or 'none'}",
-        ]
-        lines += [f"            {op} never: {why}" for op, why in not_generated().items()]
-        return "\n".join([*lines, f"failures    {self.failures}"])
+        return (
+            f"{self.programs} programs, {self.failures} failures; "
+            f"{sum(self.excused.values())} prove nothing: {dict(self.excused)}"
+        )
 
 
 def main() -> int:
@@ -171,12 +147,7 @@ def main() -> int:
     while time.time() < began + 60 * options.minutes:
         findings.run_worker(seed)
         seed += 1
-        print(
-            f"{(time.time() - began) / 60:.0f} minutes, {findings.programs} programs, "
-            f"{len(findings.operators)} operators, {findings.failures} failures",
-            flush=True,
-        )
-    print(findings)
+        print(f"{(time.time() - began) / 60:.0f} minutes, {findings}", flush=True)
     return 1 if findings.failures else 0
 
 

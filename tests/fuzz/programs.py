@@ -16,7 +16,7 @@ from tests.rules.interpreter import R
 
 from . import harness
 from .operators import generated
-from .recipes import LAYERS, add_call
+from .recipes import JOINED, LAYERS, add_call
 from .writer import Body, Draw, Shape
 
 #: The last line of a script, and one that runs the loops alone.
@@ -82,14 +82,14 @@ def evaluate(text: str) -> Any:
 
 
 class Author:
-    """Draws one program, in which some operators are `wanted` more than others.
+    """Draws one program.
 
     A `tame` one leaves out what needs half precision or many operators: it is no danger to its
     process, as MXNet crashes on some.
     """
 
-    def __init__(self, draw: Any, wanted: Sequence[str], tame: bool):
-        self._wanted, self._tame = wanted, tame
+    def __init__(self, draw: Any, tame: bool):
+        self._tame = tame
         choose = self.choose = Draw(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"][: 3 if tame else 4])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
@@ -119,8 +119,7 @@ class Author:
         """Append a call of any operator of the rule table, or what users write."""
         if self._tame or self.choose.flag():
             return add_call(body, eager)
-        wanted = self._wanted if self.choose.count(0, 3) else ()
-        return body.add_case(wanted or generated())
+        return body.add_case(generated())
 
     # Cells
 
@@ -166,14 +165,7 @@ class Author:
     def _add_children(self, body: Body) -> None:
         for env in body.environments:
             env["children"] += [mx.nd.ones((1, WIDTH), dtype=self.dtype) * k for k in (0.1, 0.2)]
-        joined = self.choose.pick(
-            ["F.add_n(*[F.tanh(c) for c in children])", "F.max(F.stack(*children), axis=0)",
-             "F.mean(F.concat(*children, dim=0), axis=0, keepdims=True)",
-             "F.add_n(*[F.sigmoid(a0 + c) * c for c in children])",
-             "F.add_n(F.add_n(*[F.tanh(c) for c in children]), a0)",
-             "F.tanh(F.add_n(*children, F.add_n(*children), F.add_n(a0, children[0])))"]
-        )  # fmt: skip
-        body.add(f"{joined} if children else F.zeros_like(a0)")
+        body.add(f"{self.choose.pick(JOINED)} if children else F.zeros_like(a0)")
 
     def _add_layer(self, body: Body, made: List[str]) -> None:
         v = body.value()
@@ -188,10 +180,10 @@ class Author:
             made.append(f"self.{title} = {maker}")
 
     def _results(self, body: Body) -> str:
-        some = body.unread()
-        if len(some) > 1 and self.choose.flag():
-            return "{" + f"'first': {some[0]}, 'rest': [{', '.join(some[1:])}, None]" + "}"
-        return ", ".join(some)
+        first, *rest = body.unread()
+        if rest and self.choose.flag():
+            return f"dict(first={first}, rest=[{', '.join(rest)}, None])"
+        return ", ".join([first, *rest])
 
     # What samples do
 
@@ -331,6 +323,6 @@ def _function(head: str, lines: Sequence[str]) -> str:
 
 
 @st.composite
-def programs(draw: Any, wanted: Sequence[str] = (), tame: bool = False) -> Program:
-    """Draw whole programs, in which some operators are `wanted` more than others."""
-    return Author(draw, wanted, tame).program()
+def programs(draw: Any, tame: bool = False) -> Program:
+    """Draw whole programs."""
+    return Author(draw, tame).program()

@@ -58,6 +58,17 @@ EAGER = [
 ]  # fmt: skip
 
 
+#: What a recursive cell makes of the states of its children.
+JOINED = [
+    "F.add_n(*[F.tanh(c) for c in children])",
+    "F.max(F.stack(*children), axis=0)",
+    "F.mean(F.concat(*children, dim=0), axis=0, keepdims=True)",
+    "F.add_n(*[F.sigmoid(a0 + c) * c for c in children])",
+    "F.add_n(F.add_n(*[F.tanh(c) for c in children]), a0)",
+    "F.tanh(F.add_n(*children, F.add_n(*children), F.add_n(a0, children[0])))",
+]
+
+
 def add_call(body: Body, eager: bool) -> str:
     """Append a call of a tame operator, or what users write with arrays."""
     choose = body.choose

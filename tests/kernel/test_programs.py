@@ -9,9 +9,9 @@ import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import PRODUCT, REDUCED, Node, Slot
+from gluon_dynbatch.kernel.expression import PRODUCT, REDUCED, Node
 from gluon_dynbatch.kernel.tensor import NotExpressed
-from gluon_dynbatch.lower.segment import ParameterRows, Segment
+from gluon_dynbatch.lower.segment import Segment
 from tests.cells import array, attached
 
 from .scopes import outcomes, run
@@ -147,19 +147,6 @@ def test_the_rest_is_left_to_mxnet(fn: Any, reason: str) -> None:
     assert not count and all(reason in told for told in reasons)
 
 
-def test_rows_of_parameters_are_weights() -> None:
-    parameter = mx.gluon.Parameter("weight", shape=(6, 4), dtype="float64")
-    segment = segment_of(lambda F, x, w: F.dot(x, w, transpose_b=True), [(4,)], [(2, 4)])
-    (op,) = [op for op in segment.ops if op.name == "in1"]
-    ops = [one._replace(name="param0") if one is op else one for one in segment.ops]
-    rows = ParameterRows(parameter, 2, 4)
-    changed = replace(segment, inputs=segment.inputs[:1], parameters=(rows,), ops=tuple(ops))
-    (result,) = express(changed)
-    ((weight,), _) = result.attrs
-    assert weight.slot == Slot("param", 0)
-    assert (weight.rows, weight.columns, weight.units) == (2, 4, 2)
-
-
 def test_layouts_sizes_and_types_that_have_no_kernels() -> None:
     segment = segment_of(lambda F, x: F.exp(x), [(2,)])
     port = segment.inputs[0]
@@ -172,21 +159,3 @@ def test_layouts_sizes_and_types_that_have_no_kernels() -> None:
             express(replace(segment, **change))
     _, reasons = outcomes([segment_of(lambda F, x: F.softmax(x), [(100, 2)])])
     assert any("32 pieces" in told for told in reasons)
-
-
-#: Cells, an operator in each with other attributes that no rule would give it, and the reason.
-WITHOUT_ROWS = [
-    (lambda F, x: F.sum(x, axis=2), "sum", {"axis": "0"}, "axis of rows"),
-    (lambda F, x: F.slice_axis(x, axis=1, begin=0, end=1), "slice_axis", {"axis": "0"}, "of rows"),
-    (lambda F, x: F.transpose(x, (0, 2, 1)), "transpose", {"axes": "(1, 0, 2)"}, "along axis 0"),
-    (lambda F, x: F.reshape(x, (0, 4)) + 1, "Reshape", {"shape": "(-1, 8)"}, "not along axis 0"),
-]
-
-
-@pytest.mark.parametrize("fn, name, attrs, reason", WITHOUT_ROWS)
-def test_rows_stay_rows(fn: Any, name: str, attrs: Any, reason: str) -> None:
-    segment = segment_of(fn, X)
-    last = [op for op in segment.ops if op.op == name][-1]
-    ops = [op._replace(attrs={**op.attrs, **attrs}) if op is last else op for op in segment.ops]
-    with pytest.raises(NotExpressed, match=reason):
-        express(replace(segment, ops=tuple(ops)))

@@ -12,33 +12,26 @@ from mxnet.gluon import contrib, rnn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, widths
-from tests.common import LENGTHS, arrays, check, prepared, ragged
+from tests.common import LENGTHS, arrays, check, prepared, ragged, several
 
 PROJECTED = 5
 
 
-def lstm():
-    return rnn.LSTMCell(WIDTH, input_size=WIDTH)
+def lstm(width=WIDTH):
+    return rnn.LSTMCell(width, input_size=WIDTH)
 
 
-def gru():
-    return rnn.GRUCell(WIDTH, input_size=WIDTH)
-
-
-def stacked(kind, *parts):
-    cell = kind()
-    for part in parts:
-        cell.add(part)
-    return cell
+def gru(width=WIDTH):
+    return rnn.GRUCell(WIDTH, input_size=width)
 
 
 STEPPED = {
     "RNNCell": lambda: rnn.RNNCell(WIDTH, activation="relu", input_size=WIDTH),
     "LSTMCell": lstm,
     "GRUCell": gru,
-    "SequentialRNNCell": lambda: stacked(rnn.SequentialRNNCell, lstm(), gru()),
-    "HybridSequentialRNNCell": lambda: stacked(rnn.HybridSequentialRNNCell, lstm(), gru()),
-    "DropoutCell": lambda: stacked(rnn.SequentialRNNCell, lstm(), rnn.DropoutCell(0.0), gru()),
+    "SequentialRNNCell": lambda: several(rnn.SequentialRNNCell, lstm(), gru()),
+    "HybridSequentialRNNCell": lambda: several(rnn.HybridSequentialRNNCell, lstm(), gru()),
+    "DropoutCell": lambda: several(rnn.SequentialRNNCell, lstm(), rnn.DropoutCell(0.0), gru()),
     "ResidualCell": lambda: rnn.ResidualCell(gru()),
     "ZoneoutCell": lambda: rnn.ZoneoutCell(lstm(), 0.0, 0.0),
     "VariationalDropoutCell": lambda: contrib.rnn.VariationalDropoutCell(lstm(), 0.0, 0.0, 0.0),
@@ -47,13 +40,11 @@ STEPPED = {
 UNROLLED = {
     **STEPPED,
     "BidirectionalCell": lambda: rnn.BidirectionalCell(lstm(), gru()),
-    "bidirectional layers": lambda: stacked(
-        rnn.SequentialRNNCell,
-        rnn.BidirectionalCell(lstm(), lstm()),
-        rnn.GRUCell(WIDTH, input_size=2 * WIDTH),
+    "bidirectional layers": lambda: several(
+        rnn.SequentialRNNCell, rnn.BidirectionalCell(lstm(), lstm()), gru(2 * WIDTH)
     ),
     "residual around both directions": lambda: rnn.ResidualCell(
-        rnn.BidirectionalCell(*[rnn.LSTMCell(2, input_size=WIDTH) for _ in range(2)])
+        rnn.BidirectionalCell(lstm(2), lstm(2))
     ),
 }
 
@@ -119,8 +110,6 @@ def test_every_cell_is_tested():
     assert set(rnn.rnn_layer.__all__) == layers
 
 
-# Convolutional cells and fused layers --------------------------------------------------------
-
 GATED = ("RNN", "LSTM", "GRU")
 
 
@@ -149,41 +138,38 @@ def test_fused_layers(kind, bidirectional, layout):
     options = {"num_layers": 2, "bidirectional": bidirectional, "input_size": WIDTH}
     layer = prepared(getattr(rnn, kind)(3, layout=layout, **options))
     shape = (-1, 1, WIDTH) if layout == "TNC" else (1, -1, WIDTH)
-    check(lambda x: layer(x.reshape(shape)), ragged(), layer, launches=4)
-    check(lambda x: layer(x.reshape(shape), layer.begin_state(1)), ragged(), layer, launches=4)
+    for states in (lambda: (), lambda: (layer.begin_state(1),)):
+        check(lambda x: layer(x.reshape(shape), *states()), ragged(), layer, launches=4)  # noqa: B023
 
 
-# What draws random numbers --------------------------------------------------------------------
+@pytest.mark.parametrize("run", [step_by_step, unrolled])
+@pytest.mark.parametrize("kind", ["zoneout", "dropout"])
+def test_what_cells_draw(kind, run):
+    """Zoneout keeps its last output, in an attribute; dropout draws once for each sequence.
 
-
-def drawn(wrap, run, samples):
-    """Run a cell whose output is its input, if nothing is dropped, and which keeps no state."""
+    Otherwise the cell's output is its input.
+    """
     base = rnn.RNNCell(WIDTH, input_size=WIDTH, activation="relu")
-    cell = gdb.convert(wrap(base))
-    cell.initialize()
+    if kind == "zoneout":
+        cell = rnn.ZoneoutCell(base, zoneout_outputs=0.5)
+    else:
+        cell = contrib.rnn.VariationalDropoutCell(base, drop_inputs=0.5)
+    gdb.convert(cell).initialize()
     base.i2h_weight.set_data(mx.nd.eye(WIDTH))
     base.h2h_weight.set_data(mx.nd.zeros((WIDTH, WIDTH)))
     cell.hybridize(False)
     base.hybridize()
+    steps = [np.repeat(np.arange(1, n + 1), WIDTH).reshape((-1, WIDTH)) for n in (2, 3, 4) * 4]
     with autograd.record(), gdb.batching() as batch:
-        outputs = [run(cell)(x)[0] for x in samples]
+        outputs = [run(cell)(mx.nd.array(x))[0] for x in steps]
     assert batch.report.launches < batch.report.nodes
-    return [y.reshape((-1, WIDTH)).asnumpy() for y in outputs]
-
-
-@pytest.mark.parametrize("run", [step_by_step, unrolled])
-def test_what_cells_draw(run):
-    """Zoneout keeps its last output, in an attribute; dropout draws once for each sequence."""
-    samples = [mx.nd.ones((1, WIDTH)) * mx.nd.arange(1, n + 1).reshape((-1, 1)) for n in LENGTHS]
-    outputs = drawn(lambda base: rnn.ZoneoutCell(base, zoneout_outputs=0.5), run, samples)
-    for x, y in zip(samples, outputs):
-        before = np.concatenate([np.zeros((1, WIDTH)), y[:-1]])
-        assert ((y == x.asnumpy()) | (y == before)).all()
-    kept = np.concatenate([y != x.asnumpy() for x, y in zip(samples, outputs)])
-    assert 0 < kept.mean() < 1 and len({row.tobytes() for row in kept}) > 1
-    samples = [mx.nd.ones((n, WIDTH)) for n in (2, 3, 4) * 8]
-    variational = contrib.rnn.VariationalDropoutCell
-    outputs = drawn(lambda base: variational(base, drop_inputs=0.5), run, samples)
-    masks = [y[0] for y in outputs]
-    assert all((y == mask).all() for mask, y in zip(masks, outputs))
-    assert set(np.unique(masks)) == {0, 2} and len({m.tobytes() for m in masks}) > 1
+    masks = []
+    for x, y in zip(steps, outputs):
+        y = y.reshape((-1, WIDTH)).asnumpy()
+        masks.append(y[0])
+        if kind == "zoneout":
+            assert ((y == x) | (y == np.concatenate([np.zeros((1, WIDTH)), y[:-1]]))).all()
+        else:
+            assert (y == y[0] * x).all()
+    values = [0, 1] if kind == "zoneout" else [0, 2]
+    assert np.unique(masks).tolist() == values and len({mask.tobytes() for mask in masks}) > 1

@@ -11,8 +11,8 @@ import pytest
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from tests.cells import WIDTH, attached, equal, inputs
-from tests.common import check, prepared, ragged
+from tests.cells import WIDTH, Apply, attached, equal, inputs
+from tests.common import check, prepared, ragged, same
 
 
 class Plain(nn.Block):
@@ -46,9 +46,6 @@ def test_convert_keeps_everything_but_the_class():
     check(net, ragged(), net)
 
 
-# As a HybridBlock ------------------------------------------------------------------------------
-
-
 class Many(gdb.DynamicHybridBlock):
     """Takes lists of any length, dictionaries, numbers and None; returns a nest."""
 
@@ -66,59 +63,27 @@ class Many(gdb.DynamicHybridBlock):
         return {"total": total, "count": len(others)}, [x * 2, (total.sum(), None)]
 
 
-STRUCTURES = [
-    (),
-    ([],),
-    ([0],),
-    ([0, 1],),
-    ([0, 1, 2], 2),
-    ([0], 2.5),
-    ([], -1, {"last": 0}),
-    ((0, 1), 1, {"last": 1}),
-]
-
-
-def fill(structure, arrays):
-    """Put arrays in the places that numbers in lists and dictionaries name."""
-    made = []
-    for item in structure:
-        if isinstance(item, (list, tuple)):
-            item = type(item)(arrays[i] for i in item)
-        elif isinstance(item, dict):
-            item = {key: arrays[i] for key, i in item.items()}
-        made.append(item)
-    return made
-
-
 def test_several_structures_of_arguments():
     """Stock Gluon keeps one cached graph; here there is one for each structure."""
     net = prepared(Many(), convert=False)
-    xs = attached(inputs(4))
-    samples = [(xs[0], *fill(structure, xs[1:])) for structure in STRUCTURES]
+    x, a, b, c = attached(inputs(4))
+    samples = [
+        (x,), (x, []), (x, [a]), (x, [a, b]), (x, [a, b, c], 2), (x, [a], 2.5),
+        (x, [], -1, {"last": a}), (x, (a, b), 1, {"last": b}),
+    ]  # fmt: skip
     for sample in samples + samples[::-1]:
         net.hybridize(False)
         wanted = net(*sample)
         net.hybridize()
-        for _ in range(2):
-            got = net(*sample)
-            equal(
-                [got[0]["total"], got[1][0], got[1][1][0]],
-                [wanted[0]["total"], wanted[1][0], wanted[1][1][0]],
-            )
-            assert got[0]["count"] == wanted[0]["count"] and got[1][1][1] is None
+        same(net(*sample), wanted)
+        same(net(*sample), wanted)
     check(lambda sample: net(*sample), samples * 2, net)
-
-
-class Named(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, named):
-        return named["a"] + named["b"]
 
 
 @pytest.mark.parametrize("active", [True, False])
 def test_arrays_in_a_dictionary_only(active):
     """Stock Gluon looks for arrays in lists and tuples alone."""
-    net = Named()
-    net.initialize()
+    net = Apply(lambda F, named: named["a"] + named["b"])
     net.hybridize(active)
     x, y = inputs(2)
     for scope in (contextlib.nullcontext(), gdb.batching()):
@@ -134,30 +99,28 @@ def stock():
     return net
 
 
-def small():
-    return prepared(stock())
+def batched(net, x):
+    with gdb.batching():
+        return net(x)
 
 
 def test_parameters_go_to_a_file_and_back(tmp_path):
-    net, plain, x = small(), stock(), inputs(1)[0]
+    net, plain, x = prepared(stock()), stock(), inputs(1)[0]
     path = str(tmp_path / "net.params")
-    with gdb.batching():
-        wanted = net(x)
+    wanted = batched(net, x)
     net.save_parameters(path)
     plain.load_parameters(path)
     equal([plain(x)], [wanted])
     plain[0].weight.set_data(plain[0].weight.data() * 2)
     plain.save_parameters(path)
     net.load_parameters(path)
-    with gdb.batching():
-        got = net(x)
-    equal([got], [plain(x)])
-    assert np.abs(got.asnumpy() - wanted.asnumpy()).max() > 1e-3
+    equal([batched(net, x)], [plain(x)])
+    assert np.abs((plain(x) - wanted).asnumpy()).max() > 1e-3
 
 
 def test_changes_of_a_block_after_its_first_call_are_seen():
     """New values, new layers and another grad_req, each after a scope has compiled the block."""
-    net, xs = small(), inputs(3)
+    net, xs = prepared(stock()), inputs(3)
     check(net, xs, net)
     net[0].weight.set_data(net[0].weight.data() * 3)
     check(net, xs, net)
@@ -172,19 +135,17 @@ def test_changes_of_a_block_after_its_first_call_are_seen():
 
 def test_a_copy_of_a_block_is_a_block_of_its_own():
     """After a first call outside of a scope, MXNet's own CachedOp cannot be copied."""
-    net, xs = small(), inputs(3)
-    with gdb.batching():
-        wanted = net(xs[0])
+    net, (x,) = prepared(stock()), inputs(1)
+    wanted = batched(net, x)
     other = copy.deepcopy(net)
     other[0].weight.set_data(other[0].weight.data() * 0)
-    with gdb.batching():
-        got = [net(xs[0]), other(xs[0])]
-    equal(got, [wanted, other(xs[0])])
-    assert np.abs(got[0].asnumpy() - got[1].asnumpy()).max() > 1e-4
+    got = [batched(net, x), batched(other, x)]
+    equal(got, [wanted, other(x)])
+    assert np.abs((got[0] - got[1]).asnumpy()).max() > 1e-4
 
 
 def test_repr_apply_and_symbols_work_as_ever():
-    net, plain = small(), stock()
+    net, plain = prepared(stock()), stock()
     assert repr(net) == repr(plain)
     names = [], []
     net.apply(lambda block: names[0].append(block.name))

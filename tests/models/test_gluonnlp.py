@@ -83,16 +83,34 @@ def classifier():
     return nlp.model.BERTClassifier(body, num_classes=2, dropout=0.0)
 
 
-def row(x):
-    return (x.reshape((1, -1)),)
+def call_bert(net, x, *more):
+    return net(x.reshape((1, -1)), mx.nd.zeros((1, len(x))), mx.nd.array([len(x)]), *more)
 
 
-def length(x):
-    return (mx.nd.array([len(x)]),)
+def translator():
+    """Encoder and decoder, plain blocks around cells."""
+    made = nlp.model.transformer.get_transformer_encoder_decoder(
+        max_src_length=8, max_tgt_length=8, **SMALL
+    )
+    vocabulary = nlp.Vocab(nlp.data.count_tokens(["a", "b", "c", "d"]))
+    return nlp.model.translation.NMTModel(
+        vocabulary, vocabulary, *made, embed_size=WIDTH, share_embed=True, tie_weights=True
+    )
 
 
-def ends(x):
-    return mx.nd.array([[0, len(x) - 1]])
+def translate(net, source):
+    pair = [source, source[1:]]
+    lengths = [mx.nd.array([len(x)]) for x in pair]
+    return net(*(x.reshape((1, -1)) for x in pair), *lengths)[0]
+
+
+def both_ways(mode, **options):
+    return nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options)
+
+
+def call_both_ways(masked, net, x):
+    states = net.begin_state(mx.nd.zeros, batch_size=1)
+    return net(x.reshape((-1, 1, WIDTH)), states, mx.nd.ones((1, len(x))) if masked else None)
 
 
 def language_model(mode, dropout=0, weight_drop=0, **drops):
@@ -141,10 +159,8 @@ MODELS = {
         partial(nlp.model.BERTEncoder, max_length=8, output_all_encodings=True, **SMALL),
         called, vectors, SIZES,
     ),
-    "BERTClassifier": (
-        classifier, lambda net, x: net(*row(x), mx.nd.zeros((1, len(x))), *length(x)), sentences,
-        SIZES,
-    ),
+    "BERTClassifier": (classifier, call_bert, sentences, SIZES),
+    "translation": (translator, translate, sentences, None),
     **{f"AWDRNN {mode}": (partial(language_model, mode), read, sentences, SIZES)
        for mode in ("lstm", "gru", "rnn_tanh")},
     # Cells step by step.
@@ -166,60 +182,32 @@ def test_models(name):
     assert batch.report.launches < batch.report.nodes
 
 
-def test_masked_words():
-    """Their decoder asks for the size of the minibatch; the rest merges."""
-    net = prepared(bert(token_type_vocab_size=2))
-
-    def call(x):
-        return net(*row(x), mx.nd.zeros((1, len(x))), *length(x), ends(x))
-
-    call(sentences()[0])
-    (alone,) = check(call, sentences(), net).report.alone
-    assert alone.calls == len(SENTENCES) and alone.name == net.name
-    assert "shape_array can't be merged" in alone.reason
-
-
-def test_translation_with_a_transformer():
-    """Encoder and decoder, plain blocks around cells."""
-    made = nlp.model.transformer.get_transformer_encoder_decoder(
-        max_src_length=8, max_tgt_length=8, **SMALL
-    )
-    vocabulary = nlp.Vocab(nlp.data.count_tokens(["a", "b", "c", "d"]))
-    translate = nlp.model.translation.NMTModel(
-        vocabulary, vocabulary, *made, embed_size=WIDTH, share_embed=True, tie_weights=True
-    )
-    net = prepared(translate)
-    samples = [
-        (mx.nd.array(np.arange(n) % WORDS), mx.nd.array(np.arange(m) % WORDS))
-        for n, m in ((3, 2), (4, 3), (3, 2))
-    ]
-
-    def fn(sample):
-        source, target = sample
-        lengths = mx.nd.array([len(source)]), mx.nd.array([len(target)])
-        return net(source.reshape((1, -1)), target.reshape((1, -1)), *lengths)[0]
-
-    fn(samples[0])
-    batch = check(fn, samples, net)
-    assert batch.report.alone == [] and batch.report.launches < batch.report.nodes
+#: What does not merge, in part: make, call, samples; calls that run alone per sample, and why.
+ALONE = {
+    # Their decoder asks for the size of the minibatch; the rest merges.
+    "masked words": (
+        partial(bert, token_type_vocab_size=2),
+        lambda net, x: call_bert(net, x, mx.nd.array([[0, len(x) - 1]])), sentences,
+        1, "Operator shape_array can't be merged",
+    ),
+    # Its loops are operators with a graph inside: two layers, two directions.
+    **{f"language model, {mode}, masked: {masked}": (
+        partial(both_ways, mode, **options), partial(call_both_ways, masked), ragged,
+        4, "Operator _foreach can't be merged",
+    ) for mode, options in (
+        ("lstm", {}), ("lstmpc", {"proj_size": WIDTH, "cell_clip": 3, "proj_clip": 3}),
+    ) for masked in (False, True)},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-@pytest.mark.parametrize("mode", ["lstm", "lstmpc"])
-def test_bidirectional_language_model(mode, masked):
-    """Its loops are operators with a graph inside, which run one by one."""
-    options = {"proj_size": WIDTH, "cell_clip": 3, "proj_clip": 3} if mode == "lstmpc" else {}
-    net = prepared(nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options))
-
-    def fn(x):
-        states = net.begin_state(mx.nd.zeros, batch_size=1)
-        return net(x.reshape((-1, 1, WIDTH)), states, mx.nd.ones((1, len(x))) if masked else None)
-
-    batch = check(fn, ragged(), net)
-    (alone,) = batch.report.alone
-    loops = 2 * 2
-    assert alone.name == net.name and alone.calls == loops * len(ragged())
-    assert alone.reason.startswith("Operator _foreach can't be merged")
+@pytest.mark.parametrize("name", ALONE)
+def test_models_of_which_a_part_does_not_merge(name):
+    make, call, samples, calls, reason = ALONE[name]
+    net, samples = prepared(make()), samples()
+    call(net, samples[0])
+    (alone,) = check(partial(call, net), samples, net).report.alone
+    assert alone.name == net.name and alone.calls == calls * len(samples)
+    assert reason in alone.reason
 
 
 @pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])

@@ -12,7 +12,7 @@ from mxnet.gluon import contrib, nn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, equal
-from tests.common import ALL, LENGTHS, arrays, check, leaves, loop_and_scope, prepared
+from tests.common import ALL, LENGTHS, arrays, check, leaves, loop_and_scope, prepared, several
 
 CHANNELS, HEIGHT, WIDE, DEEP = 2, 7, 6, 5
 
@@ -21,12 +21,6 @@ def image(axes):
     """Shapes of images with different numbers of rows, and one of another size."""
     size = (HEIGHT, WIDE, DEEP)[:axes]
     return [(n, CHANNELS, *size) for n in (1, 3, 2)] + [(1, CHANNELS, *(k - 1 for k in size))]
-
-
-def several(kind, *layers):
-    net = kind()
-    net.add(*layers)
-    return net
 
 
 VECTORS = [(n, WIDTH) for n in LENGTHS]
@@ -74,7 +68,17 @@ SPATIAL = {
     "GlobalMaxPool": lambda axes: getattr(nn, f"GlobalMaxPool{axes}D")(),
     "GlobalAvgPool": lambda axes: getattr(nn, f"GlobalAvgPool{axes}D")(),
 }
+#: They are entered; what they call is recorded: how to make one, and how many calls these are.
+PLAIN = {
+    "Sequential": (lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda("tanh")), 2),
+    "Lambda": (lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda(lambda x: (x * 2).tanh())), 3),
+    "Concurrent": (
+        lambda: several(partial(contrib.nn.Concurrent, axis=1), nn.Dense(2), nn.Lambda("sigmoid")),
+        2,
+    ),
+}
 CASES = {
+    **{name: (make, VECTORS, True, calls) for name, (make, calls) in PLAIN.items()},
     **{f"{name}, {kind}": (make, shapes, kind == "converted", 1)
        for name, (make, shapes) in LAYERS.items() for kind in ("converted", "stock")},
     **{f"{axes}-D {name}": (partial(make, axes), image(axes), True, 2)
@@ -104,38 +108,19 @@ def test_transposed_convolutions(axes, granularity):
     kind = getattr(nn, f"Conv{axes}DTranspose")
     net = prepared(kind(3, 2, strides=2, padding=1, output_padding=1, in_channels=CHANNELS))
     samples, parameters = arrays(*image(axes)), list(net.collect_params().values())
-    wanted, sums = [], 0
+    heads, sums = [], 0
     for x in samples:
         with autograd.record():
-            wanted.append(net(x))
-        wanted[-1].backward(wanted[-1])
+            heads.append(net(x))
+        heads[-1].backward(heads[-1])
         sums = sums + np.array([p.grad().asnumpy() for p in parameters], dtype=object)
-    slopes = [x.grad.asnumpy() for x in samples]
+    wanted = leaves([heads, list(sums), [x.grad for x in samples]])
     with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
         got = [net(x) for x in samples]
-    autograd.backward(got, wanted)
+    autograd.backward(got, heads)
     assert batch.report.launches == 2 and batch.report.alone == []
-    found = leaves([got, [p.grad() for p in parameters], [x.grad for x in samples]])
-    equal(found, leaves([wanted, list(sums), slopes]), 1e-4, 1e-5)
-
-
-#: They are entered; what they call is recorded.
-PLAIN = {
-    "Sequential": lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda("tanh")),
-    "Lambda": lambda: several(nn.Sequential, nn.Dense(3), nn.Lambda(lambda x: (x * 2).tanh())),
-    "Concurrent": lambda: several(
-        nn.Sequential, nn.Dense(4),
-        several(lambda: contrib.nn.Concurrent(axis=1), nn.Dense(2), nn.Lambda("sigmoid")),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_plain_blocks(name):
-    net, samples = prepared(PLAIN[name]()), arrays(*VECTORS)
-    net(samples[0])
-    batch = check(net, samples, net)
-    assert batch.report.alone == [] and batch.report.nodes == len(samples) * batch.report.launches
+    equal(leaves([got, [p.grad() for p in parameters], [x.grad for x in samples]]), wanted, 1e-4,
+          1e-5)  # fmt: skip
 
 
 def test_every_layer_is_tested():
@@ -148,23 +133,6 @@ def test_every_layer_is_tested():
     tested = layers.union(PLAIN, spatial, transposed, elsewhere, without_kernel)
     names = {*nn.basic_layers.__all__, *nn.conv_layers.__all__, *nn.activations.__all__}
     assert names | set(contrib.nn.__all__) == tested
-
-
-@ALL
-def test_dropout_draws_for_each_sample(granularity):
-    """Merged, and every sample gets its own mask, which is that of its gradient too."""
-    net = prepared(nn.Dropout(0.5))
-    samples = [mx.nd.ones((n, 64)) for n in LENGTHS]
-    for x in samples:
-        x.attach_grad()
-    with autograd.record(), gdb.batching(granularity=granularity) as batch:
-        outputs = [net(x) for x in samples]
-    autograd.backward(outputs)
-    masks = np.concatenate([y.asnumpy() for y in outputs])
-    assert batch.report.launches == 1 and set(np.unique(masks)) == {0, 2}
-    assert len({row.tobytes() for row in masks}) == sum(LENGTHS)
-    for x, y in zip(samples, outputs):
-        np.testing.assert_array_equal(x.grad.asnumpy(), y.asnumpy())
 
 
 def test_words_that_are_reshaped_before_they_are_embedded():
@@ -189,11 +157,10 @@ def test_a_sparse_table_runs_at_once():
     net = contrib.nn.SparseEmbedding(9, WIDTH)
     net.initialize()
     gluon.Trainer(net.collect_params(), "sgd")
-    words = [mx.nd.array(np.arange(n)) for n in (2, 3)]
 
     def run(scope):
         with autograd.record(), scope:
-            outputs = [net(x) for x in words]
+            outputs = [net(mx.nd.array(np.arange(n))) for n in (2, 3)]
         autograd.backward(outputs)
         assert getattr(scope, "report", gdb.Report()).nodes == 0
         return [*outputs, net.weight.list_grad()[0]]
@@ -201,24 +168,22 @@ def test_a_sparse_table_runs_at_once():
     loop_and_scope(run)
 
 
-def train_sparse(scope):
-    """Take three steps with a table whose gradient has the rows that were read."""
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(9, WIDTH, sparse_grad=True), nn.Dense(3, in_units=WIDTH, flatten=False))
-    prepared(net)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    for step in range(3):
-        samples = [mx.nd.array(np.arange(n + step)) for n in (2, 3, 2)]
-        with autograd.record(), scope:
-            outputs = [net(x) for x in samples]
-        autograd.backward(outputs)
-        gradient = net[0].weight.list_grad()[0]
-        assert gradient.stype == "row_sparse"
-        assert gradient.indices.asnumpy().tolist() == list(range(3 + step))
-        trainer.step(3)
-    return [p.data() for p in net.collect_params().values()]
-
-
 @ALL
 def test_sparse_gradients_of_an_embedding(granularity):
-    loop_and_scope(train_sparse, granularity=granularity)
+    """Three steps with a table whose gradient has the rows that were read."""
+
+    def run(scope):
+        net = several(nn.HybridSequential, nn.Embedding(9, WIDTH, sparse_grad=True),
+                      nn.Dense(3, in_units=WIDTH, flatten=False))  # fmt: skip
+        trainer = gluon.Trainer(prepared(net).collect_params(), "sgd", {"learning_rate": 0.1})
+        for step in range(3):
+            with autograd.record(), scope:
+                outputs = [net(mx.nd.array(np.arange(n + step))) for n in (2, 3, 2)]
+            autograd.backward(outputs)
+            gradient = net[0].weight.list_grad()[0]
+            assert gradient.stype == "row_sparse"
+            assert gradient.indices.asnumpy().tolist() == list(range(3 + step))
+            trainer.step(3)
+        return [p.data() for p in net.collect_params().values()]
+
+    loop_and_scope(run, granularity=granularity)

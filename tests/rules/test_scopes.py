@@ -11,7 +11,7 @@ from mxnet import autograd, nd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
-from tests.cells import cell
+from tests.cells import attached, cell
 from tests.common import ALL as LEVELS
 from tests.fuzz.operators import function
 
@@ -50,12 +50,17 @@ def test_draws_of_a_given_shape_run_one_by_one(granularity: str) -> None:
 @LEVELS
 def test_a_seed_repeats_the_draws(granularity: str) -> None:
     net = cell(lambda F, x: F.Dropout(x, p=0.5))
-    found = []
+    samples, found = attached([nd.ones((n, 32)) for n in (1, 2, 1)]), []
     for _ in range(2):
         mx.random.seed(7)
-        with autograd.train_mode(), gdb.batching(granularity=granularity, policy="depth"):
-            outputs = [net(nd.ones((n, 32))) for n in (1, 2, 1)]
+        with autograd.record(), gdb.batching(granularity=granularity, policy="depth"):
+            outputs = [net(x) for x in samples]
+        autograd.backward(outputs)
         found.append(np.concatenate([out.asnumpy() for out in outputs]))
+        # The gradient has the mask of the result.
+        np.testing.assert_array_equal(
+            np.concatenate([x.grad.asnumpy() for x in samples]), found[-1]
+        )
         assert len(np.unique(found[-1], axis=0)) == 4
     np.testing.assert_array_equal(*found)
 
