@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -11,19 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.cells import WIDTH, WORDS, Cells, ready, run_sequence, run_tree
-from tests.fuzz.programs import programs
-
-
-class Program(NamedTuple):
-    """What `check_against_loop` takes."""
-
-    fn: Callable[[Any], Any]
-    samples: List[Any]
-    block: Any
-
-    @property
-    def params(self) -> Any:
-        return self.block.collect_params()
+from tests.fuzz.harness import Case
+from tests.fuzz.programs import Program, programs
 
 
 def examples(count: int) -> Any:
@@ -54,16 +43,16 @@ TREES = st.recursive(
 
 
 @st.composite
-def tree_batches(draw: Any) -> Program:
+def tree_batches(draw: Any) -> Case:
     """Minibatches of trees through a child-sum cell, some of them equal."""
     net = cells(draw(DTYPES))
     pool = draw(st.lists(TREES, min_size=1, max_size=3))
     trees = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=6))
-    return Program(lambda tree: net.other(run_tree(net, tree)[0]), trees, net)
+    return Case(lambda tree: net.other(run_tree(net, tree)[0]), trees, [], net)
 
 
 @st.composite
-def sequence_batches(draw: Any) -> Program:
+def sequence_batches(draw: Any) -> Case:
     """Minibatches of sequences of different lengths, some of which share their start."""
     dtype = draw(DTYPES)
     net, random = cells(dtype), np.random.RandomState(draw(st.integers(0, 99)))
@@ -84,15 +73,9 @@ def sequence_batches(draw: Any) -> Program:
         }
         for n in draw(st.lists(st.sampled_from((1, 2, 5)), min_size=1, max_size=4))
     ]
-    return Program(lambda sequence: run_sequence(net, sequence), samples, net)
-
-
-@st.composite
-def written_batches(draw: Any) -> Program:
-    """Programs of the fuzzer, for which MXNet's own loop may be no standard to compare with."""
-    case = draw(programs(tame=True)).case()
-    return Program(case.fn, case.samples, case.net)
+    return Case(lambda sequence: run_sequence(net, sequence), samples, [], net)
 
 
 MODELS = st.one_of(tree_batches(), sequence_batches())
-PROGRAMS = st.one_of(MODELS, written_batches())
+#: With those of the fuzzer, for which MXNet's own loop may be no standard to compare with.
+PROGRAMS = st.one_of(MODELS, programs(tame=True).map(Program.case))

@@ -109,12 +109,16 @@ class Setting(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A program: `fn` of every sample, over the cells of `net` and arrays that samples share."""
+    """A program: `fn` of every sample, over the cells of `block` and arrays that samples share."""
 
     fn: Callable[[Any], Any]
     samples: List[Any]
     shared: List[mx.nd.NDArray]
-    net: Any
+    block: Any
+
+    @property
+    def params(self) -> Any:
+        return self.block.collect_params()
 
     @property
     def arrays(self) -> List[mx.nd.NDArray]:
@@ -123,7 +127,7 @@ class Case(NamedTuple):
 
     @property
     def variables(self) -> Dict[str, mx.nd.NDArray]:
-        params = self.net.collect_params().values()
+        params = self.params.values()
         found = {p.name: p.data() for p in params if p.grad_req != "null"}
         found.update((f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None)
         return found
@@ -184,7 +188,7 @@ def difference(wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], part: 
 
 def shaky(case: Case, mode: str, wanted: Dict[str, np.ndarray]) -> bool:
     """Whether the loop moves by the tolerance if its inputs move by a few rounding errors."""
-    params = [p.data() for p in case.net.collect_params().values()]
+    params = [p.data() for p in case.params.values()]
     floats = [a for a in params + case.arrays if np.dtype(a.dtype).kind == "f"]
     kept, random = [a.asnumpy() for a in floats], np.random.RandomState(0)
     for _ in range(4):
@@ -201,7 +205,7 @@ def loops(make: Callable[[str], Case], setting: Setting) -> List[Dict[str, np.nd
     found = []
     for hybridized in (False, True):
         case = make(setting.grad_req)
-        case.net.hybridize(hybridized)
+        case.block.hybridize(hybridized)
         found.append(run(case, setting.mode, None, setting.start))
     return found
 
@@ -235,7 +239,7 @@ def compare(
         wanted = run(loop, mode)
     except Exception as error:
         raise ExcusedError(f"the loop itself fails: {error}") from error
-    case.net.hybridize()
+    case.block.hybridize()
     batches = []
     for options in (setting.options, setting.options, *scopes):
         batches.append(gdb.batching(**options))

@@ -148,42 +148,34 @@ class Author:
         body = Body(choose, environments, leading, self.dtype, add_input, compiled=True)
         body.input((1, WIDTH) if recursive else choose.pick([(R, 3), (R, 4), (R, 2, 4), (2, 4)]))
         if recursive:
-            self._add_children(body)
+            for env in environments:
+                ones = mx.nd.ones((1, WIDTH), dtype=self.dtype)
+                env["children"] += [ones * 0.1, ones * 0.2]
+            body.add(f"{choose.pick(JOINED)} if children else F.zeros_like(a0)")
         for _ in range(choose.count(1, 8)):
             what = choose.count(0, 7)
-            if what == 0:
-                self._add_layer(body, made)
-            else:
-                found = self._add_any(body, eager=False)
-                if found and what == 7:
-                    body.hide(found)
-        results = f"F.tanh({body.need((1, WIDTH))})" if recursive else self._results(body)
+            found = self._add_any(body, eager=False) if what else self._add_layer(body, made)
+            if found and what == 7:
+                body.hide(found)
+        results = f"F.tanh({body.need((1, WIDTH))})" if recursive else ", ".join(body.unread())
+        if not recursive and choose.flag():
+            results = f"dict(all=[{results}, None])"
         heads = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
         return Cell(name, _class(name, made, heads, [*body.lines, f"return {results}"]),
                     tuple(inputs), recursive)  # fmt: skip
 
-    def _add_children(self, body: Body) -> None:
-        for env in body.environments:
-            env["children"] += [mx.nd.ones((1, WIDTH), dtype=self.dtype) * k for k in (0.1, 0.2)]
-        body.add(f"{self.choose.pick(JOINED)} if children else F.zeros_like(a0)")
-
-    def _add_layer(self, body: Body, made: List[str]) -> None:
+    def _add_layer(self, body: Body, made: List[str]) -> str:
         v = body.value()
         if len(v.shape) < 2:
-            return
+            return ""
         kind = self.choose.pick(sorted(LAYERS))
         title, maker = f"{kind}{len(made)}", LAYERS[kind](self.choose, v)
         for env in body.environments:
             layer = harness.build(lambda: evaluate(maker), self.dtype)
             setattr(env["self"], title, layer)
-        if body.add(f"self.{title}({v.name})"):
-            made.append(f"self.{title} = {maker}")
-
-    def _results(self, body: Body) -> str:
-        first, *rest = body.unread()
-        if rest and self.choose.flag():
-            return f"dict(first={first}, rest=[{', '.join(rest)}, None])"
-        return ", ".join([first, *rest])
+        found = body.add(f"self.{title}({v.name})")
+        made += [f"self.{title} = {maker}"] * bool(found)
+        return found
 
     # What samples do
 
@@ -218,39 +210,27 @@ class Author:
         return _function(f"run{number}(net, shared, s)", lines), inputs
 
     def _add_step(self, body: Body) -> None:
-        what, some = self.choose.count(0, 13), body.value
-        if what < 5:
-            self._add_cell_call(body)
-        elif what < 8:
-            self._add_any(body, eager=True)
-        elif what < 9:
-            body.run(f"{some().name}.asnumpy()")
-        elif what < 10:
-            body.add(f"2 * {some().name}", "with autograd.pause(): {} = {}")
-        elif what < 12:
-            found = self._add_any(body, True) if what == 11 else self._add_cell_call(body)
-            if found:
+        what, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
+        if what < 9:
+            found = self._add_cell_call(body) if what < 5 else self._add_any(body, eager=True)
+            if found and what in (4, 8):
                 body.hide(found)
+        elif what < 10:
+            body.run(f"({twice}).asnumpy()")
+        elif what < 11:
+            body.add(twice, "with autograd.pause(): {} = {}")
         elif what < 13:
-            self._add_late_gradient(body)
+            # A gradient between two uses of an array, or of a result that may be pending.
+            outside = Input((self.choose.count(1, 2), 3), "normal", 0)
+            name = body.add(self._text(outside) if what == 11 else twice)
+            if name:
+                body.add(f"F.tanh({name})")
+                body.run(f"late({name}).attach_grad()")
         else:
-            self._add_detached(body)
-
-    def _add_late_gradient(self, body: Body) -> None:
-        """Attach a gradient between two uses of an array, or to a result that may be pending."""
-        outside = Input((self.choose.count(1, 2), 3), "normal", 0)
-        own = self.choose.flag()
-        name = body.add(self._text(outside) if own else f"2 * {body.value().name}")
-        if name:
-            body.add(f"F.tanh({name})")
-            body.run(f"late({name}).attach_grad()")
-
-    def _add_detached(self, body: Body) -> None:
-        """Detach a result, and perhaps write to what was detached."""
-        name = body.add(f"2 * {body.value().name}")
-        detached = name and body.add(f"{name}.detach()")
-        if detached and self.choose.flag():
-            body.run(f"{detached}[:] = {self.choose.pick(['0.5', f'2 * {detached}'])}")
+            name = body.add(twice)
+            detached = name and body.add(f"{name}.detach()")
+            if detached and self.choose.flag():
+                body.run(f"{detached}[:] = {self.choose.pick(['0.5', f'2 * {detached}'])}")
 
     def _add_cell_call(self, body: Body) -> str:
         cell = self.choose.pick(self.cells)
@@ -289,17 +269,21 @@ class Author:
 
     def _setting(self) -> str:
         choose = self.choose
-        options = {
-            "granularity": choose.pick([*GRANULARITIES, "auto"]),
-            "policy": choose.pick([*POLICIES, "auto"]),
-            "max_rows": choose.pick([None, None, 1, 3]),
-            "debug": choose.pick([False, False, True]),
-        }
         budget = choose.pick(["None", '"auto"', "0", "0.05", "gdb.Budget(visits=12)"])
-        text = ", ".join(f'"{k}": {v!r}' for k, v in options.items())
+        options = ", ".join(
+            f"{name}={choose.pick(values)!r}"
+            for name, values in {
+                "granularity": [*GRANULARITIES, "auto"],
+                "policy": [*POLICIES, "auto"],
+                "max_rows": [None, None, 1, 3],
+                "debug": [False, False, True],
+            }.items()
+        )
         grad_req = choose.pick(["write", "add"])
-        options = f'{{"analysis_budget": {budget}, {text}}}'
-        return f"setting = Setting({self.mode!r}, {grad_req!r}, {options})"
+        return (
+            f"setting = Setting({self.mode!r}, {grad_req!r}, "
+            f"dict(analysis_budget={budget}, {options}))"
+        )
 
 
 def _class(

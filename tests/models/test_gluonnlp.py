@@ -130,10 +130,6 @@ def read(net, words):
 
 #: Models that merge: how to make one, what it does with a sample, samples, and launches.
 MODELS = {
-    "Highway": (lambda: nlp.model.Highway(WIDTH, 2), called, ragged, 1),
-    "PositionwiseFFN": (
-        lambda: nlp.model.PositionwiseFFN(units=WIDTH, hidden_size=6), called, ragged, 1,
-    ),
     # It reshapes words before it embeds their letters.
     "character encoder": (
         lambda: nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262),
@@ -154,10 +150,6 @@ MODELS = {
     "transformer, length": (
         partial(transformer, "scaled_luong"),
         lambda net, x: net(x, None, mx.nd.array([x.shape[1]])), vectors, SIZES,
-    ),
-    "BERTEncoder": (
-        partial(nlp.model.BERTEncoder, max_length=8, output_all_encodings=True, **SMALL),
-        called, vectors, SIZES,
     ),
     "BERTClassifier": (classifier, call_bert, sentences, SIZES),
     "translation": (translator, translate, sentences, None),

@@ -218,25 +218,18 @@ class Loop:
     def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack(arrays) if self.stacked else np.concatenate(arrays)
 
-    def merged_inputs(self) -> List[mx.nd.NDArray]:
-        made = []
+    def check(self, rewrite: rules.Rewrite) -> None:
+        """Compare values and gradients of the rewrite with the loop's."""
+        inputs = []
         for k, letter in enumerate(self.pattern):
             arrays = [sample[k].asnumpy() for sample in self.samples]
             values = self.join(arrays) if letter == "B" else arrays[0]
-            made.append(mx.nd.array(values, dtype=values.dtype))
-        attach(self.case.op, made)
-        return made
-
-    def expected(self) -> List[np.ndarray]:
-        return [self.join([o.asnumpy() for o in outs]) for outs in zip(*self.outputs)]
-
-    def check(self, rewrite: rules.Rewrite) -> None:
-        """Compare values and gradients of the rewrite with the loop's."""
-        inputs = self.merged_inputs()
-        symbol = rewrite_symbol(rewrite, len(inputs))
+            inputs.append(mx.nd.array(values, dtype=values.dtype))
+        attach(self.case.op, inputs)
         with mode_of(self.case, recording=True):
-            outputs = call_symbol(symbol, inputs)
-        for got, want in zip(outputs, self.expected()):
+            outputs = call_symbol(rewrite_symbol(rewrite, len(inputs)), inputs)
+        for got, *parts in zip(outputs, *self.outputs):
+            want = self.join([part.asnumpy() for part in parts])
             assert got.shape == want.shape and np.dtype(got.dtype) == want.dtype
             if not self.case.random:
                 np.testing.assert_allclose(got.asnumpy(), want, rtol=2e-4, atol=2e-5)
