@@ -62,7 +62,7 @@ lint: $(NATIVE)
 	$(BIN)/mypy
 
 bench: $(NATIVE)
-	$(BIN)/python experiments/benchmark.py --rounds 3 --seconds 0.5 --loop-samples 8 \
+	$(BIN)/python experiments/benchmark.py --minutes 12 --rounds 3 --seconds 0.5 --loop-samples 8 \
 	  --alone-minibatches 30 --counts --epochs 3 $(BENCH_OPTIONS)
 
 # Data and rounds: make peers PEERS_OPTIONS="--data sick --wikiner wikiner --sst sst".

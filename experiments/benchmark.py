@@ -6,9 +6,12 @@ Without folders of data, samples are generated or those of the built-in corpus.
 
 import argparse
 import json
+import math
 import os
 import platform
+import re
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -38,6 +41,8 @@ DEFAULT = ("imperative", "hybridized", "hand", "gdb")
 ALONE, MOST_ALONE = ("hand", "gdb"), 256
 #: Minibatches of an epoch, where epochs are timed.
 EPOCH = 8
+#: Share of the time that is left for the contests, the rest being for all else that is measured.
+SHARE = 0.6
 OPTIONS = (
     ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS), "X,X,...",
      f"{','.join(WORKLOADS)} (default: all)"),
@@ -50,6 +55,8 @@ OPTIONS = (
     ("--rounds", POSITIVE, 5, "N", "of all ways"),
     ("--seconds", at_least(float, 0), 2.0, "N", "about how long a turn is, at least one minibatch; "
      "in short ones, little of training overlaps from minibatch to minibatch"),
+    ("--minutes", at_least(float, 0, exclusive=True), None, "N", "about how long all takes: turns "
+     "are as much shorter as they must be"),
     ("--loop-samples", POSITIVE, 16, "N", "minibatches of the loops over samples are cut to so "
      "many, as their time per sample does not depend on it"),
     ("--points", at_least(int, 2), 9, "N", "budgets of a curve between none and no limit"),
@@ -74,52 +81,44 @@ QUICK = {"rounds": 2, "seconds": 0.1, "loop_samples": 4, "points": 4}
 
 def environment():
     """Describe what figures are measured on."""
-    processor = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-        processor = next(names, processor)
+    found = re.findall(r"model name\s*: (.+)", _content("/proc/cpuinfo"))
     threads = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
     return {
         "python": platform.python_version(),
         **{module.__name__: module.__version__ for module in (mx, np, scipy, gluonnlp, gdb)},
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": processor,
+        "processor": (found or [platform.processor()])[0],
         "cores": os.cpu_count(),
         **{name: os.environ.get(name) for name in threads},
     }
 
 
+def _content(path):
+    """Read a file of the system; it is empty where there is none."""
+    return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+
+
 def measure(args):
     """Measure workload by workload; write the figures as they come."""
-    content = {"environment": environment(), "settings": vars(args)}
-    content["workloads"] = {}
-    cases = [(name, _batch_sizes(args, name)) for name in args.workloads]
+    content = {"environment": environment(), "settings": vars(args), "workloads": {}}
+    ends = time.monotonic() + 60 * (args.minutes or math.inf)
     for name in args.workloads:  # what cannot be made is an error before anything is measured
         ways.make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
-    count = sum(len(sizes) for _, sizes in cases) * len(args.kinds)
-    with tqdm(total=count, unit="contest", disable=not sys.stderr.isatty()) as bar:
-        for name, sizes in cases:
+    left = sum(len(_batch_sizes(args, name)) for name in args.workloads) * len(args.kinds)
+    with tqdm(total=left, unit="contest", disable=None) as bar:
+        for name in args.workloads:
             with ExitStack() as stack:
                 cast = ways.Cast(name, args, stack)
                 made, entry = cast.workload, WORKLOADS[name]
                 named = entry.source, entry.reading, made.lines, cast.left_out, cast.versions
                 found = Measured(made.title, made.counted, *named)
-                for size, kind in product(sizes, args.kinds):
+                for size, kind in product(_batch_sizes(args, name), args.kinds):
                     bar.set_postfix_str(f"{name}, {kind}, {size}")
-                    found.rows.extend(_contest(cast, args, kind, size))
+                    share = SHARE * (ends - time.monotonic()) / left
+                    found.rows.extend(_contest(cast, args, kind, size, share))
                     bar.update()
-                for kind in args.kinds if args.counts else ():
-                    size = _middling(args, name)
-                    found.counts.extend(cast.count(ways.COUNTED, kind, size))
-                if args.epochs:
-                    found.epochs.extend(_epochs(cast, args))
-                if args.alone_minibatches and all(way in cast.made for way in ALONE):
-                    mx.nd.waitall()  # a fork that meets a pending backward pass never returns
-                    for kind, way in product(args.kinds, ALONE):
-                        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                            told = pool.submit(alone, args, name, way, kind).result()
-                        found.alone.append(told)
+                    left -= 1
+                _measure_more(cast, args, found)
             content["workloads"][name] = asdict(found)
             print(*tables.texts(found), sep="\n", flush=True)
             args.output.mkdir(parents=True, exist_ok=True)
@@ -127,18 +126,36 @@ def measure(args):
             (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _contest(cast, args, kind, size):
+def _contest(cast, args, kind, size, share):
+    """Time all ways at one batch size, in `share` seconds if turns need not be longer."""
     contenders = cast.gather(args.ways, size)
     if not contenders:
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
         raise UsageError(f"no way is left of {cast.workload.name}: {reasons}")
     fresh = cast.workload.minibatches(size, args.seed)
-    return contest.contest(contenders, fresh, kind, size, args.rounds, args.seconds, args.seed)
+    # Each contender warms up for about as long as it has a turn.
+    seconds = max(0.0, min(args.seconds, share / len(contenders) / (args.rounds + 1)))
+    warm = min(seconds, contest.WARM_SECONDS)
+    return contest.contest(contenders, fresh, kind, size, args.rounds, seconds, args.seed, warm)
 
 
-def _epochs(cast, args):
+def _measure_more(cast, args, found):
+    """Count launches, time epochs, and run ways alone, as far as that is asked for."""
+    name, size = cast.workload.name, _middling(args, cast.workload.name)
+    for kind in args.kinds if args.counts else ():
+        found.counts.extend(cast.count(ways.COUNTED, kind, size))
+    if args.epochs:
+        found.epochs.extend(_epochs(cast, args, size))
+    if args.alone_minibatches and all(way in cast.made for way in ALONE):
+        mx.nd.waitall()  # a fork that meets a pending backward pass never returns
+        for kind, way in product(args.kinds, ALONE):
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                found.alone.append(pool.submit(alone, args, name, way, kind).result())
+
+
+def _epochs(cast, args, size):
     """Time epochs in ways that have seen none of their samples, `gdb-once` among them."""
-    samples, size = cast.workload.samples, _middling(args, cast.workload.name)
+    samples = cast.workload.samples
     names = [one.label for one in cast.gather([*args.ways, ways.ONCE], size)]
     count = max(1, min(EPOCH, len(samples) // size - 1))
     fresh = cast.workload._replace(samples=samples[: count * size]).minibatches(size, args.seed)
@@ -181,27 +198,18 @@ def alone(args, name, way, kind):
 
 def _memory(field):
     """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
-    path = Path("/proc/self/status")
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(found[0]) / 1024 if found else None
-
-
-def read(path):
-    """Read what an earlier run wrote.
-
-    Raises `UsageError` if the file holds something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {name: Measured.from_json(each) for name, each in content["workloads"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: not written by this program ({error!r})") from None
+    found = re.search(rf"{field}:\s+(\d+)", _content("/proc/self/status"))
+    return int(found.group(1)) / 1024 if found else None
 
 
 def show(output):
     """Print tables of all workloads, write all tables, draw all pictures."""
-    found = read(output / "benchmark.json")
+    path = output / "benchmark.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))["workloads"]
+        found = {name: Measured.from_json(each) for name, each in content.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not written by this program ({error!r})") from None
     last = [table.markdown() for table in (tables.settings(found), bars.bars(found)) if table]
     texts = [text for each in found.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
@@ -220,17 +228,16 @@ def parse(argv):
     return args
 
 
-def run(args):
-    """Do what the options say."""
-    if not args.read:
-        measure(args)
-    show(args.output)
-
-
 def main(argv=None):
     """Run the program."""
     args = parse(sys.argv[1:] if argv is None else argv)
-    return run_program(lambda: run(args), DataError, WorkloadError, DiffersError)
+
+    def run():
+        if not args.read:
+            measure(args)
+        show(args.output)
+
+    return run_program(run, DataError, WorkloadError, DiffersError)
 
 
 if __name__ == "__main__":

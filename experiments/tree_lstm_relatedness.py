@@ -83,7 +83,14 @@ def _judge(args, split):
     parts = restored(read_checkpoint(args.checkpoint), args.ctx)
     if not split and parts.task is not TASKS["relatedness"]:
         raise UsageError("--input is for relatedness")
-    items = parts.task.read(args, (split,))[split] if split else _read_input(args)
+    if split:
+        items = parts.task.read(args, (split,))[split]
+    else:  # pairs without scores
+        path, content = args.input, None
+        if str(path) == "-":
+            path, content = Path("<stdin>"), sys.stdin.buffer.read()
+        skip = args.on_bad_sample == "skip"
+        items = read_requests(path, read_lines(path, content), args.limit, skip)
     words = [word for item in items for word in item.words]
     unknown = sum(word not in parts.vocab for word in words)
     if unknown:
@@ -95,14 +102,6 @@ def _judge(args, split):
     data = parts.data(args, items)
     metrics, answers = evaluate(make_runner(args, parts), data)
     return described(metrics, data), items, answers
-
-
-def _read_input(args):
-    """Read pairs without scores from the file, or the standard input, that ``--input`` names."""
-    piped = str(args.input) == "-"
-    path = Path("<stdin>") if piped else args.input
-    lines = read_lines(path, sys.stdin.buffer.read() if piped else None)
-    return read_requests(path, lines, args.limit, args.on_bad_sample == "skip")
 
 
 def run_evaluate(args):

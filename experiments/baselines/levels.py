@@ -27,31 +27,24 @@ class Levels(NamedTuple):
 
 
 def divide(trees):
-    """Plan a minibatch; nothing about a tree is kept for the next time."""
-    sizes = np.fromiter((len(tree.heads) for tree in trees), np.int64, len(trees))
-    heads = np.fromiter(chain.from_iterable(tree.heads for tree in trees), np.int64, sizes.sum())
+    """Plan a minibatch of the heads of trees; nothing is kept for the next time."""
+    sizes = np.fromiter(map(len, trees), np.int64, len(trees))
+    heads = np.fromiter(chain.from_iterable(trees), np.int64, sizes.sum())
     is_root = heads < 0
     parents = heads + np.repeat(np.cumsum(sizes) - sizes, sizes)
     parents[is_root] = -1
     is_inner = is_root.copy()
     is_inner[parents[~is_root]] = True
     inner, leaves = np.flatnonzero(is_inner), np.flatnonzero(~is_inner)
-    depths = steps_up(parents, inner)
+    depths = np.zeros(len(inner), np.int64)
+    places, above = np.arange(len(inner)), parents[inner]
+    while len(places):  # one step up, for all that are not above their root
+        goes_on = above >= 0
+        places, above = places[goes_on], parents[above[goes_on]]
+        depths[places] += 1
     words = np.concatenate([inner[np.argsort(depths, kind="stable")], leaves])
     number = np.empty(len(words), np.int64)
     number[words] = np.arange(len(words))
     above = np.where(is_root, 0, number[parents])[words]
     starts = np.cumsum(np.bincount(depths)).tolist()
     return Levels(words.astype(np.int32), above, (0, *starts))
-
-
-def steps_up(parents, nodes):
-    """Count the steps from each of `nodes` up to its root, whose parent is -1."""
-    depths = np.zeros(len(nodes), np.int64)
-    places, above = np.arange(len(nodes)), parents[nodes]
-    while True:
-        goes_on = above >= 0
-        places, above = places[goes_on], parents[above[goes_on]]
-        if not len(places):
-            return depths
-        depths[places] += 1

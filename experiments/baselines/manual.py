@@ -185,7 +185,7 @@ def _plan(samples):
     """Plan a minibatch: first sentences of all pairs first, so that roots come in that order."""
     ctx = samples[0].inputs[0].context
     words, trees, *others = zip(*(sample.inputs for sample in samples))
-    levels = divide(trees + others[1])
+    levels = divide([tree.heads for tree in trees + others[1]])
     words = mx.nd.concat(*words, *others[0], dim=0).take(_upload(levels.words, ctx))
     return _Plan(words, levels.starts, *_edges(levels, ctx))
 

@@ -44,6 +44,11 @@ class DynetPeer(Peer):
         """Look a word up; vectors are not trained."""
         return dy.lookup(self.words, word, update=False)
 
+    def affine(self, bias, *terms):
+        """Add products to a bias: names of parameters, each before what it is multiplied with."""
+        terms = (self.p[term] if isinstance(term, str) else term for term in terms)
+        return dy.affine_transform([self.p[bias], *terms])
+
     def predict(self, batch):  # noqa: D102
         dy.renew_cg()
         scores = self.scores(batch)
@@ -122,20 +127,15 @@ class Pairs(DynetPeer):
 
     def scores(self, batch):
         """Log-probabilities of the scores, shape (CLASSES,), batched."""
-        p = self.p
         left, right = (
             dy.concatenate_to_batch([self.root(s[0][side], s[1][side]) for s in batch])
             for side in (0, 1)
         )
-        hidden = dy.affine_transform(
-            [p["similarity.hidden_bias"], p["similarity.angle_weight"], dy.cmult(left, right),
-             p["similarity.distance_weight"], dy.abs(left - right)]
-        )  # fmt: skip
-        return dy.log_softmax(
-            dy.affine_transform(
-                [p["similarity.score_bias"], p["similarity.score_weight"], dy.logistic(hidden)]
-            )
-        )
+        angle = "similarity.angle_weight", dy.cmult(left, right)
+        distance = "similarity.distance_weight", dy.abs(left - right)
+        hidden = dy.logistic(self.affine("similarity.hidden_bias", *angle, *distance))
+        scores = self.affine("similarity.score_bias", "similarity.score_weight", hidden)
+        return dy.log_softmax(scores)
 
     def loss(self, batch):  # noqa: D102
         targets = np.array([sample[2] for sample in batch]).T
@@ -149,9 +149,7 @@ class Labels(DynetPeer):
 
     def scores(self, batch):  # noqa: D102
         states = [state for sample in batch for state in self.states(sample)]
-        return dy.affine_transform(
-            [self.p["score.bias"], self.p["score.weight"], dy.concatenate_to_batch(states)]
-        )
+        return self.affine("score.bias", "score.weight", dy.concatenate_to_batch(states))
 
     def loss(self, batch):  # noqa: D102
         labels = [label for sample in batch for label in sample[-1]]
@@ -169,9 +167,8 @@ class Tagger(Labels):
     def __init__(self, task):
         parameters = dict(task.parameters)
         for side in SIDES:
-            parameters[f"{side}.bias"] = parameters.pop(f"{side}.i2h_bias") + parameters.pop(
-                f"{side}.h2h_bias"
-            )
+            biases = [parameters.pop(f"{side}.{name}_bias") for name in ("i2h", "h2h")]
+            parameters[f"{side}.bias"] = sum(biases)
         super().__init__(task._replace(parameters=parameters))
 
     def prepare(self, sample):  # noqa: D102
@@ -182,8 +179,7 @@ class Tagger(Labels):
         """States h of the words of a sentence, in the order they are read."""
         p = self.p
         weights = [p[f"{side}.{name}"] for name in ("bias", "i2h_weight", "h2h_weight")]
-        states = []
-        c = None
+        states, c = [], None
         for x in vectors:
             terms = [*weights[:2], x, weights[2], states[-1]] if states else [*weights[:2], x]
             i, f, u, o = rows(dy.affine_transform(terms), 4)
@@ -240,10 +236,12 @@ class Trees(Labels):
         def read(shape):
             parts = []
             if isinstance(shape, int):
-                gates = self.gates("leaf", 3, self.vector(words[shape]))
+                x = self.vector(words[shape])
+                gates = rows(self.affine("leaf.gates.bias", "leaf.gates.weight", x), 3)
             else:
                 parts = [read(part) for part in shape]
-                gates = self.gates("join", 5, dy.concatenate([h for h, _ in parts]))
+                x = dy.concatenate([h for h, _ in parts])
+                gates = rows(self.affine("join.gates.bias", "join.gates.weight", x), 5)
             i, *forgets, o, u = gates
             kept = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, parts))
             state = states_of(i, o, u, *kept)
@@ -252,8 +250,3 @@ class Trees(Labels):
 
         read(shape)
         return found
-
-    def gates(self, cell, count, x):
-        """Give the gates of a cell."""
-        terms = [self.p[f"{cell}.gates.{name}"] for name in ("bias", "weight")]
-        return rows(dy.affine_transform([*terms, x]), count)

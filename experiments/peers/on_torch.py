@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from baselines.levels import divide, steps_up
+from baselines.levels import divide
 
 from .child import Peer
 
@@ -99,7 +99,7 @@ class Pairs(PairsPeer):
 
     def roots(self, words, trees):  # noqa: D102
         p = self.p
-        levels = divide(trees)
+        levels = divide([tree.heads for tree in trees])
         starts = levels.starts
         inner, sizes = starts[-1], np.diff(starts).tolist()
         order = torch.from_numpy(np.concatenate(words)[levels.words])
@@ -180,84 +180,63 @@ class Tagger(Labels):
         return functional.linear(states.data, self.p["score.weight"], self.p["score.bias"]), order
 
 
-def plan(parents, left, right):
-    """Plan a minibatch: inner nodes by distance from their root, then leaves by the same.
-
-    Roots have -1 as parent, leaves as children; shape (nodes,), each. Returns the number of each
-    node in the order of the trees, where nodes come after those below them; how many inner nodes,
-    and leaves, there are at each distance; and for each distance, left and right child of each
-    inner node, one after the other, as numbers among the inner nodes at the next distance and then
-    the leaves there, shape (2 * inner,).
-    """
-    depths = steps_up(parents, np.arange(len(parents)))
-    is_leaf = left < 0
-    order = np.lexsort((depths, is_leaf))
-    count = depths.max() + 1
-    inner = np.bincount(depths[~is_leaf], minlength=count)
-    leaves = np.bincount(depths[is_leaf], minlength=count)
-    # Inner nodes at their distance come first there, then leaves.
-    starts = np.concatenate([np.cumsum(inner) - inner, np.cumsum(leaves) - leaves + inner.sum()])
-    number = np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order))
-    number -= starts[depths + count * is_leaf]
-    number += np.where(is_leaf, inner[depths], 0)
-    nodes = order[: inner.sum()]
-    pairs = number[np.stack([left[nodes], right[nodes]], 1)]
-    parts = [each.reshape(-1) for each in np.split(pairs, np.cumsum(inner)[:-1])]
-    return order, inner.tolist(), leaves.tolist(), parts
-
-
-def parts_of(shape, found):
-    """List the numbers of the parts of all phrases, -1 for a word, those within first."""
-    parts = (-1, -1)
-    if not isinstance(shape, int):
-        parts = tuple(len(parts_of(part, found)) - 1 for part in shape)
-    found.append(parts)
-    return found
-
-
 class Trees(Labels):
     """Leaves at once, then level by level up to the roots."""
 
-    flags = f"{TorchPeer.flags}; levels, index_select"
+    flags = f"{TorchPeer.flags}; levels, index_add"
 
-    def prepare(self, sample):  # noqa: D102
+    def prepare(self, sample):
+        """Give each phrase a number, those within first; above a sentence is one without states."""
         (leaves, shape), labels = sample
-        left, right = map(np.array, zip(*parts_of(shape, [])))
-        words = np.full(len(left), -1)
-        words[left < 0] = leaves
-        parents = np.full(len(left), -1)
-        for side in (left, right):
-            parents[side[side >= 0]] = np.flatnonzero(side >= 0)
-        return words, parents, left, right, np.array(labels, np.int64)
+        heads, sides, words = [], [], []
+
+        def read(shape):
+            parts = [] if isinstance(shape, int) else list(map(read, shape))
+            words.append(-1 if parts else leaves[shape])
+            for side, part in enumerate(parts):
+                heads[part], sides[part] = len(heads), side
+            heads.append(-1)
+            sides.append(0)
+            return len(heads) - 1
+
+        root = read(shape)
+        heads[root] = len(heads)
+        return [*heads, -1], [*words, -1], [*sides, 0], np.array(labels, np.int64)
 
     def scores(self, batch):  # noqa: D102
-        sizes = np.array([len(sample[0]) for sample in batch])
-        words, *nodes, _ = map(np.concatenate, zip(*batch))
-        offsets = np.repeat(np.cumsum(sizes) - sizes, sizes)
-        order, inner, leaves, parts = plan(*(np.where(n < 0, -1, n + offsets) for n in nodes))
-        h = self.states(words[order[sum(inner) :]], inner, leaves, parts)
-        return functional.linear(h, self.p["score.weight"], self.p["score.bias"]), order
-
-    def states(self, words, inner, leaves, parts):
-        """States h of all nodes in the order of the plan."""
         p = self.p
-        vectors = p["embedding.weight"][torch.from_numpy(words)]
-        gates = functional.linear(vectors, p["leaf.gates.weight"], p["leaf.gates.bias"])
+        heads, *others, _ = zip(*batch)
+        nodes, parents, starts = divide(heads)
+        inner = starts[-1]
+        words, sides = (np.concatenate(each)[nodes] for each in others)
+        gates = functional.linear(
+            p["embedding.weight"][torch.from_numpy(words[inner:])],
+            p["leaf.gates.weight"],
+            p["leaf.gates.bias"],
+        )
         h, c = states_of(*gates.chunk(3, 1))
-        ends = list(zip(h.split(leaves), c.split(leaves)))
-        states = [ends[-1]]  # the deepest nodes are leaves
+        # Each inner node has two rows, for the states of its parts.
+        slots = torch.from_numpy(2 * parents + sides)
+        empty = h.new_zeros(2 * inner, h.shape[1])
+        counts = [2 * count for count in np.diff(starts).tolist()]
+        h_parts, c_parts = (empty.index_add(0, slots[inner:], x).split(counts) for x in (h, c))
         done = [h]
-        for level in range(len(inner) - 2, -1, -1):
-            h, c = self.join(states, torch.from_numpy(parts[level]))
+        for level in range(len(counts) - 1, 0, -1):
+            parts = h_parts[level], c_parts[level]
+            if len(done) > 1:
+                below = slots[starts[level + 1] : starts[level + 2]] - 2 * starts[level]
+                parts = (rows.index_add(0, below, x) for rows, x in zip(parts, (h, c)))
+            h, c = self.join(*parts)
             done.append(h)
-            states = [(h, c), ends[level]]
-        return torch.cat(done[::-1])
+        # The nodes above sentences are at level 0, and have no label.
+        order = nodes[starts[1] :]
+        order = order - np.repeat(np.arange(len(heads)), list(map(len, heads)))[order]
+        states = torch.cat(done[::-1])
+        return functional.linear(states, p["score.weight"], p["score.bias"]), order
 
-    def join(self, states, parts):
-        """States of inner nodes from those of their parts, by numbers among all these states."""
-        h, c = (torch.cat(each).index_select(0, parts) for each in zip(*states))
-        pairs = len(parts) // 2
+    def join(self, h, c):
+        """States of phrases from those of their parts, one after the other."""
+        pairs = len(h) // 2
         gates = functional.linear(
             h.view(pairs, -1), self.p["join.gates.weight"], self.p["join.gates.bias"]
         )

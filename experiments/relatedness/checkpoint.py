@@ -53,13 +53,9 @@ class Checkpoint(NamedTuple):
             raise CheckpointError(f"{self.path}: {reason}") from None
 
     def check(self, model):
-        """Check that a model, initialized or not, has the checkpoint's parameters.
-
-        Raises `CheckpointError` if a name, a shape or a dtype differs.
-        """
-        wanted = {
-            f"parameter:{name}": _kind(p) for name, p in model._collect_params_with_prefix().items()
-        }
+        """Check that a model, initialized or not, has the checkpoint's parameters."""
+        parameters = model._collect_params_with_prefix()
+        wanted = {f"parameter:{name}": _kind(p) for name, p in parameters.items()}
         own = {name: _kind(a) for name, a in self.arrays.items() if name.startswith("parameter:")}
         for name in sorted({*wanted, *own}):
             if wanted.get(name) != own.get(name):
@@ -67,10 +63,7 @@ class Checkpoint(NamedTuple):
                 raise CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
     def restore(self, model, trainer=None):
-        """Load the parameters, and the trainer's progress if a trainer is given.
-
-        Raises `CheckpointError` if they are not those of this model and this trainer.
-        """
+        """Load the parameters, and the trainer's progress if a trainer is given."""
         self.check(model)
         parameters = model._collect_params_with_prefix()
         for name, parameter in parameters.items():
@@ -147,10 +140,7 @@ def first_line(body):
 
 
 def read_checkpoint(path):
-    """Read a checkpoint.
-
-    Raises `CheckpointError` if there is none at `path`, or it is damaged or of another format.
-    """
+    """Read a checkpoint; what is missing, damaged, or of another format is a `CheckpointError`."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise CheckpointError(f"{path}: not a file")

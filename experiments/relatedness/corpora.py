@@ -13,6 +13,7 @@ What is wrong is a `DataError` that names file, line and reason.
 
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -110,8 +111,7 @@ def read_requests(path, lines, limit=None, skip=False):
 
 def _collect(read, count, path, limit, skip):
     """Read pair by pair, and check what holds for pairs of every format."""
-    found = {}
-    skipped = 0
+    found, skipped = {}, 0
     for number in range(count):
         if len(found) == limit:
             break
@@ -141,9 +141,10 @@ def _treelstm(folder, raw):
     Returns what makes a pair of its number, and how many there are.
     """
     for path in (folder.parent, folder):
-        if not path.is_dir():
-            reason = "not a folder" if path.exists() else "No such file or directory"
-            raise DataError(path, 0, reason)
+        try:
+            os.listdir(path)
+        except OSError as error:
+            raise DataError(path, 0, error.strerror) from None
     own = (folder / "sim.txt").is_file()
     if not own and not raw.is_file():
         needed = "id.txt, {a,b}.toks, {a,b}.parents and sim.txt"
@@ -153,18 +154,17 @@ def _treelstm(folder, raw):
     lines = {name: read_lines(folder / name) for name in [*files, *(["sim.txt"] if own else [])]}
     for name, own_lines in lines.items():
         if len(own_lines) != len(names):
-            reason = f"{len(own_lines)} lines, but id.txt has {len(names)}"
-            raise DataError(folder / name, 0, reason)
-    paths = {name: folder / name for name in lines}
+            there = f"{len(own_lines)} lines, but id.txt has {len(names)}"
+            raise DataError(folder / name, 0, there)
     if own:
-        scores = [(paths["sim.txt"], i + 1, text) for i, text in enumerate(lines["sim.txt"])]
+        scores = [(folder / "sim.txt", i, text) for i, text in enumerate(lines["sim.txt"], 1)]
     else:
         scores = _sick_scores(raw, names, folder / "id.txt")
 
     def sentence(i, toks, parents):
         # Only spaces separate words: there are words with U+00A0 in them.
         tokens = [token for token in lines[toks][i].split(" ") if token]
-        places = (paths[toks], i + 1), (paths[parents], i + 1)
+        places = (folder / toks, i + 1), (folder / parents, i + 1)
         return _check_sentence(tokens, lines[parents][i].split(), *places)
 
     def read(i):
@@ -201,8 +201,7 @@ def _check_sentence(tokens, heads, place, head_place):
     if not tokens:
         raise DataError(*place, "empty sentence")
     if len(tokens) > MAX_WORDS:
-        reason = f"a sentence of more than {MAX_WORDS} words; split it, or leave it out"
-        raise DataError(*place, reason)
+        raise DataError(*place, f"a sentence of more than {MAX_WORDS} words; split it")
     if len(heads) != len(tokens):
         raise DataError(*place, f"{len(heads)} heads for {len(tokens)} tokens")
     for head in heads:

@@ -172,10 +172,7 @@ def _initialize(model, settings, ctx):
 
 
 def check_resumable(args, items, checkpoint):
-    """Refuse to go on with other settings or other data.
-
-    Raises `UsageError`; `CheckpointError` if it does not say what its settings were.
-    """
+    """Refuse to go on with other settings or other data."""
     with checkpoint.understood():
         then = {name: checkpoint.state["settings"][name] for name in (*SETTINGS, "data")}
     for name in SETTINGS:
@@ -185,27 +182,20 @@ def check_resumable(args, items, checkpoint):
             option = "--" + name.replace("_", "-")
             raise UsageError(f"{option} is {now} but the run to resume has {then[name]}")
     if then["data"] != fingerprint(items):
-        raise UsageError(
-            f"{checkpoint.path} was trained on other data; give the same --data and --limit"
-        )
+        reason = "was trained on other data; give the same --data and --limit"
+        raise UsageError(f"{checkpoint.path} {reason}")
 
 
 def batching_options(args):
     """Options of `gluon_dynbatch.batching` as given on the command line; checked there."""
-    options = {
-        "analysis_budget": args.analysis_budget,
-        "granularity": args.granularity,
-        "policy": args.policy,
-    }
+    names = ("analysis_budget", "granularity", "policy")
+    options = {name: getattr(args, name) for name in names}
     gdb.batching(**options)
     return options
 
 
 def make_runner(args, parts, mode="", samples=(), store=None):
-    """Build what runs the model in the given mode, or that of the options.
-
-    `samples` are those of its workload, `store` sums the gradients of several processes.
-    """
+    """Build what runs the model on samples; `store` sums the gradients of several processes."""
     mode = mode or args.mode
     if mode == "manual" and parts.task is not TASKS["relatedness"]:
         raise UsageError("--mode manual is for relatedness")

@@ -1,5 +1,6 @@
 """Training epoch by epoch, with checkpoints, losses and metrics as JSON lines, and a picture."""
 
+import contextlib
 import gc
 import json
 import random
@@ -49,49 +50,45 @@ def seed_everything(seed, epoch, rank=0):
     mx.random.seed((int(mxnet) + rank) & 0x7FFFFFFF)
 
 
-class Interruption:
-    """While it is entered, a first Ctrl-C waits for the next `check`; a second one does not.
+@contextlib.contextmanager
+def interruptible():
+    """Give a function that raises `KeyboardInterrupt` after a first Ctrl-C, which waits for it.
 
     Python raises `KeyboardInterrupt` wherever it happens to be. If that is a function that MXNet
     called, for instance in the backward pass, the exception is lost and so is what the function had
-    to do. The work between two checks is done whole or, after the second Ctrl-C, given up.
+    to do. The work between two checks is done whole or, after a second Ctrl-C, given up.
     """
+    pending = []
 
-    _pending = False
-    _before = None
-
-    def __enter__(self):
-        handler = signal.getsignal(signal.SIGINT)
-        # Only the main thread gets signals; and a program that was told to ignore them, does.
-        if threading.current_thread() is threading.main_thread() and callable(handler):
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, kind, *_):
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-        if kind is None:
-            self.check()
-
-    def check(self):
-        """Raise `KeyboardInterrupt` if there was one."""
-        if self._pending:
+    def check():
+        if pending:
             raise KeyboardInterrupt
 
-    def _note(self, number, frame):
-        self.check()
-        self._pending = True
+    def note(number, frame):
+        check()
+        pending.append(number)
         print("\nstopping after this step; press again to stop at once", file=sys.stderr)
 
+    before = signal.getsignal(signal.SIGINT)
+    # Only the main thread gets signals; and a program that was told to ignore them, does.
+    heard = threading.current_thread() is threading.main_thread() and callable(before)
+    if heard:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        if heard:
+            signal.signal(signal.SIGINT, before)
+    check()
 
-def evaluate(runner, data, interruption=None):
-    """Answer for all items; gives the metrics, and the answers in order."""
+
+def evaluate(runner, data, check=lambda: None):
+    """Answer for all items; gives the metrics, and the answers in order. `check` may interrupt."""
     answers = []
     for number, batch in enumerate(data.minibatches()):
         items = data.items[number * data.batch_size :][: len(batch)]
         answers.append(data.task.answers(runner.predict(batch).asnumpy(), items))
-        if interruption is not None:
-            interruption.check()
+        check()
     found = np.concatenate(answers)
     return data.task.measure(found, data.items), found
 
@@ -111,26 +108,19 @@ def _said(line, dev):
 
 
 def draw_learning_curve(history, path):
-    """Draw the losses, and each metric beside them, as a PNG file.
-
-    `history` has the lines of ``metrics.jsonl``, at least one.
-    """
-    names = list(history[0]["dev"])
-    figure = Figure(figsize=(4 * (1 + len(names)), 3.8), constrained_layout=True)
-    losses, *grid = figure.subplots(1, 1 + len(names))
-    epochs = np.array([line["epoch"] for line in history])
-    each = np.concatenate([line["losses"] for line in history])
-    where = np.concatenate(
-        [line["epoch"] - 1 + np.linspace(0, 1, len(line["losses"])) for line in history]
-    )
-    losses.plot(where, each, color="#B0B0B0", lw=0.7, label="minibatch")
-    losses.plot(epochs - 0.5, [line["loss"] for line in history], "o-", ms=4, label="epoch")
-    losses.legend(frameon=False)
-    for axes, name in zip(grid, names):
-        values = np.array([line["dev"][name] for line in history], float)  # None becomes NaN
-        axes.plot(epochs, values, "o-", ms=4)
-    for axes, title in zip((losses, *grid), ("training loss", *(f"held out: {n}" for n in names))):
-        axes.set(title=title, xlabel="epoch", xlim=(0, epochs.max() + 0.5))
+    """Draw losses of minibatches and epochs, and each metric beside them, as a PNG file."""
+    curves = {"training loss": [line["loss"] for line in history]}
+    for name in history[0]["dev"]:
+        curves[f"held out: {name}"] = [line["dev"][name] for line in history]
+    figure = Figure(figsize=(4 * len(curves), 3.8), constrained_layout=True)
+    grid = figure.subplots(1, len(curves))
+    for line in history:
+        where = line["epoch"] - np.linspace(1, 0, len(line["losses"]))
+        grid[0].plot(where, line["losses"], color="#B0B0B0", lw=0.7)
+    epochs = np.arange(1, len(history) + 1)
+    for axes, (title, values) in zip(grid, curves.items()):
+        axes.plot(epochs, np.array(values, float), "o-", ms=4)  # None becomes NaN
+        axes.set(title=title, xlabel="epoch", xlim=(0, epochs[-1] + 0.5))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
     with whole_file(path) as file:
@@ -154,18 +144,11 @@ class Training:
     """
 
     def __init__(self, runner, train, dev, vocab, output, settings, group, checkpoint=None):
-        self.runner = runner
-        self.train = train
-        self.dev = dev
-        self.vocab = vocab
-        self.output = output
-        self.settings = settings
-        self.group = group
+        self.runner, self.train, self.dev = runner, train, dev
+        self.vocab, self.output, self.settings, self.group = vocab, output, settings, group
         #: Whether this process writes files, and judges epochs.
         self.writes = group.rank == 0
-        self.epoch = 0
-        self.best = None
-        self.history = []
+        self.epoch, self.best, self.history = 0, None, []
         if checkpoint is not None:
             with checkpoint.understood():
                 state = checkpoint.state
@@ -182,12 +165,12 @@ class Training:
         """Train until `epochs` epochs are done, counted from the very first, or until Ctrl-C."""
         gc.freeze()  # the data stay: full collections of garbage need not look through them
         try:
-            with Interruption() as interruption:
+            with interruptible() as check:
                 self._write_history()
                 while self.epoch < epochs:
-                    line = self._run_epoch(interruption)
+                    line = self._run_epoch(check)
                     if self.writes:
-                        line["dev"], _ = evaluate(self.runner, self.dev, interruption)
+                        line["dev"], _ = evaluate(self.runner, self.dev, check)
                         print(_said(line, described(line["dev"], self.dev)), flush=True)
                     self.epoch += 1
                     if self.writes:
@@ -212,25 +195,23 @@ class Training:
         self._save("last")
         self._write_history()
 
-    def _run_epoch(self, interruption):
+    def _run_epoch(self, check):
         """Train for an epoch; return its line of ``metrics.jsonl``."""
         epoch = self.epoch + 1
         seed_everything(self.settings["seed"], epoch, self.group.rank)
         decay = self.settings["lr_decay"] ** (epoch - 1)
         self.runner.workload.trainer.set_learning_rate(self.settings["lr"] * decay)
         started = time.perf_counter()
-        losses = []
-        reports = []
+        losses, reports = [], []
         for step, samples in self._steps(epoch):
             loss = self.group.sum(step.losses.asnumpy())
             if not np.isfinite(loss):
-                reason = f"a loss became {loss} in epoch {epoch}; try a smaller --lr"
-                raise DivergedError(reason)
+                raise DivergedError(f"a loss became {loss} in epoch {epoch}; try a smaller --lr")
             losses.append(loss / samples)
             if step.report is not None:
                 analysis_ms = sum(flush.analysis_ms for flush in step.report.flushes)
                 reports.append((step.report.launches, analysis_ms))
-            interruption.check()
+            check()
         mx.nd.waitall()
         seconds = time.perf_counter() - started
         launches, analysis = zip(*reports) if reports else ((), ())

@@ -25,35 +25,28 @@ class Bar(NamedTuple):
 
     def figure(self, measured):
         """Find the figure; None if it was not measured."""
-        if self.what in ("memory", "first"):
-            alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
-            if not {"gdb", self.other} <= set(alone):
-                return None
-            if self.what == "first":
-                return alone["gdb"]["first_seconds"]
-            own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
-            return own and own / other
         if self.what == "launches":
             counts = {row.way: row.launches for row in measured.counts if row.kind == self.kind}
             fixed = [count for way, count in counts.items() if FIXED in way]
             return counts["gdb"] / min(fixed) if fixed else None
+        alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
         sizes = Rows(row for row in measured.rows if row.kind == self.kind).by("size")
         rows = sizes.get(self.size or (list(sizes) or [0])[-1], Rows())
-        ways = rows.by("way")
-        if "gdb" not in ways:
+        known = alone if self.what in ("memory", "first") else rows.by("way")
+        if not {"gdb", self.other} <= set(known):
             return None
-        return getattr(self, f"_{self.what}")(rows) if self.other in ways else None
-
-    def _speed(self, rows):
-        return rows.ratio("gdb", self.other)
-
-    def _cells(self, rows):
+        if self.what == "memory":
+            own, other = (alone[way]["peak_mb"] for way in ("gdb", self.other))
+            return own and own / other
+        if self.what == "first":
+            return alone["gdb"]["first_seconds"]
+        if self.what == "speed":
+            return rows.ratio("gdb", self.other)
+        if self.what == "analysis":
+            own = known[self.other]
+            return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
         cells = rows.median("gdb", "running") + (rows.median("gdb", "dispatch") or 0)
         return rows.median(self.other, "ms") / cells
-
-    def _analysis(self, rows):
-        own = rows.by("way")[self.other]
-        return sum(row.analysis or 0 for row in own) / sum(row.ms for row in own)
 
 
 def _both(workload, other, *bounds, size=None):

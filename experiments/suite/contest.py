@@ -196,26 +196,27 @@ def _compare(found, expected, steps):
             raise DiffersError(f"its {what} differ from the loop's by {apart:.1e} of the largest")
 
 
-def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, epoch=0):
+def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, warm=WARM_SECONDS, epoch=0):
     """Time contenders side by side on minibatches of `fresh`, which gives new ones.
 
     A turn takes about `seconds`, and has at least one minibatch; the order of turns is drawn from
-    `seed`. If rounds are epochs, `epoch` minibatches each, nothing runs before the first one.
+    `seed`. Before the first round, each runs untimed for about `warm` seconds. If rounds are
+    epochs, `epoch` minibatches each, nothing runs before the first one.
     """
     STATE.places.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
     counts = {}
     for one in contenders:
-        least = 0.0 if epoch else _warm_up(one, kind, size, fresh)
+        least = 0.0 if epoch else _warm_up(one, kind, size, fresh, warm)
         counts[one] = epoch or max(1, min(MOST_MINIBATCHES, round(seconds / least)))
     rows = Rows()
     for number in range(rounds):
         # All run the same new minibatches.
         work = [next(fresh) for _ in range(max(counts.values()))]
-        warm = [] if epoch else [next(fresh)]
+        first = [] if epoch else [next(fresh)]
         for one in random.Random(f"{seed}, {number}").sample(contenders, len(contenders)):
-            turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(warm, 1))
+            turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(first, 1))
             rows.append(replace(turn, round=number))
     gc.unfreeze()
     rank = [one.label for one in contenders]
@@ -223,11 +224,11 @@ def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, epoch=0)
     return rows
 
 
-def _warm_up(one, kind, size, fresh):
+def _warm_up(one, kind, size, fresh, seconds):
     """Run untimed; return the least seconds of a minibatch."""
     took = []
     epoch = math.ceil(len(one.workload.samples) / size)
-    end = time.perf_counter() + WARM_SECONDS
+    end = time.perf_counter() + seconds
     for number in range(max(WARM, epoch) if one.learns else WARM):
         if number >= LEAST_WARM and not one.learns and time.perf_counter() > end:
             break

@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Optional
 import numpy as np
 
 KINDS = ("inference", "training")
-#: A column for each of these, how many times as fast as it a way is.
+#: The loops over samples, which take the same time per sample whatever the size of a minibatch.
 LOOPS = ("imperative", "hybridized")
 #: In names of fixed settings.
 FIXED, CACHED, BY_DEPTH = "gdb:", ":cached", ":depth"

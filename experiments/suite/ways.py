@@ -31,11 +31,9 @@ from workloads.registry import make
 from .contest import DiffersError, Local, agree
 from .remote import PEERS, Remote
 from .runner import Runner
-from .tables import Rows
+from .tables import CACHED, LOOPS, Rows
 
 GRANULARITIES = ("operator", "block", "graph")
-#: The loops over samples, which take the same time per sample whatever the size of a minibatch.
-LOOPS = ("imperative", "hybridized")
 #: Our own way with ``trace_once=True``.
 ONCE = "gdb-once"
 LOCAL = (*LOOPS, "hand", "gdb", ONCE)
@@ -43,7 +41,6 @@ LOCAL = (*LOOPS, "hand", "gdb", ONCE)
 BY_HAND = {"sick": "manual", "tagger": "padded"}
 #: Call by call, without any analysis.
 ONE_BY_ONE = "gdb:block:depth:0"
-CACHED = "cached"
 #: Whose launches are counted for one minibatch.
 COUNTED = (
     "gdb",
@@ -64,7 +61,7 @@ CURVES, LEAST, MOST = ("operator", "block"), 1 / 8, 64
 
 #: Granularity, policy, and limit in milliseconds or visits, as a way's name has them.
 SETTING = re.compile(
-    rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::(?:([0-9.]+)ms|([0-9]+)|{CACHED}))?"
+    rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::([0-9.]+)ms|:([0-9]+)|{CACHED})?"
 )
 
 
@@ -93,9 +90,8 @@ def curve_of(nodes, points):
     """Name the ways of a curve, given the nodes of a minibatch at each granularity of `CURVES`."""
     lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
     spread = sorted({round(visits) for visits in np.geomspace(lowest, highest, points)})
-    limits = ["0", *map(str, spread), "", CACHED]
-    ways = (f"gdb:{each}:search:{limit}" for each, limit in product(CURVES, limits))
-    return [way.rstrip(":") for way in ways]
+    limits = [":0", *(f":{visits}" for visits in spread), "", CACHED]
+    return [f"gdb:{each}:search{limit}" for each, limit in product(CURVES, limits)]
 
 
 class Cast:
@@ -122,15 +118,13 @@ class Cast:
         for name in dict.fromkeys(["imperative", *names]):
             if name not in self.made and name not in self.left_out:
                 try:
-                    one = self.make(name)
+                    new += filter(None, [self.make(name)])
                 except DiffersError as error:
                     self.left_out[name] = str(error)
-                else:
-                    new += [one] if one else []
-        loop = self.made.get("imperative", new[0] if new else None)
-        same, differing = agree(new, loop, size) if new else ([], {})
-        self.made.update({one.label: one for one in same})
-        self.left_out.update(differing)
+        if new:
+            same, differing = agree(new, self.made.get("imperative", new[0]), size)
+            self.made.update({one.label: one for one in same})
+            self.left_out.update(differing)
         return [self.made[name] for name in dict.fromkeys(names) if name in self.made]
 
     def make(self, name):

@@ -21,35 +21,41 @@ from .text import indices, numbered
 MOST_CHARACTERS, FREQUENT, LETTERS = 60, 3, range(2, 11)
 
 
-class _Cell(Gated, gdb.DynamicHybridBlock):
-    """A cell that reads an input and a state."""
-
-
-class _CharacterCell(_Cell):
+class Character(Gated, gdb.DynamicHybridBlock):
     """A cell that mixes candidates of words with its own; each word has a gate of its own."""
 
     def __init__(self, gates, input_size, hidden_size):
         super().__init__(gates, input_size, hidden_size)
         self.link = nn.Dense(hidden_size, in_units=input_size)
 
-    def _mix(self, F, x, gate, own, words):
-        """Weigh candidates by their gates, which are normalized; equations 14 and 15."""
+    def mix(self, F, x, gate, own, before, words):
+        """Weigh candidates by their gates, which are normalized; equations 11, 14 and 15."""
+        gate, own = F.sigmoid(gate), F.tanh(own)
+        if not words:
+            return (1 - gate) * before + gate * own
         links = [F.exp(F.sigmoid(self.link(F.concat(x, word, dim=1)))) for word in words]
         gate = F.exp(gate)
         return F.add_n(gate * own, *(a * b for a, b in zip(links, words))) / F.add_n(gate, *links)
 
 
-class LSTMCharacter(_CharacterCell):
+class LSTMCharacter(Character):
     """States h and c of a character from those before it and from words; equations 11 to 15."""
 
     def hybrid_forward(self, F, x, h, c, *words):  # noqa: D102
         i, o, u = self.split(F, x, h)
-        i, u = F.sigmoid(i), F.tanh(u)
-        c = self._mix(F, x, i, u, words) if words else (1 - i) * c + i * u
+        c = self.mix(F, x, i, u, c, words)
         return F.sigmoid(o) * F.tanh(c), c
 
 
-class LSTMWord(_Cell):
+class GRUCharacter(Character):
+    """State of a character from the one before it and from words."""
+
+    def hybrid_forward(self, F, x, h, *words):  # noqa: D102
+        z, u = self.split(F, x, h)
+        return [self.mix(F, x, z, u, h, words)]
+
+
+class LSTMWord(Gated):
     """What a word brings to c of its last character, from the states before its first one."""
 
     def hybrid_forward(self, F, x, h, c):  # noqa: D102
@@ -57,16 +63,7 @@ class LSTMWord(_Cell):
         return F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(u)
 
 
-class GRUCharacter(_CharacterCell):
-    """State of a character from the one before it and from words."""
-
-    def hybrid_forward(self, F, x, h, *words):  # noqa: D102
-        z, u = self.split(F, x, h)
-        z, u = F.sigmoid(z), F.tanh(u)
-        return [self._mix(F, x, z, u, words) if words else (1 - z) * h + z * u]
-
-
-class GRUWord(_Cell):
+class GRUWord(Gated):
     """What a word brings to the state of its last character."""
 
     def hybrid_forward(self, F, x, h):  # noqa: D102

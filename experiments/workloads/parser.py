@@ -26,21 +26,19 @@ def oracle(heads):
     stack, actions = [], []
     following = iter(range(len(heads)))
     while len(actions) < 2 * len(heads) - 1:
-        below, top = (stack[-2], stack[-1]) if len(stack) > 1 else (-1, -1)
-        if below >= 0 and heads[below] == top and not missing[below]:
-            actions.append(LEFT)
-            missing[top] -= 1
-            del stack[-2]
-        elif below >= 0 and heads[top] == below and not missing[top]:
-            actions.append(RIGHT)
-            missing[below] -= 1
-            del stack[-1]
+        *_, below, top = [None, None, *stack]
+        for taken, head, dependent in ((LEFT, top, below), (RIGHT, below, top)):
+            if below is not None and heads[dependent] == head and not missing[dependent]:
+                action = taken
+                missing[head] -= 1
+                stack.remove(dependent)
+                break
         else:
-            word = next(following, None)
+            action, word = SHIFT, next(following, None)
             if word is None:
                 return None
-            actions.append(SHIFT)
             stack.append(word)
+        actions.append(action)
     return actions
 
 

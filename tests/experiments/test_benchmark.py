@@ -254,6 +254,23 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     assert "benchmark.json: not written by this program" in capsys.readouterr().err
 
 
+def test_turns_are_shorter_if_the_time_is_limited(monkeypatch, tmp_path):
+    """The clock stands still: each contest gets its share of all of the time."""
+    asked = []
+
+    def note(contenders, fresh, kind, size, rounds, seconds, seed, warm):
+        asked.append((seconds * len(contenders) * (rounds + 1), warm == seconds))
+        return rows_of({"gdb": [1.0]}, kind)
+
+    monkeypatch.setattr(contest, "contest", note)
+    monkeypatch.setattr(program.time, "monotonic", lambda: 0.0)
+    argv = [*TINY, "--workloads", "tagger,reads", "--ways", "gdb,hybridized", "--batch-sizes", "2",
+            "--output", str(tmp_path), "--seconds", "100", "--minutes", "0.1"]  # fmt: skip
+    program.measure(program.parse(argv))
+    shares = [program.SHARE * 6 / left for left in (4, 3, 2, 1)]
+    assert asked == [(pytest.approx(share), True) for share in shares]
+
+
 def test_a_curve_is_measured_and_drawn(tmp_path):
     argv = [*TINY, "--workloads", "tagger", "--ways", "curve,gdb", "--batch-sizes", "4", "--kinds",
             "inference", "--points", "2", "--rounds", "1", "--output", str(tmp_path)]  # fmt: skip
