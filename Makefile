@@ -44,7 +44,7 @@ help:
 	@echo "make demo   train the Tree-LSTM on the built-in corpus and compare speeds (minutes)"
 	@echo "make test   run the tests"
 	@echo "make lint   ruff, and mypy on the pure modules"
-	@echo "make bench  every workload in every way, against the bars (a quarter of an hour)"
+	@echo "make bench  every workload in every way, against the bars (12 minutes)"
 	@echo "make peers  speed beside DyNet, PyTorch, torchfold and DGL, which it installs (ten minutes)"
 	@echo "make fuzz   random programs against the loop, for FUZZ_MINUTES (default: 10) from FUZZ_SEED on"
 	@echo "make docs   the site, in build/html"

@@ -114,15 +114,16 @@ def draw_learning_curve(history, path):
         curves[f"held out: {name}"] = [line["dev"][name] for line in history]
     figure = Figure(figsize=(4 * len(curves), 3.8), constrained_layout=True)
     grid = figure.subplots(1, len(curves))
-    for line in history:
-        where = line["epoch"] - np.linspace(1, 0, len(line["losses"]))
-        grid[0].plot(where, line["losses"], color="#B0B0B0", lw=0.7)
+    losses = np.concatenate([line["losses"] for line in history])
+    where = np.linspace(0, len(history), len(losses))
+    grid[0].plot(where, losses, color="#B0B0B0", lw=0.7, label="minibatch")
     epochs = np.arange(1, len(history) + 1)
     for axes, (title, values) in zip(grid, curves.items()):
-        axes.plot(epochs, np.array(values, float), "o-", ms=4)  # None becomes NaN
+        axes.plot(epochs, np.array(values, float), "o-", ms=4, label="epoch")  # None becomes NaN
         axes.set(title=title, xlabel="epoch", xlim=(0, epochs[-1] + 0.5))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)
+    grid[0].legend(frameon=False)
     with whole_file(path) as file:
         figure.savefig(file, format="png", dpi=120)
 
