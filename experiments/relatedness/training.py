@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from mxnet import gluon
 from tqdm import tqdm
 
+from suite.runner import one_behind
 from workloads.base import Sample
 
 from .checkpoint import whole_file, write_checkpoint
@@ -228,23 +229,17 @@ class Training:
         }
 
     def _steps(self, epoch):
-        """Train on all minibatches; give each step with its samples when the next one has begun.
-
-        So recording overlaps with running.
-        """
-        previous = None
+        """Train on all minibatches; give each step with its samples when the next one has begun."""
         quiet = not (sys.stderr.isatty() and self.writes)
         batches = tqdm(self.train.minibatches(shuffle=True), desc=f"epoch {epoch}", unit="batch",
                        leave=False, disable=quiet)  # fmt: skip
-        for batch in batches:
+
+        def begin(batch):
             with self.group.patience():
                 whole = len(batch) if self.group.store else None
-                step = self.runner.step(self.group.share(batch), whole)
-            if previous is not None:
-                yield previous
-            previous = step, len(batch)
-        if previous is not None:
-            yield previous
+                return self.runner.step(self.group.share(batch), whole), len(batch)
+
+        return one_behind(map(begin, batches))
 
     def _save(self, name):
         state = {name: getattr(self, name) for name in ("epoch", "best", "history", "settings")}

@@ -30,6 +30,7 @@ from gluon_dynbatch.scope import RUNTIME
 from peers.child import STEPS
 from workloads.base import Workload
 
+from .runner import one_behind
 from .tables import Row, Rows
 
 #: Minibatches that a contender repeats at most so that their plans stay in the cache.
@@ -123,20 +124,18 @@ class Local(Contender):
 
     def run(self, kind, work):
         """Run some minibatches to the end; return their reports and last graphs, if there are."""
-        told, previous = [], None
-        for batch in work:
-            if kind == "inference":
-                self.runner.predict(batch).asnumpy()
-            else:
-                step = self.runner.step(batch)
-                if previous is not None:
-                    previous.losses.asnumpy()
-                previous = step
+        told, predicts = [], kind == "inference"
+
+        def begin(batch):
+            result = self.runner.predict(batch) if predicts else self.runner.step(batch).losses
             if self.runner.report is not None:
                 plan = self.runner.plan
                 told.append((self.runner.report, plan and plan.graph.dependencies))
-        if previous is not None:
-            previous.losses.asnumpy()
+            return result
+
+        begun = map(begin, work)
+        for result in begun if predicts else one_behind(begun):
+            result.asnumpy()
         mx.nd.waitall()
         return told
 

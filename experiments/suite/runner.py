@@ -86,5 +86,14 @@ class Runner:
             self.report, self.plan = scope.report, scope.plan
 
 
+def one_behind(items):
+    """Give each item when the next one has been made, so that recording overlaps with running."""
+    before = []
+    for item in items:
+        yield from before
+        before = [item]
+    yield from before
+
+
 def _joined(arrays):
     return arrays[0] if len(arrays) == 1 else mx.nd.concat(*arrays, dim=0)
