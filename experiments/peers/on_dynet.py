@@ -225,28 +225,32 @@ class NodeTagger(Tagger):
 class Trees(Labels):
     """Node by node; the states of all phrases of a minibatch are joined to be scored."""
 
-    def prepare(self, sample):  # noqa: D102
+    def prepare(self, sample):
+        """List the phrases, those within first: a word, or the numbers of the parts of each."""
         (words, shape), labels = sample
-        return words, shape, list(map(int, labels))
-
-    def states(self, sample):  # noqa: D102
-        words, shape, _ = sample
-        found = []
+        phrases = []
 
         def read(shape):
-            parts = []
-            if isinstance(shape, int):
-                x = self.vector(words[shape])
-                gates = rows(self.affine("leaf.gates.bias", "leaf.gates.weight", x), 3)
-            else:
-                parts = [read(part) for part in shape]
-                x = dy.concatenate([h for h, _ in parts])
-                gates = rows(self.affine("join.gates.bias", "join.gates.weight", x), 5)
-            i, *forgets, o, u = gates
-            kept = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, parts))
-            state = states_of(i, o, u, *kept)
-            found.append(state[0])
-            return state
+            parts = words[shape] if isinstance(shape, int) else list(map(read, shape))
+            phrases.append(parts)
+            return len(phrases) - 1
 
         read(shape)
-        return found
+        return phrases, list(map(int, labels))
+
+    def states(self, sample):  # noqa: D102
+        names = ("leaf.gates.bias", "leaf.gates.weight", "join.gates.bias", "join.gates.weight")
+        weights = [self.p[name] for name in names]
+        h, c = [], []
+        for parts in sample[0]:
+            if isinstance(parts, int):
+                gates = dy.affine_transform([*weights[:2], self.vector(parts)])
+                state = states_of(*rows(gates, 3))
+            else:
+                x = dy.concatenate([h[k] for k in parts])
+                i, *forgets, o, u = rows(dy.affine_transform([*weights[2:], x]), 5)
+                kept = (dy.cmult(dy.logistic(f), c[k]) for f, k in zip(forgets, parts))
+                state = states_of(i, o, u, *kept)
+            h.append(state[0])
+            c.append(state[1])
+        return h
