@@ -119,6 +119,25 @@ def call_dynamic(self, *args):
     return self.forward(*args)
 
 
+def arithmetic(str operator not None, original):
+    """Return a method of lazy arrays, as ``__add__``: what an operator makes of two arrays."""
+    token = "op", operator, (), ()
+
+    @cython.binding(True)  # becomes a method
+    def apply(self, other):
+        recorder = state.recorder
+        if recorder is not None and type(other) is lazy_type:
+            callee = recorder.operators.get(token)
+            results = None if callee is None else call(recorder, callee, (self, other))
+            if type(results) is list:
+                if (<Calls>recorder).watch is not None:
+                    recorder.watch_call()
+                return (<list>results)[0]
+        return original(self, other)
+
+    return apply
+
+
 def call(Calls recorder not None, Callee callee not None, args):
     """Record a call of a callee with any structure of arguments, and return its results.
 
