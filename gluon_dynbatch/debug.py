@@ -125,7 +125,7 @@ class Comparison:
             recording.externals,
             dispatcher,
             lambda node: where_of(recording.wheres[node]),
-            prepare(loop, (), dispatcher).forward,
+            prepare(loop, None, dispatcher).forward,
         )
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.

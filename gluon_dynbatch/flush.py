@@ -15,24 +15,23 @@ from .errors import NotMergedError, Where
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
-from .modes import FLOATS, RECORDING
+from .modes import RECORDING
 from .native.recording import keep
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
-from .plan.transpose import Head
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.backward import GradientTape, Prepared, prepare
-from .run.chain import Chain, find_standing
+from .run.chain import Chain, find_heads, find_standing
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
-from .run.keep import Kept, find_memories
+from .run.keep import Kept, find_spots
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 from .unmerged import Unmerged, find_split, find_unbatched
@@ -125,14 +124,14 @@ class Flush:
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        heads = self._heads(planned, lazies) if planned.recorded else []
-        standing = find_standing(recording) if heads else {}
-        execution, tape = self._execute(planned, heads)
+        prepared = self._prepared(planned, lazies)
+        standing = None if prepared.heads is None else find_standing(recording)
+        execution, tape = self._execute(planned, prepared)
         self.backward_plan = None if tape is None else tape.plan
         held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
         kept = self.kept = Kept(execution.buffers, execution.given, held, planned.recorded, size)
         keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
-        if tape is not None:
+        if tape is not None and standing is not None:
             self._chain.add(tape, kept, standing)
         finished = time.perf_counter()
         self.report = planned.report._replace(
@@ -211,37 +210,34 @@ class Flush:
         """Return the line that recorded a node."""
         return where_of(self._recording.wheres[node])
 
-    def _heads(self, planned: Planned, lazies: List[LazyNDArray]) -> List[Head]:
-        """Return where gradients may arrive."""
-        found, modes, terms = [], planned.mode.tolist(), planned.term.tolist()
-        for memory in find_memories(lazies):
-            for lazy in memory.arrays:
-                kind = TYPES[lazy._type]
-                if modes[lazy._value] & RECORDING and kind.dtype in FLOATS:
-                    place = terms[lazy._value], memory.first, memory.shape
-                    found.append(Head(*place, kind.dtype, kind.context))
-                    break
-        return found
-
-    def _execute(
-        self, planned: Planned, heads: List[Head]
-    ) -> Tuple[Execution, Optional[GradientTape]]:
-        plan, externals = planned.plan, self._recording.externals
-        forget()
-        trained = (p.grad_req for launch in plan.launches for p in launch.segment.parameters)
-        key = heads, list(trained) if heads else []
+    def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Prepared:
+        """Return the plan made ready for gradients that may arrive at arrays that are held."""
+        plan, key, heads = planned.plan, None, None
+        if planned.recorded:
+            spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
+            trained = [p.grad_req for launch in plan.launches for p in launch.segment.parameters]
+            key = [column.tobytes() for column in spots], trained
         known = next((made for own, made in planned.prepared if own == key), None)
         if known is None:
+            if planned.recorded:
+                heads = find_heads(plan, spots, planned.mode & RECORDING != 0, planned.term)
             known = prepare(plan, heads, self._runtime.dispatcher)
             # One set of heads per plan is the rule; others must not fill memory.
             planned.prepared[:] = [(key, known)]
-        tape = GradientTape(plan, heads, known, externals) if heads else None
+        return known
+
+    def _execute(
+        self, planned: Planned, known: Prepared
+    ) -> Tuple[Execution, Optional[GradientTape]]:
+        plan, externals = planned.plan, self._recording.externals
+        forget()
+        tape = None if known.heads is None else GradientTape(plan, known, externals)
         runtime = self._runtime
         checks = runtime.observer and runtime.observer.checks(self._recording, planned)
         if self._options.debug:
             check_plan(plan)
             if tape is not None:
-                check_transposed(plan, heads, tape.plan)
+                check_transposed(plan, tape.heads, tape.plan)
             checks = Comparison(
                 self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
             )

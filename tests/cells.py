@@ -11,8 +11,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.modes import FLOATS, RECORDING
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Plan
-from gluon_dynbatch.plan.transpose import Head, transpose
+from gluon_dynbatch.plan.plan import Arena, Plan
+from gluon_dynbatch.plan.transpose import Heads, transpose
 from gluon_dynbatch.schedule import check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import check_graph
 from gluon_dynbatch.testing import check_against_loop
@@ -254,17 +254,18 @@ def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
         np.testing.assert_allclose(a, b, rtol, atol)
 
 
-def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> List[Head]:
+def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> Heads:
     """Return some results of a plan that can have a gradient, or all, as heads."""
-    graph, heads = plan.graph, []
+    graph, kinds, rows = plan.graph, {}, []
     for slot in range(len(graph.slot_unit)) if slots is None else slots:
         unit = graph.slot_unit[slot]
         segment = graph.segments[graph.segment[unit]]
         port = segment.outputs[slot - graph.slot0[unit]]
         if segment.mode & RECORDING and port.dtype in FLOATS:
-            shape = (int(graph.dependencies.rows[unit]), port.row_size)
-            heads.append(Head(slot, 0, shape, port.dtype, segment.context))
-    return heads
+            size = int(graph.dependencies.rows[unit]) * port.row_size
+            kind = Arena(size, port.dtype, segment.context)
+            rows.append((slot, 0, kinds.setdefault(kind, len(kinds))))
+    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 3).T, tuple(kinds))
 
 
 def check_invariants(batch: gdb.Batch) -> int:
@@ -279,7 +280,8 @@ def check_invariants(batch: gdb.Batch) -> int:
         groups[launch.units] = number
     check_groups(graph, groups)
     check_plan(batch.plan)
-    for heads in (heads_of(batch.plan), heads_of(batch.plan)[::3]):
+    every = heads_of(batch.plan)
+    for heads in (every, every.some(slice(None, None, 3))):
         check_transposed(batch.plan, heads, transpose(batch.plan, heads))
     launches = len(batch.plan.launches)
     assert lower_bound(graph) <= launches <= graph.size

@@ -131,6 +131,15 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
+def spots(list lazies not None, int64_t[:, ::1] found):
+    """Write value, first element and type of lazy arrays into three rows."""
+    cdef Py_ssize_t i
+    for i, lazy in enumerate(lazies):
+        found[0, i] = <object>slot(lazy, value_at)[0]
+        found[1, i] = <object>slot(lazy, offset_at)[0]
+        found[2, i] = <object>slot(lazy, type_at)[0]
+
+
 def places(list arrays not None, bytes uses not None, size_t get_data, size_t wait):
     """Return addresses and handles of some arrays, each as an array of integers.
 

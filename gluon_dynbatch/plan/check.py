@@ -16,7 +16,7 @@ import numpy as np
 from ..native import resolving
 from ..schedule.dependencies import Array
 from .plan import Launch, Operand, Plan, Region, Slice, Whole
-from .transpose import Head
+from .transpose import Heads
 
 
 def check_plan(plan: Plan) -> None:
@@ -60,7 +60,7 @@ def check_plan(plan: Plan) -> None:
             write(region, slots, graph.slot_size[slots], f"result {out} of {name}")
 
 
-def check_transposed(plan: Plan, heads: Sequence[Head], backward: Plan) -> None:
+def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
     """Raise ``AssertionError`` if `backward` is not how gradients of `heads` go back in `plan`.
 
     Launches run in reverse, every arena row is written once, and the plan is the adjoint of `plan`.
@@ -75,9 +75,9 @@ def check_transposed(plan: Plan, heads: Sequence[Head], backward: Plan) -> None:
     taken = given = 0
     for fill in backward.fills:
         size = gradients.row_size(fill.region)
-        own = [plan.element_of[heads[n].term] + heads[n].offset for n in fill.externals]
-        arenas = [values.arenas[plan.arena_of[heads[n].term]] for n in fill.externals]
-        rows = np.concatenate([_part(a, low, size) for a, low in zip(arenas, own)])
+        terms = heads.term[fill.externals]
+        own = zip(plan.arena_of[terms], plan.element_of[terms] + heads.offset[fill.externals])
+        rows = np.concatenate([_part(values.arenas[arena], low, size) for arena, low in own])
         given += _times(gradients.write(fill.region), rows, "gradients of heads")
     for launch in backward.launches:
         name, forward = f"launch {launch.number}", plan.launches[launch.number]

@@ -128,6 +128,15 @@ class Fill(NamedTuple):
     #: Elements of each.
     counts: Array
 
+    @property
+    def starts(self) -> Array:
+        """First element of each within the region."""
+        return np.cumsum(self.counts) - self.counts
+
+    def pieces(self, arrays: Array) -> Array:
+        """Return the pieces that make up the region, given numbers for the arrays."""
+        return pieces_of(resolving.COPY, self.starts, arrays, 0, self.counts)
+
 
 class Reads(NamedTuple):
     """What operands are made of: pieces of arenas that belong somewhere in an operand.
@@ -262,6 +271,14 @@ class Plan(NamedTuple):
                 yield f"    by MXNet: {kernels}"
             else:
                 yield from (f"    {step}" for step in kernels.forward.steps)
+
+
+def pieces_of(what: int, targets: Array, *columns: Any) -> Array:
+    """Return pieces with which the same is done: see `Plan`; columns may be single numbers."""
+    pieces = np.empty((len(targets), 5), dtype=np.int64)
+    for i, column in enumerate((what, targets, *columns)):
+        pieces[:, i] = column
+    return pieces
 
 
 def _text(place: Optional[object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ..modes import RECORDING
 from ..native import ordering
 from ..schedule.dependencies import Array
 from .plan import Plan
-from .transpose import Head
+from .transpose import Heads
 
 
 class Reach(NamedTuple):
@@ -25,18 +25,18 @@ class Reach(NamedTuple):
     launches: Tuple[int, ...]
 
 
-def live_units(plan: Plan, heads: Sequence[Head]) -> Array:
+def live_units(plan: Plan, heads: Heads) -> Array:
     """Mark the units that recorded calls lead to from some heads."""
     graph = plan.graph
     reached = np.zeros(graph.dependencies.size, dtype=bool)
-    reached[graph.slot_unit[[head.term for head in heads]]] = True
+    reached[graph.slot_unit[heads.term]] = True
     recorded = np.array([bool(s.mode & RECORDING) for s in graph.segments])[graph.segment]
     ordering.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
     live: Array = reached & recorded
     return live
 
 
-def find_reach(plan: Plan, backward: Plan, heads: Sequence[Head]) -> Reach:
+def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     graph, units = plan.graph, live_units(plan, heads)
     inputs = np.append(graph.input0, len(graph.term0) - 1)

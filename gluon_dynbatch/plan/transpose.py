@@ -7,7 +7,7 @@ of the operand.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -17,28 +17,36 @@ from ..schedule.dependencies import Array
 from .plan import Arena, Fill, Plan, Reads, Region, Rows, Slice, Whole
 from .resolve import Layout, resolve
 
-if TYPE_CHECKING:
-    from mxnet import Context
+
+class Heads(NamedTuple):
+    """Results that the user still holds: arrays of one length."""
+
+    term: Array
+    #: First element within the term.
+    offset: Array
+    kind: Array
+    #: Elements, type and device of each kind.
+    kinds: Tuple[Arena, ...]
+
+    @property
+    def size(self) -> Array:
+        """Elements of each."""
+        sizes: Array = np.array([kind.row_size for kind in self.kinds])[self.kind]
+        return sizes
+
+    def some(self, which: Any) -> Heads:
+        """Return those of some numbers."""
+        return Heads(self.term[which], self.offset[which], self.kind[which], self.kinds)
 
 
-class Head(NamedTuple):
-    """A result that the user still holds."""
-
-    term: int
-    offset: int
-    shape: Tuple[int, ...]
-    dtype: str
-    context: Context
-
-
-def transpose(plan: Plan, heads: Sequence[Head]) -> Plan:
+def transpose(plan: Plan, heads: Heads) -> Plan:
     """Plan the backward pass of `plan` for gradients that arrive at `heads`.
 
     Parameters
     ----------
     plan : Plan
         The launches forward.
-    heads : sequence of Head
+    heads : Heads
         Results that the user still holds.
 
     Returns
@@ -51,7 +59,7 @@ def transpose(plan: Plan, heads: Sequence[Head]) -> Plan:
 
 
 class _Transposition:
-    def __init__(self, plan: Plan, heads: Sequence[Head]):
+    def __init__(self, plan: Plan, heads: Heads):
         self._forward = plan
         self._heads = heads
         self._layout = Layout()
@@ -125,8 +133,7 @@ class _Transposition:
                     passing.append(p)
             if passing or trained:
                 flowing[number] = passing
-        terms = [head.term for head in self._heads]
-        reached = set(self._maker[plan.target_of[terms]].tolist())
+        reached = set(self._maker[plan.target_of[self._heads.term]].tolist())
         live = {}
         for number in sorted(flowing, reverse=True):
             if number in reached:
@@ -137,18 +144,15 @@ class _Transposition:
 
     def _place_heads(self, wanted: Array) -> Tuple[Any, ...]:
         """Place the gradients of heads; return the fills, and what wanted targets read of each."""
-        groups: Dict[Any, List[int]] = {}
-        for i, head in enumerate(self._heads):
-            groups.setdefault((head.shape, head.dtype, head.context), []).append(i)
         fills, columns = [], []
-        for (shape, dtype, context), members in groups.items():
-            size, count = int(np.prod(shape)), len(members)
-            region = self._layout.reserve(Arena(size, dtype, context), count)
-            fills.append(Fill(region, np.array(members), np.full(count, size)))
-            term = np.array([self._heads[i].term for i in members])
+        for number in np.unique(self._heads.kind).tolist():
+            kind, members = self._heads.kinds[number], np.flatnonzero(self._heads.kind == number)
+            size, count = kind.row_size, len(members)
+            region = self._layout.reserve(kind, count)
+            fills.append(Fill(region, members, np.full(count, size)))
+            term, offset = self._heads.term[members], self._heads.offset[members]
             target = self._forward.target_of[term]
-            place = self._forward.element_of[term] + [self._heads[i].offset for i in members]
-            place -= self._start[target]
+            place = self._forward.element_of[term] + offset - self._start[target]
             source, like = (region.start + np.arange(count)) * size, np.ones(count, dtype=np.int64)
             reads = target, -like, place, size * like, region.arena * like, source
             columns.append(Reads(*(column[wanted[target]] for column in reads)))

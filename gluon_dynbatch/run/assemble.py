@@ -315,10 +315,6 @@ def _assemble_fills(
             base, _, row = arenas[number]
             count, source = len(fill.externals), first + len(externals)
             code.extend(copies(arena.dtype, count, (base, start * row)))
-            pieces = np.empty((count, 5), dtype=np.int64)
-            pieces[:, 0], pieces[:, 3], pieces[:, 4] = resolving.COPY, 0, fill.counts
-            pieces[:, 1] = np.cumsum(fill.counts) - fill.counts
-            pieces[:, 2] = np.arange(source, source + count)
-            code.frombytes(pieces.tobytes())
+            code.frombytes(fill.pieces(np.arange(source, source + count)).tobytes())
             externals += fill.externals.tolist()
     return code, externals

@@ -8,7 +8,6 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -20,9 +19,9 @@ from ..kernel.step import Wanted
 from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
-from ..plan.plan import Launch, Plan, Whole
+from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import find_reach, live_units
-from ..plan.transpose import Head, transpose
+from ..plan.transpose import Heads, transpose
 from ..record.lazy import LazyNDArray
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
@@ -34,15 +33,32 @@ from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, keep_rows
 
 
-class Piece(NamedTuple):
-    """A gradient that arrives at a head, or at elements of one."""
+class Pieces:
+    """Gradients that arrive at heads, or at elements of some."""
 
-    head: int
-    offset: int
-    #: Consecutive elements of an array.
-    array: NDArray
-    first: int
-    count: int
+    def __init__(self) -> None:
+        self.arrays: List[NDArray] = []
+        self._numbers: Dict[int, int] = {}
+        self._rows: List[int] = []
+
+    def add(self, head: int, offset: int, array: NDArray, first: int, count: int) -> None:
+        """Add consecutive elements of an array."""
+        number = self._numbers.setdefault(id(array), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(array)
+        self._rows += head, offset, number, first, count
+
+    def columns(self) -> np.ndarray:
+        """Return heads, first elements there, arrays, first elements there, and counts."""
+        return np.array(self._rows, dtype=np.int64).reshape(-1, 5).T
+
+    def whole(self, sizes: np.ndarray) -> Optional[Dict[int, NDArray]]:
+        """Return the gradient of each head, given its size, if all are arrays; else None."""
+        head, offset, number, first, count = self.columns()
+        every = np.array_equal(np.sort(head), np.arange(len(sizes)))
+        if not every or offset.any() or first.any() or (count != sizes[head]).any():
+            return None
+        return {n: self.arrays[array] for n, array in zip(head.tolist(), number.tolist())}
 
 
 class Place(NamedTuple):
@@ -68,6 +84,7 @@ class Prepared(NamedTuple):
     """A plan made ready to be run forward and, if there are heads, backward."""
 
     forward: Assembled
+    heads: Optional[Heads] = None
     #: The transposed plan, and its code.
     plan: Any = None
     backward: Any = None
@@ -91,10 +108,10 @@ class Trained(NamedTuple):
     dense: bool
 
 
-def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepared:
+def prepare(plan: Plan, heads: Optional[Heads], dispatcher: Dispatcher) -> Prepared:
     """Assemble the code of a plan, and transpose it for gradients that arrive at heads."""
     kernels, trained = dispatcher.natives(plan), {}
-    if not heads:
+    if heads is None:
         return Prepared(Forward(plan, kernels, {}).assemble())
     transposed = transpose(plan, heads)
     for launch in transposed.launches:
@@ -111,7 +128,7 @@ def prepare(plan: Plan, heads: Sequence[Head], dispatcher: Dispatcher) -> Prepar
     kept = tuple(base[0] in ("arena", SAVED) for base in assembled.bases)
     own = tuple(_find_trained(forward.bases, made.bases))
     reach = find_reach(plan, transposed, heads)
-    return Prepared(assembled, transposed, made, reach, recorded, kept, own)
+    return Prepared(assembled, heads, transposed, made, reach, recorded, kept, own)
 
 
 def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterator[Trained]:
@@ -144,8 +161,6 @@ class GradientTape(Pass):
     ----------
     forward : Plan
         What is run forward.
-    heads : sequence of Head
-        Results to which gradients may come.
     prepared : Prepared
         What is run backward.
     externals : list of NDArray
@@ -158,13 +173,14 @@ class GradientTape(Pass):
     def __init__(
         self,
         forward: Plan,
-        heads: Sequence[Head],
         prepared: Prepared,
         externals: List[NDArray],
     ):
         super().__init__(prepared.plan, prepared.backward)
         self.forward = forward
-        self.heads = heads
+        assert prepared.heads is not None
+        #: Results to which gradients may come.
+        self.heads = prepared.heads
         self._reach = prepared.reach
         self._externals = externals
         self._prepared = prepared
@@ -261,19 +277,15 @@ class GradientTape(Pass):
         return list(map(with_dense_gradient, real))
 
     def pull(
-        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
+        self, pieces: Pieces, wanted: List[bool], targets: List[Optional[NDArray]]
     ) -> List[Optional[Place]]:
         """Run backward: return where the gradients of the inputs are, None where not wanted.
 
         They may be in their `targets` already.  The gradient of a head is the sum of its pieces.
         """
         self._gradients = self._leaves.gradients(targets)
-        whole = {
-            head: array
-            for head, offset, array, first, count in pieces
-            if offset == first == 0 and count == prod(self.heads[head].shape)
-        }
-        if len(whole) == len(pieces) == len(self.heads):
+        whole = pieces.whole(self.heads.size)
+        if whole is not None:
             self.find_arrays(whole)
         else:
             self.find_arrays()
@@ -289,27 +301,25 @@ class GradientTape(Pass):
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
-    def _add_up(self, pieces: List[Piece]) -> None:
+    def _add_up(self, pieces: Pieces) -> None:
         """Let the gradients of heads be sums of pieces."""
-        by_head: Dict[int, List[Piece]] = {}
-        for piece in pieces:
-            by_head.setdefault(piece.head, []).append(piece)
+        head, offset, number, first, count = pieces.columns()
         for fill in self.plan.fills:
-            region = self.buffers.region(fill.region)
-            entries = [(resolving.ZERO, 0, region, 0, region.size)]
-            starts = (np.cumsum(fill.counts) - fill.counts).tolist()
-            for start, head in zip(starts, fill.externals.tolist()):
-                for _, offset, array, first, count in by_head.get(head, ()):
-                    entries.append((resolving.ADD, start + offset, array, first, count))
-            put_together(region, entries)
+            start = np.full(len(self.heads.term), -1)
+            start[fill.externals] = fill.starts
+            own = start[head] >= 0
+            columns = (column[own] for column in (start[head] + offset, number, first, count))
+            zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
+            added = np.concatenate((zeros, pieces_of(resolving.ADD, *columns)))
+            put_together(self.buffers.region(fill.region), pieces.arrays, added)
 
     def _find_live(self) -> Optional[np.ndarray]:
         """Mark the units that a gradient other than zero may arrive at; None if all are such."""
-        used: List[Head] = []
-        for fill in self.plan.fills:
-            given = self.buffers.region(fill.region).asnumpy().any(axis=1)
-            used += [self.heads[n] for n, some in zip(fill.externals.tolist(), given) if some]
-        live = live_units(self.forward, used)
+        used = [
+            fill.externals[self.buffers.region(fill.region).asnumpy().any(axis=1)]
+            for fill in self.plan.fills
+        ]
+        live = live_units(self.forward, self.heads.some(np.concatenate(used)))
         launches = self._launches.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import lru_cache
 from math import prod
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,7 +15,7 @@ from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 
 from ..errors import LaunchError
 from ..native import executing, recording, resolving
-from ..plan.plan import Arena, Region, Slice
+from ..plan.plan import Arena, Region, Slice, pieces_of
 from .assemble import copies, is_native, itemsize
 from .pool import Pool
 
@@ -85,13 +85,6 @@ class Buffers:
             for arena, rows in zip(arenas, sizes)
         ]
         self.arenas = arenas
-        self._flat: Dict[int, NDArray] = {}
-
-    def flat(self, arena: int) -> NDArray:
-        """Return an arena as a row of elements."""
-        if arena not in self._flat:
-            self._flat[arena] = self.arrays[arena].reshape((-1,))
-        return self._flat[arena]
 
     def region(self, region: Region) -> NDArray:
         """Return the rows of `region`, in place."""
@@ -99,7 +92,8 @@ class Buffers:
 
     def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
         """Return elements from `element` on, in place, as an array of `shape`."""
-        return part(self.flat(arena), element, element + prod(shape)).reshape(shape)
+        flat = self.arrays[arena].reshape((-1,))
+        return part(flat, element, element + prod(shape)).reshape(shape)
 
     def operand(self, operand: Slice) -> NDArray:
         """Return an operand that is read in place."""
@@ -110,55 +104,46 @@ class Buffers:
         return part(self.arrays[arena], start, start + rows)
 
 
-#: What is done (see `resolving`), the first element in the target, and which elements of what array
-#: it is done with: the first one and how many.
-Entry = Tuple[int, int, NDArray, int, int]
-
-
-def put_together(target: NDArray, entries: Sequence[Entry]) -> None:
-    """Make an array of pieces of others."""
+def put_together(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
+    """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas."""
     kind = np.dtype(target.dtype).name
-    if not is_native(target.context, kind, [entry[0] for entry in entries]):
-        _put_by_operators(target, entries)
+    if not is_native(target.context, kind, pieces[:, 0]):
+        _put_by_operators(target, arrays, pieces)
         return
-    arrays = {id(target): target}
-    numbers = {id(target): 0}
-    code = copies(kind, len(entries), (0, 0))
-    for what, start, array, first, count in entries:
-        number = numbers.setdefault(id(array), len(arrays))
-        arrays[id(array)] = array
-        code += what, start, number, first * itemsize(kind), count
-    given = bases_of(list(arrays.values()), b"w" + b"R" * (len(arrays) - 1))
-    program = executing.Program(np.array(code, dtype=np.int64))
+    code = np.array(copies(kind, len(pieces), (0, 0)), dtype=np.int64)
+    found = pieces + [0, 0, 1, 0, 0]
+    found[:, 3] *= itemsize(kind)
+    given = bases_of([target, *arrays], b"w" + b"R" * len(arrays))
+    program = executing.Program(np.append(code, found))
     check_call(program.push(given, b"gluon_dynbatch fill"))
 
 
-def _put_by_operators(target: NDArray, entries: Sequence[Entry]) -> None:
+def _put_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
     flat = target.reshape((-1,))
-    for what, start, array, first, count in entries:
-        own, source = part(flat, start, start + count), array.reshape((-1,))
+    for what, start, number, first, count in pieces.tolist():
+        own = part(flat, start, start + count)
         if what == resolving.ZERO:
             zero(own)
-        elif what == resolving.ADD:
-            add_to(own, part(source, first, first + count))
+            continue
+        source = part(arrays[number].reshape((-1,)), first, first + count)
+        if what == resolving.ADD:
+            add_to(own, source)
         else:
-            part(source, first, first + count).copyto(own)
+            source.copyto(own)
 
 
 def take_out(
     buffers: Buffers, arena: int, shape: Tuple[int, ...], starts: List[int]
 ) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at some elements of an arena."""
-    source, size = buffers.flat(arena), prod(shape)
+    source, size = buffers.arrays[arena], prod(shape)
     most = max(SHARED // max(size * itemsize(np.dtype(source.dtype).name), 1), 1)
     made: List[NDArray] = []
     for low in range(0, len(starts), most):
         some = starts[low : low + most]
         rows = allocate((len(some), *shape), source.dtype, source.context)
-        put_together(
-            rows,
-            [(resolving.COPY, n * size, source, first, size) for n, first in enumerate(some)],
-        )
+        targets = size * np.arange(len(some))
+        put_together(rows, [source], pieces_of(resolving.COPY, targets, 0, some, size))
         made += [row(rows, number) for number in range(len(some))]
     return made
 

@@ -12,7 +12,6 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
-from ..native import resolving
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, is_native
 from .buffers import POOL, Buffers, bases_of, put_together
@@ -70,10 +69,9 @@ class Pass:
     def _fill_by_operators(self, outside: Any) -> None:
         for fill in self.plan.fills:
             if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
-                starts = (np.cumsum(fill.counts) - fill.counts).tolist()
-                given = zip(starts, fill.externals.tolist(), fill.counts.tolist())
-                entries = [(resolving.COPY, at, outside[n], 0, count) for at, n, count in given]
-                put_together(self.buffers.region(fill.region), entries)
+                given = [outside[number] for number in fill.externals.tolist()]
+                pieces = fill.pieces(np.arange(len(given)))
+                put_together(self.buffers.region(fill.region), given, pieces)
 
     def arrays(self) -> List[NDArray]:
         """Return what is at each base."""
@@ -97,8 +95,7 @@ class Pass:
         array = self._apart[operand, dtype, context]
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
         if not is_native(context, dtype, pieces[:, 0]):
-            flat = self.buffers.flat
-            put_together(array, [(w, at, flat(a), *rest) for w, at, a, *rest in pieces.tolist()])
+            put_together(array, self.buffers.arrays, pieces)
         return array
 
     def fill(self) -> None:

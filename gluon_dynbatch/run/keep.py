@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
 from ..record.lazy import LazyNDArray
-from ..record.types import elements
+from ..record.types import TYPES, elements
 from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
 
@@ -24,6 +24,11 @@ class Memory(NamedTuple):
     first: int
     shape: Tuple[int, ...]
     arrays: List[LazyNDArray]
+
+    @property
+    def place(self) -> Tuple[int, int, int]:
+        """Name, first element and number of elements."""
+        return self.name, self.first, elements(self.shape)
 
     def become(self, array: NDArray, recorded: bool = False) -> None:
         """Let the lazy arrays be this one, or views of it, in MXNet's tape if it is."""
@@ -44,24 +49,52 @@ class Memory(NamedTuple):
         return flat.reshape(lazy.shape)
 
 
+class Spots(NamedTuple):
+    """Where lazy arrays are: arrays of one length."""
+
+    #: Values, or the arenas in which these are kept.
+    name: np.ndarray
+    first: np.ndarray
+    #: Their numbers of elements, and their types.
+    size: np.ndarray
+    kind: np.ndarray
+
+    def merged(self) -> Tuple[np.ndarray, ...]:
+        """Put together what has elements in common.
+
+        Returns
+        -------
+        order, begins, counts : numpy.ndarray
+            The arrays by name and place, those of them that begin something, and the number of
+            elements of that.
+        """
+        place = self.name * (self.first + self.size).max(initial=1) + self.first
+        order = np.argsort(place, kind="stable")
+        place, stop = place[order], np.maximum.accumulate((place + self.size)[order])
+        begins = np.flatnonzero(np.append(len(place) > 0, place[1:] >= stop[:-1]))
+        return order, begins, stop[np.append(begins, len(place))[1:] - 1] - place[begins]
+
+
+def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
+    """Return where lazy arrays are."""
+    found = np.empty((3, len(arrays)), dtype=np.int64)
+    recording.spots(arrays, found)
+    name, first, kind = found
+    size = np.array([TYPES.sizes[number] for number in kind.tolist()], dtype=np.int64)
+    return Spots(name, first, size, kind)
+
+
 def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
     """Put arrays together that have elements in common, but for those that are cut from others."""
-    places = ((one._value, one._offset, i) for i, one in enumerate(arrays) if one._uncut is None)
-    found: List[Memory] = []
-    stop = 0
-    for name, first, number in sorted(places):
-        lazy = arrays[number]
-        end = first + lazy.size
-        if not found or name != found[-1].name or first >= stop:
-            found.append(Memory(name, first, lazy.shape, [lazy]))
-            stop = end
-            continue
-        memory, stop = found[-1], max(end, stop)
-        memory.arrays.append(lazy)
-        count = stop - memory.first
-        if elements(memory.shape) < count:
-            shape = lazy.shape if lazy.size == count else (count,)
-            found[-1] = memory._replace(shape=shape)
+    arrays = [one for one in arrays if one._uncut is None]
+    order, begins, counts = find_spots(arrays).merged()
+    ordered = [arrays[number] for number in order.tolist()]
+    ends = np.append(begins, len(ordered))[1:]
+    found = []
+    for begin, end, count in zip(begins.tolist(), ends.tolist(), counts.tolist()):
+        own = ordered[begin:end]
+        shape = next((lazy.shape for lazy in own if lazy.size == count), (count,))
+        found.append(Memory(own[0]._value, own[0]._offset, shape, own))
     return found
 
 
