@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import RECORDING
-from .native.recording import keep
+from .native.recording import keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
@@ -128,8 +127,8 @@ class Flush:
         standing = None if prepared.heads is None else find_standing(recording)
         execution, tape = self._execute(planned, prepared)
         self.backward_plan = None if tape is None else tape.plan
-        held, size = list(map(weakref.ref, lazies)), planned.report.arena_bytes
-        kept = self.kept = Kept(execution.buffers, execution.given, held, planned.recorded, size)
+        size = planned.report.arena_bytes
+        kept = self.kept = Kept(execution.buffers, execution.given, planned.recorded, size)
         keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
         if tape is not None and standing is not None:
             self._chain.add(tape, kept, standing)
@@ -164,6 +163,7 @@ class Flush:
         planned = known or self._make_plan(choice, weights)
         if known is None and planned.analysed:
             plans.keep(fingerprint, planned, planned.bytes)
+            untrack(planned)
         return planned, known is not None
 
     def _make_plan(self, choice: Options, weights: Tuple[int, ...]) -> Planned:
@@ -224,6 +224,7 @@ class Flush:
             known = prepare(plan, heads, self._runtime.dispatcher)
             # One set of heads per plan is the rule; others must not fill memory.
             planned.prepared[:] = [(key, known)]
+            untrack(known)
         return known
 
     def _execute(

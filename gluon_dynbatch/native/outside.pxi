@@ -8,11 +8,14 @@ cdef class Keeper(Owner):
     cdef array sizes
 
     def __init__(self, array handles, array addresses, list sizes):
-        self.handles, self.addresses = handles, addresses
+        self.lazies, self.handles, self.addresses = [], handles, addresses
         self.sizes = array("q", sizes)
 
     cdef int add(self, lazy) except -1:
-        self.lazies.append(PyWeakref_NewRef(lazy, None))
+        reference = PyWeakref_NewRef(lazy, None)
+        # For the reason for which lazy arrays are not tracked.
+        PyObject_GC_UnTrack(<PyObject *>reference)
+        self.lazies.append(reference)
         return 0
 
 
@@ -92,12 +95,11 @@ cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
 
     A copy stands for it on the tape: it may become real, and be written to.
     """
-    place = PyType_GenericAlloc(lazy_type, 0)
-    for at in (tape_at, value_at, offset_at, type_at, real_at):
-        fill_slot(place, at, <object>slot(lazy, at)[0])
-    fill_slot(place, uncut_at, None)
+    keeper, type_id = <Owner>slot(lazy, tape_at)[0], <object>slot(lazy, type_at)[0]
+    value, offset = <object>slot(lazy, value_at)[0], <object>slot(lazy, offset_at)[0]
     tape.kept.append(lazy)
-    return add_external(tape, place, <size_t><PyObject *>lazy, <object>slot(lazy, type_at)[0])
+    place = new_lazy(keeper, value, offset, type_id)
+    return add_external(tape, place, <size_t><PyObject *>lazy, type_id)
 
 
 cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):
@@ -126,6 +128,7 @@ def keep(
         at = term[<object>slot(lazy, value_at)[0]]
         if at < 0:
             at += arena_of.shape[0]
+        keeper.add(lazy)
         change_slot(lazy, tape_at, keeper)
         change_slot(lazy, value_at, arena_of[at])
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])

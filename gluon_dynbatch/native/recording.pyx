@@ -255,7 +255,7 @@ cdef inline void fill_slot(object lazy, Py_ssize_t offset, object value) noexcep
     slot(lazy, offset)[0] = <PyObject *>value
 
 
-cdef object make_lazy(Owner owner, object value, object offset, object type_id):
+cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     lazy = PyType_GenericAlloc(lazy_type, 0)
     fill_slot(lazy, tape_at, owner)
     fill_slot(lazy, value_at, value)
@@ -263,11 +263,24 @@ cdef object make_lazy(Owner owner, object value, object offset, object type_id):
     fill_slot(lazy, type_at, type_id)
     fill_slot(lazy, real_at, None)
     fill_slot(lazy, uncut_at, None)
-    owner.add(lazy)
     # A tape lets go of all when it is closed.  Thousands of them per flush would make the collector
     # look through the whole heap again and again.
     PyObject_GC_UnTrack(<PyObject *>lazy)
     return lazy
+
+
+cdef object make_lazy(Owner owner, object value, object offset, object type_id):
+    lazy = new_lazy(owner, value, offset, type_id)
+    owner.add(lazy)
+    return lazy
+
+
+def untrack(data):
+    """Let the collector look no more at tuples in tuples, which are in no cycle, but live long."""
+    if isinstance(data, tuple):
+        PyObject_GC_UnTrack(<PyObject *>data)
+        for item in <tuple>data:
+            untrack(item)
 
 
 @cython.binding(True)  # becomes a method of LazyNDArray

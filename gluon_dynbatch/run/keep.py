@@ -110,22 +110,17 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         The arenas.
     given : Bases
         Where they are.
-    held : list of weak references
-        The lazy arrays of the flush.
     recorded : bool
         Whether gradients may come to them.
     size : int
         Bytes of all arenas.
     """
 
-    def __init__(
-        self, buffers: Buffers, given: executing.Bases, held: List[Any], recorded: bool, size: int
-    ):
+    def __init__(self, buffers: Buffers, given: executing.Bases, recorded: bool, size: int):
         sizes = [itemsize(arena.dtype) for arena in buffers.arenas]
         super().__init__(given.handles, given.addresses, sizes)
         self._buffers = buffers
         self.bytes = size
-        self.lazies = held
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
         self.recorded = recorded
         #: The flushes that this one is to be part of MXNet's tape with.
