@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import operator
 import threading
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
@@ -19,6 +18,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where
+from .native.recording import differ, surroundings
 from .record.intercept import set_mode
 
 #: What MXNet keeps per thread: each may have an attribute ``value``.
@@ -68,11 +68,6 @@ def _rest(fiber: Any) -> None:
         RESTING.fibers.append(fiber)
 
 
-def surroundings(scope: Any) -> List[Any]:
-    """Return autograd's mode, and what MXNet keeps for the thread."""
-    return [scope.mode, *[getattr(held, "value", MISSING) for held in PER_THREAD]]
-
-
 def put(mode: int, *values: Any) -> None:
     """Let these be autograd's mode, and what MXNet keeps for the thread."""
     for held, value in zip(PER_THREAD, values):
@@ -81,11 +76,6 @@ def put(mode: int, *values: Any) -> None:
         elif hasattr(held, "value"):
             del held.value
     set_mode(mode)
-
-
-def differ(some: List[Any], others: List[Any]) -> bool:
-    """Whether any of these surroundings is another one."""
-    return not all(map(operator.is_, some, others))
 
 
 class Fibers:
@@ -133,7 +123,7 @@ class Fibers:
 
     def run(self, samples: Iterable[Any]) -> List[Any]:
         """Return the results in the order of the samples."""
-        self._coming, self._own = iter(samples), surroundings(self._scope)
+        self._coming, self._own = iter(samples), surroundings(PER_THREAD, MISSING)
         try:
             self._begin()
             while self._parked:
@@ -194,7 +184,7 @@ class Fibers:
                 fiber.throw(error)
         finally:
             parks = not fiber.dead and fiber.crew is self
-            if not parks and differ(surroundings(self._scope), self._own):
+            if not parks and differ(surroundings(PER_THREAD, MISSING), self._own):
                 put(*self._own)
         if parks:
             self._parked.append(fiber)
@@ -206,7 +196,7 @@ class Fibers:
         """Wait until what is pending has been computed; raises what that failed with."""
         if self._ending:
             raise greenlet.GreenletExit
-        own = surroundings(self._scope)
+        own = surroundings(PER_THREAD, MISSING)
         differs = differ(own, self._own)
         if differs:
             put(*self._own)

@@ -274,12 +274,6 @@ class Batch(Statements):
         fibers = Fibers(self, applier(fn), concurrency, on_error == "return", user_line())
         return fibers.run(samples)
 
-    @property
-    def mode(self) -> int:
-        """Autograd's mode."""
-        recorder = STATE.recorder
-        return current_mode() if recorder is None else recorder.mode  # type: ignore[no-any-return]
-
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
         fibers = current()

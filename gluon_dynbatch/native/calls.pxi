@@ -73,11 +73,7 @@ cdef class Calls:
         except WithSymbols:
             # Gluon infers something of a block around this one.
             return block.forward(*args)
-        if type(results) is str:
-            return (<object>self).enter(block, args)
-        if self.watch is not None:
-            (<object>self).watch_call()
-        return results
+        return (<object>self).enter(block, args) if type(results) is str else results
 
 
 @cython.binding(True)
@@ -130,8 +126,6 @@ def arithmetic(str operator not None, original):
             callee = recorder.operators.get(token)
             results = None if callee is None else call(recorder, callee, (self, other))
             if type(results) is list:
-                if (<Calls>recorder).watch is not None:
-                    recorder.watch_call()
                 return (<list>results)[0]
         return original(self, other)
 
@@ -168,6 +162,8 @@ def call(Calls recorder not None, Callee callee not None, args):
         return entry
     number, types, spec = <tuple>entry.recorded
     first = append(tape, entry, number, place, operands, types)
+    if recorder.watch is not None:
+        (<object>recorder).watch_call()
     if type(spec) is str:
         return make_lazy(tape, first, 0, (<tuple>types)[0])
     made = []

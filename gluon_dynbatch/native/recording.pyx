@@ -141,6 +141,23 @@ def current_mode():
     return RECORDING * recording | TRAINING * training
 
 
+def surroundings(tuple held not None, missing):
+    """Return autograd's mode, and the values of what MXNet keeps per thread."""
+    recorder = state.recorder
+    found = [current_mode() if recorder is None else (<Calls?>recorder).mode]
+    for own in held:
+        found.append(getattr(own, "value", missing))
+    return found
+
+
+def differ(list some not None, list others not None):
+    """Whether any of these surroundings is another one."""
+    for i, one in enumerate(some):
+        if one is not others[i]:
+            return True
+    return False
+
+
 cdef Py_ssize_t slot_offset(str name) except -1:
     member = getattr(lazy_type, name)
     if type(member) is not MemberDescriptorType:

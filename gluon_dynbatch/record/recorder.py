@@ -119,7 +119,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        if lazy.pending and threading.get_ident() != self.thread:
+        if lazy._tape.open and threading.get_ident() != self.thread:
             raise ScopeError(
                 "another thread read a value of an open batching scope",
                 user_line(),
@@ -219,8 +219,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if type(results) is str:
             self._note_at_once(callee, results)
             return None
-        if self.watch is not None:
-            self.watch_call()
         return results  # type: ignore[no-any-return]
 
     def watch_call(self) -> None:

@@ -183,7 +183,10 @@ class Execution(Pass):
         if kind == "external":
             return self.externals[which[0]]
         if kind == "parameter":
-            return which[0].data(which[1])
+            parameter, context = which
+            own = parameter._data
+            # As `data` does, which takes two calls more.
+            return own[0] if own is not None and len(own) == 1 else parameter.data(context)
         return super().array_at(kind, *which)
 
     def launch(self, position: int, launch: Launch) -> None:
