@@ -26,7 +26,7 @@ from .record.types import TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.backward import GradientTape, Prepared, prepare
-from .run.chain import Chain, find_heads, find_standing
+from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
@@ -124,14 +124,15 @@ class Flush:
         self.plan = planned.plan
         self._refuse_if_strict(planned)
         prepared = self._prepared(planned, lazies)
-        standing = None if prepared.heads is None else find_standing(recording)
+        # What stands for a kept array may become real as launches run.
+        routes = {} if prepared.heads is None else self._chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
         self.backward_plan = None if tape is None else tape.plan
         size = planned.report.arena_bytes
         kept = self.kept = Kept(execution.buffers, execution.given, planned.recorded, size)
         keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
-        if tape is not None and standing is not None:
-            self._chain.add(tape, kept, standing)
+        if tape is not None:
+            self._chain.add(tape, kept, routes)
         finished = time.perf_counter()
         self.report = planned.report._replace(
             cached=cached,

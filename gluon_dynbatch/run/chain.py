@@ -7,7 +7,7 @@ outside is added to the gradient of the head that it is.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -21,23 +21,6 @@ from ..record.types import TYPES
 from .backward import GradientTape, Pieces
 from .gradient import record_function
 from .keep import Kept, Memory, Spots, find_memories, find_spots
-
-
-class Standing(NamedTuple):
-    """What stands among arrays from outside for those that are kept in arenas."""
-
-    #: By id, in this order.
-    numbers: Dict[int, int]
-    originals: List[LazyNDArray]
-    owners: List[Kept]
-    spots: Spots
-
-
-def find_standing(tape: Tape) -> Standing:
-    """Return what stands for kept arrays on a tape."""
-    places = [one for one in tape.externals if type(one) is LazyNDArray]
-    numbers = {id(place): number for number, place in enumerate(places)}
-    return Standing(numbers, list(tape.kept), [one._tape for one in places], find_spots(places))
 
 
 def find_heads(plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray) -> Optional[Heads]:
@@ -84,12 +67,12 @@ class Link:
         Its backward pass.
     kept : Kept
         Its arrays.
+    routes : list of Route
+        Those of its inputs.
     """
 
-    def __init__(self, tape: GradientTape, kept: Kept):
-        self.tape, self.kept = tape, kept
-        #: Per input of the flush.
-        self.routes: List[Route] = []
+    def __init__(self, tape: GradientTape, kept: Kept, routes: List[Route]):
+        self.tape, self.kept, self.routes = tape, kept, routes
         heads, plan = tape.heads, tape.forward
         arenas = zip(plan.sizes, plan.arenas)
         self._span = max(rows * arena.row_size for rows, arena in arenas)
@@ -122,32 +105,29 @@ class Chain:
         """Whether there are flushes that are to become one node."""
         return bool(self._links) and not self.done
 
-    def add(self, tape: GradientTape, kept: Kept, standing: Standing) -> None:
-        """Add a flush, whose arrays are `kept`."""
-        link = Link(tape, kept)
-        link.routes = self._routes(tape.inputs, standing)
-        self._links.append(link)
-        kept.chain = self
-
-    def _routes(self, inputs: List[NDArray], standing: Standing) -> List[Route]:
-        routes: List[Route] = list(inputs)
-        groups: Dict[Kept, List[Tuple[int, int]]] = {}
-        for i, array in enumerate(inputs):
-            number = standing.numbers.get(id(array))
-            if number is not None:
-                groups.setdefault(standing.owners[number], []).append((i, number))
-        for kept, pairs in groups.items():
-            found: Iterable[Route]
-            own = [number for _, number in pairs]
+    def routes(self, tape: Tape) -> Dict[int, Route]:
+        """Return the routes of kept arrays, by id of what stands for each on a tape."""
+        places = [one for one in tape.externals if type(one) is LazyNDArray]
+        spots, groups = find_spots(places), {}
+        for number, place in enumerate(places):
+            groups.setdefault(place._tape, []).append(number)
+        found: Dict[int, Route] = {}
+        for kept, own in groups.items():
+            routes: Iterable[Route]
             if kept.chain is self:
                 link = next(i for i, link in enumerate(self._links) if link.kept is kept)
-                places = self._links[link].heads_at(*(column[own] for column in standing.spots[:3]))
-                found = [None if head < 0 else (link, head, offset) for head, offset in places]
+                heads = self._links[link].heads_at(*(column[own] for column in spots[:3]))
+                routes = [None if head < 0 else (link, head, offset) for head, offset in heads]
             else:
-                found = [standing.originals[n].real() if kept.recorded else None for n in own]
-            for (i, _), route in zip(pairs, found):
-                routes[i] = route
-        return routes
+                routes = [tape.kept[n].real() if kept.recorded else None for n in own]
+            found.update(zip((id(places[n]) for n in own), routes))
+        return found
+
+    def add(self, tape: GradientTape, kept: Kept, routes: Dict[int, Route]) -> None:
+        """Add a flush, whose arrays are `kept`, and the routes of arrays kept before."""
+        own = [routes.get(id(array), array) for array in tape.inputs]
+        self._links.append(Link(tape, kept, own))
+        kept.chain = self
 
     def connect(self) -> None:
         """Make the flushes one node of MXNet's tape; what is still held becomes its results."""

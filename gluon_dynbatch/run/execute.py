@@ -18,6 +18,9 @@ from .buffers import POOL, Buffers, bases_of, put_together
 from .dispatch import Dispatcher
 from .profiling import PROFILER
 
+#: Where native code works; one object, as comparing two takes longer than all else of `take`.
+CPU = mx.cpu()
+
 
 class Pass:
     """One run of a plan, forward or backward.
@@ -86,7 +89,7 @@ class Pass:
             array = POOL.take((operand.rows, operand.row_size), dtype, context)
             self._apart[which] = array
             return array
-        return POOL.take((max(self._assembled.sizes[kind], 1),), "uint8", mx.cpu())
+        return POOL.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""
