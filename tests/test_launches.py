@@ -172,6 +172,11 @@ CASES = {
     "a recursion after another": (
         chain, chains([A] * 3 + [B] * 2, [A] + [B] * 2), EVERY, {"block": 5, "operator": 5},
     ),
+    # a -> a            the first a waits for company    {b} {a a} {a a}
+    # b -> a -> a
+    "calls that wait": (
+        chain, chains([A, A], [B, A, A]), EVERY, {"block": 3, "operator": 3},
+    ),
     # a -> b -> a       five times: one launch per call of a sample
     "one shape": (
         chain, chains(*[[A, B, A]] * 5), EVERY, {"block": 3, "operator": 3, "graph": 3},

@@ -24,33 +24,15 @@ cdef int32_t largest(const int32_t[::1] numbers) noexcept:
     return most
 
 
-def depths(
-    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] stage,
-    int32_t[::1] depth,
-):
-    """Fill in the number of units on the longest path to each unit, without itself.
-
-    Of units of its own stage, that is.
-    """
+def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] depth):
+    """Fill in the number of units on the longest path to each unit, without itself."""
     cdef Py_ssize_t unit, k
     cdef int32_t deepest
     for unit in range(depth.shape[0]):
         deepest = 0
         for k in range(offsets[unit], offsets[unit + 1]):
-            if stage[preds[k]] == stage[unit]:
-                deepest = max(deepest, depth[preds[k]] + 1)
+            deepest = max(deepest, depth[preds[k]] + 1)
         depth[unit] = deepest
-
-
-def edges(
-    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] signature,
-    uint8_t[:, ::1] found,
-):
-    """Mark which signature is read by which."""
-    cdef Py_ssize_t unit, k
-    for unit in range(signature.shape[0]):
-        for k in range(offsets[unit], offsets[unit + 1]):
-            found[signature[preds[k]], signature[unit]] = 1
 
 
 # ---------------------------------------------------------------- longest-path counts
@@ -92,6 +74,33 @@ def path_counts(
     return sum(most)
 
 
+# ------------------------------------------------------------------------------- ready
+
+@cython.final
+cdef class Ready:
+    """The units that can be launched, in a list per signature."""
+
+    cdef const int32_t[::1] signature
+    #: Per signature its first ready unit, and per unit the one after it; -1 if there is none.
+    cdef int32_t[::1] first, next
+
+    def __init__(self, const int32_t[::1] signature):
+        self.signature = signature
+        self.first = clone(INT, largest(signature) + 1, False)
+        self.first[:] = -1
+        self.next = clone(INT, signature.shape[0], False)
+
+    cdef inline void add(self, int32_t unit) noexcept:
+        self.next[unit] = self.first[self.signature[unit]]
+        self.first[self.signature[unit]] = unit
+
+    cdef inline int32_t take(self, int32_t signature) noexcept:
+        """Take all units off a signature; return the first, others are `next`."""
+        cdef int32_t unit = self.first[signature]
+        self.first[signature] = -1
+        return unit
+
+
 # ------------------------------------------------------------------------------ agenda
 
 @cython.final
@@ -101,8 +110,7 @@ cdef class Agenda:
     cdef const int32_t[::1] signature, depth, count
     #: Whether counts decide, not the average depth alone.
     cdef bint counted
-    #: Ready units of each signature as a linked list.
-    cdef int32_t[::1] next, first
+    cdef Ready ready
     #: Per signature: units not launched yet, the largest count of one, the sum of their depths.
     cdef int32_t[::1] left, top
     cdef int64_t[::1] depth_left
@@ -120,8 +128,7 @@ cdef class Agenda:
         cdef int32_t unit, s, start = 0
         self.signature, self.depth, self.count = signature, depth, count
         self.counted = count.shape[0] > 0
-        self.next = clone(INT, units, False)
-        self.first, self.start = clone(INT, signatures, False), clone(INT, signatures, False)
+        self.ready, self.start = Ready(signature), clone(INT, signatures, False)
         self.left, self.top = clone(INT, signatures, True), clone(INT, signatures, True)
         self.depth_left, self.urgency = clone(LONG, signatures, True), clone(DOUBLE, signatures, True)
         # The counts of a signature are at most its units, and a place more is for zero.
@@ -135,7 +142,7 @@ cdef class Agenda:
             if self.counted:
                 self.top[s] = max(self.top[s], count[unit])
         for s in range(signatures):
-            self.first[s], self.urgency[s], self.start[s] = -1, INFINITY, start
+            self.urgency[s], self.start[s] = INFINITY, start
             start += self.top[s] + 1
         for unit in range(units):
             self.left_at[self.place(unit)] += 1
@@ -144,10 +151,9 @@ cdef class Agenda:
         return self.start[self.signature[unit]] + (self.count[unit] if self.counted else 0)
 
     cdef void make_ready(self, int32_t unit) noexcept:
-        cdef int32_t s = self.signature[unit]
-        self.next[unit], self.first[s] = self.first[s], unit
+        self.ready.add(unit)
         self.ready_at[self.place(unit)] += 1
-        self.urgency[s] = -1.0
+        self.urgency[self.signature[unit]] = -1.0
 
     cdef int32_t most_urgent(self) noexcept:
         """Return the signature with the lowest urgency, of equals the first."""
@@ -165,15 +171,15 @@ cdef class Agenda:
         return chosen
 
     cdef int32_t take_ready(self, int32_t s) noexcept:
-        """Take the ready units off a signature; return the first, others are `next`."""
-        cdef int32_t taken = self.first[s], unit = taken
-        self.first[s], self.urgency[s] = -1, INFINITY
+        """Take the ready units off a signature; return the first of them."""
+        cdef int32_t taken = self.ready.take(s), unit = taken
+        self.urgency[s] = INFINITY
         while unit >= 0:
             self.left[s] -= 1
             self.depth_left[s] -= self.depth[unit]
             self.left_at[self.place(unit)] -= 1
             self.ready_at[self.place(unit)] -= 1
-            unit = self.next[unit]
+            unit = self.ready.next[unit]
         while self.top[s] and not self.left_at[self.start[s] + self.top[s]]:
             self.top[s] -= 1
         return taken
@@ -198,7 +204,7 @@ def agenda(
         unit = a.take_ready(a.most_urgent())
         while unit >= 0:
             left -= 1
-            following = a.next[unit]
+            following = a.ready.next[unit]
             groups[unit] = launch
             for k in range(offsets[unit], offsets[unit + 1]):
                 groups[succs[k]] -= 1
@@ -208,114 +214,4 @@ def agenda(
         launch += 1
 
 
-# ------------------------------------------------------------------------------- merge
-
-@cython.final
-cdef class Reach:
-    """Which group reaches which other: a row of bits per group."""
-
-    cdef array memory
-    cdef uint64_t *bits
-    cdef int32_t groups, words
-
-    def __init__(self, int32_t groups):
-        self.groups, self.words = groups, groups // 64 + 1
-        self.memory = clone(WORD, groups * <int64_t>self.words, True)
-        self.bits = <uint64_t *>self.memory.data.as_ulonglongs
-
-    cdef inline uint64_t *row(self, int64_t group) noexcept:
-        return self.bits + group * self.words
-
-    cdef inline bint get(self, int32_t source, int32_t target) noexcept:
-        return self.row(source)[target >> 6] >> (target & 63) & 1
-
-    cdef inline void set(self, int32_t source, int32_t target) noexcept:
-        self.row(source)[target >> 6] |= <uint64_t>1 << (target & 63)
-
-    cdef void add(self, int32_t group, int32_t other) noexcept:
-        """Let a group reach what another reaches."""
-        cdef uint64_t *more = self.row(other)
-        cdef uint64_t *row = self.row(group)
-        cdef int32_t word
-        for word in range(self.words):
-            row[word] |= more[word]
-
-    cdef void close(self) noexcept:
-        """Fill in what is reached through others; groups come in an order of launches."""
-        cdef int32_t group, other
-        for group in range(self.groups - 1, -1, -1):
-            for other in range(group + 1, self.groups):
-                if self.get(group, other):
-                    self.add(group, other)
-
-    cdef void merge(self, int32_t keep, int32_t drop) noexcept:
-        """Let group `keep` stand for both."""
-        cdef int32_t group
-        self.add(keep, drop)
-        memset(self.row(drop), 0, self.words * sizeof(uint64_t))
-        for group in range(self.groups):
-            if self.get(group, keep) or self.get(group, drop):
-                self.add(group, keep)
-                self.set(group, keep)
-                self.row(group)[drop >> 6] &= ~(<uint64_t>1 << (drop & 63))
-
-
-cdef bint merge_closest(Reach reach, list members, int32_t[::1] stands_for) except -1:
-    """Merge the two of `members` that are closest together of those that can; False if none can."""
-    cdef Py_ssize_t distance, first, count = len(members)
-    cdef int32_t keep, drop
-    for distance in range(1, count):
-        for first in range(count - distance):
-            keep, drop = members[first], members[first + distance]
-            if not reach.get(keep, drop) and not reach.get(drop, keep):
-                reach.merge(keep, drop)
-                stands_for[drop] = keep
-                del members[first + distance]
-                return True
-    return False
-
-
-cdef int32_t[::1] launch_order(Reach reach, int32_t[::1] stands_for):
-    """Number the groups that are left by how many groups reach them."""
-    cdef int32_t[::1] before = clone(INT, reach.groups, True)
-    cdef int32_t[::1] number = clone(INT, reach.groups, True)
-    cdef int32_t group, other, count, numbered = 0
-    for group in range(reach.groups):
-        for other in range(reach.groups):
-            before[other] += reach.get(group, other)
-    for count in range(reach.groups):
-        for group in range(reach.groups):
-            if stands_for[group] == group and before[group] == count:
-                number[group] = numbered
-                numbered += 1
-    return number
-
-
-def merge(
-    const int32_t[::1] signature, const int64_t[::1] offsets, const int32_t[::1] preds,
-    int32_t[::1] groups,
-):
-    """Merge groups of one signature of which neither needs the other."""
-    cdef Py_ssize_t unit, k
-    cdef int32_t group
-    cdef Reach reach = Reach(largest(groups) + 1)
-    cdef int32_t[::1] stands_for = array("i", range(reach.groups)), number
-    cdef list members = [[] for _ in range(largest(signature) + 1)]
-    cdef array signature_of = clone(INT, reach.groups, True)
-    for unit in range(groups.shape[0]):
-        group = groups[unit]
-        signature_of.data.as_ints[group] = signature[unit]
-        for k in range(offsets[unit], offsets[unit + 1]):
-            reach.set(groups[preds[k]], group)
-    reach.close()
-    for group in range(reach.groups):
-        (<list>members[signature_of.data.as_ints[group]]).append(group)
-    for alike in members:
-        while merge_closest(reach, alike, stands_for):
-            pass
-    number = launch_order(reach, stands_for)
-    for unit in range(groups.shape[0]):
-        group = groups[unit]
-        while stands_for[group] != group:
-            group = stands_for[group]
-        groups[unit] = number[group]
+include "merging.pxi"

@@ -13,15 +13,6 @@ A prefix of the recording can be grouped by itself, with the other units launche
 it: no unit of the prefix depends on one of those.  With one unit more in the prefix, the units
 before it keep their groups, and it joins one of them or stays alone.  So a longer prefix never
 makes more launches.
-
-By depth alone, a recursion that reads another one is spread over as many depths as the two have
-together, if samples differ in the length of the first:
-
-    a0 -> a1 -> a2 -> b3 -> b4        by depth: {a0, a5} {a1} {b6} {a2} {b7} {b3} {b4}
-    a5 -> b6 -> b7                    by stage: {a0, a5} {a1} {a2} {b3, b6} {b4, b7}
-
-So units are also grouped *by stage*: signatures that reach each other are one, and a stage waits
-for all that reach it; within it, units are grouped by depth.
 """
 
 from __future__ import annotations
@@ -31,47 +22,17 @@ import numpy as np
 from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 
-#: With more signatures, what reaches what is too expensive.
-MOST_SIGNATURES = 128
 
-
-def unit_depth(graph: Dependencies, stage: Ints | None = None) -> Ints:
-    """Count the edges on the longest path from a source to each unit; int32, shape (units,).
-
-    Only edges within a stage, if these are given.
-    """
+def unit_depth(graph: Dependencies) -> Ints:
+    """Count the edges on the longest path from a source to each unit; int32, shape (units,)."""
     depth = np.zeros(graph.size, np.int32)
-    stage = np.zeros(graph.size, np.int32) if stage is None else stage
-    scheduling.depths(graph.offsets, graph.preds, stage, depth)
+    scheduling.depths(graph.offsets, graph.preds, depth)
     return depth
 
 
 def group_by_depth(graph: Dependencies) -> Ints:
     """Group the units of equal depth and signature; int32, shape (units,), in order of launches."""
     return group_by_level(unit_depth(graph), graph.signature)
-
-
-def group_by_stage(graph: Dependencies) -> Ints | None:
-    """Group the units of equal stage, depth in it, and signature.
-
-    None if there are very many signatures, or if no recursion waits for another one.
-    """
-    signatures = int(graph.signature.max(initial=-1)) + 1
-    if signatures > MOST_SIGNATURES:
-        return None
-    reach = np.zeros((signatures, signatures), bool)
-    scheduling.edges(graph.offsets, graph.preds, graph.signature, reach.view(np.uint8))
-    for middle in range(signatures):
-        reach |= reach[:, middle : middle + 1] & reach[middle]
-    recurring = reach.diagonal().copy()
-    np.fill_diagonal(reach, True)
-    # More reach a signature than any that reaches it, unless the two reach each other.
-    stages = reach.sum(axis=0, dtype=np.int32)
-    if len(np.unique(stages[recurring])) < 2:
-        return None
-    stage = stages[graph.signature]
-    depth = unit_depth(graph, stage)
-    return group_by_level(stage * (depth.max(initial=0) + 1) + depth, graph.signature)
 
 
 def group_by_level(level: Array, signature: Array) -> Ints:

@@ -1,9 +1,9 @@
 """The policies, and the entry point: a valid grouping at once, better ones while the budget lasts.
 
 Every policy begins with "depth": the longest prefix that the budget allows is grouped by depth, the
-units behind it follow one by one, and if it was the whole graph, groups are merged, and it is
-grouped by stage if that may save launches.  Then the other policies make attempts, and the best
-grouping is kept, so none makes more launches than "depth" with the same budget.
+units behind it follow one by one, and if it was the whole graph, groups are merged and dropped.
+Then the other policies make attempts, and the best grouping is kept, so none makes more launches
+than "depth" with the same budget.
 
 The attempts and their order depend on the graph alone, never on the budget.  A step is taken if its
 estimated cost in visits is left, and the first that is not ends the search.  More visits thus allow
@@ -23,9 +23,9 @@ from .agenda import agenda_cost, group_by_agenda
 from .bound import path_counts, path_counts_cost, quick_bound
 from .budget import Budget, Meter
 from .dependencies import Dependencies, Ints, reverse, unreverse
-from .depth import group_by_level, group_by_stage, unit_depth
+from .depth import group_by_level, unit_depth
 from .groups import count_groups
-from .merge import MOST_GROUPS, merge_cost, merge_groups
+from .merge import MOST_GROUPS, drop_cost, drop_groups, merge_cost, merge_groups
 
 #: What a policy does next: the visits that it is worth, and what returns a valid grouping, or None.
 Step = Tuple[int, Callable[[], Optional[Ints]]]
@@ -51,29 +51,15 @@ class Search:
 
 
 def merges(search: Search) -> Iterator[Step]:
-    """Merge groups of the last attempt, if they are not too many."""
-    launches = count_groups(search.attempt)
-    if launches <= MOST_GROUPS:
-        cost = merge_cost(search.graph, launches)
-        yield cost, lambda: merge_groups(search.graph, search.attempt)
-
-
-def by_depth(search: Search) -> Iterator[Step]:
-    """Merge groups; group by stage, and merge again if these were fewer to begin with."""
-    unmerged = search.launches
-    yield from merges(search)
-    fewer = []
-
-    def attempt() -> Optional[Ints]:
-        groups = group_by_stage(search.graph)
-        if groups is None or count_groups(groups) >= unmerged:
-            return None
-        fewer.append(True)
-        return groups
-
-    yield search.graph.size // 2, attempt
-    if fewer:
-        yield from merges(search)
+    """Merge groups of the last attempt, unless they are too many, and drop some, while any are."""
+    launches, before = count_groups(search.attempt), -1
+    while launches != before:
+        if launches <= MOST_GROUPS:
+            cost = merge_cost(search.graph, launches)
+            yield cost, lambda: merge_groups(search.graph, search.attempt)
+        before = count_groups(search.attempt)
+        yield drop_cost(search.graph), lambda: drop_groups(search.graph, search.attempt)
+        launches = count_groups(search.attempt)
 
 
 def by_agenda(search: Search) -> Iterator[Step]:
@@ -179,7 +165,7 @@ def analyze(
     meter.visits += prefix
     search = Search(graph.first(prefix))
     complete = prefix == graph.size and _take(
-        chain(by_depth(search), POLICIES[policy](search)), search, meter
+        chain(merges(search), POLICIES[policy](search)), search, meter
     )
     rest = np.arange(search.launches, search.launches + graph.size - prefix, dtype=np.int32)
     return Analysis(

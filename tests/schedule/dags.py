@@ -169,6 +169,34 @@ def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
     return [order.index(group) for group in groups]
 
 
+def slow_drop(graph: Dependencies, groups: List[int]) -> List[int]:
+    """Try each group, from the last one, whether the others suffice; then run all late."""
+    signature, preds = graph.signature.tolist(), pred_lists(graph)
+    own = dict(zip(groups, signature))
+
+    def earliest(launches: List[int]) -> Dict[int, int]:
+        """Say where each unit runs as soon as it can, as far as it can."""
+        place: Dict[int, int] = {}
+        for launch in launches:
+            for unit in set(range(graph.size)).difference(place):
+                if signature[unit] == own[launch] and all(
+                    place.get(pred, launch) < launch for pred in preds[unit]
+                ):
+                    place[unit] = launch
+        return place
+
+    left = sorted(own)
+    for launch in sorted(own, reverse=True):
+        others = [other for other in left if other != launch]
+        left = others if len(earliest(others)) == graph.size else left
+    latest = [len(left)] * graph.size
+    for unit in range(graph.size - 1, -1, -1):
+        latest[unit] = max(k for k in range(latest[unit]) if own[left[k]] == signature[unit])
+        for pred in preds[unit]:
+            latest[pred] = min(latest[pred], latest[unit])
+    return latest
+
+
 def check_promises(graph: Dependencies, visits: Sequence[int]) -> None:
     """Check that groups are valid, and that neither more visits nor a policy add launches."""
     around = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]

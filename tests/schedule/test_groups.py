@@ -22,8 +22,8 @@ from gluon_dynbatch.schedule import (
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
 from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
-from gluon_dynbatch.schedule.depth import MOST_SIGNATURES, group_by_stage, unit_depth
-from gluon_dynbatch.schedule.merge import merge_groups
+from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule.dags import (
     as_networkx,
     build,
@@ -33,6 +33,7 @@ from tests.schedule.dags import (
     slow_agenda,
     slow_bound,
     slow_depth,
+    slow_drop,
     slow_merge,
     slow_path_counts,
 )
@@ -69,28 +70,6 @@ def test_agenda(toward_bound, graph):
 
 
 @SETTINGS
-@given(graphs() | LARGER)
-def test_stages(graph):
-    """Given if some recursion waits for another one, unless signatures are too many; valid then."""
-    groups = group_by_stage(graph)
-    reach = nx.transitive_closure(signatures_of(graph))
-    recurring = [s for s in reach if reach.has_edge(s, s)]
-    waits = any(reach.has_edge(a, b) != reach.has_edge(b, a) for a in recurring for b in recurring)
-    if groups is None:
-        assert not waits or graph.signature.max() >= MOST_SIGNATURES
-    else:
-        check_groups(graph, groups)
-
-
-def signatures_of(graph):
-    """Draw which signature is read by which."""
-    found = nx.DiGraph()
-    after = np.repeat(graph.signature, np.diff(graph.offsets)).tolist()
-    found.add_edges_from(zip(graph.signature[graph.preds].tolist(), after))
-    return found
-
-
-@SETTINGS
 @given(graphs(), st.booleans())
 def test_merge(graph, single):
     """Pairs are merged until none is left."""
@@ -100,6 +79,29 @@ def test_merge(graph, single):
     check_groups(graph, merged)
     assert merged.tolist() == slow_merge(graph, start.tolist())
     assert (merge_groups(graph, merged) == merged).all() and (start == before).all()
+
+
+@SETTINGS
+@given(graphs() | LARGER, st.sampled_from(["depth", "merged", "single"]))
+def test_drop(graph, kind):
+    """Groups are dropped until each is needed."""
+    start = np.arange(graph.size, dtype=np.int32) if kind == "single" else group_by_depth(graph)
+    start = merge_groups(graph, start) if kind == "merged" else start
+    before = start.copy()
+    left = drop_groups(graph, start)
+    check_groups(graph, left)
+    assert left.tolist() == slow_drop(graph, start.tolist())
+    assert (drop_groups(graph, left) == left).all() and (start == before).all()
+
+
+def test_units_of_a_dropped_group_run_in_several_others():
+    """Of the chains a0 -> a1 and b2 -> a3 -> a4, the first can wait.
+
+    by depth {a0} {b2} {a1 a3} {a4}      dropped {b2} {a0 a3} {a1 a4}
+    """
+    graph = build([0, 0, 1, 0, 0], [[], [0], [], [2], [3]])
+    assert merge_groups(graph, group_by_depth(graph)).tolist() == [0, 2, 1, 2, 3]
+    assert drop_groups(graph, group_by_depth(graph)).tolist() == [1, 2, 0, 1, 2]
 
 
 @settings(deadline=None, derandomize=True)  # the last line holds nearly always
