@@ -15,14 +15,14 @@ from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
 from .lower.segment import SegmentTable
 from .modes import RECORDING
-from .native.recording import keep, untrack
+from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
 from .plan.make import make_plan
 from .plan.plan import Plan
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
-from .record.types import TYPES
+from .record.types import NODE_AT, TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.backward import GradientTape, Prepared, prepare
@@ -217,11 +217,14 @@ class Flush:
         if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
             trained = [p.grad_req for launch in plan.launches for p in launch.segment.parameters]
-            key = [column.tobytes() for column in spots], trained
+            marks = in_graph(self._recording.externals, NODE_AT)
+            key = [column.tobytes() for column in spots], trained, marks
         known = next((made for own, made in planned.prepared if own == key), None)
         if known is None:
             if planned.recorded:
-                heads = find_heads(plan, spots, planned.mode & RECORDING != 0, planned.term)
+                recorded = planned.mode & RECORDING != 0
+                marks = np.frombuffer(marks, dtype=bool)
+                heads = find_heads(plan, spots, recorded, planned.term, marks)
             known = prepare(plan, heads, self._runtime.dispatcher)
             # One set of heads per plan is the rule; others must not fill memory.
             planned.prepared[:] = [(key, known)]

@@ -255,7 +255,10 @@ def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
 
 
 def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> Heads:
-    """Return some results of a plan that can have a gradient, or all, as heads."""
+    """Return some results of a plan that can have a gradient, or all, as heads.
+
+    All arrays from outside are in a graph.
+    """
     graph, kinds, rows = plan.graph, {}, []
     for slot in range(len(graph.slot_unit)) if slots is None else slots:
         unit = graph.slot_unit[slot]
@@ -265,7 +268,8 @@ def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> Heads:
             size = int(graph.dependencies.rows[unit]) * port.row_size
             kind = Arena(size, port.dtype, segment.context)
             rows.append((slot, 0, kinds.setdefault(kind, len(kinds))))
-    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 3).T, tuple(kinds))
+    outside = np.ones(len(plan.target_of) - len(graph.slot_unit), dtype=bool)
+    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 3).T, tuple(kinds), outside)
 
 
 def check_invariants(batch: gdb.Batch) -> int:
@@ -281,7 +285,9 @@ def check_invariants(batch: gdb.Batch) -> int:
     check_groups(graph, groups)
     check_plan(batch.plan)
     every = heads_of(batch.plan)
-    for heads in (every, every.some(slice(None, None, 3))):
+    some = heads_of(batch.plan, range(0, len(batch.plan.graph.slot_unit), 3))
+    none = every._replace(in_graph=np.zeros_like(every.in_graph))
+    for heads in (every, some, none):
         check_transposed(batch.plan, heads, transpose(batch.plan, heads))
     launches = len(batch.plan.launches)
     assert lower_bound(graph) <= launches <= graph.size

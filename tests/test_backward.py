@@ -130,6 +130,49 @@ def test_a_gradient_that_passes_through_unchanged(used, granularity):
     loop_and_scope(run, granularity=granularity)
 
 
+@ALL
+@pytest.mark.parametrize("known", [(), (1,), (0, 2, 3)])
+def test_gradients_go_to_arrays_from_outside_that_are_in_a_graph(known, granularity):
+    """Variables and results of the loop are in a graph, other arrays and detached ones are not."""
+    net, source = make_cells(), array(1, WIDTH)
+    source.attach_grad()
+
+    def run(scope):
+        net.collect_params().zero_grad()
+        xs = inputs(6)
+        attached([xs[number] for number in known])
+        with autograd.record():
+            if known:
+                xs[4] = source * xs[4]
+            xs[5] = (source * xs[5]).detach()
+            with scope:
+                losses = [(net.other(net.linear(x)) * x).sum() for x in xs]
+        autograd.backward(losses)
+        found = [source.grad] if known else []
+        return [losses, gradients(net), found, [xs[number].grad for number in known]]
+
+    loop_and_scope(run, granularity=granularity)
+
+
+def test_no_gradient_is_computed_for_arrays_in_no_graph():
+    """First layer: its weights get gradients, its inputs do not; the second passes one on."""
+    net, xs = make_cells(), inputs(3)
+
+    def passed_on(variables):
+        attached(variables)
+        with autograd.record(), gdb.batching(granularity="block", policy="depth") as batch:
+            losses = [net.other(net.linear(x)) for x in xs]
+        autograd.backward(losses)
+        plan = batch.backward_plan
+        assert [launch.number for launch in plan.launches] == [1, 0]
+        return [launch.outputs[0] is not None for launch in plan.launches], plan.results
+
+    passing, (result,) = passed_on([])
+    assert passing == [True, False] and result is None
+    passing, (result,) = passed_on(xs[1:])
+    assert passing == [True, True] and result is not None
+
+
 OPTIMIZERS = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
     "adam": {"learning_rate": 0.01},

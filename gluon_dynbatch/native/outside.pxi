@@ -193,6 +193,29 @@ def places(list arrays not None, bytes uses not None, size_t get_data, size_t wa
     return addresses, handles
 
 
+def in_graph(list arrays not None, Py_ssize_t node_at):
+    """Tell of each array by a byte whether a gradient may go from it to MXNet's tape.
+
+    Parameters
+    ----------
+    arrays : list of NDArray
+        Real arrays, or lazy ones that are kept in arenas.
+    node_at : int
+        Where an array of MXNet's has its node in the tape: see `record.types`.
+    """
+    cdef bytearray found = bytearray(len(arrays))
+    cdef Py_ssize_t i
+    cdef size_t handle
+    for i in range(len(arrays)):
+        array_ = arrays[i]
+        if type(array_) is lazy_type and slot(array_, real_at)[0] is <PyObject *>None:
+            found[i] = (<object>slot(array_, tape_at)[0]).recorded
+        else:
+            handle = array_.handle.value
+            found[i] = (<void **>(handle + node_at))[0] is not NULL
+    return bytes(found)
+
+
 def externals_of(Tape tape not None, const unsigned char[:] types):
     """Return the numbers of the arrays from outside whose type is marked."""
     cdef Py_ssize_t i

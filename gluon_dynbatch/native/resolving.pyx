@@ -83,19 +83,19 @@ def makers(
     int64_t operands, const int64_t[::1] operand, const int64_t[::1] at, const int64_t[::1] term,
     const int64_t[::1] target_of, const int64_t[::1] maker, int64_t launches,
 ):
-    """Return per operand the launches that make what it reads; -1 for what is from outside.
+    """Return per operand the launches that make what it reads; what is from outside has others.
 
-    Reads are in the order of operands; each target has its `maker`.
+    Reads are in the order of operands; each target has its `maker`, a launch, or -1 or -2.
     """
     cdef int64_t i, place, to, number
-    cdef int64_t[::1] seen = clone(LONG, launches + 1, True)
+    cdef int64_t[::1] seen = clone(LONG, launches + 2, True)
     found = [[] for _ in range(operands)]
     for i in range(operand.shape[0]):
         place = term[at[i]]
         to = target_of[place if place >= 0 else place + target_of.shape[0]]
-        number = maker[to] if to >= 0 else -1
-        if seen[number + 1] <= operand[i]:
-            seen[number + 1] = operand[i] + 1
+        number = maker[to] if to >= 0 else -2
+        if seen[number + 2] <= operand[i]:
+            seen[number + 2] = operand[i] + 1
             found[operand[i]].append(number)
     return found
 

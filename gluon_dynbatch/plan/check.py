@@ -71,7 +71,10 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
     values, gradients = _Machine(plan), _Machine(backward)
     regions = [region for number in numbers for region in plan.launches[number].regions]
     made = {region: values.write(region) for region in regions}
-    made.update((fill.region, values.write(fill.region)) for fill in plan.fills)
+    # What is from outside and gets no gradient stays zero.
+    fills = [fill for fill in plan.fills if heads.in_graph[fill.externals].any()]
+    made.update((fill.region, values.write(fill.region)) for fill in fills)
+    outside = {number for fill in fills for number in fill.externals.tolist()}
     taken = given = 0
     for fill in backward.fills:
         size = gradients.row_size(fill.region)
@@ -83,7 +86,7 @@ def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
         name, forward = f"launch {launch.number}", plan.launches[launch.number]
         assert len(launch.operands) == len(forward.outputs), f"{name}: gradients of results"
         assert any(launch.operands), f"{name} gets no gradient"
-        _check_gradients(plan, launch, set(numbers))
+        _check_gradients(plan, launch, set(numbers), outside)
         for operand, region in zip(launch.operands, forward.regions):
             if operand is not None:
                 taken += _times(gradients.read(operand), made[region], f"a result of {name}")
@@ -171,7 +174,7 @@ def _check_writes(plan: Plan) -> None:
         assert (rows == 1).all(), "an arena row is not written exactly once"
 
 
-def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int]) -> None:
+def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int], outside: Set[int]) -> None:
     """Check which inputs of a launch get a gradient: those behind which one is wanted."""
     forward, slot_unit = plan.launches[launch.number], plan.graph.slot_unit
     for p, port in enumerate(launch.segment.inputs):
@@ -179,7 +182,8 @@ def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int]) -> None:
         if port.differentiable and not isinstance(forward.operands[p], Whole):
             own = plan.graph.term[[at for unit in launch.units for at in _terms(plan, unit, p)]]
             makers = plan.launch_of()[slot_unit[own[own >= 0]]]
-            wanted = bool((own < 0).any()) or not numbers.isdisjoint(makers.tolist())
+            wanted = not outside.isdisjoint((-1 - own).tolist())
+            wanted |= not numbers.isdisjoint(makers.tolist())
         found = launch.outputs[p] is not None
         assert found == wanted, f"input {p} of launch {launch.number}: gradient"
 

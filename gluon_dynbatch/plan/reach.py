@@ -42,6 +42,7 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     inputs = np.append(graph.input0, len(graph.term0) - 1)
     read = graph.term[np.repeat(units, np.diff(graph.term0[inputs]))]
     externals = np.unique(-1 - read[read < 0])
+    externals = externals[heads.in_graph[externals]]
     filled: List[Tuple[int, int, int]] = []
     for number, (fill, result) in enumerate(zip(plan.fills, backward.results)):
         if result is not None:

@@ -17,6 +17,9 @@ from ..schedule.dependencies import Array
 from .plan import Arena, Fill, Plan, Reads, Region, Rows, Slice, Whole
 from .resolve import Layout, resolve
 
+#: Who makes what is from outside and may get a gradient, and what is and gets none.
+OUTSIDE, NOWHERE = -1, -2
+
 
 class Heads(NamedTuple):
     """Results that the user still holds: arrays of one length."""
@@ -27,6 +30,8 @@ class Heads(NamedTuple):
     kind: Array
     #: Elements, type and device of each kind.
     kinds: Tuple[Arena, ...]
+    #: Per array from outside: whether a gradient may go on to it.
+    in_graph: Array
 
     @property
     def size(self) -> Array:
@@ -36,7 +41,9 @@ class Heads(NamedTuple):
 
     def some(self, which: Any) -> Heads:
         """Return those of some numbers."""
-        return Heads(self.term[which], self.offset[which], self.kind[which], self.kinds)
+        return self._replace(
+            term=self.term[which], offset=self.offset[which], kind=self.kind[which]
+        )
 
 
 def transpose(plan: Plan, heads: Heads) -> Plan:
@@ -70,18 +77,19 @@ class _Transposition:
         #: What gradients are found for: results of launches, then fills.
         self._targets = [region for launch in launches for region in launch.regions]
         self._targets += [fill.region for fill in plan.fills]
-        #: Per target: the launch that makes it, -1 for fills; and its first element.
-        self._maker = np.full(len(self._targets), -1)
-        self._maker[: self._result0[-1]] = np.repeat(
-            np.arange(len(launches)), np.diff(self._result0)
-        )
+        #: Per target: the launch that makes it, or `OUTSIDE`, or `NOWHERE` for fills of which no
+        #: array may get a gradient; and its first element.
+        fills = [
+            OUTSIDE if heads.in_graph[fill.externals].any() else NOWHERE for fill in plan.fills
+        ]
+        made = np.repeat(np.arange(len(launches)), np.diff(self._result0))
+        self._maker = np.concatenate([made, np.array(fills, dtype=np.int64)])
         self._start = _starts(self._targets, plan.arenas)
 
     def plan(self) -> Plan:
         """Find out what takes part, give every gradient its rows, and resolve what reads them."""
         live = self._live()
-        wanted = np.ones(len(self._targets), dtype=bool)
-        wanted[: self._result0[-1]] = np.isin(self._maker[: self._result0[-1]], list(live))
+        wanted = np.isin(self._maker, [OUTSIDE, *live])
         fills, *from_heads = self._place_heads(wanted)
         outputs = self._place_operands(live)
         parts = zip(*from_heads, self._from_operands(outputs, wanted))
@@ -125,10 +133,13 @@ class _Transposition:
             passing = []
             trained = any(p.grad_req != "null" for p in launch.segment.parameters)
             for p, (port, operand) in enumerate(zip(launch.segment.inputs, launch.operands)):
-                if port.differentiable and type(operand) is Whole:
-                    trained = True
-                elif port.differentiable and any(
-                    maker < 0 or maker in flowing for maker in makers[self._operand0[number] + p]
+                if not port.differentiable:
+                    continue
+                if type(operand) is Whole:
+                    trained |= bool(self._heads.in_graph[operand.external])
+                elif any(
+                    maker == OUTSIDE or maker in flowing
+                    for maker in makers[self._operand0[number] + p]
                 ):
                     passing.append(p)
             if passing or trained:

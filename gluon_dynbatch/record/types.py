@@ -9,7 +9,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.ndarray import NDArray
+from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from ..modes import FLOATS
 from ..native import recording
@@ -58,6 +60,19 @@ def memory_of(handle: Any) -> Memory:
         return Memory(0, 0, 0)
     start, size = _PAIR.from_address(chunk)
     return Memory(chunk, start, start + size if start else 0)
+
+
+def _find_node() -> int:
+    array, gradient = (NDArray(_new_alloc_handle((1,), mx.cpu(), True)) for _ in range(2))
+    words = (_WORD * 16).from_address(array.handle.value)
+    before = list(words)
+    autograd.mark_variables([array], [gradient])
+    return next(i for i, (one, other) in enumerate(zip(before, words)) if one != other)
+
+
+#: Where an array of MXNet's has the pointer to its node in MXNet's tape, which is null if it has
+#: none: no function of its library tells.
+NODE_AT = ctypes.sizeof(_WORD) * _find_node()
 
 
 class TypeTable:

@@ -23,6 +23,7 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import find_reach, live_units
 from ..plan.transpose import Heads, transpose
 from ..record.lazy import LazyNDArray
+from ..schedule.dependencies import Array
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
@@ -116,7 +117,7 @@ def prepare(plan: Plan, heads: Optional[Heads], dispatcher: Dispatcher) -> Prepa
     transposed = transpose(plan, heads)
     for launch in transposed.launches:
         own = [kernels[part.segment] for part in launch.parts]
-        wanted = _wanted(plan, launch)
+        wanted = _wanted(plan, launch, heads.in_graph)
         backward = tuple(one.backward(wanted) for one in own if one is not None)
         if backward:
             trained[launch.number] = backward
@@ -140,15 +141,15 @@ def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterato
             yield Trained(number, which[0], True, False)
 
 
-def _wanted(plan: Plan, launch: Launch) -> Wanted:
+def _wanted(plan: Plan, launch: Launch, in_graph: Array) -> Wanted:
     segment, operands = launch.segment, plan.launches[launch.number].operands
     return Wanted(
         tuple(k for k, operand in enumerate(launch.operands) if operand is not None),
         tuple(
             p
-            for p, port in enumerate(segment.inputs)
+            for p, (port, operand) in enumerate(zip(segment.inputs, operands))
             if launch.outputs[p] is not None
-            or (isinstance(operands[p], Whole) and port.differentiable)
+            or (isinstance(operand, Whole) and port.differentiable and in_graph[operand.external])
         ),
         tuple(j for j, p in enumerate(segment.parameters) if p.grad_req != "null"),
     )
@@ -246,8 +247,9 @@ class GradientTape(Pass):
                 gradients.append(_shaped(self.buffers.region(region), array.shape))
             elif type(launch.operands[p]) is Whole:
                 # Detached, the user's array gets no gradient behind the back of this tape.
-                trained = launch.segment.inputs[p].differentiable
-                operands[p] = self._leaves.leaf(array) if trained else array.detach()
+                trained = bool(self.heads.in_graph[launch.operands[p].external])
+                own = launch.segment.inputs[p].differentiable
+                operands[p] = self._leaves.leaf(array, trained) if own else array.detach()
         if variables:
             autograd.mark_variables(variables, gradients, "write")
 

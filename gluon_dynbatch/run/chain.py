@@ -23,7 +23,9 @@ from .gradient import record_function
 from .keep import Kept, Memory, Spots, find_memories, find_spots
 
 
-def find_heads(plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray) -> Optional[Heads]:
+def find_heads(
+    plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray, in_graph: np.ndarray
+) -> Optional[Heads]:
     """Return where gradients may arrive, in the order of their places; None if nowhere.
 
     Parameters
@@ -34,6 +36,8 @@ def find_heads(plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray)
         Where the arrays that are held are among recorded values.
     recorded, term : numpy.ndarray
         Per value, whether it is recorded for a backward pass, and the term that stands for it.
+    in_graph : numpy.ndarray
+        Per array from outside, whether a gradient may go on to it.
     """
     numbers, kind = np.unique(spots.kind, return_inverse=True)
     types = [TYPES[number] for number in numbers.tolist()]
@@ -50,7 +54,7 @@ def find_heads(plan: Plan, spots: Spots, recorded: np.ndarray, term: np.ndarray)
     found, kinds = np.unique(counts * len(types) + kind[at], return_inverse=True)
     pairs = (divmod(number, len(types)) for number in found.tolist())
     arenas = tuple(Arena(count, *types[number][1:]) for count, number in pairs)
-    return Heads(terms[at], offset[at], kinds, arenas)
+    return Heads(terms[at], offset[at], kinds, arenas, in_graph)
 
 
 #: Where a gradient goes: to a part of a head of an earlier flush (numbers of flush and head, and
