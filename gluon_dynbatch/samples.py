@@ -13,8 +13,8 @@ from mxnet.gluon import Block, HybridBlock
 
 from .errors import ArgumentError
 from .record.hooks import REPLACES
+from .record.views import part
 from .record.where import user_line
-from .run.buffers import part
 
 #: Types of what is yet to be run, which functions return it, and what it is called.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {

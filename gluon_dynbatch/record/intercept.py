@@ -22,6 +22,7 @@ from .hooks import REPLACES, Hooks, Replaced, replaced_pair
 from .lazy import LazyNDArray
 from .operators import operator_of
 from .state import STATE
+from .views import plain_view
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -126,7 +127,9 @@ def _cached_op_hook(original: Any) -> Any:
 def _index_hook(original: Any) -> Any:
     def read(array: NDArray, key: Any) -> NDArray:
         key = key.real() if type(key) is LazyNDArray else key
-        view, recorder = original(array, key), STATE.recorder
+        view, recorder = plain_view(array, key), STATE.recorder
+        if view is None:
+            view = original(array, key)
         if recorder is not None and recorder.tracing is not None:
             recorder.tracing.views[id(view)] = view, array, key
         return view
@@ -221,7 +224,12 @@ OPEN: Tuple[Replaced, ...] = (
         "or not, if an array is lazy",
         recording.call_hook,
     ),
-    Replaced(NDArray, "__getitem__", "a lazy array as an index has to be real", _index_hook),
+    Replaced(
+        NDArray,
+        "__getitem__",
+        "a lazy array as an index has to be real; and rows of a sample take longer than its calls",
+        _index_hook,
+    ),
     Replaced(
         Parameter,
         "__setattr__",

@@ -23,11 +23,12 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import find_reach, live_units
 from ..plan.transpose import Heads, transpose
 from ..record.lazy import LazyNDArray
+from ..record.views import part
 from ..schedule.dependencies import Array
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
-from .buffers import part, put_together, zero
+from .buffers import put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
 from .execute import Pass
 from .leaves import Leaves, with_dense_gradient

@@ -16,6 +16,7 @@ from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 from ..errors import LaunchError
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Region, Slice, pieces_of
+from ..record.views import part, row
 from .assemble import copies, is_native, itemsize
 from .pool import Pool
 
@@ -151,24 +152,6 @@ def take_out(
 def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
     """Return arrays as a program takes them, each with a letter that says what is done with it."""
     return executing.Bases(arrays, *recording.places(arrays, uses, GET_DATA, WAIT), uses)
-
-
-def part(array: NDArray, start: int, stop: int) -> NDArray:
-    """Return rows of an array in place: ``array[start:stop]`` without what makes that slow."""
-    handle = NDArrayHandle()
-    check_call(
-        _LIB.MXNDArraySlice(
-            array.handle, ctypes.c_uint32(start), ctypes.c_uint32(stop), ctypes.byref(handle)
-        )
-    )
-    return NDArray(handle)
-
-
-def row(array: NDArray, number: int) -> NDArray:
-    """Return a row of an array in place: ``array[number]`` without what makes that slow."""
-    handle = NDArrayHandle()
-    check_call(_LIB.MXNDArrayAt(array.handle, ctypes.c_uint32(number), ctypes.byref(handle)))
-    return NDArray(handle)
 
 
 _ADD_N = OpHandle()

@@ -16,7 +16,8 @@ from mxnet.ndarray import NDArray
 
 from ..lower.segment import ParameterRows, whole_of
 from ..record.lazy import LazyNDArray
-from .buffers import part, zero
+from ..record.views import part
+from .buffers import zero
 
 
 class Leaves:
