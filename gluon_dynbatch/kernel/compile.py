@@ -16,6 +16,7 @@ from .expression import (
     DOT,
     FUNCTION,
     JOIN,
+    MOVED,
     PLACED,
     PRODUCT,
     RAMP,
@@ -24,12 +25,12 @@ from .expression import (
     Node,
     Slot,
 )
-from .step import Access, Array, Dots, Instruction, Place, Pointwise, Product, Step, Sum
+from .step import Access, Array, Dots, Instruction, Move, Place, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
 #: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
-MULTIPLIED = frozenset([PRODUCT, DOT])
+OWN_STEP = frozenset([PRODUCT, DOT, MOVED])
 STORED = PLACED - {READ}
 #: What is there before any step.
 GIVEN = frozenset([READ, CONST, RAMP])
@@ -62,7 +63,7 @@ class Compiler:
         """Return the steps that store what is to be stored, and have in memory what adds up."""
         gradients = [found.gradient for found in sums]
         self._order = _reachable([*(node for _, node in stores), *gradients])
-        factors = [(x, _parts(n)) for n in self._order if n.kind in MULTIPLIED for x in n.args]
+        factors = [(x, _parts(n)) for n in self._order if n.kind in OWN_STEP for x in n.args]
         factors += zip(gradients, (found.parts for found in sums))
         #: What is read in several parts, so that rows have to lie without gaps.
         self._dense = {x for x, parts in factors if parts > 1}
@@ -93,7 +94,7 @@ class Compiler:
                 continue
             self.stored.setdefault(node, place)
             for target, piece in _pieces(place, node) if node.kind == JOIN else ():
-                if piece.kind in MULTIPLIED and _parts(piece) == 1 and piece not in self._dense:
+                if piece.kind in OWN_STEP and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
     def _not_there(self, place: Place, node: Node) -> List[Store]:
@@ -120,7 +121,7 @@ class Compiler:
             if node.kind in GIVEN:
                 self._time[node] = 0
                 continue
-            if node.kind in MULTIPLIED:
+            if node.kind in OWN_STEP:
                 for x in node.args:
                     self._keep_factor(x)
                 when = max(self._there(x) for x in node.args) | 1
@@ -183,8 +184,8 @@ class Compiler:
 
         for node, place in self.stored.items():
             time = self._time[node]
-            if node.kind in MULTIPLIED:
-                steps.setdefault(time, []).extend(self._multiplied(node, place))
+            if node.kind in OWN_STEP:
+                steps.setdefault(time, []).extend(self._own_steps(node, place))
             elif node.kind == REDUCED:
                 add(time, place, node.args[0], *node.attrs)
             elif node.kind == JOIN:
@@ -198,10 +199,12 @@ class Compiler:
             steps.setdefault(time, []).append(_Loop(self, time, width, dtype).pointwise(jobs))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
-    def _multiplied(self, node: Node, result: Place) -> List[Step]:
+    def _own_steps(self, node: Node, result: Place) -> List[Step]:
         lefts = [self.place_of(x) for x in node.args]
         if node.kind == DOT:
             return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
+        if node.kind == MOVED:
+            return [Move(lefts[0], result, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(lefts, weights, biases)
@@ -260,7 +263,7 @@ def _pieces(place: Place, node: Node) -> List[Store]:
 
 
 def _parts(product: Node) -> int:
-    return 1 if product.kind == DOT else int(product.width // product.attrs[0][0].units)
+    return 1 if product.kind != PRODUCT else int(product.width // product.attrs[0][0].units)
 
 
 class _Loop:

@@ -12,6 +12,7 @@ from .expression import (
     DOT,
     FUNCTION,
     JOIN,
+    MOVED,
     PRODUCT,
     READ,
     REDUCED,
@@ -120,6 +121,9 @@ class Differentiation:
             for k, (second, how) in enumerate(node.attrs[0].gradients()):
                 other = value[node.args[1 - k]]
                 self._add(node.args[k], build.dot(*((other, g) if second else (g, other)), how))
+        elif node.kind == MOVED:
+            (x,), (order,) = node.args, node.attrs
+            self._add(x, build.moved(g, order.turned(x.width)))
         elif node.kind == FUNCTION:
             self._function(node, g)
 

@@ -12,13 +12,13 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
-READ, PRODUCT, DOT, REDUCED = "read", "product", "dot", "reduced"
+READ, PRODUCT, DOT, MOVED, REDUCED = "read", "product", "dot", "moved", "reduced"
 #: Kinds of nodes that are computed where they are used.
 CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
 #: Columns from one on (neighbours, or the same again and again), and values side by side.
 COLUMNS, JOIN = "columns", "join"
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, DOT, REDUCED])
+PLACED = frozenset([READ, PRODUCT, DOT, MOVED, REDUCED])
 #: Reductions of columns, and the function of two values that does the same.
 TOTAL, TOP = "total", "top"
 _OF_TWO = {TOTAL: "add", TOP: "greatest"}
@@ -93,6 +93,21 @@ class Dot(NamedTuple):
         if right:
             second = Dot(count, n, m, k, (True, left), 0)
         return (left, first), (not right, second)
+
+
+class Order(Tuple[int, ...]):
+    """For each column, the one that is moved there, or -1 for a zero; none goes to two places."""
+
+    def turned(self, width: int) -> Order:
+        """Return how gradients go back to a row of some width."""
+        back = [-1] * width
+        for column, source in enumerate(self):
+            if source >= 0:
+                back[source] = column
+        return Order(back)
+
+    def __str__(self) -> str:
+        return f"{len(self)} columns"
 
 
 T = TypeVar("T", bound="Arithmetic")
@@ -333,6 +348,15 @@ class Expressions:
             return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
         width = how.matrices * how.m * how.n
         return self._make(DOT, (left, right), (how,), width, left.dtype)
+
+    def moved(self, x: Node, order: Order) -> Node:
+        """Return columns in another order, each at most once."""
+        if x.kind == MOVED:
+            before = x.attrs[0]
+            return self.moved(x.args[0], Order(before[i] if i >= 0 else -1 for i in order))
+        if order == tuple(range(x.width)):
+            return x
+        return self._make(MOVED, (x,), (order,), len(order), x.dtype)
 
     def reduced(self, x: Node, how: str = TOTAL) -> Node:
         """Return the sum, or the largest, of all columns."""

@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from ..native import executing
-from .expression import Dot, Slot, Weight
+from .expression import Dot, Order, Slot, Weight
 
 
 class Place(NamedTuple):
@@ -74,6 +74,18 @@ class Dots(NamedTuple):
         return f"{self.result} = {left} . {right}"
 
 
+class Move(NamedTuple):
+    """Columns in another order."""
+
+    source: Place
+    result: Place
+    order: Order
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.result} = {self.order} of {self.source}"
+
+
 class Access(NamedTuple):
     """A register that is read from memory or written to it."""
 
@@ -111,7 +123,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Pointwise]
+Step = Union[Product, Dots, Move, Pointwise]
 
 
 class Array(NamedTuple):
@@ -207,6 +219,8 @@ class Kernel:
                 found |= {step.bias} if step.bias else set()
             elif isinstance(step, Dots):
                 found |= {step.left.slot, step.right.slot}
+            elif isinstance(step, Move):
+                found.add(step.source.slot)
             else:
                 found |= {load.place.slot for load in step.loads}
         return frozenset(found)

@@ -20,6 +20,7 @@ from .expression import (
     Arithmetic,
     Expressions,
     Node,
+    Order,
     Slot,
 )
 
@@ -85,7 +86,7 @@ class Tensor(Arithmetic):
         whole = where.size == prod(self.shape) and (np.diff(where.ravel()) == 1).all()
         if whole and self.rows >= rows:
             return self.shaped(where.shape)
-        return self.of(_moved(self.node(), where.ravel()), where.shape, rows)
+        return self.of(_moved(self.node(), where.ravel(), self.rows), where.shape, rows)
 
     def to(self, shape: Shape, rows: bool = False) -> Tensor:
         """Repeat elements along axes of extent 1."""
@@ -157,8 +158,8 @@ def _pieces(x: Node, count: int) -> List[Node]:
     return [x.owner.part(x, number * width, width) for number in range(count)]
 
 
-def _moved(x: Node, order: Array) -> Node:
-    """Return columns by number: neighbours and repeated ones together."""
+def _moved(x: Node, order: Array, rows: bool) -> Node:
+    """Return columns by number: neighbours and repeated ones together, if these are few."""
     found, at = [], 0
     steps = np.append(np.diff(order), 2)
     changes = np.append(np.flatnonzero(np.diff(steps)) + 1, len(order))
@@ -168,6 +169,8 @@ def _moved(x: Node, order: Array) -> Node:
         piece = x.owner.part(x, first, end - at + 1 if step == 1 else 1)
         found.append(_spread(piece, end - at + 1) if step == 0 else piece)
         at = end + 1
+        if len(found) > MOST_PIECES and rows and len(np.unique(order)) == len(order):
+            return x.owner.moved(x, Order(order.tolist()))
         _limit(len(found))
     return x.owner.join(found)
 

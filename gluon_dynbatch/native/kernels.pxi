@@ -112,6 +112,12 @@ cdef struct Product:
     bint adds, unpacked
 
 
+cdef struct Move:
+    # Per column the one that is moved there, or -1.
+    int64_t width
+    int32_t *order
+
+
 cdef struct Dots:
     # As `kernel.expression.Dot` says.
     int64_t matrices, m, k, n, turn_left, turn_right, gradient
@@ -124,10 +130,11 @@ ctypedef void (*Run)(
 cdef struct Step:
     Run run
     int32_t dtype
-    #: Of products and dots; the right factor of products is a parameter.
+    #: Of all but loops; what is moved is on the left, the right factor of products is a parameter.
     Place left, right, result
     Product product
     Dots dots
+    Move move
     gdb_loop loop
 
 
@@ -155,6 +162,7 @@ cdef void release_kernel(Kernel_ *kernel) noexcept nogil:
         free(<void *>kernel.steps[i].loop.loads)
         free(<void *>kernel.steps[i].loop.instructions)
         free(<void *>kernel.steps[i].loop.stores)
+        free(kernel.steps[i].move.order)
     free(kernel.steps)
     free(kernel.slots)
     free(kernel.local)
@@ -201,7 +209,10 @@ cdef class Kernel:
         """Take over a step; return how much scratch it needs."""
         if hasattr(given, "instructions"):
             return self.add_loop(&step.loop, step, given)
-        step.left, step.result = self.place(given.left), self.place(given.result)
+        step.result = self.place(given.result)
+        if hasattr(given, "order"):
+            return self.add_move(&step.move, step, given)
+        step.left = self.place(given.left)
         if hasattr(given, "how"):
             return self.add_dots(&step.dots, step, given)
         return self.add_product(&step.product, step, given)
@@ -216,6 +227,16 @@ cdef class Kernel:
         product.bias = -1 if given.bias is None else self.number(given.bias)
         product.adds, product.parts = given.adds, given.parts
         self.kernel.work += 2 * product.inputs * product.units * product.parts
+        return 0
+
+    cdef int64_t add_move(self, Move *move, Step *step, given) except -1:
+        step.run = run_move
+        step.left = self.place(given.source)
+        move.width = len(given.order)
+        move.order = <int32_t *>room(move.width, sizeof(int32_t))
+        for i, column in enumerate(given.order):
+            move.order[i] = column
+        self.kernel.work += FUNCTION * move.width
         return 0
 
     cdef int64_t add_dots(self, Dots *dots, Step *step, given) except -1:

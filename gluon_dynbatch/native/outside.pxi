@@ -212,7 +212,7 @@ def in_graph(list arrays not None, Py_ssize_t node_at):
             found[i] = (<object>slot(array_, tape_at)[0]).recorded
         else:
             handle = array_.handle.value
-            found[i] = (<void **>(handle + node_at))[0] is not NULL
+            found[i] = 1 if (<void **>(handle + node_at))[0] is not NULL else 0
     return bytes(found)
 
 

@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import PRODUCT, REDUCED, Node
+from gluon_dynbatch.kernel.expression import MOVED, PRODUCT, REDUCED, Node
 from gluon_dynbatch.kernel.tensor import NotExpressed
 from gluon_dynbatch.lower.segment import Segment
 from tests.cells import array, attached
@@ -51,6 +51,13 @@ def moved(F: Any, x: Any, y: Any) -> Any:
     return F.stack(x, x * 2, axis=3).reshape((0, -1))
 
 
+def turned(F: Any, x: Any) -> Any:
+    """Return columns that fall into more pieces than a loop takes: turned, and every other one."""
+    other = F.transpose(F.exp(x), (0, 2, 1))
+    half = F.slice(F.reshape(other, (0, -1)), begin=(None, 80), end=(None, None), step=(None, -2))
+    return F.batch_dot(other, x), half + 1, F.sum(F.transpose(other, (0, 2, 1)), axis=(1, 2))
+
+
 def deep(F: Any, x: Any) -> Any:
     """Return what takes for ever where sharing is not seen."""
     for _ in range(400):
@@ -87,6 +94,7 @@ PIECES: Dict[Any, Any] = {
     normalised: ([(3,)], [(4, 3), (4,), (4,), (4,)]),
     shared: ([(3, 5)], [(2, 5), (2,), (3,), (3, 2)]),
     moved: ([(2, 5), (5,)], []),
+    turned: ([(9, 9)], []),
     deep: ([(3,)], []),
     blocked: ([(3,), (3,)], []),
     apart: ([(2,), (2,)], [(2, 3), (2, 3)]),
@@ -131,6 +139,11 @@ def test_products_that_are_added_are_one_unless_read_elsewhere(fn: Any, products
 def test_what_all_columns_share_is_computed_once_per_row() -> None:
     shared = {str(total) for total in reached(once, REDUCED)}
     assert shared == {"reduced[total](exp(in1))", "reduced[total](mul(in1, 2.0))"}
+
+
+def test_columns_are_moved_once() -> None:
+    moves = {str(node) for node in reached(turned, MOVED)}
+    assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
 
 
 X = [(2, 2)]
