@@ -172,3 +172,21 @@ def test_layouts_sizes_and_types_that_have_no_kernels() -> None:
             express(replace(segment, **change))
     _, reasons = outcomes([segment_of(lambda F, x: F.softmax(x), [(100, 2)])])
     assert any("32 pieces" in told for told in reasons)
+
+
+#: Cells, an operator in each with other attributes that no rule would give it, and the reason.
+WITHOUT_ROWS = [
+    (lambda F, x: F.sum(x, axis=2), "sum", {"axis": "0"}, "axis of rows"),
+    (lambda F, x: F.slice_axis(x, axis=1, begin=0, end=1), "slice_axis", {"axis": "0"}, "of rows"),
+    (lambda F, x: F.transpose(x, (0, 2, 1)), "transpose", {"axes": "(1, 0, 2)"}, "along axis 0"),
+    (lambda F, x: F.reshape(x, (0, 4)) + 1, "Reshape", {"shape": "(-1, 8)"}, "not along axis 0"),
+]
+
+
+@pytest.mark.parametrize("fn, name, attrs, reason", WITHOUT_ROWS)
+def test_rows_stay_rows(fn: Any, name: str, attrs: Any, reason: str) -> None:
+    segment = segment_of(fn, X)
+    last = [op for op in segment.ops if op.op == name][-1]
+    ops = [op._replace(attrs={**op.attrs, **attrs}) if op is last else op for op in segment.ops]
+    with pytest.raises(NotExpressed, match=reason):
+        express(replace(segment, ops=tuple(ops)))
