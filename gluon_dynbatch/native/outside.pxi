@@ -125,7 +125,7 @@ def keep(
     """
     cdef int64_t at
     for lazy in lazies:
-        at = term[<object>slot(lazy, value_at)[0]]
+        at = term[<int64_t><object>slot(lazy, value_at)[0]]
         if at < 0:
             at += arena_of.shape[0]
         keeper.add(lazy)
