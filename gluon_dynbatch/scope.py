@@ -27,7 +27,7 @@ from .record.state import STATE
 from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
-from .run.buffers import POOL
+from .run.buffers import BACKWARD_POOL, POOL
 from .run.chain import Chain
 from .run.gradient import forget
 from .run.keep import Kept
@@ -58,7 +58,8 @@ def _forget() -> None:
     finally:
         # Work that failed is no reason to keep the rest.
         forget()
-        POOL.clear()
+        for pool in (POOL, BACKWARD_POOL):
+            pool.clear()
         vars(RUNTIME).update(vars(Runtime()))
         gc.collect()
 

@@ -19,6 +19,7 @@ from gluon_dynbatch.run.buffers import address_of, allocate
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Binary, Unary, array, chain, complete, inputs, ready, tree
+from tests.common import output_of
 
 A, JOIN = ready(Unary(prefix="reuse_a_")), ready(Binary(prefix="reuse_join_"))
 
@@ -184,6 +185,57 @@ def test_what_is_larger_than_all_that_may_stay_does_not(take, monkeypatch):
     monkeypatch.setattr(pool, "MOST_BYTES", 4 * 512 * 200 - 1)
     assert take().shape == SHAPE
     assert not take.__closure__[0].cell_contents._buffers
+
+
+#: Backward passes begin when the next minibatch is with the engine.
+LATE = """
+    import faulthandler, sys, threading
+    faulthandler.dump_traceback_later(120, exit=True)
+    import mxnet as mx
+    import gluon_dynbatch as gdb
+    from mxnet import autograd, gluon
+    from gluon_dynbatch.run.backward import GradientTape
+
+    turns, pull = threading.Semaphore(0), GradientTape.pull
+
+    def late(tape, *args):
+        turns.acquire()
+        return pull(tape, *args)
+
+    GradientTape.pull = late
+
+    class Join(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.dense = gluon.nn.Dense(256, in_units=512)
+
+        def hybrid_forward(self, F, x, y):
+            return F.tanh(self.dense(F.concat(x, y, dim=1)))
+
+    join = Join()
+    join.initialize()
+    join.hybridize()
+    trainer = gluon.Trainer(join.collect_params(), "sgd", {"learning_rate": 0.1})
+    xs = [mx.nd.ones((1, 256)) for _ in range(128)]
+    for number in range(6):
+        with autograd.record(), gdb.batching():
+            rows = list(xs)
+            for step in (3, 5, 7):
+                rows = [join(x, rows[i * step % 128]) for i, x in enumerate(rows)]
+        if number:
+            turns.release()
+        autograd.backward(rows)
+        trainer.step(1)
+    turns.release()
+    mx.nd.waitall()
+    print("done")
+"""
+
+
+def test_a_late_backward_pass_does_not_wait_for_a_later_flush():
+    """That waits for the optimizer, and this for gradients: they share no buffer."""
+    assert output_of(LATE) == "done\n"
 
 
 # What goes

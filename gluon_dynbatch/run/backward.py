@@ -28,7 +28,7 @@ from ..schedule.dependencies import Array
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
-from .buffers import put_together, zero
+from .buffers import BACKWARD_POOL, put_together, zero
 from .dispatch import Dispatcher, Executable, go_backward
 from .execute import Pass
 from .leaves import Leaves, with_dense_gradient
@@ -171,6 +171,7 @@ class GradientTape(Pass):
 
     suffix = " backward"
     outside = b"R"
+    pool = BACKWARD_POOL
 
     def __init__(
         self,

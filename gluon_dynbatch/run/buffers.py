@@ -55,6 +55,9 @@ def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray
 
 #: What arenas, and other buffers that only a flush uses, are in.
 POOL = Pool(allocate)
+#: What backward passes take while they run.  Were it taken from the other pool, the last to use it
+#: could be a later flush, which waits for the parameters that this backward pass trains.
+BACKWARD_POOL = Pool(allocate)
 
 
 @lru_cache(maxsize=None)

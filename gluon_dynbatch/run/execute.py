@@ -37,6 +37,8 @@ class Pass:
     suffix = ""
     #: What is done with arrays from outside.
     outside = b"a"
+    #: Where buffers come from, but for arenas, which are taken when the flush is.
+    pool = POOL
 
     def __init__(self, plan: Plan, assembled: Assembled):
         self.plan, self._assembled = plan, assembled
@@ -86,10 +88,10 @@ class Pass:
             return self.buffers.arrays[which[0]]
         if kind == "rows":
             (operand, dtype, context) = which
-            array = POOL.take((operand.rows, operand.row_size), dtype, context)
+            array = self.pool.take((operand.rows, operand.row_size), dtype, context)
             self._apart[which] = array
             return array
-        return POOL.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
+        return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""
