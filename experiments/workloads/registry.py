@@ -47,21 +47,21 @@ WORKLOADS = {
     "sick": Entry(
         pairs.relatedness,
         "Zha et al. 2019: 6.25 times as fast as imperative in inference, 5.96 in training.",
-        "The claim holds, and joining and splitting was what it left: 50 to 90 times here. By "
+        "The claim holds, and joining and splitting was what it left: 40 to 90 times here. By "
         "hand, PyTorch is faster in inference unless structures are traced once.",
         (1, 8, 64, 256, 1024),
     ),
     "sst": Entry(
         partial(trees.phrase_workload, "sst"),
         f"Looks et al. 2017 (Fold), building of graphs counted; {_DYNET}",
-        "Three quarters faster than DyNet in training, and a little faster than PyTorch by hand, "
+        "1.6 to 2 times as fast as DyNet in training, and a little faster than PyTorch by hand, "
         "level by level.",
         (1, 8, 64, 256, 1024),
     ),
     "tagger": Entry(
         sequences.tagging, _DYNET,
-        "As fast as padding with MXNet's fused layer, and as DyNet with its LSTM node; a third "
-        "faster than DyNet's basic operations.",
+        "In training a tenth faster than padding with MXNet's fused layer and than DyNet with its "
+        "LSTM node, and 1.6 times as fast as DyNet with basic operations.",
     ),
     "characters": Entry(sequences.spelling, _DYNET),
     "parser": Entry(parser.parsing, _DYNET, f"{_OWN_BASE} {_NO_PEER}"),
