@@ -19,9 +19,9 @@ from .plan.plan import Plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
 from .record.where import where_of
-from .run.backward import prepare
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
+from .run.prepare import prepare
 from .schedule import Budget, analyze
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.

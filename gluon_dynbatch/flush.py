@@ -25,12 +25,13 @@ from .record.tape import Tape
 from .record.types import NODE_AT, TYPES
 from .record.where import where_of
 from .report import Alone, FlushReport
-from .run.backward import GradientTape, Prepared, prepare
+from .run.backward import GradientTape
 from .run.chain import Chain, find_heads
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
 from .run.keep import Kept, find_spots
+from .run.prepare import Prepared, prepare
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 from .unmerged import Unmerged, find_split, find_unbatched

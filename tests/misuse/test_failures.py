@@ -20,7 +20,7 @@ from gluon_dynbatch import auto, flush
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
-from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep
+from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
 from tests.common import (
@@ -40,9 +40,9 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "cutting": (flush, "expand"),
     "analysis": (flush, "analyze"),
     "planning": (flush, "make_plan"),
-    "planning the gradient": (backward, "transpose"),
+    "planning the gradient": (prepare, "transpose"),
     "making kernels": (dispatch, "kernels_of"),
-    "assembling": (backward, "Forward"),
+    "assembling": (prepare, "Forward"),
     "memory": (buffers.POOL, "take"),
     "finding arrays": (execute.Pass, "find_arrays"),
     "pushing": (execute.Pass, "push"),
