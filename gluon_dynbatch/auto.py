@@ -97,7 +97,8 @@ class Account:
     def __init__(self, place: Dict[int, Tuple[int, str]]):
         self._place = place
         self._first: Optional[int] = None
-        self._open = True
+        #: Whether nothing is asked for that calls run at once could not give.
+        self.open = True
         self.calls = self.recorded = self.at_once = 0
 
     @property
@@ -111,10 +112,9 @@ class Account:
             self._first = id(block)
         return calls < self._place.get(self._first, (0, ""))[0]
 
-    def note(self, costs: Costs, cached: bool, leaves_all_open: bool) -> None:
-        """Add a flush; calls run at once only if nothing else is asked for."""
-        self._open = self._open and leaves_all_open
-        if not self._open:
+    def note(self, costs: Costs, cached: bool) -> None:
+        """Add a flush."""
+        if not self.open:
             return
         if self._first is None:
             self._first = costs.first
@@ -126,7 +126,7 @@ class Account:
 
     def close(self, at_once: int) -> str:
         """End a scope in which this many calls ran at once; return what is known of such scopes."""
-        if self._first is None or not self._open:
+        if self._first is None or not self.open:
             return ""
         if self.recorded:
             # Unless the larger part was recorded, it is too early to say.

@@ -145,7 +145,7 @@ class Flush:
             waiting=waiting,
         )
         if self._account is not None:
-            self._account.note(planned.costs, cached, self._options.leaves_all_open)
+            self._account.note(planned.costs, cached)
 
     def _planned(self, choice: Options) -> Tuple[Planned, bool]:
         recording = self._recording

@@ -82,8 +82,11 @@ def check_options(asked: Options) -> Options:
 
 def options_of_environment() -> Options:
     """Return what the environment asks for."""
+    asked = os.environ.get(BUDGET_VARIABLE)
+    if asked is None:
+        return OPEN
     try:
-        return Options(parse_budget(os.environ.get(BUDGET_VARIABLE, "auto")))
+        return Options(parse_budget(asked))
     except BudgetError as error:
         raise BudgetError(f"environment variable {BUDGET_VARIABLE}: {error}") from None
 

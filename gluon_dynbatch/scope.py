@@ -27,10 +27,10 @@ from .record.state import STATE
 from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
-from .run.buffers import BACKWARD_POOL, POOL
 from .run.chain import Chain
 from .run.gradient import forget
 from .run.keep import Kept
+from .run.pool import BACKWARD_POOL, POOL
 from .samples import applier
 
 LOGGER = logging.getLogger("gluon_dynbatch")
@@ -97,8 +97,8 @@ class Batch(Statements):
         self.report = Report()
         self.plan: Optional[Plan] = None
         self.backward_plan: Optional[Plan] = None
-        #: What is asked for where options are "auto": by blocks, and by the environment.
-        self._defaults: List[Options] = []
+        #: What is asked for by the user and by blocks, by the environment, and by all of them.
+        self._asked = self._asked_now = self._options
         self._environment = OPEN
         self._recorder: Optional[Recorder] = None
         #: What "auto" decides with, unless that is settled.
@@ -135,8 +135,10 @@ class Batch(Statements):
 
     def _open(self, frame: Any) -> None:
         """Open the scope; whatever interrupts this, `_settle` undoes it."""
-        self._begin()
+        if self.place is not None:  # it was open before
+            self._begin()
         self._environment = options_of_environment()
+        self._asked_now = self._options.filled(self._environment)
         self.place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
@@ -162,7 +164,7 @@ class Batch(Statements):
                 self._thread.update(before)
 
     def _account_at(self, frame: Any) -> Optional[Account]:
-        if not self._options_now().leaves_all_open:
+        if not self._asked_now.leaves_all_open:
             return None
         # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
         while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
@@ -235,15 +237,10 @@ class Batch(Statements):
 
     def use_defaults(self, defaults: Options) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
-        if defaults not in self._defaults:
-            self._defaults.append(defaults)
-
-    def _options_now(self) -> Options:
-        """Return options for now: own ones, else a block's, else the environment's."""
-        options = self._options
-        for others in (*self._defaults, self._environment):
-            options = options.filled(others)
-        return options
+        self._asked = self._asked.filled(defaults)
+        self._asked_now = self._asked.filled(self._environment)
+        if self._account is not None:
+            self._account.open &= self._asked_now.leaves_all_open
 
     def map(
         self,
@@ -291,7 +288,7 @@ class Batch(Statements):
     def run_ahead(self) -> None:
         """Compute what is recorded so far if the engine is long enough at it."""
         assert self._recorder is not None
-        asked = self.runs_ahead and self._options_now().leaves_all_open
+        asked = self.runs_ahead and self._asked_now.leaves_all_open
         if asked and is_much(self._recorder.tape):
             self.at_work(self._compute)
 
@@ -327,7 +324,7 @@ class Batch(Statements):
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            flush = Flush(RUNTIME, self._options_now(), tape, self._account, self._chain)
+            flush = Flush(RUNTIME, self._asked_now, tape, self._account, self._chain)
             flush.run(waiting)
             tape.close()
             if mode:

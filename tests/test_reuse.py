@@ -15,7 +15,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.cache import PlanCache
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.run import pool
-from gluon_dynbatch.run.buffers import address_of, allocate
+from gluon_dynbatch.run.buffers import address_of
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Binary, Unary, array, chain, complete, inputs, ready, tree
@@ -128,7 +128,7 @@ SHAPE = (512, 200)
 
 @pytest.fixture
 def take():
-    buffers = pool.Pool(allocate)
+    buffers = pool.Pool()
     return lambda shape=SHAPE, dtype="float32": buffers.take(shape, dtype, mx.cpu())
 
 

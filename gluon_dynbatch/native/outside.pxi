@@ -134,6 +134,14 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
+def become(list lazies not None, list reals not None, Tape realised not None):
+    """Let lazy arrays stand for real ones, and belong to a tape of such."""
+    cdef Py_ssize_t i
+    for i, lazy in enumerate(lazies):
+        change_slot(lazy, real_at, reals[i])
+        change_slot(lazy, tape_at, realised)
+
+
 def spots(list lazies not None, int64_t[:, ::1] found):
     """Write value, first element and type of lazy arrays into three rows."""
     cdef Py_ssize_t i

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -88,8 +88,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def become(self, real: NDArray) -> None:
         """Take the value of `real`, for good."""
-        self._real = real
-        self._tape = _REALISED
+        become([self], [real])
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
@@ -192,6 +191,11 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         return self.real().__reduce__()
+
+
+def become(arrays: List[LazyNDArray], reals: List[NDArray]) -> None:
+    """Let lazy arrays take the values of others, for good."""
+    recording.become(arrays, reals, _REALISED)
 
 
 @functools.lru_cache(maxsize=10_000)

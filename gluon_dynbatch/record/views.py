@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
@@ -25,6 +25,11 @@ def row(array: NDArray, number: int) -> NDArray:
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArrayAt(array.handle, ctypes.c_uint32(number), ctypes.byref(handle)))
     return NDArray(handle)
+
+
+def rows_of(array: NDArray) -> List[NDArray]:
+    """Return all rows."""
+    return [row(array, number) for number in range(len(array))]
 
 
 def plain_view(array: NDArray, key: Any) -> Optional[NDArray]:

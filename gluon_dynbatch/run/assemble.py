@@ -90,6 +90,15 @@ def copies(dtype: str, count: int, target: Spot) -> List[int]:
     return [executing.ROWS, kind, itemsize(dtype), count, *target]
 
 
+def code_of(context: Any, dtype: str, pieces: np.ndarray) -> Optional[np.ndarray]:
+    """Return code that puts pieces of bases 1, 2, ... together in base 0; None if it cannot."""
+    if not is_native(context, dtype, pieces[:, 0]):
+        return None
+    found = pieces + [0, 0, 1, 0, 0]
+    found[:, 3] *= itemsize(dtype)
+    return np.append(np.array(copies(dtype, len(pieces), (0, 0)), dtype=np.int64), found)
+
+
 def bytes_of(parameter: Any) -> int:
     """Return the bytes of a parameter."""
     return prod(shape_of(parameter)) * itemsize(dtype_of(parameter))

@@ -22,11 +22,12 @@ from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import live_units
 from ..record.lazy import LazyNDArray
 from ..record.views import part
-from .buffers import BACKWARD_POOL, put_together, zero
+from .buffers import put_together, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, keep_rows
+from .pool import BACKWARD_POOL
 from .prepare import Prepared
 
 

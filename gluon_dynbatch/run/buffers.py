@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
 from math import prod
 from typing import Any, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import _LIB, MXNetError, NDArrayHandle, OpHandle, c_str, c_str_array, check_call
+from mxnet.base import _LIB, NDArrayHandle, OpHandle, c_str, c_str_array, check_call
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 
-from ..errors import LaunchError
 from ..native import executing, recording, resolving
 from ..plan.plan import Arena, Region, Slice, pieces_of
-from ..record.views import part, row
-from .assemble import copies, is_native, itemsize
-from .pool import Pool
+from ..record.views import part, rows_of
+from .assemble import code_of, itemsize
+from .pool import POOL, allocate
 
 #: Addresses of functions of MXNet.
 PUSH, DETACH, FREE, GET_DATA, WAIT = (
@@ -32,37 +29,6 @@ executing.connect(PUSH, DETACH, FREE, GET_DATA)
 
 #: Bytes of memory that copies share at most: as long as one of them is held, all of it is.
 SHARED = 1 << 18
-
-
-def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
-    """Return memory, or say what needs how much: ``mx.nd.empty`` in a third of the time."""
-    handle = NDArrayHandle()
-    try:
-        check_call(
-            _LIB.MXNDArrayCreateEx64(
-                (ctypes.c_int64 * len(shape))(*shape),
-                *(len(shape), context.device_typeid, context.device_id, 0, _number(dtype)),
-                ctypes.byref(handle),
-            )
-        )
-    except MXNetError as error:  # for arrays beyond 2^31 elements, too
-        raise LaunchError(
-            f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
-            advice="record less in one scope, for example with smaller minibatches",
-        ) from error
-    return NDArray(handle)
-
-
-#: What arenas, and other buffers that only a flush uses, are in.
-POOL = Pool(allocate)
-#: What backward passes take while they run.  Were it taken from the other pool, the last to use it
-#: could be a later flush, which waits for the parameters that this backward pass trains.
-BACKWARD_POOL = Pool(allocate)
-
-
-@lru_cache(maxsize=None)
-def _number(dtype: str) -> int:
-    return int(_DTYPE_NP_TO_MX[np.dtype(dtype).type])
 
 
 def address_of(array: NDArray) -> int:
@@ -110,16 +76,12 @@ class Buffers:
 
 def put_together(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
     """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas."""
-    kind = np.dtype(target.dtype).name
-    if not is_native(target.context, kind, pieces[:, 0]):
+    code = code_of(target.context, np.dtype(target.dtype).name, pieces)
+    if code is None:
         _put_by_operators(target, arrays, pieces)
         return
-    code = np.array(copies(kind, len(pieces), (0, 0)), dtype=np.int64)
-    found = pieces + [0, 0, 1, 0, 0]
-    found[:, 3] *= itemsize(kind)
     given = bases_of([target, *arrays], b"w" + b"R" * len(arrays))
-    program = executing.Program(np.append(code, found))
-    check_call(program.push(given, b"gluon_dynbatch fill"))
+    check_call(executing.Program(code).push(given, b"gluon_dynbatch fill"))
 
 
 def _put_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
@@ -148,7 +110,7 @@ def take_out(
         rows = allocate((len(some), *shape), source.dtype, source.context)
         targets = size * np.arange(len(some))
         put_together(rows, [source], pieces_of(resolving.COPY, targets, 0, some, size))
-        made += [row(rows, number) for number in range(len(some))]
+        made += rows_of(rows)
     return made
 
 

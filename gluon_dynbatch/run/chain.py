@@ -20,7 +20,7 @@ from ..record.tape import Tape
 from ..record.types import TYPES
 from .backward import GradientTape, Pieces
 from .gradient import record_function
-from .keep import Kept, Memory, Spots, find_memories, find_spots
+from .keep import Kept, Memories, Spots, find_memories, find_spots
 
 
 def find_heads(
@@ -136,21 +136,21 @@ class Chain:
     def connect(self) -> None:
         """Make the flushes one node of MXNet's tape; what is still held becomes its results."""
         self.done = True
-        made: List[Tuple[Memory, NDArray]] = []
+        results: List[Tuple[Memories, List[NDArray]]] = []
         for number, link in enumerate(self._links):
             link.kept.chain = None
             memories = find_memories(link.kept.held())
-            places = np.array([memory.place for memory in memories]).reshape(-1, 3)
-            heads = list(link.heads_at(*places.T))
-            memories = [memory for memory, (head, _) in zip(memories, heads) if head >= 0]
-            self._outputs += [(number, *place) for place in heads if place[0] >= 0]
-            made += zip(memories, link.kept.copies(memories))
+            places = list(link.heads_at(memories.name, memories.first, memories.size))
+            memories = memories.chosen(np.array([head >= 0 for head, _ in places], dtype=bool))
+            self._outputs += [(number, *place) for place in places if place[0] >= 0]
+            results.append((memories, link.kept.copies(memories)))
         routes = (route for link in self._links for route in link.routes)
         inputs = [route for route in routes if isinstance(route, NDArray)]
-        if inputs and made:
-            record_function(inputs, [array for _, array in made], self.backward)
-        for memory, array in made:
-            memory.become(array, recorded=True)
+        outputs = [array for _, made in results for array in made]
+        if inputs and outputs:
+            record_function(inputs, outputs, self.backward)
+        for memories, made in results:
+            memories.become(made, recorded=True)
         for link in self._links:
             link.kept.hand_out()
 

@@ -14,8 +14,9 @@ from ..errors import LaunchError
 from ..modes import RECORDING
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled, is_native
-from .buffers import POOL, Buffers, bases_of, put_together
+from .buffers import Buffers, bases_of, put_together
 from .dispatch import Dispatcher
+from .pool import POOL
 from .profiling import PROFILER
 
 #: Where native code works; one object, as comparing two takes longer than all else of `take`.

@@ -10,43 +10,10 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
-from ..record.lazy import LazyNDArray
-from ..record.types import TYPES, elements
+from ..record.lazy import LazyNDArray, become
+from ..record.types import TYPES
 from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
-
-
-class Memory(NamedTuple):
-    """Consecutive elements that become one array, and the lazy arrays that lie there."""
-
-    #: The value that they are a part of, or its arena once it is computed.
-    name: int
-    first: int
-    shape: Tuple[int, ...]
-    arrays: List[LazyNDArray]
-
-    @property
-    def place(self) -> Tuple[int, int, int]:
-        """Name, first element and number of elements."""
-        return self.name, self.first, elements(self.shape)
-
-    def become(self, array: NDArray, recorded: bool = False) -> None:
-        """Let the lazy arrays be this one, or views of it, in MXNet's tape if it is."""
-        for lazy in self.arrays:
-            if self.shape == lazy.shape:
-                lazy.become(array)
-                continue
-            previous = autograd.set_recording(recorded)
-            try:
-                lazy.become(self._view(array, lazy))
-            finally:
-                autograd.set_recording(previous)
-
-    def _view(self, array: NDArray, lazy: LazyNDArray) -> NDArray:
-        flat, first = array.reshape((-1,)), lazy._offset - self.first
-        if lazy.size != array.size:
-            flat = flat[first : first + lazy.size]
-        return flat.reshape(lazy.shape)
 
 
 class Spots(NamedTuple):
@@ -84,18 +51,64 @@ def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
     return Spots(name, first, size, kind)
 
 
-def find_memories(arrays: Sequence[LazyNDArray]) -> List[Memory]:
+class Memories(NamedTuple):
+    """Where lazy arrays are that become real: consecutive elements are one array and its views."""
+
+    #: The lazy arrays, in the order of what they are in.
+    arrays: List[LazyNDArray]
+    #: Per lazy array: the number of its memory, and its type.
+    number: np.ndarray
+    kind: np.ndarray
+    #: Per memory: its value, or its arena once it is computed; first element and number of them.
+    name: np.ndarray
+    first: np.ndarray
+    size: np.ndarray
+    #: Per memory: the type of an array that is all of it, or -1.
+    whole: np.ndarray
+
+    def chosen(self, chosen: np.ndarray) -> Memories:
+        """Return some memories, those that are marked."""
+        own, number = chosen[self.number], np.cumsum(chosen) - 1
+        arrays = [self.arrays[at] for at in np.flatnonzero(own).tolist()]
+        columns = (column[chosen] for column in self[3:])
+        return Memories(arrays, number[self.number[own]], self.kind[own], *columns)
+
+    def become(self, made: List[NDArray], recorded: bool = False) -> None:
+        """Let the lazy arrays be these, one per memory, or views of them, recorded or not."""
+        reals = [made[number] for number in self.number.tolist()]
+        parts = np.flatnonzero(self.kind != self.whole[self.number]).tolist()
+        if parts:
+            previous = autograd.set_recording(recorded)
+            try:
+                for at in parts:
+                    first = int(self.first[self.number[at]])
+                    reals[at] = _view(reals[at], first, self.arrays[at])
+            finally:
+                autograd.set_recording(previous)
+        become(self.arrays, reals)
+
+
+def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
+    """Return the part of an array that a lazy array is; the array begins at element `first`."""
+    flat, start = array.reshape((-1,)), lazy._offset - first
+    if lazy.size != array.size:
+        flat = flat[start : start + lazy.size]
+    return flat.reshape(lazy.shape)
+
+
+def find_memories(arrays: Sequence[LazyNDArray]) -> Memories:
     """Put arrays together that have elements in common, but for those that are cut from others."""
     arrays = [one for one in arrays if one._uncut is None]
-    order, begins, counts = find_spots(arrays).merged()
-    ordered = [arrays[number] for number in order.tolist()]
-    ends = np.append(begins, len(ordered))[1:]
-    found = []
-    for begin, end, count in zip(begins.tolist(), ends.tolist(), counts.tolist()):
-        own = ordered[begin:end]
-        shape = next((lazy.shape for lazy in own if lazy.size == count), (count,))
-        found.append(Memory(own[0]._value, own[0]._offset, shape, own))
-    return found
+    spots = find_spots(arrays)
+    order, begins, counts = spots.merged()
+    number = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, len(order))))
+    kind, whole = spots.kind[order], np.full(len(begins), -1)
+    all_of_it = np.flatnonzero(spots.size[order] == counts[number])[::-1]
+    # Of several assignments to one place the last stays.
+    whole[number[all_of_it]] = kind[all_of_it]
+    heads = order[begins]
+    ordered = [arrays[at] for at in order.tolist()]
+    return Memories(ordered, number, kind, spots.name[heads], spots.first[heads], counts, whole)
 
 
 class Kept(recording.Keeper):  # type: ignore[misc]
@@ -162,22 +175,23 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         held = (reference() for reference in self.lazies)
         return [lazy for lazy in held if lazy is not None and lazy._tape is self]
 
-    def copies(self, memories: Sequence[Memory]) -> List[NDArray]:
+    def copies(self, memories: Memories) -> List[NDArray]:
         """Return copies of some memories."""
+        columns = memories.name, memories.size, memories.whole
         groups: Dict[Any, List[int]] = {}
-        for number, memory in enumerate(memories):
-            groups.setdefault((memory.name, memory.shape), []).append(number)
+        for number, key in enumerate(zip(*(column.tolist() for column in columns))):
+            groups.setdefault(key, []).append(number)
         found: Dict[int, NDArray] = {}
-        for (arena, shape), numbers in groups.items():
-            starts = [memories[number].first for number in numbers]
+        for (arena, size, whole), numbers in groups.items():
+            shape = (size,) if whole < 0 else TYPES[whole].shape
+            starts = memories.first[numbers].tolist()
             # While autograd records, MXNet takes ten times as long to make a view.
             with autograd.pause(autograd.is_training()):
                 found.update(zip(numbers, take_out(self._buffers, arena, shape, starts)))
-        return [found[number] for number in range(len(memories))]
+        return [found[number] for number in range(len(memories.name))]
 
-    def _take_out(self, memories: Sequence[Memory]) -> None:
-        for memory, array in zip(memories, self.copies(memories)):
-            memory.become(array)
+    def _take_out(self, memories: Memories) -> None:
+        memories.become(self.copies(memories))
 
 
 def _numbers(array: NDArray) -> np.ndarray[Any, Any]:

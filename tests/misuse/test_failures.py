@@ -20,7 +20,7 @@ from gluon_dynbatch import auto, flush
 from gluon_dynbatch import scope as batch
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
-from gluon_dynbatch.run import backward, buffers, chain, dispatch, execute, gradient, keep, prepare
+from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, equal, inputs
 from tests.common import (
@@ -43,7 +43,7 @@ STAGES: Dict[str, Tuple[Any, str]] = {
     "planning the gradient": (prepare, "transpose"),
     "making kernels": (dispatch, "kernels_of"),
     "assembling": (prepare, "Forward"),
-    "memory": (buffers.POOL, "take"),
+    "memory": (pool.POOL, "take"),
     "finding arrays": (execute.Pass, "find_arrays"),
     "pushing": (execute.Pass, "push"),
     "operands": (execute.Execution, "operands"),
