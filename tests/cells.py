@@ -1,9 +1,5 @@
 """Cells and programs over them that several tests share, and how launches are counted."""
 
-from __future__ import annotations
-
-from typing import Any, Dict, List, Optional, Sequence, Tuple
-
 import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
@@ -11,7 +7,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.modes import FLOATS, RECORDING
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Arena, Plan
+from gluon_dynbatch.plan.plan import Arena
 from gluon_dynbatch.plan.transpose import Heads, transpose
 from gluon_dynbatch.schedule import check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import check_graph
@@ -211,14 +207,14 @@ def complete(height, x):
     return x if not height else (complete(height - 1, x), complete(height - 1, x))
 
 
-def run_tree(net: Cells, tree: Any) -> Tuple[Any, Any]:
+def run_tree(net, tree):
     """Run a child-sum cell bottom up; a leaf is a word, an inner node reads word 0."""
     children = [run_tree(net, child) for child in tree] if isinstance(tree, list) else []
     word = mx.nd.array([0 if isinstance(tree, list) else tree], dtype="int32")
     return net.child_sum(net.embedding(word), [h for h, _ in children], [c for _, c in children])
 
 
-def run_sequence(net: Cells, sequence: Dict[str, Any]) -> Any:
+def run_sequence(net, sequence):
     """Project all rows at once, run them one by one, and join the states."""
     rows = net.rows(net.embedding(sequence["words"]) * sequence["scale"])
     state, states = sequence["start"], []
@@ -232,20 +228,20 @@ def run_sequence(net: Cells, sequence: Dict[str, Any]) -> Any:
 TREE_BATCH = [[1, [2, 3]], 4, [[5], 6, 0], [1, [2, 3]]]
 
 
-def tree_losses(net: Cells, trees: Any = TREE_BATCH) -> List[Any]:
+def tree_losses(net, trees=TREE_BATCH):
     return [(run_tree(net, tree)[0] ** 2).sum() for tree in trees]
 
 
 # What comes of them
 
 
-def gradients(net: Any) -> Dict[str, np.ndarray]:
+def gradients(net):
     """Return the gradients of all parameters that have one."""
     params = net.collect_params().items()
     return {name: p.grad().asnumpy() for name, p in params if p.grad_req != "null"}
 
 
-def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
+def equal(got, wanted, rtol=1e-5, atol=1e-6):
     """Compare lists of arrays of MXNet or of NumPy."""
     assert len(got) == len(wanted)
     for a, b in zip(got, wanted):
@@ -254,7 +250,7 @@ def equal(got: Any, wanted: Any, rtol=1e-5, atol=1e-6) -> None:
         np.testing.assert_allclose(a, b, rtol, atol)
 
 
-def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> Heads:
+def heads_of(plan, slots=None):
     """Return some results of a plan that can have a gradient, or all, as heads.
 
     All arrays from outside are in a graph.
@@ -272,7 +268,7 @@ def heads_of(plan: Plan, slots: Optional[Sequence[int]] = None) -> Heads:
     return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 3).T, tuple(kinds), outside)
 
 
-def check_invariants(batch: gdb.Batch) -> int:
+def check_invariants(batch):
     """Check graph, grouping and plan of a scope's last flush, and return its launches."""
     if batch.plan is None:
         assert batch.report.launches == 0

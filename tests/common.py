@@ -3,8 +3,6 @@
 A line that an error must name carries the comment ``# wrong``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import linecache
@@ -17,7 +15,6 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Sequence, Type
 
 import mxnet as mx
 import numpy as np
@@ -51,33 +48,33 @@ HOOKED = [(one.owner, one.name) for one in intercept.OPEN]
 ORIGINALS = [getattr(owner, name) for owner, name in HOOKED]
 
 
-def originals_are_back() -> bool:
+def originals_are_back():
     return [getattr(owner, name) for owner, name in HOOKED] == ORIGINALS
 
 
-def assert_nothing_is_left() -> None:
+def assert_nothing_is_left():
     """Check that MXNet is as it was, without waiting for the collector."""
     assert STATE.batch is None and STATE.recorder is None and originals_are_back()
     assert not autograd.is_recording() and not autograd.is_training()
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind():
     yield
     assert_nothing_is_left()
 
 
 @pytest.fixture
-def net() -> gdb.DynamicHybridBlock:
+def net():
     return cells.dense(prefix="the_dense_")
 
 
-def alive() -> int:
+def alive():
     gc.collect()
     return sum(isinstance(thing, mx.nd.NDArray) for thing in gc.get_objects())
 
 
-def none_left(before: int) -> bool:
+def none_left(before):
     """Whether there are no more arrays than before; MXNet's threads may take a moment."""
     for _ in range(40):
         forget()  # as the next flush does
@@ -91,9 +88,9 @@ def none_left(before: int) -> bool:
 
 
 def same_as_loop(
-    program: Callable[[], Callable[[], List[Any]]],
-    scopes: Sequence[Any] = (FIXED, {**FIXED, "debug": True}),
-) -> List[Any]:
+    program,
+    scopes=(FIXED, {**FIXED, "debug": True}),
+):
     """Run a program, and after its scope what it returns; compare that with the loop's."""
     wanted = program()()
     for options in scopes:
@@ -133,7 +130,7 @@ def several(kind, *parts):
     return made
 
 
-def loop_and_scope(run: Callable[[Any], Any], rtol=1e-4, atol=1e-5, **options: Any) -> Any:
+def loop_and_scope(run, rtol=1e-4, atol=1e-5, **options):
     """Compare what `run` gives with no scope and with one, which it enters; return both."""
     wanted, got = (
         leaves(run(scope)) for scope in (contextlib.nullcontext(), gdb.batching(**options))
@@ -142,7 +139,7 @@ def loop_and_scope(run: Callable[[Any], Any], rtol=1e-4, atol=1e-5, **options: A
     return wanted, got
 
 
-def works(block: gdb.DynamicHybridBlock) -> None:
+def works(block):
     """Check that the next scope batches, with the loop's values."""
     wanted = [block(x) for x in SAMPLES]
     with gdb.batching(**FIXED) as batch:
@@ -165,7 +162,7 @@ def ragged(lengths=LENGTHS):
     return arrays(*[(n, WIDTH) for n in lengths])
 
 
-def host(value: Any) -> Any:
+def host(value):
     """Turn whatever a use of an array gives into something that can be compared."""
     if isinstance(value, mx.nd.NDArray):
         return value.asnumpy()
@@ -174,7 +171,7 @@ def host(value: Any) -> Any:
     return [host(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def same(got: Any, wanted: Any) -> None:
+def same(got, wanted):
     """Compare nests of arrays, numbers and strings, types and shapes included."""
     got, wanted = host(got), host(wanted)
     if isinstance(wanted, list):
@@ -188,7 +185,7 @@ def same(got: Any, wanted: Any) -> None:
         assert got == wanted and type(got) is type(wanted)
 
 
-def leaves(value: Any) -> List[np.ndarray]:
+def leaves(value):
     """Return the arrays in a nest, as they are now."""
     if isinstance(value, (list, tuple, dict)):
         items = value.values() if isinstance(value, dict) else value
@@ -203,20 +200,20 @@ LIBRARIES = tuple(os.path.join(os.path.dirname(m.__file__), "") for m in (mx, gd
 LIBRARIES += ("gluon_dynbatch/",)
 
 
-def user_frame(error: BaseException) -> traceback.FrameSummary:
+def user_frame(error):
     """Return the last frame of a traceback that is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not f.filename.startswith(LIBRARIES) and f.filename[0] != "<"][-1]
 
 
-def named_lines(text: str) -> List[str]:
+def named_lines(text):
     """Return the source lines that a message names as ``file:line in function``."""
     places = re.findall(r"(\S+\.py):(\d+) in ", text)
     return [linecache.getline(name, int(line)).rstrip() for name, line in places]
 
 
 @contextlib.contextmanager
-def refused(kind: Type[BaseException], *texts: str, late: bool = False) -> Iterator[None]:
+def refused(kind, *texts, late=False):
     """Expect one of our errors that names the marked line, with a way out and these texts.
 
     With `late`, the error comes up elsewhere, but it still names the marked line.
@@ -234,7 +231,7 @@ def refused(kind: Type[BaseException], *texts: str, late: bool = False) -> Itera
 
 
 @pytest.fixture(params=[False, True], ids=["predicting", "recording"])
-def unharmed(request: Any) -> Iterator[gdb.DynamicHybridBlock]:
+def unharmed(request):
     """Give a model, and check that the test did no harm to it, to autograd or to MXNet."""
     block = cells.dense(prefix="the_dense_")
     parameters = list(block.collect_params().values())
@@ -252,13 +249,13 @@ def unharmed(request: Any) -> Iterator[gdb.DynamicHybridBlock]:
 # Other threads and processes
 
 
-def in_thread(work: Callable[[], Any]) -> Any:
+def in_thread(work):
     """Call a function in another thread; return what it returns, or raise what it raises."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(work).result()
 
 
-def output_of(program: str, *arguments: str, given: str = "", **environment: str) -> str:
+def output_of(program, *arguments, given="", **environment):
     """Run a program in a process of its own; one that fails or hangs fails the test."""
     ran = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), *arguments],
@@ -275,7 +272,7 @@ def output_of(program: str, *arguments: str, given: str = "", **environment: str
 
 
 @contextlib.contextmanager
-def by_mxnets_operators() -> Iterator[None]:
+def by_mxnets_operators():
     """Run every launch by MXNet's operators, as those without kernels are."""
     dispatcher = RUNTIME.dispatcher
     dispatcher.native = False

@@ -1,7 +1,5 @@
 """What all tests share: repeatable random numbers, and Hypothesis without a stopwatch."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

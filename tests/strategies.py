@@ -1,9 +1,6 @@
 """Random programs: minibatches of trees, of sequences, and whatever the fuzzer writes."""
 
-from __future__ import annotations
-
 from functools import lru_cache
-from typing import Any, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,7 +12,7 @@ from tests.fuzz.harness import Case
 from tests.fuzz.programs import Program, programs
 
 
-def examples(count: int) -> Any:
+def examples(count):
     """Run `count` programs, the same ones each time; what fails is shrunk."""
     return settings(
         max_examples=count,
@@ -28,7 +25,7 @@ def examples(count: int) -> Any:
 
 
 @lru_cache(maxsize=None)
-def cells(dtype: str) -> Cells:
+def cells(dtype):
     """Return the cells of a dtype: one set, so that symbols are built once."""
     net = ready(Cells(prefix=f"cells_{dtype}_"), 0.8)
     net.cast(dtype)
@@ -43,7 +40,7 @@ TREES = st.recursive(
 
 
 @st.composite
-def tree_batches(draw: Any) -> Case:
+def tree_batches(draw):
     """Minibatches of trees through a child-sum cell, some of them equal."""
     net = cells(draw(DTYPES))
     pool = draw(st.lists(TREES, min_size=1, max_size=3))
@@ -52,12 +49,12 @@ def tree_batches(draw: Any) -> Case:
 
 
 @st.composite
-def sequence_batches(draw: Any) -> Case:
+def sequence_batches(draw):
     """Minibatches of sequences of different lengths, some of which share their start."""
     dtype = draw(DTYPES)
     net, random = cells(dtype), np.random.RandomState(draw(st.integers(0, 99)))
 
-    def array(shape: Tuple[int, ...]) -> mx.nd.NDArray:
+    def array(shape):
         values = mx.nd.array(random.uniform(-1, 1, shape), dtype=dtype)
         request = draw(st.sampled_from(["write", "add", "null"]))
         if request != "null":

@@ -1,10 +1,7 @@
 """What a flush with ``debug=True`` checks: damaged tapes, graphs and plans are found."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import nullcontext
-from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
@@ -24,7 +21,7 @@ from tests.test_plan import plan_of
 # Tapes
 
 
-def record(net: Any) -> Tape:
+def record(net):
     """Record a call of a block, and operators on views of its result and on zeros."""
     y = net(mx.nd.ones((2, 4)))
     mx.nd.concat(y[0:1], y[1:2], mx.nd.zeros((1, 3)), dim=0).detach()
@@ -64,10 +61,10 @@ def test_integers_that_are_looked_into_do_not_move():
     assert len(vector) >= 1001
 
 
-def put(vector: str, place: int, number: int) -> Callable[[Tape], None]:
+def put(vector, place, number):
     """Return what puts a number somewhere into the arrays of a tape."""
 
-    def damage(tape: Tape) -> None:
+    def damage(tape):
         numbers = np.frombuffer(getattr(tape, vector), "i8" if vector == "offsets" else "i4")
         address = numbers.ctypes.data + place * numbers.itemsize
         kind = ctypes.c_int64 if vector == "offsets" else ctypes.c_int32

@@ -1,13 +1,10 @@
 """``python -m gluon_dynbatch explain`` says what merged, what not and why."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 import textwrap
 import time
-from typing import Any
 
 import mxnet as mx
 import pytest
@@ -35,16 +32,16 @@ def apply(x, steps):
 
 
 @pytest.fixture
-def told(tmp_path: Any, monkeypatch: Any, capsys: Any) -> Any:
+def told(tmp_path, monkeypatch, capsys):
     """Return a function that explains a program after the model: exit code, page, and errors."""
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
 
-    def run(program: str, *arguments: str) -> Any:
+    def run(program, *arguments):
         script = tmp_path / "script.py"
         script.write_text(MODEL + textwrap.dedent(program))
-        code: Any = None
+        code = None
         try:
             explain.main("script.py", [*arguments])
         except SystemExit as end:
@@ -59,7 +56,7 @@ def told(tmp_path: Any, monkeypatch: Any, capsys: Any) -> Any:
     return run
 
 
-def table(page: str) -> Any:
+def table(page):
     """Return calls and launches by the text of the line."""
     rows = re.findall(r"^ +(\d+) +(\d+) +[\d.]+  .*?: (.*)$", page, re.MULTILINE)
     return {text: (int(calls), int(launches)) for calls, launches, text in rows}

@@ -5,10 +5,6 @@ compared with the plain loop.  In the drawings a letter is a call of that cell, 
 dependence.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -58,32 +54,32 @@ STEPS = [inputs(6)[:3], inputs(6)[3:]]
 ARM = ((((X, X), X), X), X)
 
 
-def unpacked(net: Any) -> Any:
+def unpacked(net):
     return lambda sample: net(*sample)
 
 
-def run_tree(shape: Any) -> Any:
+def run_tree(shape):
     return tree(A, JOIN, shape)
 
 
-def diamond(left: Any, right: Any) -> Any:
-    def run(x: Any) -> Any:
+def diamond(left, right):
+    def run(x):
         middle = A(x)
         return JOIN(left(middle), right(middle))
 
     return run
 
 
-def chains(*cells: Any) -> Any:
+def chains(*cells):
     """Return samples that go through some cells each."""
     return list(zip(cells, inputs(len(cells))))
 
 
-def folded(start: Any) -> Any:
+def folded(start):
     """Run an LSTM cell over steps: at granularity operator its input projections go first."""
     lstm = ready(gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="launches_lstm_")))
 
-    def run(steps: Any) -> Any:
+    def run(steps):
         states = start
         for x in steps:
             out, states = lstm(x, states)
@@ -92,7 +88,7 @@ def folded(start: Any) -> Any:
     return run
 
 
-def nested(F: Any, x: Any, children: Any) -> Any:
+def nested(F, x, children):
     """``tanh`` of sums in sums of what is computed per child, as deep as there are children."""
     total = F.add_n(*[F.sigmoid(child) for child in children])
     for _ in range(len(children)):
@@ -100,30 +96,30 @@ def nested(F: Any, x: Any, children: Any) -> Any:
     return F.tanh(total)
 
 
-def views(h: Any) -> Any:
+def views(h):
     """Return what reads rows of an array."""
     return [h[i : i + 1] for i in range(len(h))] + [h[1].reshape((1, -1)), h.reshape((-1, WIDTH))]
 
 
-def two_views(rows: Any) -> Any:
+def two_views(rows):
     """Let two cells that compute the same look at other rows of what `A` makes."""
     memory = A(rows)
     top = [LOOKUP(x, memory[0:2]) for x in inputs(2)]
     return top + [OTHER(x, memory[2:4]) for x in inputs(2)]
 
 
-def two(F: Any, x: Any, h: Any, left: Any, right: Any) -> Any:
+def two(F, x, h, left, right):
     """Two arguments, each with a product of its own; either may be recurrent."""
     x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
     h = F.FullyConnected(h, right, no_bias=True, num_hidden=WIDTH)
     return F.tanh(x + h)
 
 
-def recurrent(place: int) -> Any:
+def recurrent(place):
     """Run `two` over steps: neither argument is what it returned before, or one of them is."""
     net = cell(two)
 
-    def run(xs: Any) -> Any:
+    def run(xs):
         states = xs[:1]
         for x in xs:
             read = [(x, x), (x, states[-1]), (states[-1], x)][place]
@@ -138,7 +134,7 @@ PARTS = cell(lambda F, a, b: [F.tanh(a * b), F.sigmoid(b)])
 MIXED = cell(lambda F, h, children: [F.tanh(F.add_n(F.sigmoid(h), *[F.relu(x) for x in children]))])
 
 
-def steps_of(net: Any, state: Any, more: Any) -> Any:
+def steps_of(net, state, more):
     """Run a cell over its own results and what each step gets more."""
     for each_step in more:
         state = net(*state, *each_step)
@@ -146,11 +142,11 @@ def steps_of(net: Any, state: Any, more: Any) -> Any:
     return state[0]
 
 
-def each(launches: int) -> Any:
+def each(launches):
     return dict.fromkeys(GRANULARITIES, launches)
 
 
-def with_children(*counts: int) -> Any:
+def with_children(*counts):
     return [(attached(inputs(1))[0], attached(inputs(count))) for count in counts]
 
 

@@ -1,10 +1,7 @@
 """Reads the imports of the package and holds the direction of the architecture."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
-from typing import Dict, Iterator, Set
 
 import networkx as nx
 
@@ -23,25 +20,25 @@ PURE = [
 ]  # fmt: skip
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES: Dict[str, Path] = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def is_pure(module: str) -> bool:
+def is_pure(module):
     return any(f"{module}.".startswith(f"{PACKAGE}.{pure}.") for pure in PURE)
 
 
-def place(module: str) -> int:
+def place(module):
     """Return where a module stands in `ORDER`; what users import comes last."""
     room = module.split(".")[1:2]
     return ORDER.index(room[0]) if room else len(ORDER)
 
 
-def running(node: ast.AST) -> Iterator[ast.AST]:
+def running(node):
     """Yield a node and those in it that can run: nothing below ``if TYPE_CHECKING:``."""
     yield node
     for_typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
@@ -49,7 +46,7 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
         yield from running(child)
 
 
-def named(node: ast.AST, module: str) -> Set[str]:
+def named(node, module):
     """Return the modules that a node imports, if it does."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
@@ -75,7 +72,7 @@ IMPORTS = nx.from_edgelist(
 )
 
 
-def test_pure_modules_never_import_mxnet() -> None:
+def test_pure_modules_never_import_mxnet():
     """Neither by themselves nor through another module of ours."""
     for module, found in IMPORTS.edges:
         if is_pure(module):
@@ -83,16 +80,16 @@ def test_pure_modules_never_import_mxnet() -> None:
             assert found not in MODULES or is_pure(found), f"{module} imports {found}"
 
 
-def test_every_room_has_its_place() -> None:
+def test_every_room_has_its_place():
     assert {module.split(".")[1] for module in MODULES if module != PACKAGE} == set(ORDER)
 
 
-def test_imports_only_go_down() -> None:
+def test_imports_only_go_down():
     wrong = [(m, f) for m, f in IMPORTS.edges if f in MODULES and place(f) > place(m)]
     assert wrong == []
 
 
-def test_no_cycles_among_modules() -> None:
+def test_no_cycles_among_modules():
     # `from . import native_code` names the package itself.
     ours = IMPORTS.subgraph(MODULES).copy()
     ours.remove_edges_from([(module, module) for module in MODULES])
@@ -100,7 +97,7 @@ def test_no_cycles_among_modules() -> None:
     assert tangled == []
 
 
-def test_no_function_imports_a_module_of_the_package() -> None:
+def test_no_function_imports_a_module_of_the_package():
     for module, tree in TREES.items():
         for function in running(tree):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -3,11 +3,8 @@
 The reference is the same use of a real array of equal values.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
-from typing import Any, Callable, Dict
 
 import mxnet as mx
 import numpy as np
@@ -25,20 +22,20 @@ SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
 
 
-def values(*shape: int) -> np.ndarray:
+def values(*shape):
     return np.random.RandomState(0).uniform(-1, 1, shape or SHAPE).astype("float32")
 
 
-def real(*shape: int) -> mx.nd.NDArray:
+def real(*shape):
     return mx.nd.array(values(*shape) + 1)
 
 
-def lazy(*shape: int) -> mx.nd.NDArray:
+def lazy(*shape):
     """Return an array of the same values, recorded if a scope is open."""
     return SHIFT(mx.nd.array(values(*shape)), 1)
 
 
-def check_use(use: Callable[[Any], Any], *shape: int) -> None:
+def check_use(use, *shape):
     """Compare a use while the value is pending, after a flush, and after the scope."""
     wanted = use(real(*shape))
     with gdb.batching(policy="depth") as batch:
@@ -114,7 +111,7 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call():
 # Uses: operators, which have tests of their own (`tests/rules`), shapes, copies, conversions
 
 INDEX = mx.nd.array([2, 0], dtype="int32")
-USES: Dict[str, Callable[[Any], Any]] = {
+USES = {
     "add": lambda y: y + y, "rsub": lambda y: 1 - y, "mod": lambda y: y % 0.3, "abs": abs,
     "real on the left": lambda y: mx.nd.ones(SHAPE) >= y, "eq itself": lambda y: y == y,
     "NumPy number": lambda y: y * np.float32(2), "broadcast": lambda y: y + y[:, :1],
@@ -185,7 +182,7 @@ def test_hash_and_identity():
 
 # Writing in place
 
-WRITES: Dict[str, Callable[[Any], Any]] = {
+WRITES = {
     "+= number": lambda y: y.__iadd__(2), "+= itself": lambda y: y.__iadd__(y),
     "[:] = number": lambda y: y.__setitem__(slice(None), 3),
     "[:] = array": lambda y: y.__setitem__(slice(None), real() * 2),

@@ -1,11 +1,8 @@
 """Dynamic blocks that are traced once per structure: what is kept gives the loop's results."""
 
-from __future__ import annotations
-
 import copy
 import random
 import weakref
-from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -80,8 +77,8 @@ def x(seed=0, rows=1):
 @given(program=PROGRAMS)
 @examples(5)
 def test_programs_give_what_the_loop_gives_when_they_are_traced_and_when_they_are_known(
-    program: Any, options: Any
-) -> None:
+    program, options
+):
     """With ``debug=True`` as well, once they are known."""
     block = Given(lambda block, sample: program.fn(sample), program.block)
     try:
@@ -100,7 +97,7 @@ TREES = st.recursive(
 
 @given(trees=st.lists(TREES, min_size=1, max_size=5))
 @examples(15)
-def test_trees_are_run_once_each_and_subtrees_with_them(trees: Any) -> None:
+def test_trees_are_run_once_each_and_subtrees_with_them(trees):
     net = TreeNet(make_cells().child_sum)
     net.hybridize(trace_once=True)
     samples = [(tree, x(i)) for i, tree in enumerate(trees)]

@@ -4,8 +4,6 @@ The golden plans in ``tests/golden`` are meant to be read.  After a change that 
 ``python -m tests.test_plan`` to write them anew, and look at the difference.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import mxnet as mx
@@ -13,7 +11,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Plan, Rows, Slice, Whole
+from gluon_dynbatch.plan.plan import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import WIDTH, Attention, Unary, heads_of, inputs, ready
 from tests.golden.cases import CASES
@@ -21,7 +19,7 @@ from tests.golden.cases import CASES
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name):
     fn, samples, options = CASES[name]()
     options = {"policy": "depth", "analysis_budget": None, **options}
     with autograd.record(), gdb.batching(**options) as batch:

@@ -1,9 +1,6 @@
 """Recorded work appears in traces of mx.profiler under the names of blocks."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, Dict, List
 
 import mxnet as mx
 from mxnet import autograd
@@ -59,11 +56,11 @@ print("all turns")
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
 
 
-def block(prefix: str) -> Any:
+def block(prefix):
     return dense(prefix=prefix)
 
 
-def run(net: Any) -> None:
+def run(net):
     """Two launches forward and two backward."""
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
         outputs = [mx.nd.relu(net(x)) for x in INPUTS]
@@ -75,7 +72,7 @@ def test_launches_appear_under_the_names_of_blocks_while_the_profiler_runs(tmp_p
     """One after another, as the work is done."""
     path = tmp_path / "trace.json"
     output_of(PROGRAM, str(path))
-    times: Dict[str, List[float]] = {}
+    times = {}
     for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
         if event.get("cat") == "gluon_dynbatch":
             times.setdefault(event["name"], []).append(event["ts"])

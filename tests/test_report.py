@@ -1,12 +1,9 @@
 """The report says what happened, in print and as JSON."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import re
 import time
-from typing import Any
 
 import mxnet as mx
 import pytest
@@ -21,7 +18,7 @@ from tests.common import FIXED, named_lines
 
 
 @pytest.fixture
-def net() -> gdb.DynamicHybridBlock:
+def net():
     return dense(prefix="scorer_")
 
 
@@ -50,7 +47,7 @@ def clock(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
-    def take(seconds: float) -> None:
+    def take(seconds):
         now[0] += seconds
 
     return take
@@ -62,7 +59,7 @@ def slow(clock, monkeypatch):
     for name in WAITS:
         original = getattr(_LIB, name)
 
-        def wait(*args: Any, original: Any = original) -> Any:
+        def wait(*args, original=original):
             clock(5)
             return original(*args)
 
@@ -145,7 +142,7 @@ def test_calls_that_ran_alone_with_the_reason(net):
     assert f"ran alone   5 x shape_array: {alone.reason}\n            {alone.where}" in str(report)
 
 
-def made_up(*alone: Alone, **fields: Any) -> FlushReport:
+def made_up(*alone, **fields):
     known = {
         "nodes": 4, "units": 4, "widths": (3, 1),
         "granularity": "block", "policy": "agenda", "budget": "2 ms", "cached": True,
@@ -155,11 +152,11 @@ def made_up(*alone: Alone, **fields: Any) -> FlushReport:
     return FlushReport(**{**known, **fields})
 
 
-def joined(F: Any, rows: Any) -> Any:
+def joined(F, rows):
     return F.concat(*rows, dim=0)
 
 
-def summed(F: Any, rows: Any) -> Any:
+def summed(F, rows):
     return F.add_n(*rows)
 
 

@@ -1,14 +1,12 @@
 """A scope leaves nothing behind, and everything that a program may do with scopes works."""
 
 # ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
-from __future__ import annotations
 
 import contextlib
 import logging
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Iterator, List, Set, Tuple
 
 import mxnet as mx
 import pytest
@@ -106,7 +104,7 @@ def test_flush_with_nothing_pending(net):
 
 
 def test_samples_with_nothing_to_do(net):
-    def run(sample: List[mx.nd.NDArray]) -> Any:
+    def run(sample):
         total = mx.nd.zeros((1, 3))
         for x in sample:
             total = total + net(x)
@@ -122,7 +120,7 @@ def test_samples_with_nothing_to_do(net):
 # Defaults
 
 
-def budget_of(net: gdb.DynamicHybridBlock, **options: Any) -> str:
+def budget_of(net, **options):
     with gdb.batching(**options) as batch:
         net(SAMPLES[0])
     return batch.report.flushes[0].budget
@@ -186,7 +184,7 @@ def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
     ):  # fmt: skip
         real = getattr(owner, name)
 
-        def counted(*args: Any, real: Any = real, name: str = name) -> Any:
+        def counted(*args, real=real, name=name):
             if threading.get_ident() == user:
                 waits.append(name)
             return real(*args)
@@ -206,10 +204,9 @@ def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
 # What is replaced of MXNet
 
 ROOT = Path(__file__).parents[1]
-Place = Tuple[Any, str]
 
 
-def owners() -> Iterator[Any]:
+def owners():
     """Yield MXNet's C library, its modules, and the classes in them."""
     yield _LIB
     for name, module in list(sys.modules.items()):
@@ -219,7 +216,7 @@ def owners() -> Iterator[Any]:
             yield from (kind for kind in classes if kind.__module__.startswith("mxnet"))
 
 
-def replaced() -> Set[Place]:
+def replaced():
     """Look for functions of this package where MXNet has its own."""
     found = set()
     for owner in owners():
@@ -230,7 +227,7 @@ def replaced() -> Set[Place]:
     return found
 
 
-def listed(*tables: Any) -> Set[Place]:
+def listed(*tables):
     return {(one.owner, one.name) for table in tables for one in table}
 
 

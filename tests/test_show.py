@@ -1,12 +1,9 @@
 """Pictures of plans and reports show what these say, and say what they need."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys
 from collections import Counter
-from typing import Any
 from xml.etree import ElementTree
 
 import mxnet as mx
@@ -15,7 +12,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan.plan import Plan, Whole
+from gluon_dynbatch.plan.plan import Whole
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.flow import bars, flow, groups
 from tests.cells import dense, heads_of, inputs, ready
@@ -24,21 +21,21 @@ from tests.test_plan import plan_of
 
 
 @pytest.fixture(autouse=True)
-def dot(monkeypatch: Any) -> None:
+def dot(monkeypatch):
     """Nothing here but rendering runs it."""
     monkeypatch.setattr(shutil, "which", lambda name: name)
 
 
-def cell() -> Any:
+def cell():
     """Make a layer that can be called on what it returns."""
     return ready(gdb.convert(nn.Dense(4, in_units=4, prefix="cell_")))
 
 
-def chain(lengths: Any) -> gdb.Batch:
+def chain(lengths):
     """Run a cell as often as each sample says, and at last an operator that never merges."""
     net = cell()
 
-    def sample(x: Any, length: int) -> Any:
+    def sample(x, length):
         for _ in range(length):
             x = net(x)
         return mx.nd.SoftmaxOutput(x, mx.nd.zeros(1))
@@ -49,11 +46,11 @@ def chain(lengths: Any) -> gdb.Batch:
     return batch
 
 
-def flow_by_terms(plan: Plan) -> Counter:
+def flow_by_terms(plan):
     """Count elements from maker to reader as the graph has them; fills are one maker."""
     launch_of = plan.launch_of()
     operands = [(one.number, operand) for one in plan.launches for operand in one.operands]
-    found: Counter = Counter()
+    found = Counter()
     for at, operand, length in zip(plan.reads.term, plan.reads.operand, plan.reads.length):
         term = plan.graph.term[at]
         maker = "fill" if term < 0 else int(launch_of[plan.graph.slot_unit[term]])
@@ -65,7 +62,7 @@ def flow_by_terms(plan: Plan) -> Counter:
 @pytest.mark.parametrize("name", CASES)
 def test_what_flows_is_what_the_graph_says(name):
     plan = plan_of(name)
-    found: Counter = Counter()
+    found = Counter()
     for (maker, reader), rows in flow(plan, groups(plan, 10_000)).items():
         if maker != ("whole", 0):
             maker = maker[0] if isinstance(maker, tuple) else maker

@@ -1,7 +1,5 @@
 """``flatten`` and ``unflatten`` are exact inverses; equal structures have equal keys."""
 
-from __future__ import annotations
-
 import copy
 import enum
 from collections import namedtuple

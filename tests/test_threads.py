@@ -1,12 +1,9 @@
 """Scopes are a thread's own; models are shared; several threads may run one launch."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, List
 
 import mxnet as mx
 import numpy as np
@@ -30,12 +27,12 @@ PATIENCE = 30
 class Chain(gdb.DynamicHybridBlock):
     """Folds a sequence of any length."""
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
             self.step = gdb.convert(nn.Dense(8, in_units=16, activation="tanh"))
 
-    def forward(self, rows: List[mx.nd.NDArray]) -> mx.nd.NDArray:
+    def forward(self, rows):
         state = mx.nd.zeros((1, 8))
         for row in rows:
             state = self.step(mx.nd.concat(state, row, dim=1))
@@ -43,11 +40,11 @@ class Chain(gdb.DynamicHybridBlock):
 
 
 @pytest.fixture
-def model() -> Chain:
+def model():
     return ready(Chain(), 1)
 
 
-def sequences(seed: int, count: int = 12) -> List[List[mx.nd.NDArray]]:
+def sequences(seed, count=12):
     random = np.random.RandomState(seed)
     return [
         [mx.nd.array(random.uniform(-1, 1, (1, 8))) for _ in range(random.randint(1, 6))]
@@ -55,12 +52,12 @@ def sequences(seed: int, count: int = 12) -> List[List[mx.nd.NDArray]]:
     ]
 
 
-def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+def in_threads(work, count=THREADS):
     """Run ``work(number)`` in threads at once; fail on an exception or if one hangs."""
-    failures: List[BaseException] = []
+    failures = []
     start = threading.Barrier(count)
 
-    def run(number: int) -> None:
+    def run(number):
         try:
             start.wait(PATIENCE)
             work(number)
@@ -87,10 +84,10 @@ def test_threads_with_scopes_of_their_own(model, options, known):
     wanted = [[reference(s) for s in samples] for samples in work]
     if known:
         gdb.map(model, work[0], **options)
-    got: List[Any] = [None] * THREADS
-    scopes: List[Any] = [None] * THREADS
+    got = [None] * THREADS
+    scopes = [None] * THREADS
 
-    def serve(number: int) -> None:
+    def serve(number):
         for _ in range(5):
             if number % 2:
                 with pytest.raises(KeyError), gdb.batching(**options):
@@ -134,7 +131,7 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
 def test_gradients_in_threads():
     """Each thread trains a model of its own, as one MXNet model has one set of gradients."""
 
-    def work(number: int) -> None:
+    def work(number):
         own = Chain(prefix=f"thread{number}_")
         own.initialize(mx.init.Uniform(1))
         own.hybridize()

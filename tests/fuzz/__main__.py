@@ -4,8 +4,6 @@ Prints every failing program as a script, shrunk unless it ends its process.  Pr
 processes of their own, as a crash or a deadlock of MXNet may end one.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging
@@ -15,7 +13,6 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Optional
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -24,7 +21,7 @@ from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
 
 from .harness import ExcusedError
-from .programs import CALL, LOOPS, Program, programs
+from .programs import CALL, LOOPS, programs
 
 #: Programs of one process, as Hypothesis varies what it has drawn; seconds after which it hangs.
 ROUND, PATIENCE = 20, 600.0
@@ -32,11 +29,11 @@ ROUND, PATIENCE = 20, 600.0
 LOOP_RUNS = 3
 
 
-def worker(seed: int, path: Path, count: int = ROUND, shrinks: bool = True) -> None:
+def worker(seed, path, count=ROUND, shrinks=True):
     """Draw and check programs until one fails, and tell in a file what is known so far."""
-    told: Dict[str, Any] = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
+    told = {"programs": 0, "excused": Counter(), "running": None, "failure": None}
 
-    def tell(**more: Any) -> None:
+    def tell(**more):
         told.update(more)
         path.write_text(json.dumps(told), encoding="utf-8")
 
@@ -50,7 +47,7 @@ def worker(seed: int, path: Path, count: int = ROUND, shrinks: bool = True) -> N
         phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
     )
     @given(programs())
-    def check(program: Program) -> None:
+    def check(program):
         tell(programs=told["programs"] + 1, running=program.script)
         try:
             for batch in program.compare():
@@ -74,7 +71,7 @@ def worker(seed: int, path: Path, count: int = ROUND, shrinks: bool = True) -> N
             raise
 
 
-def ending(script: str, patience: float = 60) -> Optional[int]:
+def ending(script, patience=60):
     """Run a script in a process of its own and return its exit code; None if it hangs."""
     command = [sys.executable, "-W", "ignore", "-c", script]
     try:
@@ -86,12 +83,12 @@ def ending(script: str, patience: float = 60) -> Optional[int]:
 class Findings:
     """What workers have found so far; failing programs are written into a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self._folder = folder
         self.programs = self.failures = 0
-        self.excused: Dict[str, int] = Counter()
+        self.excused = Counter()
 
-    def run_worker(self, seed: int, count: int = ROUND) -> None:
+    def run_worker(self, seed, count=ROUND):
         """Run one worker and wait for it; it may crash or hang."""
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "told.json"
@@ -110,7 +107,7 @@ class Findings:
         elif code != 0:
             self.excused["MXNet crashes on a line that is tried"] += 1
 
-    def _judge(self, seed: int, script: str, code: Optional[int]) -> None:
+    def _judge(self, seed, script, code):
         """Report a program that ended its process or hung, unless the loop does so too."""
         if ending(script) == 0:
             self.report(seed, script, f"{code} in a process that ran others before it")
@@ -119,7 +116,7 @@ class Findings:
         else:
             self.report(seed, script, f"ends its process with {code}")
 
-    def report(self, seed: int, script: str, message: str) -> None:
+    def report(self, seed, script, message):
         self.failures += 1
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"seed_{seed}.py"
@@ -127,14 +124,14 @@ class Findings:
         rule = "-" * 100
         print(f"{rule}\n{script}\n{rule}\nseed {seed}: {message}\nin {path}\n{rule}", flush=True)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return (
             f"{self.programs} programs, {self.failures} failures; "
             f"{sum(self.excused.values())} prove nothing: {dict(self.excused)}"
         )
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.fuzz")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="of the first programs")

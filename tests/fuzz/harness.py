@@ -1,10 +1,8 @@
 """What every generated program ends with: run it as a loop and in a scope, and compare."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from math import prod
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -27,13 +25,13 @@ class ExcusedError(Exception):
 
 
 def draw(
-    seed: int,
-    kind: str,
-    shape: Tuple[int, ...],
-    bound: int = 0,
-    dtype: str = "float32",
-    grad_req: str = "null",
-) -> mx.nd.NDArray:
+    seed,
+    kind,
+    shape,
+    bound=0,
+    dtype="float32",
+    grad_req="null",
+):
     """Return an array with values of a kind that some operator asks for."""
     made = Array(shape, kind, bound).draw(np.random.default_rng(seed), 0)
     if not kind.endswith("32"):
@@ -43,7 +41,7 @@ def draw(
     return made
 
 
-def build(make: Callable[[], Any], dtype: str, grad_req: str = "write") -> Any:
+def build(make, dtype, grad_req="write"):
     """Return an initialised network; `grad_req` is asked of all gradients that are wanted."""
     mx.random.seed(5)
     net = make()
@@ -56,28 +54,28 @@ def build(make: Callable[[], Any], dtype: str, grad_req: str = "write") -> Any:
     return net
 
 
-def cut(F: Any, made: Any) -> Any:
+def cut(F, made):
     """Let no gradient through what an operator without one has made."""
     several = isinstance(made, (list, mx.sym.Symbol))
     parts = [F.BlockGrad(part) for part in (made if several else [made])]
     return parts[0] if len(parts) == 1 else parts
 
 
-def fit(F: Any, x: Any, shape: Tuple[int, ...]) -> Any:
+def fit(F, x, shape):
     """Bring what an array holds into another shape; one that begins with 0 keeps the rows."""
     axis, size = int(shape[:1] == (0,)), prod(n for n in shape if n)
     x = F.tile(F.reshape(x, (0, -1)[1 - axis :]), (1, size)[1 - axis :])
     return F.reshape(F.slice_axis(x, axis=axis, begin=0, end=size), shape)
 
 
-def walk(cell: Any, rows: Any, tree: Any) -> Any:
+def walk(cell, rows, tree):
     """Run a cell bottom up over a tree whose leaves are numbers of rows."""
     at = 0 if isinstance(tree, list) else tree % len(rows)
     children = tree if isinstance(tree, list) else []
     return cell(rows[at : at + 1], [walk(cell, rows, child) for child in children])
 
 
-def scan(cell: Any, rows: Any, state: Any) -> Any:
+def scan(cell, rows, state):
     """Run a cell over rows, each time with the state that it returned."""
     for i in range(len(rows)):
         state = cell(rows[i : i + 1], [state])
@@ -85,10 +83,10 @@ def scan(cell: Any, rows: Any, state: Any) -> Any:
 
 
 #: Arrays that got a gradient while the program ran, in the order in which they did.
-LATE: List[mx.nd.NDArray] = []
+LATE = []
 
 
-def late(array: mx.nd.NDArray) -> mx.nd.NDArray:
+def late(array):
     """Compare the gradient of an array as well, which the program is about to attach."""
     LATE.append(array)
     return array
@@ -103,7 +101,7 @@ class Setting(NamedTuple):
     options: Dict[str, Any]
 
     @property
-    def start(self) -> float:
+    def start(self):
         """What gradients hold before, so that one that is to be added shows."""
         return 0.25 if self.grad_req == "add" else 0
 
@@ -117,16 +115,16 @@ class Case(NamedTuple):
     block: Any
 
     @property
-    def params(self) -> Any:
+    def params(self):
         return self.block.collect_params()
 
     @property
-    def arrays(self) -> List[mx.nd.NDArray]:
+    def arrays(self):
         inputs = [{k: v for k, v in s.items() if not callable(v)} for s in self.samples]
         return FLATTENER.flatten([inputs, self.shared])[0]  # type: ignore[no-any-return]
 
     @property
-    def variables(self) -> Dict[str, mx.nd.NDArray]:
+    def variables(self):
         params = self.params.values()
         found = {p.name: p.data() for p in params if p.grad_req != "null"}
         found.update((f"array {i}", a) for i, a in enumerate(self.arrays) if a.grad is not None)
@@ -136,12 +134,12 @@ class Case(NamedTuple):
 # How they are run
 
 
-def entered(mode: str) -> Any:
+def entered(mode):
     """Return a context in which autograd does as `mode` says."""
     return nullcontext() if mode == "infer" else autograd.record(train_mode=mode == "train")
 
 
-def loss_of(leaf: mx.nd.NDArray) -> mx.nd.NDArray:
+def loss_of(leaf):
     """Return a weighted sum of a result; it has a gradient even if the result has none."""
     weight = np.random.RandomState(leaf.size).uniform(0.5, 1.5, leaf.shape)
     anchor = mx.nd.zeros((1,), dtype=leaf.dtype)
@@ -150,7 +148,7 @@ def loss_of(leaf: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.broadcast_add(weighted.reshape((-1,)).sum(), anchor)
 
 
-def run(case: Case, mode: str, scope: Any = None, start: float = 0) -> Dict[str, np.ndarray]:
+def run(case, mode, scope=None, start=0):
     """Run the program once, as a loop or in a scope; return results and gradients by name."""
     variables = case.variables
     for array in variables.values():
@@ -170,7 +168,7 @@ def run(case: Case, mode: str, scope: Any = None, start: float = 0) -> Dict[str,
     return values
 
 
-def difference(wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], part: float = 1) -> str:
+def difference(wanted, got, part=1):
     """Say what differs first by more than a part of the tolerance; nothing if nothing does."""
     if wanted.keys() != got.keys():
         return f"{sorted(wanted)} in the loop, {sorted(got)} in the scope"
@@ -186,7 +184,7 @@ def difference(wanted: Dict[str, np.ndarray], got: Dict[str, np.ndarray], part: 
     return ""
 
 
-def shaky(case: Case, mode: str, wanted: Dict[str, np.ndarray]) -> bool:
+def shaky(case, mode, wanted):
     """Whether the loop moves by the tolerance if its inputs move by a few rounding errors."""
     params = [p.data() for p in case.params.values()]
     floats = [a for a in params + case.arrays if np.dtype(a.dtype).kind == "f"]
@@ -200,7 +198,7 @@ def shaky(case: Case, mode: str, wanted: Dict[str, np.ndarray]) -> bool:
     return False
 
 
-def loops(make: Callable[[str], Case], setting: Setting) -> List[Dict[str, np.ndarray]]:
+def loops(make, setting):
     """Run both loops and no scope: MXNet itself cannot always add gradients up, or hybridize."""
     found = []
     for hybridized in (False, True):
@@ -210,9 +208,7 @@ def loops(make: Callable[[str], Case], setting: Setting) -> List[Dict[str, np.nd
     return found
 
 
-def compare(
-    make: Callable[[str], Case], setting: Setting, *scopes: Dict[str, Any]
-) -> List[gdb.Batch]:
+def compare(make, setting, *scopes):
     """Compare the loop with two scopes of the program's own options and some of others.
 
     Parameters

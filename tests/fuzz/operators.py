@@ -1,18 +1,14 @@
 """Which operators programs are made of: those of the rule table, as their cases call them."""
 
-from __future__ import annotations
-
 import ast
 from functools import lru_cache, reduce
-from typing import Any, Dict, List, Tuple
 
 from docs.list_operators import spelling
 from gluon_dynbatch import rules
 from tests.rules.all_cases import draw
-from tests.rules.interpreter import Case
 
 #: Operators of the rule table that no program calls, with the reason.
-LEFT_OUT: Dict[str, str] = {
+LEFT_OUT = {
     **dict.fromkeys(
         ("MakeLoss", "make_loss"),
         "its gradient ignores the head gradient, so results that are not used count too",
@@ -33,32 +29,32 @@ TAME = (
 )
 
 
-def spelled(op: str) -> str:
+def spelled(op):
     """Return how programs write a canonical operator name after ``F.``."""
     name = spelling(op)
     return f"_internal.{op}" if name.startswith("_") else name
 
 
-def function(op: str, attrs: Dict[str, Any]) -> Any:
+def function(op, attrs):
     """Return an operator as a function of ``F`` and arrays."""
     given = {k: v for k, v in attrs.items() if k not in ("num_args", "__ctx_group__")}
 
-    def call(F: Any, *args: Any) -> Any:
+    def call(F, *args):
         return reduce(getattr, spelled(op).split("."), F)(*args, **given)
 
     return call
 
 
 @lru_cache(maxsize=None)
-def cases(extents: Tuple[int, int, int]) -> Dict[str, List[Case]]:
-    found: Dict[str, List[Case]] = {}
+def cases(extents):
+    found = {}
     for case in draw(*extents):
         if case.stack and case.op not in LEFT_OUT and not _left_out(case):
             found.setdefault(case.op, []).append(case)
     return found
 
 
-def _left_out(case: Case) -> bool:
+def _left_out(case):
     """Whether a call has no loop to compare with.
 
     It moves running statistics, is in single precision always, or corrupts MXNet's heap; with a
@@ -70,17 +66,17 @@ def _left_out(case: Case) -> bool:
     return moves or no_lengths or bias or case.attrs.get("act_type") == "prelu"
 
 
-def generated() -> Tuple[str, ...]:
+def generated():
     return tuple(sorted(cases((2, 3, 4))))
 
 
-def not_generated() -> Dict[str, str]:
+def not_generated():
     """Return the operators of the rule table that programs never call, with the reason."""
     left = sorted(set(rules.TABLE) - set(generated()))
     return {op: LEFT_OUT.get(op, "no case in tests/rules") for op in left}
 
 
-def arguments(attrs: Dict[str, str]) -> str:
+def arguments(attrs):
     return "".join(
         f", {name}={_literal(text)!r}"
         for name, text in attrs.items()
@@ -88,7 +84,7 @@ def arguments(attrs: Dict[str, str]) -> str:
     )
 
 
-def _literal(text: str) -> Any:
+def _literal(text):
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

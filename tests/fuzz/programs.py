@@ -1,15 +1,12 @@
 """Whole programs as text: cells, what each sample does with them, and how it is run."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 import mxnet as mx
 from hypothesis import strategies as st
 
-import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from tests.rules.interpreter import R
@@ -34,7 +31,7 @@ class Input(NamedTuple):
     #: Whether it may have a gradient.
     trained: bool = False
 
-    def text(self, seed: int, rows: int, dtype: str) -> str:
+    def text(self, seed, rows, dtype):
         shape = tuple(rows if n == R else n for n in self.template)
         wish = ", grad_req" * self.trained
         return f"draw({seed}, {self.kind!r}, {shape}, {self.bound}, {dtype!r}{wish})"
@@ -54,30 +51,30 @@ class Program(NamedTuple):
     body: str
 
     @property
-    def script(self) -> str:
+    def script(self):
         """The program as a file, to be run in the folder that holds ``tests``."""
         return f"from tests.fuzz.harness import *\n\n{self.body}\n{CALL}\n"
 
-    def case(self) -> harness.Case:
+    def case(self):
         return run(self.body)["make"]("write")  # type: ignore[no-any-return]
 
-    def compare(self, *scopes: Dict[str, Any]) -> List[gdb.Batch]:
+    def compare(self, *scopes):
         """Compare with the loop in two scopes of the program's own options and some of others."""
         names = run(self.body)
         return harness.compare(names["make"], names["setting"], *scopes)
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return self.body
 
 
-def run(text: str, **names: Any) -> Dict[str, Any]:
+def run(text, **names):
     """Run a part of a program; return all names that it knows then."""
     names = {**vars(harness), "grad_req": "write", **names}
     exec(compile(text, "program", "exec"), names)
     return names
 
 
-def evaluate(text: str) -> Any:
+def evaluate(text):
     return run(f"made = {text}")["made"]
 
 
@@ -88,16 +85,16 @@ class Author:
     process, as MXNet crashes on some.
     """
 
-    def __init__(self, draw: Any, tame: bool):
+    def __init__(self, draw, tame):
         self._tame = tame
         choose = self.choose = Draw(draw)
         self.dtype = choose.pick(["float32", "float64", "float64", "float16"][: 3 if tame else 4])
         self.mode = choose.pick(["train", "train", "infer", "predict"])
-        self.cells: List[Cell] = []
-        self.shared: List[str] = []
+        self.cells = []
+        self.shared = []
         self._seed = 0
 
-    def program(self) -> Program:
+    def program(self):
         with suppress(mx.MXNetError):  # of what a program before may have left
             mx.nd.waitall()
         with harness.entered(self.mode):
@@ -111,11 +108,11 @@ class Author:
         parts += [self._make([inputs for _, inputs in functions]), self._setting()]
         return Program("\n\n".join(parts) + "\n")
 
-    def _text(self, given: Input, rows: int = 0) -> str:
+    def _text(self, given, rows=0):
         self._seed += 1
         return given.text(self._seed, rows, self.dtype)
 
-    def _add_any(self, body: Body, eager: bool) -> str:
+    def _add_any(self, body, eager):
         """Append a call of any operator of the rule table, or what users write."""
         if self._tame or self.choose.flag():
             return add_call(body, eager)
@@ -123,15 +120,15 @@ class Author:
 
     # Cells
 
-    def _cell(self, recursive: bool) -> Cell:
+    def _cell(self, recursive):
         """Write a cell and try every line of it with two numbers of rows."""
         name, choose, leading = f"Cell{len(self.cells)}", self.choose, (2, 3)
-        inputs: List[Input] = []
-        made: List[str] = []
-        parameters: List[str] = []
+        inputs = []
+        made = []
+        parameters = []
         environments = [run("", F=mx.nd, self=SimpleNamespace(), children=[]) for _ in leading]
 
-        def add_input(template: Shape, kind: str, bound: int) -> str:
+        def add_input(template, kind, bound):
             given = Input(template, kind, bound)
             if inputs and kind == "normal" and R not in template and choose.flag():
                 title = f"w{len(parameters)}"
@@ -164,7 +161,7 @@ class Author:
         return Cell(name, _class(name, made, heads, [*body.lines, f"return {results}"]),
                     tuple(inputs), recursive)  # fmt: skip
 
-    def _add_layer(self, body: Body, made: List[str]) -> str:
+    def _add_layer(self, body, made):
         v = body.value()
         if len(v.shape) < 2:
             return ""
@@ -179,9 +176,9 @@ class Author:
 
     # What samples do
 
-    def _function(self, number: int, names: Dict[str, Any]) -> Tuple[str, List[Input]]:
+    def _function(self, number, names):
         """Write what samples of one kind do, and try it with two numbers of rows."""
-        inputs: List[Input] = []
+        inputs = []
         leading, shared = (1, 3), [evaluate(text) for text in self.shared]
         net = harness.build(names["Net"], self.dtype)
         environments = [
@@ -189,7 +186,7 @@ class Author:
             for _ in leading
         ]
 
-        def add_input(template: Shape, kind: str, bound: int) -> str:
+        def add_input(template, kind, bound):
             given = Input(template, kind, bound, self.choose.pick([True, True, False]))
             if inputs and R not in template and self.choose.flag():
                 self.shared.append(self._text(given))
@@ -209,7 +206,7 @@ class Author:
         lines = ["F = mx.nd", *body.lines, f"return [{', '.join(some)}]"]
         return _function(f"run{number}(net, shared, s)", lines), inputs
 
-    def _add_step(self, body: Body) -> None:
+    def _add_step(self, body):
         what, twice = self.choose.count(0, 13), f"2 * {body.value().name}"
         if what < 9:
             found = self._add_cell_call(body) if what < 5 else self._add_any(body, eager=True)
@@ -232,7 +229,7 @@ class Author:
             if detached and self.choose.flag():
                 body.run(f"{detached}[:] = {self.choose.pick(['0.5', f'2 * {detached}'])}")
 
-    def _add_cell_call(self, body: Body) -> str:
+    def _add_cell_call(self, body):
         cell = self.choose.pick(self.cells)
         target, rows = f"net.{cell.name.lower()}", self.choose.pick([R, 1, 2])
         first, *rest = (
@@ -253,7 +250,7 @@ class Author:
 
     # How it is run
 
-    def _make(self, inputs: List[List[Input]]) -> str:
+    def _make(self, inputs):
         lines = [f"shared = [{', '.join(self.shared)}]", "samples = ["]
         for _ in range(self.choose.count(1, 5)):
             kind = self.choose.count(0, len(inputs) - 1)
@@ -267,7 +264,7 @@ class Author:
         lines.append('return Case(lambda s: s["run"](net, shared, s), samples, shared, net)')
         return _function("make(grad_req)", lines)
 
-    def _setting(self) -> str:
+    def _setting(self):
         choose = self.choose
         budget = choose.pick(["None", '"auto"', "0", "0.05", "gdb.Budget(visits=12)"])
         options = ", ".join(
@@ -286,9 +283,7 @@ class Author:
         )
 
 
-def _class(
-    name: str, made: Sequence[str], arguments: Sequence[str] = (), lines: Sequence[str] = ()
-) -> str:
+def _class(name, made, arguments=(), lines=()):
     head = [
         f"class {name}(gdb.DynamicHybridBlock):",
         "    def __init__(self, **kwargs):",
@@ -302,11 +297,11 @@ def _class(
     return "\n".join(head)
 
 
-def _function(head: str, lines: Sequence[str]) -> str:
+def _function(head, lines):
     return "\n".join([f"def {head}:"] + [f"    {line}" for line in lines])
 
 
 @st.composite
-def programs(draw: Any, tame: bool = False) -> Program:
+def programs(draw, tame=False):
     """Draw whole programs."""
     return Author(draw, tame).program()

@@ -1,16 +1,11 @@
 """Calls and Python operators, as users write them."""
 
-from __future__ import annotations
-
-from typing import Any, Callable, Dict
-
 from tests.rules.interpreter import R
 
 from .operators import TAME
-from .writer import Body, Value
 
 
-def _python(body: Body, v: Value) -> str:
+def _python(body, v):
     """Combine an array with another one of its shape."""
     rows = R if tuple(s[0] for s in v.shapes) == body.leading else v.shape[0]
     # MXNet's loop crashes on some comparisons of two computed arrays.
@@ -18,7 +13,7 @@ def _python(body: Body, v: Value) -> str:
     return f"{v.name} {op} {body.need((rows, *v.shape[1:]))}"
 
 
-def _nested_sum(body: Body, v: Value) -> str:
+def _nested_sum(body, v):
     """Sums of sums, of what is there or computed for them, some of them twice."""
     alike = [u.name for u in body.floats() if u.shapes == v.shapes]
     text = v.name
@@ -29,7 +24,7 @@ def _nested_sum(body: Body, v: Value) -> str:
     return f"F.tanh({text})" if body.choose.flag() else text
 
 
-def _branch(body: Body, v: Value) -> str:
+def _branch(body, v):
     """Branch on a value, which has to be computed for that."""
     return f"{v.name} * 2 if float({body.value().name}.sum().asscalar()) > 0 else 1 - {v.name}"
 
@@ -70,7 +65,7 @@ JOINED = [
 ]
 
 
-def add_call(body: Body, eager: bool) -> str:
+def add_call(body, eager):
     """Append a call of a tame operator, or what users write with arrays."""
     choose = body.choose
     if choose.flag():
@@ -88,7 +83,7 @@ def add_call(body: Body, eager: bool) -> str:
     return body.add(text)
 
 
-LAYERS: Dict[str, Callable[[Any, Value], str]] = {
+LAYERS = {
     "dense": lambda c, v: (
         f"nn.Dense({c.count(1, 4)}, in_units={v.shape[-1]}, flatten=False, "
         f"activation={c.pick([None, 'tanh', 'relu'])!r}, use_bias={c.flag()})"

@@ -1,12 +1,8 @@
 """A short run of the fuzzer, and that it finds and prints what is wrong."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Dict
 
 from gluon_dynbatch import rules
 from tests.common import output_of
@@ -15,10 +11,10 @@ from . import operators
 from .__main__ import Findings, ending
 
 
-def wrong_rule(right: Any, op: str, attrs: Dict[str, str]) -> Any:
+def wrong_rule(right, op, attrs):
     """Return rules of a layout like the `right` ones, but with other attributes of one operator."""
 
-    def wrong(site: Any) -> Any:
+    def wrong(site):
         answer = right(site)
         if isinstance(answer, rules.Refusal):
             return answer
@@ -45,7 +41,7 @@ worker(int(sys.argv[2]), Path(sys.argv[1]), 15, shrinks=False)
 """
 
 
-def test_a_wrong_rule_is_found_and_printed_as_a_program(tmp_path: Path) -> None:
+def test_a_wrong_rule_is_found_and_printed_as_a_program(tmp_path):
     """The printed program runs by itself; without the fault, which is not in it, it passes."""
     failure, path = None, tmp_path / "told.json"
     for seed in range(9):
@@ -60,21 +56,21 @@ def test_a_wrong_rule_is_found_and_printed_as_a_program(tmp_path: Path) -> None:
     assert ending(script) == 0
 
 
-def test_operators_are_those_of_the_table() -> None:
+def test_operators_are_those_of_the_table():
     made, left = set(operators.generated()), operators.not_generated()
     assert made | set(left) == set(rules.TABLE) and not made & set(left)
     assert set(operators.LEFT_OUT) <= set(rules.TABLE)
     assert len(made) > 0.95 * len(rules.TABLE), left
 
 
-def test_how_scripts_end() -> None:
+def test_how_scripts_end():
     assert ending("print(1)") == 0
     assert ending("raise SystemExit(3)") == 3
     assert ending("import os; os.abort()") not in (0, 1, None)
     assert ending("import time; time.sleep(60)", 1) is None
 
 
-def test_random_whole_programs(tmp_path: Path) -> None:
+def test_random_whole_programs(tmp_path):
     """As ``make fuzz`` does, in other processes: MXNet itself crashes on some programs."""
     findings = Findings(tmp_path)
     findings.run_worker(5)

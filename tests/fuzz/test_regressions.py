@@ -1,7 +1,5 @@
 """What random programs have found, each as small as it became."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

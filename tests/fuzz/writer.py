@@ -4,10 +4,8 @@ Shapes may hold `R`, the number of rows, which differs from sample to sample: a 
 several environments with different numbers, and keeps a line that runs in all of them.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -30,16 +28,16 @@ MOST_RESULTS = 6
 class Draw:
     """Draws from Hypothesis, which shrinks to the first, the lowest, and False."""
 
-    def __init__(self, draw: Any):
+    def __init__(self, draw):
         self._draw = draw
 
-    def pick(self, options: Sequence[Any]) -> Any:
+    def pick(self, options):
         return self._draw(st.sampled_from(options))
 
-    def count(self, low: int, high: int) -> int:
+    def count(self, low, high):
         return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
 
-    def flag(self) -> bool:
+    def flag(self):
         return self._draw(st.booleans())  # type: ignore[no-any-return]
 
 
@@ -51,7 +49,7 @@ class Value(NamedTuple):
     dtype: str
 
     @property
-    def shape(self) -> Shape:
+    def shape(self):
         return self.shapes[0]
 
 
@@ -76,24 +74,24 @@ class Body:
 
     def __init__(
         self,
-        choose: Draw,
-        environments: List[Dict[str, Any]],
-        leading: Sequence[int],
-        dtype: str,
-        add_input: Callable[[Shape, str, int], str],
-        compiled: bool,
+        choose,
+        environments,
+        leading,
+        dtype,
+        add_input,
+        compiled,
     ):
         self.choose = choose
         self.environments = environments
         self.leading = tuple(leading)
         self.dtype = dtype
-        self.lines: List[str] = []
-        self.values: List[Value] = []
+        self.lines = []
+        self.values = []
         self._add_input = add_input
         self._compiled = compiled
         self._names = 0
 
-    def know(self, name: str) -> bool:
+    def know(self, name):
         """Enter what an expression gives into the values, if it gives small finite arrays."""
         found = [list(_arrays(name, eval(name, env))) for env in self.environments]
         if len({tuple(part for part, _ in parts) for parts in found}) > 1:
@@ -106,7 +104,7 @@ class Body:
             self.values.append(Value(expression, shapes, np.dtype(first.dtype).name))
         return True
 
-    def add(self, expression: str, line: str = "{} = {}") -> str:
+    def add(self, expression, line="{} = {}"):
         """Append a line that gives a new name to an expression; return the name, or nothing."""
         self._names += 1
         name = f"v{self._names}"
@@ -117,7 +115,7 @@ class Body:
             return ""
         return name
 
-    def run(self, line: str) -> bool:
+    def run(self, line):
         """Append a line, if it runs in every environment."""
         code = compile(line, "line", "exec")
         for env in self.environments:
@@ -129,21 +127,21 @@ class Body:
         self.lines.append(line)
         return True
 
-    def floats(self) -> List[Value]:
+    def floats(self):
         return [v for v in self.values if v.dtype == self.dtype]
 
-    def value(self) -> Value:
+    def value(self):
         """Return some value, the latest ones first; make one if there is none."""
         if not self.floats():
             self.input((R, 3))
         return self.choose.pick(self.floats()[::-1])  # type: ignore[no-any-return]
 
-    def input(self, template: Shape, kind: str = "normal", bound: int = 0) -> str:
+    def input(self, template, kind="normal", bound=0):
         name = self._add_input(template, kind, bound)
         self.know(name)
         return name
 
-    def need(self, template: Shape, kind: str = "normal", bound: int = 0) -> str:
+    def need(self, template, kind="normal", bound=0):
         """Return an expression for an array of a shape: a value there is, one made fit, a new one.
 
         Whatever has to lie in a range comes from outside.
@@ -159,13 +157,13 @@ class Body:
             return f"fit(F, {self.choose.pick(found).name}, {template})"
         return self.input(template, kind, bound)
 
-    def unread(self) -> List[str]:
+    def unread(self):
         text = "\n".join(line.split(" = ", 1)[-1] for line in self.lines)
         names = [v.name for v in self.values]
         found = [n for n in names if not re.search(re.escape(n) + r"(?![\w\[])", text)]
         return found[::-1][:MOST_RESULTS] or names[-1:]
 
-    def add_case(self, operators: Sequence[str]) -> str:
+    def add_case(self, operators):
         """Append a call of one of some operators of the rule table."""
         extents = tuple(self.choose.count(2, 4) for _ in range(3))
         case = self.choose.pick(cases(extents)[self.choose.pick(operators)])
@@ -187,14 +185,14 @@ class Body:
                 self.add(f"F.zeros_like({v.name})")
         return name
 
-    def hide(self, name: str) -> List[Value]:
+    def hide(self, name):
         """Let nobody read what a line has made, and return it."""
         made = [v for v in self.values if re.fullmatch(rf"{name}(\[.*)?", v.name)]
         self.values = [v for v in self.values if v not in made]
         return made
 
 
-def _arrays(name: str, value: Any) -> Any:
+def _arrays(name, value):
     """Yield all arrays inside the value of an expression, each with its own expression."""
     if isinstance(value, mx.nd.NDArray):
         yield name, value
@@ -208,7 +206,7 @@ def _arrays(name: str, value: Any) -> Any:
         assert value is None, f"{name} is {value!r}"
 
 
-def _fits(array: Any) -> bool:
+def _fits(array):
     if not 0 < array.size <= MOST_ELEMENTS:
         return False
     values = array.asnumpy()

@@ -1,9 +1,5 @@
 """The programs whose plans are here, to be read."""
 
-from __future__ import annotations
-
-from typing import Any, Callable, Dict, Tuple
-
 import mxnet as mx
 from mxnet.gluon import nn, rnn
 
@@ -23,10 +19,6 @@ from tests.cells import (
     tree,
 )
 
-#: What a case runs, for one sample each, with the options of the scope.
-Case = Tuple[Callable[[Any], Any], Any, Dict[str, Any]]
-
-
 BLOCK = {"granularity": "block"}
 A, LEAF, JOIN = (
     ready(kind(prefix=f"{name}_"))
@@ -34,24 +26,24 @@ A, LEAF, JOIN = (
 )
 
 
-def run_chain(sample: Any) -> Any:
+def run_chain(sample):
     return chain(*sample)
 
 
-def run_tree(shape: Any) -> Any:
+def run_tree(shape):
     return tree(LEAF, JOIN, shape)
 
 
-def chains() -> Case:
+def chains():
     return run_chain, list(zip(([A], [A] * 3, [A] * 2), inputs(3))), BLOCK
 
 
-def trees() -> Case:
+def trees():
     x, y = inputs(2)
     return run_tree, [complete(2, x), ((x, y), y)], BLOCK
 
 
-def sums() -> Case:
+def sums():
     """Per-child work of one and two children merges; the sum of the children is an operand."""
     net = TreeNet(ready(ChildSum(prefix="child_sum_")))
     net.hybridize()
@@ -59,7 +51,7 @@ def sums() -> Case:
     return lambda s: net(*s), list(zip(shapes, inputs(2))), {"granularity": "operator"}
 
 
-def hoisted() -> Case:
+def hoisted():
     """The input projection of all steps of all sequences runs first."""
     cell = ready(gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="lstm_")))
     start = [mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))]
@@ -74,7 +66,7 @@ def hoisted() -> Case:
     return fn, [xs[:2], xs[2:]], {"granularity": "operator"}
 
 
-def shared() -> Case:
+def shared():
     """A matrix that all samples read is passed as it is; one that each has is stacked."""
     lookup, own = ready(Attention(prefix="lookup_")), ready(Attention(prefix="own_"))
     memory = mx.nd.ones((3, WIDTH))
@@ -86,7 +78,7 @@ def shared() -> Case:
     return fn, inputs(3), BLOCK
 
 
-def mixed() -> Case:
+def mixed():
     """Rows of one operand that lie in arenas of different widths."""
     wide = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
 
@@ -99,28 +91,29 @@ def mixed() -> Case:
     return fn, list(zip(("half", "whole", "half"), inputs(3))), BLOCK
 
 
-def alone() -> Case:
+def alone():
     output = ready(Output(prefix="output_"))
     return lambda x: output(A(x)), inputs(2), BLOCK
 
 
-def limited() -> Case:
+def limited():
     rows = [mx.nd.ones((n, WIDTH)) for n in (2, 1, 3, 1)]
     return A, rows, {**BLOCK, "max_rows": 3}
 
 
-def graphs() -> Case:
+def graphs():
     """Three samples of one shape share a launch per call; the fourth shares none."""
     *xs, last = inputs(4)
     return run_tree, [*(complete(1, x) for x in xs), last], {"granularity": "graph"}
 
 
-def by_agenda() -> Case:
+def by_agenda():
     b = ready(Unary(prefix="b_"))
     return run_chain, list(zip(([A, b, A], [b, A, b]), inputs(2))), {**BLOCK, "policy": "agenda"}
 
 
-CASES: Dict[str, Callable[[], Case]] = {
+#: What makes a case: what is run for one sample, samples, and the options of the scope.
+CASES = {
     made.__name__: made
     for made in (chains, trees, sums, hoisted, shared, mixed, alone, limited, graphs, by_agenda)
 }

@@ -1,43 +1,36 @@
 """Runs steps and records of programs on arrays of NumPy's, without MXNet."""
 
-from __future__ import annotations
-
-from typing import Any, Dict, List, Optional, Sequence
-
 import numpy as np
 
-from gluon_dynbatch.kernel.expression import Slot
-from gluon_dynbatch.kernel.step import Array, Kernel, Packed, Step
+from gluon_dynbatch.kernel.step import Array, Kernel, Packed
 from gluon_dynbatch.native import executing
 
 
 class Code:
     """A program in the making, and the arrays that it works on."""
 
-    def __init__(self) -> None:
-        self.code: List[int] = []
-        self._arrays: List[np.ndarray] = []
+    def __init__(self):
+        self.code = []
+        self._arrays = []
 
-    def base(self, array: np.ndarray) -> int:
+    def base(self, array):
         """Return the number of an array."""
         self._arrays.append(array)
         return len(self._arrays) - 1
 
-    def run(self, kernels: Sequence[Any] = (), scratch: int = 0) -> None:
+    def run(self, kernels=(), scratch=0):
         """Run everything."""
         program = executing.Program(np.array(self.code, dtype=np.int64), kernels, scratch)
         addresses = [array.ctypes.data for array in self._arrays]
         program.run(np.array(addresses, dtype=np.uintp))
 
 
-def pitch(array: np.ndarray) -> int:
+def pitch(array):
     """Return how many elements rows are apart."""
     return array.strides[0] // array.itemsize
 
 
-def launch(
-    steps: Sequence[Step], arrays: Dict[Slot, Optional[np.ndarray]], rows: int, few: bool = False
-) -> None:
+def launch(steps, arrays, rows, few=False):
     """Run steps on matrices, of which each row has its own, and vectors, which all rows share."""
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     every = {slot: array.ndim == 1 for slot, array in arrays.items()}
@@ -46,7 +39,7 @@ def launch(
         for slot, array in arrays.items()
     }
     native, made = Kernel(tuple(steps), described).native(few), Code()
-    places: List[int] = []
+    places = []
     for slot in native.slots:
         if isinstance(slot, Packed):
             places += (pack(made, slot, arrays[slot.weight.slot]), 0)
@@ -56,7 +49,7 @@ def launch(
     made.run([native])
 
 
-def pack(made: Code, packed: Packed, matrix: np.ndarray) -> int:
+def pack(made, packed, matrix):
     """Add the packing of a matrix; return where it is."""
     weight, kind = packed.weight, executing.DTYPES[packed.dtype]
     size, strides = (weight.rows, weight.columns), (weight.columns, 1)
@@ -68,12 +61,12 @@ def pack(made: Code, packed: Packed, matrix: np.ndarray) -> int:
 
 
 def add_up(
-    record: int,
-    total: np.ndarray,
-    gradients: Sequence[np.ndarray],
-    rows: Sequence[np.ndarray],
-    second: bool = False,
-) -> None:
+    record,
+    total,
+    gradients,
+    rows,
+    second=False,
+):
     """Add products of chunks of rows to a matrix, or the gradients themselves."""
     made, kind = Code(), executing.DTYPES[total.dtype.name]
     size = total.shape if total.ndim == 2 else (1, len(total))

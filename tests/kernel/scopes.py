@@ -1,17 +1,12 @@
 """Runs cells in scopes, launch by launch as kernels, and compares them with MXNet's operators."""
 
-from __future__ import annotations
-
-from typing import Any, List, Sequence, Set, Tuple
-
 from mxnet import autograd
 
-from gluon_dynbatch.lower.segment import Segment
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import cell
 
 
-def run(fn: Any, samples: Sequence[Any], training: bool = True, **options: Any) -> List[Segment]:
+def run(fn, samples, training=True, **options):
     """Compare a cell with the loop, in which MXNet runs it; return the segments of its launches.
 
     Arrays that several samples bring are weights; others are no variables, so that they batch.
@@ -20,7 +15,7 @@ def run(fn: Any, samples: Sequence[Any], training: bool = True, **options: Any) 
     for array in sum(map(list, samples), []):
         count[id(array)] = count.get(id(array), 0) + 1
 
-    def call(sample: Any) -> Any:
+    def call(sample):
         arrays = [x if x.grad is None or count[id(x)] > 1 else x * 1 for x in sample]
         with autograd.train_mode() if training else autograd.predict_mode():
             return net(*arrays)
@@ -29,7 +24,7 @@ def run(fn: Any, samples: Sequence[Any], training: bool = True, **options: Any) 
     return [launch.segment for launch in check_against_loop(call, samples, **options).plan.launches]
 
 
-def outcomes(segments: Sequence[Segment]) -> Tuple[int, Set[str]]:
+def outcomes(segments):
     """Return how many of some segments kernels ran, and why others were left to MXNet."""
     told = [segment.kernels for segment in segments]
     reasons = {kernels for kernels in told if isinstance(kernels, str)}

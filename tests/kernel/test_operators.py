@@ -1,9 +1,6 @@
 """Kernels have the results and the gradients that MXNet's operators have."""
 
-from __future__ import annotations
-
 from itertools import groupby
-from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +11,7 @@ from gluon_dynbatch.kernel.operators import HANDLERS
 from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
-from tests.rules.interpreter import Case, attach
+from tests.rules.interpreter import attach
 
 from .scopes import outcomes, run
 
@@ -35,23 +32,23 @@ LEFT = {
 }
 
 
-def dtype_of(op: str, attrs: Dict[str, Any]) -> str:
+def dtype_of(op, attrs):
     """Doubles have no kernels where MXNet's constants are in single precision."""
     rough = op in ROUGH or attrs.get("act_type") == "gelu"
     return "float32" if rough or op == "amp_cast" else "float64"
 
 
-def tolerance_of(op: str, dtype: str) -> Tuple[float, float]:
+def tolerance_of(op, dtype):
     if dtype == "float32":
         return 1e-5, 1e-6
     # MXNet has the slope of LeakyReLU in single precision.
     return (1e-6, 1e-7) if op == "LeakyReLU" else (1e-8, 1e-9)
 
 
-def samples_of(c: Case, pattern: str, rng: np.random.Generator) -> List[List[mx.nd.NDArray]]:
+def samples_of(c, pattern, rng):
     """Draw samples, of several numbers of rows where they may differ."""
     ragged = c.has_rows(pattern) and not c.shares_rows(pattern)
-    shared: Dict[int, mx.nd.NDArray] = {}
+    shared = {}
     samples = []
     for rows in (2, 1, 3) if ragged else (2, 2, 2):
         sample = []
@@ -69,7 +66,7 @@ def samples_of(c: Case, pattern: str, rng: np.random.Generator) -> List[List[mx.
     return samples
 
 
-def check(c: Case) -> Any:
+def check(c):
     segments, rng = [], np.random.default_rng(0)
     options = {"tolerance": tolerance_of(c.op, dtype_of(c.op, c.attrs)), "training": c.training}
     for pattern in sorted({*c.rows.split(), *c.stack.split()}):
@@ -86,7 +83,7 @@ BY_OPERATOR = {
 
 
 @pytest.mark.parametrize("op", BY_OPERATOR)
-def test_operators_equal_mxnet(op: str) -> None:
+def test_operators_equal_mxnet(op):
     found = [check(c) for c in BY_OPERATOR[op]]
     reasons = set().union(*(reasons for _, reasons in found))
     words = LEFT.get(op, set())
@@ -95,7 +92,7 @@ def test_operators_equal_mxnet(op: str) -> None:
     assert any(count for count, _ in found)
 
 
-def test_every_operator_has_cases() -> None:
+def test_every_operator_has_cases():
     assert set(HANDLERS) - set(BY_OPERATOR) == {"_grad_add"}
 
 
@@ -117,7 +114,7 @@ KINKED = [
 
 
 @pytest.mark.parametrize("op, count, attrs", KINKED)
-def test_kinks(op: str, count: int, attrs: Dict[str, object]) -> None:
+def test_kinks(op, count, attrs):
     """Where there is a choice of derivatives, or none, it is MXNet's."""
     dtype = dtype_of(op, attrs)
     grids = np.meshgrid(*[GRID] * count)

@@ -1,27 +1,23 @@
 """Pieces of models as kernels; what is left to MXNet, and why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any, Dict, List, Sequence
 
 import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import MOVED, PRODUCT, REDUCED, Node
+from gluon_dynbatch.kernel.expression import MOVED, PRODUCT, REDUCED
 from gluon_dynbatch.kernel.tensor import NotExpressed
-from gluon_dynbatch.lower.segment import Segment
 from tests.cells import array, attached
 
 from .scopes import outcomes, run
 
 
-def dense(F: Any, x: Any, weight: Any, *bias: Any, units: int, **more: Any) -> Any:
+def dense(F, x, weight, *bias, units, **more):
     return F.FullyConnected(x, weight, *bias, num_hidden=units, no_bias=not bias, **more)
 
 
-def lstm(F: Any, x: Any, h: Any, c: Any, *p: Any) -> Any:
+def lstm(F, x, h, c, *p):
     """Return the cell that every framework has, of three features."""
     gates = dense(F, x, p[0], p[1], units=12) + dense(F, h, p[2], p[3], units=12)
     into, forget, out, new = F.SliceChannel(gates, num_outputs=4, axis=1)
@@ -29,21 +25,21 @@ def lstm(F: Any, x: Any, h: Any, c: Any, *p: Any) -> Any:
     return F.sigmoid(out) * F.tanh(c), c
 
 
-def normalised(F: Any, x: Any, *p: Any) -> Any:
+def normalised(F, x, *p):
     """Return a layer with its normalisation, and a score."""
     made = F.relu(dense(F, x, p[0], p[1], units=4)) + 0.5
     made = F.LayerNorm(made, p[2], p[3], axis=-1, eps=1e-3)
     return made, F.log_softmax(made, temperature=2.0)
 
 
-def shared(F: Any, x: Any, matrix: Any, row: Any, *p: Any) -> Any:
+def shared(F, x, matrix, row, *p):
     """Return products with matrices from outside, and vectors of several parts of a row."""
     made = F.broadcast_add(F.dot(x, matrix, transpose_b=True), F.reshape(row, (1, 1, -1)))
     column = F.broadcast_like(F.reshape(p[0], (1, 3, 1)), made, (0, 2), (0, 2))
     return dense(F, made * column, p[1], p[0], units=3, flatten=False)
 
 
-def moved(F: Any, x: Any, y: Any) -> Any:
+def moved(F, x, y):
     """Return columns that are cut, joined and turned round."""
     last = F.slice_axis(x, axis=1, begin=-1, end=None)
     x = F.concat(x, F.expand_dims(y, axis=1), last, dim=1)
@@ -51,36 +47,36 @@ def moved(F: Any, x: Any, y: Any) -> Any:
     return F.stack(x, x * 2, axis=3).reshape((0, -1))
 
 
-def turned(F: Any, x: Any) -> Any:
+def turned(F, x):
     """Return columns that fall into more pieces than a loop takes: turned, and every other one."""
     other = F.transpose(F.exp(x), (0, 2, 1))
     half = F.slice(F.reshape(other, (0, -1)), begin=(None, 80), end=(None, None), step=(None, -2))
     return F.batch_dot(other, x), half + 1, F.sum(F.transpose(other, (0, 2, 1)), axis=(1, 2))
 
 
-def deep(F: Any, x: Any) -> Any:
+def deep(F, x):
     """Return what takes for ever where sharing is not seen."""
     for _ in range(400):
         x = F.sin(x) + x * 0.5
     return F.broadcast_axis(F.slice_axis(x, axis=1, begin=1, end=2), axis=1, size=2)
 
 
-def blocked(F: Any, x: Any, y: Any) -> Any:
+def blocked(F, x, y):
     return x * F.BlockGrad(F.sin(y)) + F.BlockGrad(x)
 
 
-def apart(F: Any, x: Any, h: Any, *p: Any) -> Any:
+def apart(F, x, h, *p):
     """Return a product that is read elsewhere, too."""
     one = F.dot(x, p[0])
     return one + F.dot(h, p[1]), F.tanh(one)
 
 
-def once(F: Any, x: Any, y: Any) -> Any:
+def once(F, x, y):
     """Return what is computed for every column of a row."""
     return F.broadcast_mul(x, F.exp(y)), F.broadcast_mul(x, y * 2)
 
 
-def gaps(F: Any, x: Any, *p: Any) -> Any:
+def gaps(F, x, *p):
     """Return products whose rows are parts of others', both of what they read and of themselves."""
     side = F.reshape(dense(F, F.reshape(x, (0, -1, 2)), p[2], units=3, flatten=False), (0, -1))
     one, other = dense(F, x, p[0], units=4), dense(F, x, p[1], units=4)
@@ -89,7 +85,7 @@ def gaps(F: Any, x: Any, *p: Any) -> Any:
 
 
 #: Per cell the shapes of what a row of a sample brings, and of weights.
-PIECES: Dict[Any, Any] = {
+PIECES = {
     lstm: ([(4,), (3,), (3,)], [(12, 4), (12,), (12, 3), (12,)]),
     normalised: ([(3,)], [(4, 3), (4,), (4,), (4,)]),
     shared: ([(3, 5)], [(2, 5), (2,), (3,), (3, 2)]),
@@ -103,7 +99,7 @@ PIECES: Dict[Any, Any] = {
 }
 
 
-def segment_of(fn: Any, shapes: Sequence[Any], weights: Sequence[Any] = ()) -> Segment:
+def segment_of(fn, shapes, weights=()):
     """Compare a cell in double precision with MXNet; return the segment of its one launch."""
     common = attached([array(*s, dtype="float64", seed=9 + k) for k, s in enumerate(weights)])
     samples = [
@@ -115,14 +111,14 @@ def segment_of(fn: Any, shapes: Sequence[Any], weights: Sequence[Any] = ()) -> S
 
 
 @pytest.mark.parametrize("fn", PIECES)
-def test_pieces_of_models_equal_mxnet(fn: Any) -> None:
+def test_pieces_of_models_equal_mxnet(fn):
     assert outcomes([segment_of(fn, *PIECES[fn])]) == (1, set())
 
 
-def reached(fn: Any, kind: str) -> List[Node]:
+def reached(fn, kind):
     """Return what results are computed from, of a kind."""
-    stack: List[Node] = list(express(segment_of(fn, *PIECES[fn])))
-    found: List[Node] = []
+    stack = list(express(segment_of(fn, *PIECES[fn])))
+    found = []
     while stack:
         node = stack.pop()
         if node not in found:
@@ -132,16 +128,16 @@ def reached(fn: Any, kind: str) -> List[Node]:
 
 
 @pytest.mark.parametrize("fn, products", [(lstm, [2]), (apart, [1, 1])])
-def test_products_that_are_added_are_one_unless_read_elsewhere(fn: Any, products: Any) -> None:
+def test_products_that_are_added_are_one_unless_read_elsewhere(fn, products):
     assert [len(product.args) for product in reached(fn, PRODUCT)] == products
 
 
-def test_what_all_columns_share_is_computed_once_per_row() -> None:
+def test_what_all_columns_share_is_computed_once_per_row():
     shared = {str(total) for total in reached(once, REDUCED)}
     assert shared == {"reduced[total](exp(in1))", "reduced[total](mul(in1, 2.0))"}
 
 
-def test_columns_are_moved_once() -> None:
+def test_columns_are_moved_once():
     moves = {str(node) for node in reached(turned, MOVED)}
     assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
 
@@ -155,12 +151,12 @@ LEFT = [
 
 
 @pytest.mark.parametrize("fn, reason", LEFT, ids=[reason for _, reason in LEFT])
-def test_the_rest_is_left_to_mxnet(fn: Any, reason: str) -> None:
+def test_the_rest_is_left_to_mxnet(fn, reason):
     count, reasons = outcomes([segment_of(fn, X, X)])
     assert not count and all(reason in told for told in reasons)
 
 
-def test_layouts_sizes_and_types_that_have_no_kernels() -> None:
+def test_layouts_sizes_and_types_that_have_no_kernels():
     segment = segment_of(lambda F, x: F.exp(x), [(2,)])
     port = segment.inputs[0]
     for change, reason in [
@@ -184,7 +180,7 @@ WITHOUT_ROWS = [
 
 
 @pytest.mark.parametrize("fn, name, attrs, reason", WITHOUT_ROWS)
-def test_rows_stay_rows(fn: Any, name: str, attrs: Any, reason: str) -> None:
+def test_rows_stay_rows(fn, name, attrs, reason):
     segment = segment_of(fn, X)
     last = [op for op in segment.ops if op.op == name][-1]
     ops = [op._replace(attrs={**op.attrs, **attrs}) if op is last else op for op in segment.ops]

@@ -1,10 +1,7 @@
 """Lazy arrays and scopes in other threads, other processes and the debugger."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, List
 
 import mxnet as mx
 import numpy as np
@@ -64,7 +61,7 @@ def test_kept_across_scopes(net):
     x.attach_grad()
     found = []
     for scope in (nullcontext, lambda: gdb.batching(**FIXED)):
-        kept: List[Any] = []
+        kept = []
         with autograd.record():
             for i in range(4):
                 with scope():
@@ -83,11 +80,11 @@ def test_kept_across_scopes(net):
 def test_values_asked_for_in_other_threads_are_refused_or_right(net):
     """While they are pending, also as arguments in a scope of the other thread."""
 
-    def asked(ask: Any) -> List[Any]:
+    def asked(ask):
         with ThreadPoolExecutor(len(outputs)) as pool:
             return [pool.submit(ask, y) for y in outputs]
 
-    def use(y: Any) -> None:
+    def use(y):
         with gdb.batching(**FIXED):
             mx.nd.tanh(y)
 

@@ -1,14 +1,12 @@
 """Something fails at any stage, or an interrupt comes: nothing is left, the next scope is right."""
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
-from __future__ import annotations
 
 import contextlib
 import resource
 import sys
 from functools import partial
 from traceback import format_exc
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 import mxnet as mx
 import numpy as np
@@ -35,7 +33,7 @@ from tests.common import works as next_scope_works
 SAMPLES = inputs(5)
 
 #: Where a failure is put in: an owner and the name of what it calls.
-STAGES: Dict[str, Tuple[Any, str]] = {
+STAGES = {
     "tracing": (RUNTIME.library, "entry"),
     "cutting": (flush, "expand"),
     "analysis": (flush, "analyze"),
@@ -54,11 +52,11 @@ STAGES: Dict[str, Tuple[Any, str]] = {
 FAILURES = (mx.MXNetError, MemoryError, KeyboardInterrupt)
 
 
-def fails(kind: Type[BaseException], real: Any = None, after: int = 0) -> Callable[..., Any]:
+def fails(kind, real=None, after=0):
     """Return a function that raises, after it did `after` times what it should."""
-    calls: List[int] = []
+    calls = []
 
-    def fail(*args: Any, **kwargs: Any) -> Any:
+    def fail(*args, **kwargs):
         calls.append(1)
         if len(calls) > after:
             raise kind("on purpose")
@@ -67,12 +65,12 @@ def fails(kind: Type[BaseException], real: Any = None, after: int = 0) -> Callab
     return fail
 
 
-def state_of(net: gdb.DynamicHybridBlock) -> List[np.ndarray]:
+def state_of(net):
     return [a.asnumpy() for p in net.collect_params().values() for a in (p.data(), p.grad())]
 
 
 @pytest.fixture
-def unharmed(net: gdb.DynamicHybridBlock) -> Iterator[gdb.DynamicHybridBlock]:
+def unharmed(net):
     """Give a model with gradients, and look at everything that a failure could have harmed."""
     for p in net.collect_params().values():
         p.grad()[:] = 7
@@ -84,7 +82,7 @@ def unharmed(net: gdb.DynamicHybridBlock) -> Iterator[gdb.DynamicHybridBlock]:
     works(net)
 
 
-def works(net: gdb.DynamicHybridBlock) -> None:
+def works(net):
     """Check that the next scope batches, with the loop's values and gradients."""
     batch = gdb.testing.check_against_loop(net, SAMPLES, net.collect_params().values(), **FIXED)
     assert (batch.report.nodes, batch.report.launches) == (5, 1)
@@ -200,7 +198,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
         p.grad()[:] = 7
     mx.nd.waitall()
     count = alive()
-    told: List[str] = []
+    told = []
     with monkeypatch.context() as patch:
         patch.setattr(RUNTIME.dispatcher, "native", False)
         patch.setattr(backward.GradientTape, name, fails(kind))
@@ -249,26 +247,26 @@ EVERY = 5
 class Interrupt:
     """Raises ``KeyboardInterrupt`` at one instruction of some files; 0: only counts them."""
 
-    def __init__(self, instruction: int, files: Any):
+    def __init__(self, instruction, files):
         self._instruction = instruction
         self._files = {module.__file__ for module in files}
         self.seen = 0
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self):
         self._before = sys.gettrace()
         sys.settrace(self._call)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error):
         sys.settrace(self._before)
 
-    def _call(self, frame: Any, event: str, argument: Any) -> Any:
+    def _call(self, frame, event, argument):
         if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_opcodes = True
         return self._step
 
-    def _step(self, frame: Any, event: str, argument: Any) -> Any:
+    def _step(self, frame, event, argument):
         if event == "opcode":
             self.seen += 1
             if self.seen == self._instruction:
@@ -277,13 +275,13 @@ class Interrupt:
         return self._step
 
 
-def automatic(net: Any) -> None:
+def automatic(net):
     with gdb.batching():
         for x in SAMPLES[:3]:
             net(x)
 
 
-def training(net: Any) -> None:
+def training(net):
     mode = autograd.record()
     mode.__enter__()
     try:
@@ -296,7 +294,7 @@ def training(net: Any) -> None:
     autograd.backward(losses)
 
 
-def nested(net: Any) -> None:
+def nested(net):
     scope = gdb.batching(**FIXED)
     with scope:
         net(SAMPLES[0])
@@ -305,12 +303,12 @@ def nested(net: Any) -> None:
 
 
 @contextlib.contextmanager
-def batched() -> Iterator[Any]:
+def batched():
     with gdb.batching(**FIXED) as scope:
         yield scope
 
 
-def managed(net: Any) -> None:
+def managed(net):
     with batched():
         net(SAMPLES[0])
         gdb.map(net, SAMPLES[1:3])
@@ -319,9 +317,7 @@ def managed(net: Any) -> None:
 PROGRAMS = [automatic, training, nested, managed]
 
 
-def interrupted(
-    program: Callable[[Any], None], net: Any, instruction: int, files: Any
-) -> Optional[BaseException]:
+def interrupted(program, net, instruction, files):
     try:
         with Interrupt(instruction, files):
             program(net)

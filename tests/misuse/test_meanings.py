@@ -3,10 +3,7 @@
 Nearly every test runs a program sample by sample, in a scope, and in one with ``debug=True``.
 """
 
-from __future__ import annotations
-
 import functools
-from typing import Any, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -16,25 +13,25 @@ from mxnet.base import _LIB
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from tests.cells import Apply, array, cell, equal
+from tests.cells import array, cell, equal
 from tests.common import FIXED, same_as_loop
-from tests.misuse.test_writes import Change, numpy_of
+from tests.misuse.test_writes import numpy_of
 
 #: Functions of MXNet's library as they are before any scope: what reaches them passes us by.
 MARK, WRITE = _LIB.MXAutogradMarkVariables, _LIB.MXNDArraySyncCopyFromCPU
 
 
-def square() -> Apply:
+def square():
     return cell(lambda F, x: x * x)
 
 
-def gradient_of(x: mx.nd.NDArray) -> List[Any]:
+def gradient_of(x):
     return [mx.nd.array([-7]) if x.grad is None else x.grad]
 
 
 # Gradients that are attached anew
 
-MARKS: Dict[str, Change] = {
+MARKS = {
     "attach_grad": lambda x: x.attach_grad(),
     "attach_grad add": lambda x: x.attach_grad("add"),
     "attach_grad null": lambda x: x.attach_grad("null"),
@@ -74,16 +71,16 @@ def test_array_becomes_a_variable_anew(change, before):
 # Parameters
 
 
-def swap(parameter: Any) -> None:
+def swap(parameter):
     parameter._data = [mx.nd.zeros(parameter.shape)]
 
 
-def reload(net: Any) -> None:
+def reload(net):
     values = {p.name: p.data().copy() for p in net.collect_params().values()}
     net.collect_params().load_dict(values)
 
 
-CHANGES: Dict[str, Change] = {
+CHANGES = {
     "grad_req add": lambda net: setattr(net.weight, "grad_req", "add"),
     "grad_req null": lambda net: setattr(net.weight, "grad_req", "null"),
     "grad_req write": lambda net: setattr(net.weight, "grad_req", "write"),
@@ -170,13 +167,13 @@ def test_data_iterator_uses_memory_again(tmp_path):
 
 # Memory that others than MXNet write to
 
-LENDING: Dict[str, Change] = {
+LENDING = {
     "function": mx.nd.to_dlpack_for_write,
     "method": lambda x: x.to_dlpack_for_write(),
     "view": lambda x: x.reshape((-1,)).to_dlpack_for_write(),
 }
 
-WAITS: Dict[str, Change] = {
+WAITS = {
     "waitall": lambda y: mx.nd.waitall(),
     "wait_to_read": lambda y: y.wait_to_read(),
     "asnumpy": lambda y: y.asnumpy(),
@@ -202,16 +199,16 @@ def test_write_by_another_library(lend, wait):
     same_as_loop(program)
 
 
-def lent(lend: Change, x: mx.nd.NDArray) -> Any:
+def lent(lend, x):
     return x, mx.nd.from_dlpack(lend(x))
 
 
-def of_numpy(x: mx.nd.NDArray) -> Any:
+def of_numpy(x):
     memory = x.asnumpy()
     return mx.nd.from_numpy(memory), mx.nd.from_numpy(memory)
 
 
-SHARED: Dict[str, Change] = {
+SHARED = {
     "lent before the scope": functools.partial(lent, mx.nd.to_dlpack_for_write),
     "a view lent": functools.partial(lent, lambda x: mx.nd.to_dlpack_for_write(x[0:1])),
     "lent for reading": functools.partial(lent, mx.nd.to_dlpack_for_read),
@@ -249,19 +246,19 @@ def test_array_gets_another_state():
 # What MXNet's Python does not see
 
 
-def mark_unseen(x: mx.nd.NDArray) -> None:
+def mark_unseen(x):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_LIB, "MXAutogradMarkVariables", MARK)
         x.attach_grad()
 
 
-def write_unseen(x: mx.nd.NDArray) -> None:
+def write_unseen(x):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_LIB, "MXNDArraySyncCopyFromCPU", WRITE)
         x._sync_copyfrom(np.ones(x.shape))
 
 
-UNSEEN: Dict[str, Any] = {
+UNSEEN = {
     "attach_grad": (lambda net, x: mark_unseen(x), "an array.*given another gradient"),
     "written": (lambda net, x: write_unseen(x), "an array.*was written to"),
     "parameter written": (

@@ -1,9 +1,6 @@
 """NaN and infinity: as in the loop, and in no sample but their own."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
-from typing import Any, Callable, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -16,12 +13,12 @@ from tests.cells import array, attached, equal, gradients, make_cells, tree_loss
 from tests.common import ALL, by_mxnets_operators, loop_and_scope, prepared
 
 
-def positive_or_log(y: mx.nd.NDArray) -> mx.nd.NDArray:
+def positive_or_log(y):
     return mx.nd.where(y > 0, y, mx.nd.log(y))
 
 
 #: What each of several samples does; the second, of which the array is bad, does less or more.
-PROGRAMS: Dict[str, Callable[[Any, int, mx.nd.NDArray], mx.nd.NDArray]] = {
+PROGRAMS = {
     "two layers": lambda f, i, x: f(f(x)),
     "sums of several lengths": lambda f, i, x: f(mx.nd.add_n(*[f(x * k) for k in range(i + 1)])),
     "maximum of several rows": lambda f, i, x: mx.nd.max(
@@ -49,14 +46,14 @@ PROGRAMS: Dict[str, Callable[[Any, int, mx.nd.NDArray], mx.nd.NDArray]] = {
 
 
 @pytest.fixture
-def layer() -> Any:
+def layer():
     """Make a layer that keeps four features and lets negative values through."""
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Dense(4, in_units=4), mx.gluon.nn.LeakyReLU(0.5))
     return prepared(net, scale=1)
 
 
-def both(layer: Any, run: Any, samples: Any, left: int = -1, **options: Any) -> Any:
+def both(layer, run, samples, left=-1, **options):
     """Run in the loop and in a scope; return results, and gradients of the losses but one."""
     found = []
     arrays = [p.data() for p in layer.collect_params().values()] + list(samples)
@@ -71,7 +68,7 @@ def both(layer: Any, run: Any, samples: Any, left: int = -1, **options: Any) -> 
     return found
 
 
-def check(layer: Any, run: Any, samples: Any, granularity: str) -> None:
+def check(layer, run, samples, granularity):
     """Compare with the loop.
 
     Where the loop multiplies a gradient of zero with what is not finite, a scope may have zero.
@@ -85,7 +82,7 @@ def check(layer: Any, run: Any, samples: Any, granularity: str) -> None:
         equal(b[np.isfinite(a)], a[np.isfinite(a)])
 
 
-def samples_with(bad: float) -> List[mx.nd.NDArray]:
+def samples_with(bad):
     samples = [array(1, 4, seed=i) for i in range(4)]
     samples[1][0, 2] = bad
     return attached(samples)
@@ -113,7 +110,7 @@ DROPPED = {
 TABLE = mx.nd.array([*np.random.RandomState(0).uniform(-1, 1, (4, 4)), [np.nan] * 4, [np.inf] * 4])
 
 
-def dropped(y: mx.nd.NDArray, result: mx.nd.NDArray, i: int) -> mx.nd.NDArray:
+def dropped(y, result, i):
     return y if i == 1 else result
 
 
@@ -153,7 +150,7 @@ def test_losses_that_are_left_out_behind_dropout(layer):
     """What is drawn stays as it was; the rows of the sample that was left out get zeros."""
     dropout = prepared(mx.gluon.nn.Dropout(0.5))
 
-    def run(sample: Any) -> Any:
+    def run(sample):
         return layer(dropout(layer(sample[1]))) / (sample[0] != 1)
 
     _, (_, got) = both(layer, run, samples_with(np.inf), 1, granularity="block")
@@ -168,7 +165,7 @@ def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
     monkeypatch.setattr(backward, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
     net = make_cells()
 
-    def run(scope: Any) -> Any:
+    def run(scope):
         net.collect_params().zero_grad()
         with autograd.record(), scope:
             losses = tree_losses(net)
@@ -186,7 +183,7 @@ def test_nothing_is_looked_at_if_every_loss_gets_a_gradient(layer, monkeypatch):
     monkeypatch.setattr(backward, "all_finite", lambda arrays: pytest.fail("looked at gradients"))
     held = []
 
-    def run(sample: Any) -> Any:
+    def run(sample):
         held.append(layer(sample[1]))
         return layer(held[-1])
 

@@ -1,10 +1,7 @@
 """Very deep, very many, very few: programs at the ends of the scale."""
 
-from __future__ import annotations
-
 import sys
 import threading
-from typing import Any, Callable, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -24,11 +21,11 @@ STEP = cell(lambda F, state, x: F.tanh(state * 0.5 + x))
 class Recursion(gdb.DynamicHybridBlock):
     """Goes down a chain by calling itself, as blocks for trees do."""
 
-    def forward(self, x: mx.nd.NDArray, depth: int) -> mx.nd.NDArray:
+    def forward(self, x, depth):
         return STEP(self(x, depth - 1), x) if depth else x
 
 
-def chain_and_slope(x: mx.nd.NDArray) -> Tuple[np.ndarray, np.ndarray]:
+def chain_and_slope(x):
     """Return the state of a chain and its derivative, in double precision."""
     values = x.asnumpy().astype("float64")
     state, slope = values, np.ones_like(values)
@@ -38,9 +35,9 @@ def chain_and_slope(x: mx.nd.NDArray) -> Tuple[np.ndarray, np.ndarray]:
     return state, slope
 
 
-def with_deep_stack(work: Callable[[], Any], depth: int) -> Any:
+def with_deep_stack(work, depth):
     """Call `work` in a thread whose stack holds this many calls of Python functions."""
-    results: List[Any] = []
+    results = []
     limit, size = sys.getrecursionlimit(), threading.stack_size(256 << 20)
     sys.setrecursionlimit(depth)
     try:
@@ -69,7 +66,7 @@ def test_recursion_deep_down(options):
     samples = [array(1, 2), array(1, 2, seed=1)]
     with_deep_stack(lambda: gdb.map(lambda x: net(x, 3), samples), 200)
 
-    def run() -> Any:
+    def run():
         with gdb.batching(**options) as batch:
             outputs = [net(x, DEPTH) for x in samples]
         return outputs, batch.report
@@ -100,7 +97,7 @@ def test_long_chain_backward():
 class Flat(gdb.DynamicHybridBlock):
     """A head with any number of children, each with a product of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.down = mx.gluon.nn.Dense(2, in_units=2, flatten=False)
 
@@ -108,16 +105,16 @@ class Flat(gdb.DynamicHybridBlock):
         return x + F.add_n(*[F.tanh(self.down(child) + x) * child for child in children])
 
 
-def instructions(work: Callable[[], Any]) -> int:
+def instructions(work):
     """Count the instructions of Python's that the library runs in `work`."""
     count = 0
 
-    def seen(frame: Any, event: str, argument: Any) -> Any:
+    def seen(frame, event, argument):
         nonlocal count
         count += event == "opcode"
         return seen
 
-    def entered(frame: Any, event: str, argument: Any) -> Any:
+    def entered(frame, event, argument):
         if not frame.f_globals.get("__name__", "").startswith("gluon_dynbatch"):
             return None
         frame.f_trace_opcodes = True
@@ -136,12 +133,12 @@ def instructions(work: Callable[[], Any]) -> int:
 def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
     """Twice the children, twice the work, from the first look at a call to its gradients."""
 
-    def count(children: int) -> int:
+    def count(children):
         net = Flat()
         net.initialize()
         net.hybridize()
 
-        def run() -> None:
+        def run():
             with autograd.record(), gdb.batching(granularity=granularity, policy="depth"):
                 losses = [
                     net(array(1, 2), [array(1, 2, seed=i) for i in range(children)]).sum()

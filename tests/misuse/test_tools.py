@@ -1,9 +1,6 @@
 """What Gluon offers around calls, in a scope as without: hooks, ``export``, summaries."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, List
 
 import mxnet as mx
 import numpy as np
@@ -24,7 +21,7 @@ pytestmark = [
 DYNAMIC = pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "stock"])
 
 
-def model(dynamic: bool = True) -> Any:
+def model(dynamic=True):
     net = nn.HybridSequential(prefix="model_")
     with net.name_scope():
         net.add(nn.Dense(2, in_units=3, prefix="a_"), nn.Dense(2, in_units=2, prefix="b_"))
@@ -43,7 +40,7 @@ def model(dynamic: bool = True) -> Any:
 @pytest.mark.parametrize("called_before", [False, True])
 def test_operators_are_shown(dynamic, monitor_all, called_before):
     """Blocks whose operators are shown run at once, one by one; others are merged."""
-    seen: List[List[str]] = []
+    seen = []
 
     def program():
         net, other = model(dynamic), model(dynamic)
@@ -73,7 +70,7 @@ def test_operators_are_shown(dynamic, monitor_all, called_before):
 # Files
 
 
-def exported(net: Any, path: str) -> Any:
+def exported(net, path):
     net.export(path)
     names = sorted(mx.nd.load(f"{path}-0000.params"))
     with open(f"{path}-symbol.json") as file:

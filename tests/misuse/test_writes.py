@@ -3,12 +3,9 @@
 A call uses the value that it was recorded with; a write is seen through all arrays that share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
-from typing import Any, Callable, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -20,14 +17,12 @@ import gluon_dynbatch as gdb
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SAMPLES, SCOPES, same_as_loop
 
-Change = Callable[[Any], Any]
 
-
-def fill(target: mx.nd.NDArray, value: float = 9) -> None:
+def fill(target, value=9):
     target[:] = value
 
 
-def numpy_of(capsule: Any) -> np.ndarray:
+def numpy_of(capsule):
     """Return NumPy's view of what a capsule lends, as another library would write to it."""
     shared = mx.nd.from_dlpack(capsule)
     KEPT.append(shared)
@@ -37,22 +32,22 @@ def numpy_of(capsule: Any) -> np.ndarray:
     return np.frombuffer(words, dtype=np.float32)
 
 
-KEPT: List[Any] = []
+KEPT = []
 
 # Writes
 
 
-def own_weights(net: Any, tmp_path: Any) -> Any:
+def own_weights(net, tmp_path):
     path = str(tmp_path / "net.params")
     net.save_parameters(path)
     net.weight.data()[:] *= 3
     return array(1, 4), lambda: net.load_parameters(path)
 
 
-def gradient(name: str) -> Any:
+def gradient(name):
     """Read a gradient; every access to ``x.grad`` makes an array anew, of the same memory."""
 
-    def make(net: Any, _: Any) -> Any:
+    def make(net, _):
         x = net.weight.data()
         x.grad[:] = 1
         with autograd.record():
@@ -68,8 +63,8 @@ def gradient(name: str) -> Any:
     return make
 
 
-def trainer_step(optimizer: str) -> Any:
-    def make(net: Any, _: Any) -> Any:
+def trainer_step(optimizer):
+    def make(net, _):
         trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.5})
         with autograd.record():
             loss = net(array(1, 4)).sum()
@@ -79,10 +74,10 @@ def trainer_step(optimizer: str) -> Any:
     return make
 
 
-def store(name: str) -> Any:
+def store(name):
     """Have a ``KVStore`` give out an array."""
 
-    def make(net: Any, _: Any) -> Any:
+    def make(net, _):
         given, x, ones = mx.kv.create("local"), array(1, 4), mx.nd.ones((1, 4))
         if name != "broadcast":
             given.init(3, ones)
@@ -93,7 +88,7 @@ def store(name: str) -> Any:
 
 
 #: From an array, what a call reads and how that is written to.
-ARRAYS: Dict[str, Callable[[mx.nd.NDArray], Any]] = {
+ARRAYS = {
     "itself": lambda x: (x, lambda: fill(x)),
     "+=": lambda x: (x, lambda: x.__iadd__(1)),
     "element": lambda x: (x, lambda: x.__setitem__((0, 1), 9)),
@@ -120,7 +115,7 @@ ARRAYS: Dict[str, Callable[[mx.nd.NDArray], Any]] = {
 }  # fmt: skip
 
 #: From a model, how its parameters are written to.
-PARAMETERS: Dict[str, Callable[[Any], Any]] = {
+PARAMETERS = {
     "set_data": lambda net: lambda: net.weight.set_data(mx.nd.ones((3, 4))),
     "[:] =": lambda net: lambda: fill(net.weight.data()),
     "+=": lambda net: lambda: net.weight.data().__iadd__(1),
@@ -135,7 +130,7 @@ PARAMETERS: Dict[str, Callable[[Any], Any]] = {
 OPTIMIZERS = (
     "adadelta adagrad adam adamax dcasgd ftml ftrl lamb lars nadam nag rmsprop sgd sgld signum"
 )
-WRITES: Dict[str, Callable[[Any, Any], Any]] = {
+WRITES = {
     **{name: lambda net, _, make=make: make(array(2, 4)) for name, make in ARRAYS.items()},
     **{
         f"parameter {name}": lambda net, _, make=make: (array(1, 4), make(net))
@@ -207,7 +202,7 @@ def test_many_writes_cost_one_flush_and_to_what_no_call_reads_none(net):
 
 #: From a pending array, everything there is afterwards; the array itself is held only if it is
 #: among that.
-SHARING: Dict[str, Callable[[Any], List[Any]]] = {
+SHARING = {
     "detached": lambda y: [y, m := y.detach(), fill(m)],
     "array of a detached": lambda y: [y, y.detach(), fill(y)],
     "detached twice": lambda y: [y, m := y.detach().detach(), fill(m)],

@@ -4,11 +4,9 @@ A line that must be named carries the comment ``# wrong``.
 """
 
 # ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
-from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, Iterator, List, Type
 
 import mxnet as mx
 import numpy as np
@@ -57,7 +55,7 @@ def test_array_of_a_failed_scope(net, use):
 
 
 @contextlib.contextmanager
-def option_refused(kind: Type[BaseException], *texts: str) -> Iterator[None]:
+def option_refused(kind, *texts):
     """Expect an error at the marked line; options are not recorded calls, so no line is named."""
     with pytest.raises(kind) as caught:
         yield
@@ -187,7 +185,7 @@ def test_convert_takes_blocks_only(thing):
 # Gradients
 
 
-def recorded_losses(block: gdb.DynamicHybridBlock) -> List[mx.nd.NDArray]:
+def recorded_losses(block):
     with autograd.record(), gdb.batching(**FIXED):
         return [(block(array(1, 4) * i) ** 2).sum() for i in range(3)]
 
@@ -246,7 +244,7 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
 GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 
 
-def break_rules(monkeypatch: Any, op: str, **attrs: str) -> None:
+def break_rules(monkeypatch, op, **attrs):
     for layout in ("rows", "stack"):
         monkeypatch.setattr(rules, layout, wrong_rule(getattr(rules, layout), op, attrs))
 
@@ -270,7 +268,7 @@ def test_debug_accepts_random_numbers(net):
     assert {y.shape for y in got} == {(1, 3)}
 
 
-def shared_memory(shape: Any = (1, 4)) -> Any:
+def shared_memory(shape=(1, 4)):
     """Return an array and the NumPy array that has its memory."""
     values = np.ones(shape, dtype=np.float32)
     array = mx.nd.from_numpy(values, zero_copy=True)
@@ -324,7 +322,7 @@ NOT_MERGED = {
 def test_strict_refuses_what_does_not_merge_and_the_report_names_it(net, name, granularity):
     call, place = NOT_MERGED[name]
 
-    def run(**options: Any) -> gdb.Batch:
+    def run(**options):
         with gdb.batching(granularity=granularity, **options) as batch:
             for _ in range(3):
                 y = net(SAMPLES[0])

@@ -1,7 +1,5 @@
 """Recurrent cells and layers of Gluon, and of its contrib, over sequences of different lengths."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """convert(), and DynamicHybridBlock as a HybridBlock."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 

@@ -3,8 +3,6 @@
 All are made with random values; nothing is downloaded.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import mxnet as mx

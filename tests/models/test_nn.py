@@ -1,7 +1,5 @@
 """Layers of gluon.nn and gluon.contrib.nn."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """Losses, normalisation, and convolutional nets of Gluon."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import mxnet as mx

@@ -1,12 +1,8 @@
 """Cases of the operators that look at one element at a time, or choose some by number."""
 
-from __future__ import annotations
-
-from typing import Iterator
-
 from gluon_dynbatch import rules
 
-from .interpreter import NEVER, Array, Case, R, case
+from .interpreter import NEVER, Array, R, case
 
 #: Functions of one array, by name, and those with a number; operators on two arrays.
 SINGLE = sorted(set(rules.MERGED[0].rules) - {"LeakyReLU", "add_n", "amp_multicast"})
@@ -29,13 +25,13 @@ PARAMETERS = {
 }
 
 
-def kind_for(op: str) -> str:
+def kind_for(op):
     if op in POSITIVE:
         return "above"
     return "unit" if op in UNIT else "positive" if op in LOGS.split() else "normal"
 
 
-def unary(a: int, b: int, c: int) -> Iterator[Case]:
+def unary(a, b, c):
     for op in UNARY:
         attrs = PARAMETERS.get(op, {})
         yield case(op, Array((R, a), kind_for(op)), **attrs)
@@ -52,7 +48,7 @@ def unary(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("MakeLoss", Array((R, a)), normalization="batch", training=False, **NEVER)
 
 
-def binary(a: int, b: int, c: int) -> Iterator[Case]:
+def binary(a, b, c):
     for op in [op for op in BINARY if not op.startswith("broadcast_")]:
         same = Array((R, a), "positive")
         yield case(op, same, same)
@@ -75,7 +71,7 @@ def binary(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("broadcast_add", Array((R, 1, 2, 1, 2)), Array((1, 2, 1, 2, 1)), stack="BS")
 
 
-def several(a: int, b: int, c: int) -> Iterator[Case]:
+def several(a, b, c):
     x = Array((R, a))
     yield case("add_n", x, x, x, num_args=3)
     yield case("add_n", x, num_args=1)
@@ -84,7 +80,7 @@ def several(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("where", Array(condition, "bit"), x, x)
 
 
-def leaky(a: int, b: int, c: int) -> Iterator[Case]:
+def leaky(a, b, c):
     x, cube = Array((R, a)), Array((R, a, b))
     for act in ["leaky", "elu", "selu", "gelu"]:
         yield case("LeakyReLU", x, act_type=act, slope=0.3)
@@ -95,7 +91,7 @@ def leaky(a: int, b: int, c: int) -> Iterator[Case]:
         yield case("LeakyReLU", data, slope, act_type="prelu")
 
 
-def random(a: int, b: int, c: int) -> Iterator[Case]:
+def random(a, b, c):
     x, cube = Array((R, a)), Array((R, a, b))
     yield case("Dropout", x, p=0.4, training=False)
     drawn = {"random": True, "gradient": False}
@@ -125,7 +121,7 @@ def random(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_sample_multinomial", odds, get_prob=True, **NEVER, **drawn)
 
 
-def densities(a: int, b: int, c: int) -> Iterator[Case]:
+def densities(a, b, c):
     p, q, count = Array((R, a), "unit"), Array((R, a), "positive"), Array((R, a, b), "length", 4)
     several, odds = Array((R, a, b), "positive"), Array((R, a, b), "probability")
     successes = Array((R, a), "length", 3)
@@ -146,7 +142,7 @@ def densities(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_random_pdf_dirichlet", *whole, is_log=True, **NEVER)
 
 
-def tables(a: int, b: int, c: int) -> Iterator[Case]:
+def tables(a, b, c):
     table, both = Array((7, c)), {"input_dim": 7, "output_dim": c}
     for shape in ((R,), (R, a), (R, a, b)):
         for kind in ("index", "index32"):
@@ -164,7 +160,7 @@ def tables(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("take", Array((a, b)), Array((c,), "index", a), mode="raise", **NEVER)
 
 
-def picks(a: int, b: int, c: int) -> Iterator[Case]:
+def picks(a, b, c):
     x, cube = Array((R, a)), Array((R, a, b))
     yield case("batch_take", x, Array((R,), "index32", a), gradient=False)
     for keep in (False, True):
@@ -180,7 +176,7 @@ def picks(a: int, b: int, c: int) -> Iterator[Case]:
             yield case("gather_nd", Array(shape), Array(wanted, kind, min(shape[: wanted[0]])))
 
 
-def coordinates(a: int, b: int, c: int) -> Iterator[Case]:
+def coordinates(a, b, c):
     size = {"shape": (7, 7)}
     for kind in ("index", "index32"):
         yield case("_ravel_multi_index", Array((2, c), kind, 7), **size)

@@ -1,10 +1,8 @@
 """Runs rewrites with MXNet and compares them with the per-sample loop."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass, fields, replace
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -36,21 +34,21 @@ class Array:
     kind: str = "normal"
     bound: int = 0
 
-    def fix(self, leading: int) -> Tuple[int, ...]:
+    def fix(self, leading):
         return tuple(leading if extent == R else extent for extent in self.shape)
 
-    def draw(self, rng: np.random.Generator, leading: int) -> mx.nd.NDArray:
+    def draw(self, rng, leading):
         shape, bound = self.fix(leading), self.bound
 
-        def symmetric() -> np.ndarray:
+        def symmetric():
             half = rng.normal(size=shape)
             return half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1])
 
-        def corners() -> np.ndarray:
+        def corners():
             least = rng.uniform(0, 0.5, size=(*shape[:-1], 2))
             return np.concatenate([least, least + rng.uniform(0.1, 0.5, size=least.shape)], -1)
 
-        def regions(least: int) -> np.ndarray:
+        def regions(least):
             """Draw the number of an image, -1 for none; left, top, right, bottom."""
             values = rng.integers(least, bound, size=shape)
             values[..., 1:] = rng.integers([0, 0, 2, 2], [3, 3, 6, 6], size=(*shape[:-1], 4))
@@ -97,21 +95,21 @@ class Case:
     gradient: bool = True
     random: bool = False
 
-    def patterns(self) -> List[str]:
+    def patterns(self):
         found = [""]
         for _ in self.inputs:
             found = [p + letter for p in found for letter in "BS"]
         return [pattern for pattern in found if "B" in pattern]
 
-    def has_rows(self, pattern: str) -> bool:
+    def has_rows(self, pattern):
         """Say whether all batched inputs begin with the free leading size."""
         return all(a.shape[0] == R for p, a in zip(pattern, self.inputs) if p == "B")
 
-    def shares_rows(self, pattern: str) -> bool:
+    def shares_rows(self, pattern):
         return any(p == "S" and R in a.shape for p, a in zip(pattern, self.inputs))
 
 
-def case(op: str, *inputs: Array, shared: Sequence[int] = (), **given: Any) -> Case:
+def case(op, *inputs, shared=(), **given):
     """Make a case of an operator's attributes, as users write them, and fields of `Case`.
 
     If nothing else is given, the rows layout takes batched inputs where there are rows and shared
@@ -125,12 +123,12 @@ def case(op: str, *inputs: Array, shared: Sequence[int] = (), **given: Any) -> C
     return replace(made, **{**usual, **known})
 
 
-def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:
+def rewrite_symbol(rewrite, inputs):
     """Build a rewrite's symbol over the variables ``in0``, ``in1``, ..."""
     made = Builder()
     place = {(rules.INPUT, k): made.variable(f"in{k}") for k in range(inputs)}
 
-    def find(ref: rules.Ref) -> Tuple[int, int]:
+    def find(ref):
         return place.get(ref, (inputs + ref[0], ref[1]))
 
     for number, step in enumerate(rewrite.steps):
@@ -139,13 +137,13 @@ def rewrite_symbol(rewrite: rules.Rewrite, inputs: int) -> mx.sym.Symbol:
     return make_symbol(made.ops, map(find, rewrite.outputs))
 
 
-def call_symbol(symbol: mx.sym.Symbol, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArray]:
+def call_symbol(symbol, arrays):
     wanted = [arrays[int(name[2:])] for name in symbol.list_inputs()]
     outputs = CachedOp(symbol)(*wanted)
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
-def call_operator(c: Case, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArray]:
+def call_operator(c, arrays):
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(c.op.encode(), ctypes.byref(handle)))
     attrs = {k: v for k, v in c.attrs.items() if not k.startswith("__")}
@@ -155,22 +153,22 @@ def call_operator(c: Case, arrays: Sequence[mx.nd.NDArray]) -> List[mx.nd.NDArra
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
-def mode_of(c: Case, recording: bool) -> Any:
+def mode_of(c, recording):
     if recording:
         return autograd.record(train_mode=c.training)
     return autograd.train_mode() if c.training else autograd.predict_mode()
 
 
-def is_float(array: mx.nd.NDArray) -> bool:
+def is_float(array):
     return np.dtype(array.dtype).kind == "f"
 
 
-def start_of(op: str) -> float:
+def start_of(op):
     """Return what gradients in the loop begin with, as some are added to it."""
     return 0.25 if rules.of(op).adds_up and not rules.of(op).writes else 0
 
 
-def attach(op: str, arrays: Sequence[mx.nd.NDArray], start: float = 0) -> None:
+def attach(op, arrays, start=0):
     """Ask for gradients, but not where the rules say that there is none: MXNet may refuse."""
     for k, array in enumerate(arrays):
         if is_float(array) and k not in rules.of(op).no_gradient and array.grad is None:
@@ -178,9 +176,7 @@ def attach(op: str, arrays: Sequence[mx.nd.NDArray], start: float = 0) -> None:
             array.grad[:] = start
 
 
-def differentiate(
-    outputs: Sequence[mx.nd.NDArray], heads: Sequence[np.ndarray], training: bool
-) -> None:
+def differentiate(outputs, heads, training):
     pairs = [(o, mx.nd.array(h, dtype=h.dtype)) for o, h in zip(outputs, heads) if is_float(o)]
     autograd.backward([o for o, _ in pairs], [h for _, h in pairs], train_mode=training)
 
@@ -195,7 +191,7 @@ class Loop:
     leading: Sequence[int]
     rng: np.random.Generator
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         shared = {
             k: array.draw(self.rng, self.leading[0])
             for k, array in enumerate(self.case.inputs)
@@ -215,10 +211,10 @@ class Loop:
         with mode_of(self.case, recording=self.case.gradient):
             self.outputs = [call_operator(self.case, sample) for sample in self.samples]
 
-    def join(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def join(self, arrays):
         return np.stack(arrays) if self.stacked else np.concatenate(arrays)
 
-    def check(self, rewrite: rules.Rewrite) -> None:
+    def check(self, rewrite):
         """Compare values and gradients of the rewrite with the loop's."""
         inputs = []
         for k, letter in enumerate(self.pattern):
@@ -237,7 +233,7 @@ class Loop:
         if self.case.gradient and wanted and any(is_float(out) for out in outputs):
             self._check_gradients(inputs, outputs)
 
-    def _check_gradients(self, inputs: List[mx.nd.NDArray], outputs: List[mx.nd.NDArray]) -> None:
+    def _check_gradients(self, inputs, outputs):
         heads = [
             [self.rng.normal(size=o.shape).astype(o.dtype) for o in outs] for outs in self.outputs
         ]
@@ -258,15 +254,15 @@ class Loop:
 class Checker:
     """Asks the rules about a case, with several numbers of rows, and runs what they answer."""
 
-    def __init__(self, c: Case, seed: int = 0):
+    def __init__(self, c, seed=0):
         self._case, self._rng = c, np.random.default_rng(seed)
-        self._shapes: Dict[int, Any] = {}
+        self._shapes = {}
 
-    def loop(self, leading: Sequence[int]) -> Loop:
+    def loop(self, leading):
         """Run the loop of the case, nothing of which is shared."""
         return Loop(self._case, "B" * len(self._case.inputs), False, leading, self._rng)
 
-    def _ask(self, layout: Any, pattern: str, leading: int) -> Any:
+    def _ask(self, layout, pattern, leading):
         c = self._case
         if leading not in self._shapes:
             loop = self.loop([leading])
@@ -279,7 +275,7 @@ class Checker:
             return rules.Refusal("more rows do not make as many more rows")
         return answer
 
-    def _grows(self, pattern: str, shapes: Any, results: Any) -> bool:
+    def _grows(self, pattern, shapes, results):
         c, more = self._case, {}
         for k, (letter, shape) in enumerate(zip(pattern, shapes)):
             more[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
@@ -292,7 +288,7 @@ class Checker:
             return False
         return grown == [(MORE, *shape[1:]) for shape in results]
 
-    def merges(self, layout: Any, pattern: str, leading: Sequence[int]) -> bool:
+    def merges(self, layout, pattern, leading):
         """Compare what merges with the loop; return whether it merges."""
         answers = [self._ask(layout, pattern, n) for n in dict.fromkeys(leading)]
         merges = {isinstance(answer, rules.Rewrite) for answer in answers}
@@ -303,7 +299,7 @@ class Checker:
             Loop(self._case, pattern, stacked, list(leading), self._rng).check(answers[0])
         return True in merges
 
-    def check(self, samples: int = 2, stack: bool = True, rows: bool = True) -> None:
+    def check(self, samples=2, stack=True, rows=True):
         """Compare whatever merges with the loop; with a flag set, it is what the case lists."""
         c = self._case
         for pattern in c.patterns():

@@ -1,16 +1,13 @@
 """Cases of products, images, boxes, padded sequences, attention and recurrent layers."""
 
-from __future__ import annotations
-
 from itertools import product
-from typing import Any, Iterator
 
-from .interpreter import NEVER, Array, Case, R, case
+from .interpreter import NEVER, Array, R, case
 
 MATRICES = "det inverse potrf sumlogdiag extractdiag extracttrian slogdet syevd"
 
 
-def fully_connected(a: int, b: int, c: int) -> Iterator[Case]:
+def fully_connected(a, b, c):
     for shape, flatten, width in [
         ((R, a), True, a),
         ((R, a, b), True, a * b),
@@ -30,7 +27,7 @@ def fully_connected(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("FullyConnected", vector, Array((c, a)), bias, flatten=False, num_hidden=c)
 
 
-def products(a: int, b: int, c: int) -> Iterator[Case]:
+def products(a, b, c):
     for left, right, tb in [
         ((R, a), (a, b), False), ((R, a), (b, a), True), ((R, a), (a,), False),
         ((R, b, a), (a, c), False), ((R, b, a), (a, c, 2), False), ((R, b, a), (c, 2, a), True),
@@ -56,7 +53,7 @@ def products(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_linalg_gemm2", Array((3, b, a)), Array((a, b, c)), axis=0, **NEVER)
 
 
-def matrices(a: int, b: int, c: int) -> Iterator[Case]:
+def matrices(a, b, c):
     for lead in ((R,), ()):
         square, lower = Array((*lead, 3, 3), "spd"), Array((*lead, 3, 3), "triangle")
         for op in MATRICES.split():
@@ -72,7 +69,7 @@ def matrices(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_linalg_gemm", Array((R, b, a)), Array((R, a, c)), Array((R, b, c)), beta=2)
 
 
-def images(a: int, b: int, c: int) -> Iterator[Case]:
+def images(a, b, c):
     data, weights = Array((R, 4, 6, 5)), (Array((6, 4, 3, 3)), Array((6,)))
     conv = {"kernel": (3, 3), "num_filter": 6, "pad": (1, 1)}
     for op in ("Convolution", "Convolution_v1"):
@@ -114,7 +111,7 @@ def images(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("SpatialTransformer", data, Array((R, 6), "unit"), sampler_type="bilinear", **turn)
 
 
-def pictures(a: int, b: int, c: int) -> Iterator[Case]:
+def pictures(a, b, c):
     for lead in ((R,), ()):
         x = Array((*lead, 5, 6, 3))
         yield case("_image_crop", x, x=1, y=2, width=3, height=2)
@@ -125,7 +122,7 @@ def pictures(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_image_adjust_lighting", Array((R, a, 3)), alpha=alpha, gradient=False)
 
 
-def regions(a: int, b: int, c: int) -> Iterator[Case]:
+def regions(a, b, c):
     many, images = Array((3, 5), "region", a), Array((a, 2, 6, 6))
     absent = Array((3, 5), "region or none", a)
     given = {"pooled_size": (2, 2), "spatial_scale": 1.0}
@@ -134,7 +131,7 @@ def regions(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_contrib_ROIAlign", images, many, sample_ratio=2, **given)
 
 
-def boxes(a: int, b: int, c: int) -> Iterator[Case]:
+def boxes(a, b, c):
     still = {"gradient": False}
     yield case("_contrib_box_nms", Array((R, a, 6), "positive"))
     yield case("_contrib_box_nms", Array((a, 6), "positive"), overlap_thresh=0.1)
@@ -157,7 +154,7 @@ def boxes(a: int, b: int, c: int) -> Iterator[Case]:
 GATES = {"rnn_relu": 1, "rnn_tanh": 1, "gru": 3, "lstm": 4}
 
 
-def sequences(a: int, b: int, c: int) -> Iterator[Case]:
+def sequences(a, b, c):
     for op in ("SequenceMask", "SequenceLast", "SequenceReverse"):
         value = {"value": 3} if op == "SequenceMask" else {}
         for tail in ((), (c,), (2, c)):
@@ -172,7 +169,7 @@ def sequences(a: int, b: int, c: int) -> Iterator[Case]:
                 yield case(op, data, axis=1, **plain)
 
 
-def attention(a: int, b: int, c: int) -> Iterator[Case]:
+def attention(a, b, c):
     heads, size = 2, 3
     joint, own = Array((a, b, heads * size * 3)), Array((b * heads, a, a))
     query, memory = Array((a, b, heads * size)), Array((c, b, heads * size * 2))
@@ -185,8 +182,8 @@ def attention(a: int, b: int, c: int) -> Iterator[Case]:
         yield case(f"_contrib_interleaved_matmul_{name}", *inputs, heads=heads)
 
 
-def recurrent(a: int, b: int, c: int) -> Iterator[Case]:
-    def rnn(mode: str, layers: int, ways: int, **given: Any) -> Case:
+def recurrent(a, b, c):
+    def rnn(mode, layers, ways, **given):
         widths = [c] + [ways * 2] * (layers - 1)
         size = sum(ways * GATES[mode] * 2 * (width + 2 + 2) for width in widths)
         states = [Array((layers * ways, b, 2))] * (2 if mode == "lstm" else 1)
@@ -200,7 +197,7 @@ def recurrent(a: int, b: int, c: int) -> Iterator[Case]:
     yield rnn("lstm", 2, 1, p=0.5, gradient=False, training=False)
 
 
-def losses(a: int, b: int, c: int) -> Iterator[Case]:
+def losses(a, b, c):
     scores, labels = Array((a + 3, b, c + 2)), Array((b, 2), "length", c)
     whole, some = Array((b,), "full", a + 3), Array((b,), "length", 2)
     yield case("CTCLoss", scores, labels)

@@ -1,14 +1,11 @@
 """Cases of operators that move, cut, join, repeat, reduce, sort or normalise."""
 
-from __future__ import annotations
-
 from itertools import permutations
-from typing import Iterator
 
-from .interpreter import NEVER, Array, Case, R, case
+from .interpreter import NEVER, Array, R, case
 
 
-def reshape(a: int, b: int, c: int) -> Iterator[Case]:
+def reshape(a, b, c):
     x, flat = Array((R, a, 2 * b)), Array((R, 2 * a * b))
     for shape in [
         (0, -1), (-1, a, 2 * b), (0, 0, -4, 2, b), (0, 0, -4, -1, 2), (0, -3), (0, -2),
@@ -27,7 +24,7 @@ def reshape(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("reshape_like", x, Array((5, 2 * a * b)), **inner)
 
 
-def axes(a: int, b: int, c: int) -> Iterator[Case]:
+def axes(a, b, c):
     x, cube = Array((R, a)), Array((R, a, b))
     yield case("Flatten", Array((R, a, b, c)))
     yield case("Flatten", Array((R,)))
@@ -50,7 +47,7 @@ def axes(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("SwapAxis", cube, rows="")
 
 
-def joins(a: int, b: int, c: int) -> Iterator[Case]:
+def joins(a, b, c):
     x, y = Array((R, a)), Array((R, b))
     yield case("Concat", x, y, num_args=2)
     yield case("Concat", x, y, num_args=2, dim=-1)
@@ -71,7 +68,7 @@ def joins(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_split_v2", Array((6, a)), indices=[0, 2], axis=0)
 
 
-def cuts(a: int, b: int, c: int) -> Iterator[Case]:
+def cuts(a, b, c):
     cube = Array((R, 4, 5))
     for begin, end in [
         ("(None, 1)", "(None, 3)"), ("(0, 1, 2)", "(None, 4, 4)"), ("(None, -3)", "(None, -1)"),
@@ -95,7 +92,7 @@ def cuts(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("slice_like", cube, Array((5, 2)), axes=(1,))
 
 
-def repeats(a: int, b: int, c: int) -> Iterator[Case]:
+def repeats(a, b, c):
     x, cube = Array((R, a)), Array((R, a, b))
     for reps, rows in [((2,), "B"), ((1, 3), "B"), ((2, 1), ""), ((2, 1, 3), "")]:
         yield case("tile", x, reps=reps, rows=rows)
@@ -124,7 +121,7 @@ def repeats(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("broadcast_like", thin, Array((R, a)), **first)
 
 
-def diagonals(a: int, b: int, c: int) -> Iterator[Case]:
+def diagonals(a, b, c):
     yield case("diag", Array((R, a, a)), axis1=1, axis2=2)
     yield case("diag", Array((R, a, b + 1, a)), axis1=-3, axis2=-1, k=1)
     yield case("diag", Array((a, b)))
@@ -142,7 +139,7 @@ def diagonals(a: int, b: int, c: int) -> Iterator[Case]:
 REDUCE = ("max", "mean", "min", "nanprod", "nansum", "prod", "sum")
 
 
-def reductions(a: int, b: int, c: int) -> Iterator[Case]:
+def reductions(a, b, c):
     for op in REDUCE:
         vector, cube = Array((R,), "positive"), Array((R, a, b), "positive")
         inside = [(axis, "B") for axis in (1, "(1,)", "(-1,)", "(1, 2)")]
@@ -169,7 +166,7 @@ def reductions(a: int, b: int, c: int) -> Iterator[Case]:
             yield case("moments", Array((R, a, b)), axes=axis, keepdims=keep, rows=rows)
 
 
-def sorting(a: int, b: int, c: int) -> Iterator[Case]:
+def sorting(a, b, c):
     x, cube, vector = (Array(s, "distinct") for s in ((R, a), (R, a, b), (R,)))
     for op in ("argmax", "argmin"):
         for axis, rows in [(1, "B"), (-1, "B"), (0, ""), ("None", "")]:
@@ -192,7 +189,7 @@ def sorting(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("topk", x, gradient=False)
 
 
-def softmax(a: int, b: int, c: int) -> Iterator[Case]:
+def softmax(a, b, c):
     x, cube, vector = Array((R, a)), Array((R, a, b)), Array((R,))
     for op in ("log_softmax", "softmax", "softmin"):
         yield case(op, x)
@@ -214,7 +211,7 @@ def softmax(a: int, b: int, c: int) -> Iterator[Case]:
     yield case("_contrib_div_sqrt_dim", vector, rows="")
 
 
-def norms(a: int, b: int, c: int) -> Iterator[Case]:
+def norms(a, b, c):
     x, cube, image = Array((R, a)), Array((R, a, b)), Array((R, 4, 3, c))
     gain, shift = Array((a,), "positive"), Array((a,))
     yield case("LayerNorm", x, gain, shift, shared=(1, 2))

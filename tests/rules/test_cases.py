@@ -1,9 +1,6 @@
 """Every rule, in both layouts: merged equals the loop, and what does not merge is refused."""
 
-from __future__ import annotations
-
 from math import prod
-from typing import Any, List, Tuple
 
 import mxnet as mx
 import pytest
@@ -14,7 +11,7 @@ from mxnet.base import MXNetError
 from gluon_dynbatch import rules
 
 from .all_cases import EVERY, EXTENTS, NAMES, draw
-from .interpreter import Array, Case, Checker, R, case
+from .interpreter import Array, Checker, R, case
 
 #: Nothing that MXNet draws is compared.
 MXNET_DRAWS = False
@@ -24,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:Depre
 
 
 @pytest.mark.parametrize("variants", zip(*[draw(*extents) for extents in EXTENTS]), ids=NAMES)
-def test_calls_that_are_listed(variants: Tuple[Case, ...]) -> None:
+def test_calls_that_are_listed(variants):
     *some, ones = variants
     for seed, c in enumerate(some):
         Checker(c, seed).check(samples=(3, 1)[seed])
@@ -36,7 +33,7 @@ def test_calls_that_are_listed(variants: Tuple[Case, ...]) -> None:
     Checker(ones).check(stack=False, rows=False)
 
 
-def fits(shape: Tuple[int, ...], codes: List[int], reverse: bool) -> bool:
+def fits(shape, codes, reverse):
     symbol = mx.sym.Reshape(mx.sym.var("x"), shape=tuple(codes), reverse=reverse)
     try:
         found = symbol.infer_shape(x=shape)[1][0]
@@ -47,10 +44,10 @@ def fits(shape: Tuple[int, ...], codes: List[int], reverse: bool) -> bool:
 
 
 @st.composite
-def reshapes(draw: Any) -> Case:
+def reshapes(draw):
     """Use a shape up in order, mostly without contradiction."""
     left = shape = draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=1, max_size=4))
-    codes: List[int] = []
+    codes = []
     while left:
         code = draw(st.sampled_from([0, 0, -1, -2, -3, -4, left[0], 1]))
         if code == -3 and len(left) < 2 or code == -1 and -1 in codes:
@@ -65,7 +62,7 @@ def reshapes(draw: Any) -> Case:
 
 
 @st.composite
-def broadcasts(draw: Any) -> Case:
+def broadcasts(draw):
     ndims = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     full = [draw(st.integers(2, 3)) for _ in range(max(ndims))]
     shapes = [[draw(st.sampled_from([n, 1])) for n in full[len(full) - k :]] for k in ndims]
@@ -79,13 +76,13 @@ def broadcasts(draw: Any) -> Case:
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(reshapes() | broadcasts())
-def test_calls_drawn_at_random(c: Case) -> None:
+def test_calls_drawn_at_random(c):
     """With shapes of all kinds, whatever the rules accept equals the loop."""
     # Alternating axes may be more than MXNet's kernels take with a batch axis.
     Checker(c).check(stack=max(len(a.shape) for a in c.inputs) < 4 or c.op == "Reshape", rows=False)
 
 
-def test_every_rule_has_a_case_that_merges() -> None:
+def test_every_rule_has_a_case_that_merges():
     known = {op for op, rule in rules.TABLE.items() if rule.rows is not None}
     assert {c.op for c in EVERY if c.rows} == known
     assert {c.op for c in EVERY if c.stack} == set(rules.TABLE)

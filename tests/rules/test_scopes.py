@@ -1,9 +1,5 @@
 """Rules at work in scopes: losses, fused layers, draws, small and empty arrays."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -16,13 +12,12 @@ from tests.common import ALL as LEVELS
 from tests.fuzz.operators import function
 
 from .all_cases import EVERY
-from .interpreter import Case
 
 RANDOM = [c for c in EVERY if c.random and c.stack]
 
 
 @pytest.mark.parametrize("c", RANDOM, ids=[f"{i}-{c.op}" for i, c in enumerate(RANDOM)])
-def test_equal_samples_draw_their_own(c: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_samples_draw_their_own(c, monkeypatch):
     """Equal arrays go through the same call many times, merged; not all results are one."""
     # With oneDNN, the fused RNN of MXNet 1.9.1 leaves its dropout out.
     monkeypatch.setenv("MXNET_USE_MKLDNN_RNN", "0")
@@ -35,12 +30,12 @@ def test_equal_samples_draw_their_own(c: Case, monkeypatch: pytest.MonkeyPatch) 
         assert len(found) > 1 and batch.report.alone == []
 
 
-def first_of(result: Any) -> Any:
+def first_of(result):
     return result[0] if isinstance(result, (list, tuple)) else result
 
 
 @LEVELS
-def test_draws_of_a_given_shape_run_one_by_one(granularity: str) -> None:
+def test_draws_of_a_given_shape_run_one_by_one(granularity):
     net = cell(lambda F, x: x + F.random.normal(shape=(1, 32)))
     with gdb.batching(granularity=granularity) as batch:
         outputs = [net(nd.ones((1, 32))) for _ in range(6)]
@@ -48,7 +43,7 @@ def test_draws_of_a_given_shape_run_one_by_one(granularity: str) -> None:
 
 
 @LEVELS
-def test_a_seed_repeats_the_draws(granularity: str) -> None:
+def test_a_seed_repeats_the_draws(granularity):
     net = cell(lambda F, x: F.Dropout(x, p=0.5))
     samples, found = attached([nd.ones((n, 32)) for n in (1, 2, 1)]), []
     for _ in range(2):
@@ -66,7 +61,7 @@ def test_a_seed_repeats_the_draws(granularity: str) -> None:
 
 
 @LEVELS
-def test_empty_arrays(granularity: str) -> None:
+def test_empty_arrays(granularity):
     """Under NumPy's shapes an array may be empty: recording says so at the user's line."""
     double = cell(lambda F, x: x * 2)
     said = r"shape \(0, 3\) is empty\n  at: .*test_scopes.py"

@@ -1,11 +1,8 @@
 """The table: every operator of MXNet is in it once, and what it says of each is so."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from pathlib import Path
-from typing import FrozenSet, List
 
 import mxnet as mx
 import numpy as np
@@ -26,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 NAMED = (*rules.MERGED, rules.CREATION, *rules.UNSUPPORTED)
 
 
-def canonical_name(op: str) -> str:
+def canonical_name(op):
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(op.encode(), ctypes.byref(handle)))
     name = ctypes.c_char_p()
@@ -35,13 +32,11 @@ def canonical_name(op: str) -> str:
     return name.value.decode()
 
 
-OPERATORS: FrozenSet[str] = frozenset(
-    map(canonical_name, mx.operator.get_all_registered_operators())
-)
+OPERATORS = frozenset(map(canonical_name, mx.operator.get_all_registered_operators()))
 INTERNAL = OPERATORS.difference(*(family.rules for family in NAMED))
 
 
-def test_every_operator_of_mxnet_is_in_one_family() -> None:
+def test_every_operator_of_mxnet_is_in_one_family():
     """Under its canonical name, if users call it."""
     assert len(OPERATORS) > 800
     named = Counter(op for family in NAMED for op in family.rules)
@@ -51,7 +46,7 @@ def test_every_operator_of_mxnet_is_in_one_family() -> None:
     assert not any(rules.of(op).merges or rules.of(op).reason for op in INTERNAL)
 
 
-def test_generated_functions_of_mxnet_belong_to_users() -> None:
+def test_generated_functions_of_mxnet_belong_to_users():
     """What `mx.nd` and `mx.sym` show without an underscore is internal by name only."""
     # Optimizer steps and conversions to sparse arrays; users reach them through other classes.
     steps = ("_update", "_phase1", "_phase2", "_finite", "_lars", "_sum_sq")
@@ -59,12 +54,12 @@ def test_generated_functions_of_mxnet_belong_to_users() -> None:
     assert all(op.startswith("_") or op.endswith(steps) or op in others for op in INTERNAL)
 
 
-def test_the_page_is_current() -> None:
+def test_the_page_is_current():
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert page == reference(), "run python docs/list_operators.py"
 
 
-def site_of(c: Case, pattern: str) -> rules.Site:
+def site_of(c, pattern):
     arrays = [a.draw(np.random.default_rng(0), 2) for a in c.inputs]
     with autograd.predict_mode():
         outputs = call_operator(c, arrays)
@@ -72,22 +67,22 @@ def site_of(c: Case, pattern: str) -> rules.Site:
     return rules.Site(c.op, c.attrs, *shapes, tuple(letter == "B" for letter in pattern), False)
 
 
-def plain(op: str, **attrs: str) -> rules.Site:
+def plain(op, **attrs):
     return rules.Site(op, attrs, ((2, 3),), ((2, 3),), (True,), False)
 
 
-def refusals(site: rules.Site) -> List[str]:
+def refusals(site):
     answers = [rules.rows(site), rules.stack(site)]
     assert all(isinstance(answer, rules.Refusal) for answer in answers), answers
     return [answer.reason for answer in answers if isinstance(answer, rules.Refusal)]
 
 
-def test_what_never_merges_is_explained() -> None:
+def test_what_never_merges_is_explained():
     for op in [op for family in rules.UNSUPPORTED for op in family.rules]:
         assert refusals(plain(op)) == [f"Operator {op} can't be merged: {rules.of(op).reason}."] * 2
 
 
-def test_refusals() -> None:
+def test_refusals():
     """Of unknown operators, odd attributes, empty arrays and reshapes that lose elements."""
     unknown = "There is no batching rule for operator my_operator, so its calls run one by one."
     assert refusals(plain("my_operator")) == [unknown] * 2
@@ -110,7 +105,7 @@ SINGLE = (
 
 
 @pytest.mark.parametrize("op", SINGLE.split())
-def test_operators_that_need_no_help_stay_single_steps(op: str) -> None:
+def test_operators_that_need_no_help_stay_single_steps(op):
     c = next(c for c in EVERY if c.op == op)
     for ask in (rules.rows, rules.stack):
         answer = ask(site_of(c, c.rows))
@@ -128,7 +123,7 @@ FIXED = [
 
 
 @pytest.mark.parametrize("c", FIXED, ids=lambda c: c.op)
-def test_inputs_said_to_get_no_gradient_get_none(c: Case) -> None:
+def test_inputs_said_to_get_no_gradient_get_none(c):
     rng = np.random.default_rng(0)
     arrays = [a.draw(rng, 2) for a in c.inputs]
     fixed = [a for k, a in enumerate(arrays) if k in rules.of(c.op).no_gradient and is_float(a)]
@@ -143,7 +138,7 @@ def test_inputs_said_to_get_no_gradient_get_none(c: Case) -> None:
         assert not any(array.grad.asnumpy().any() for array in fixed)
 
 
-def test_what_is_known_of_some_operators() -> None:
+def test_what_is_known_of_some_operators():
     drawn = "Dropout _random_uniform _sample_normal _shuffle _random_normal_like _image_random_hue"
     still = "exp _zeros _random_pdf_normal FullyConnected"
     assert all(rules.is_random(op) for op in drawn.split())
@@ -159,7 +154,7 @@ def test_what_is_known_of_some_operators() -> None:
     assert not any(rules.of(op).adds_up for op in ("clip", "SVMOutput", "my_operator"))
 
 
-def test_creation_operators_have_no_inputs_and_repeat_themselves() -> None:
+def test_creation_operators_have_no_inputs_and_repeat_themselves():
     attrs = {
         "_arange": {"start": "0", "stop": "3"},
         "_linspace": {"start": "0", "stop": "3", "num": "4"},

@@ -1,10 +1,7 @@
 """Random graphs, and slow but obvious answers to compare with."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import combinations
-from typing import Callable, Dict, List, Sequence
 
 import networkx as nx
 import numpy as np
@@ -14,9 +11,7 @@ from gluon_dynbatch.schedule import POLICIES, Budget, analyze, check_groups, low
 from gluon_dynbatch.schedule.dependencies import Dependencies, check_graph
 
 
-def build(
-    signature: List[int], preds: List[List[int]], rows: List[int] | None = None
-) -> Dependencies:
+def build(signature, preds, rows=None):
     offsets = np.cumsum([0] + [len(units) for units in preds], dtype=np.int64)
     flat = np.array([pred for units in preds for pred in units], np.int32)
     height = np.array([1] * len(signature) if rows is None else rows, np.int64)
@@ -25,11 +20,11 @@ def build(
     return graph
 
 
-def pred_lists(graph: Dependencies) -> List[List[int]]:
+def pred_lists(graph):
     return [part.tolist() for part in np.split(graph.preds, graph.offsets[1:-1])][: graph.size]
 
 
-def as_networkx(graph: Dependencies) -> nx.MultiDiGraph:
+def as_networkx(graph):
     dag = nx.MultiDiGraph()
     dag.add_nodes_from(range(graph.size))
     for unit, preds in enumerate(pred_lists(graph)):
@@ -38,7 +33,7 @@ def as_networkx(graph: Dependencies) -> nx.MultiDiGraph:
 
 
 @st.composite
-def graphs(draw: Callable, max_units: int = 24) -> Dependencies:
+def graphs(draw, max_units=24):
     """Any DAG: several edges between two units, gaps between the signature ids, rows of zero."""
     units = draw(st.integers(0, max_units))
     names = draw(st.sampled_from([[0], [0, 1], [2, 0, 5], [1, 7, 3, 4], [3, 100_000]]))
@@ -51,7 +46,7 @@ def graphs(draw: Callable, max_units: int = 24) -> Dependencies:
     return build(signature, preds, rows)
 
 
-def random_graph(seed: int, units: int, signatures: int, window: int) -> Dependencies:
+def random_graph(seed, units, signatures, window):
     """Make a larger graph whose edges reach back at most `window` units; wide if that is large."""
     rng = np.random.default_rng(seed)
     preds = [
@@ -61,13 +56,13 @@ def random_graph(seed: int, units: int, signatures: int, window: int) -> Depende
     return build(rng.integers(0, signatures, units).tolist(), preds)
 
 
-def random_trees(seed: int, trees: int, size: int) -> Dependencies:
+def random_trees(seed, trees, size):
     """Make trees in post-order whose units are told apart by their number of children."""
     rng = np.random.default_rng(seed)
-    signature: List[int] = []
-    preds: List[List[int]] = []
+    signature = []
+    preds = []
     for _ in range(trees):
-        roots: List[int] = []
+        roots = []
         for left in range(size - 1, -1, -1):
             wanted = int(rng.choice(5, p=[0.5, 0.28, 0.12, 0.06, 0.04]))
             count = min(len(roots), wanted if left else len(roots), 4)
@@ -77,12 +72,12 @@ def random_trees(seed: int, trees: int, size: int) -> Dependencies:
     return build(signature, preds)
 
 
-def slow_depth(graph: Dependencies) -> List[int]:
+def slow_depth(graph):
     layers = enumerate(nx.topological_generations(as_networkx(graph)))
     return [depth for _, depth in sorted((unit, depth) for depth, some in layers for unit in some)]
 
 
-def slow_path_counts(graph: Dependencies) -> List[int]:
+def slow_path_counts(graph):
     """Count for each unit the units of its signature on the paths that start with it."""
     dag, signature = nx.DiGraph(as_networkx(graph)), graph.signature.tolist()
     counts = []
@@ -94,21 +89,21 @@ def slow_path_counts(graph: Dependencies) -> List[int]:
     return counts
 
 
-def slow_bound(graph: Dependencies) -> int:
+def slow_bound(graph):
     """Add up the largest count of each signature."""
     return sum(dict(sorted(zip(graph.signature.tolist(), slow_path_counts(graph)))).values())
 
 
-def fewest_launches(graph: Dependencies) -> int:
+def fewest_launches(graph):
     """Try all schedules; launching every ready unit of a signature is never a mistake."""
     preds = [sum({1 << pred for pred in units}) for units in pred_lists(graph)]
     everything = (1 << graph.size) - 1
 
     @lru_cache(maxsize=None)
-    def rest(done: int) -> int:
+    def rest(done):
         if done == everything:
             return 0
-        ready: Dict[int, int] = {}
+        ready = {}
         for unit in range(graph.size):
             if not done >> unit & 1 and preds[unit] & ~done == 0:
                 key = int(graph.signature[unit])
@@ -118,17 +113,17 @@ def fewest_launches(graph: Dependencies) -> int:
     return rest(0)
 
 
-def slow_agenda(graph: Dependencies, toward_bound: bool) -> List[int]:
+def slow_agenda(graph, toward_bound):
     """Launch the most urgent signature, with every figure computed anew for each launch."""
     signature, preds = graph.signature.tolist(), pred_lists(graph)
     depth, counts = slow_depth(graph), slow_path_counts(graph) if toward_bound else []
-    groups: Dict[int, int] = {}
+    groups = {}
     launch = 0
     while len(groups) < graph.size:
         left = [unit for unit in range(graph.size) if unit not in groups]
         ready = [unit for unit in left if groups.keys() >= set(preds[unit])]
 
-        def urgency(key: int) -> float:
+        def urgency(key):
             alike = [unit for unit in left if signature[unit] == key]  # noqa: B023
             average = sum(depth[unit] for unit in alike) / len(alike)
             if not toward_bound:
@@ -144,11 +139,11 @@ def slow_agenda(graph: Dependencies, toward_bound: bool) -> List[int]:
     return [groups[unit] for unit in range(graph.size)]
 
 
-def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
+def slow_merge(graph, groups):
     """Merge the closest pair of groups of a signature, with the closure anew for each merge."""
     dag, signature = nx.DiGraph(as_networkx(graph)), graph.signature.tolist()
 
-    def closure() -> nx.DiGraph:
+    def closure():
         return nx.transitive_closure(nx.relabel_nodes(dag, dict(enumerate(groups))))
 
     for key in sorted(set(signature)):
@@ -169,14 +164,14 @@ def slow_merge(graph: Dependencies, groups: List[int]) -> List[int]:
     return [order.index(group) for group in groups]
 
 
-def slow_drop(graph: Dependencies, groups: List[int]) -> List[int]:
+def slow_drop(graph, groups):
     """Try each group, from the last one, whether the others suffice; then run all late."""
     signature, preds = graph.signature.tolist(), pred_lists(graph)
     own = dict(zip(groups, signature))
 
-    def earliest(launches: List[int]) -> Dict[int, int]:
+    def earliest(launches):
         """Say where each unit runs as soon as it can, as far as it can."""
-        place: Dict[int, int] = {}
+        place = {}
         for launch in launches:
             for unit in set(range(graph.size)).difference(place):
                 if signature[unit] == own[launch] and all(
@@ -197,7 +192,7 @@ def slow_drop(graph: Dependencies, groups: List[int]) -> List[int]:
     return latest
 
 
-def check_promises(graph: Dependencies, visits: Sequence[int]) -> None:
+def check_promises(graph, visits):
     """Check that groups are valid, and that neither more visits nor a policy add launches."""
     around = [max(0, analyze(graph, "depth", Budget()).visits + step) for step in (-1, 0, 1)]
     budgets = [*(Budget(visits=v) for v in sorted([0, *visits, *around])), Budget()]

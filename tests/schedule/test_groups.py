@@ -1,7 +1,5 @@
 """Every way to group is valid and equals a slow and obvious one; so does the bound."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 import pytest
