@@ -21,7 +21,7 @@ from .record.types import TYPES, memory_of
 from .record.where import where_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
-from .run.prepare import prepare
+from .run.prepare import Prepared
 from .schedule import Budget, analyze
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
@@ -125,7 +125,7 @@ class Comparison:
             recording.externals,
             dispatcher,
             lambda node: where_of(recording.wheres[node]),
-            prepare(loop, None, dispatcher).forward,
+            Prepared(loop, None, dispatcher).forward,
         )
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.

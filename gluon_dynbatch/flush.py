@@ -31,7 +31,7 @@ from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.gradient import forget
 from .run.keep import Kept, find_spots
-from .run.prepare import Prepared, prepare
+from .run.prepare import Prepared
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
 from .unmerged import Unmerged, find_split, find_unbatched
@@ -226,10 +226,9 @@ class Flush:
                 recorded = planned.mode & RECORDING != 0
                 marks = np.frombuffer(marks, dtype=bool)
                 heads = find_heads(plan, spots, recorded, planned.term, marks)
-            known = prepare(plan, heads, self._runtime.dispatcher)
+            known = Prepared(plan, heads, self._runtime.dispatcher)
             # One set of heads per plan is the rule; others must not fill memory.
             planned.prepared[:] = [(key, known)]
-            untrack(known)
         return known
 
     def _execute(

@@ -12,13 +12,14 @@ from ..native import lowering, recording
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
-from ..schedule.dependencies import Array
 from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
 from .graph import Graph
 from .segment import Segment, SegmentTable
 from .wire import wire
+
+NONE: FrozenSet[int] = frozenset()
 
 #: The largest table of who delivers which argument; with more callees, none counts as recurrent.
 MOST_EDGES = 2**22
@@ -66,30 +67,25 @@ def expand(
     fine = granularity == "operator"
     recurrent, uneven = (survey.recurrent(), survey.uneven(tape)) if fine else ({}, {})
     for number, entry in tape.entries.items():
-        callee, places = survey.callee[number], entry.places
+        callee, variant = survey.callee[number], _variant(entry, survey.shared(entry))
         delivered, varying = (
-            frozenset(i for i, place in enumerate(places) if place in found.get(callee, ()))
-            for found in (recurrent, uneven)
+            _arguments(entry, found.get(callee, NONE)) for found in (recurrent, uneven)
         )
-        variant = _variant(entry, survey)
         cuts[number] = cut_call(variant, granularity, delivered, varying, table)
     return wire(tape, cuts, ragged, granularity == "graph")
 
 
-def _variant(entry: Entry, survey: _Survey) -> Variant:
-    variant = entry.variant(survey.shared(entry))
+def _arguments(entry: Entry, places: FrozenSet[int]) -> FrozenSet[int]:
+    """Return the arrays of a call that came in some places."""
+    return frozenset(i for i, p in enumerate(entry.places) if p in places) if places else NONE
+
+
+def _variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
+    variant = entry.variant(shared)
     if variant.shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
         # Better a copy per sample than each sample alone.
         return entry.variant(frozenset())
     return variant
-
-
-def figures(tape: Tape, of: Callable[[Any], int]) -> Array:
-    """Return a figure of every entry, indexed by entry id."""
-    table = np.zeros(max(tape.entries, default=-1) + 1, dtype=np.int32)
-    for number, entry in tape.entries.items():
-        table[number] = of(entry)
-    return table
 
 
 class _Survey:
@@ -102,16 +98,18 @@ class _Survey:
         callees: Dict[Any, int] = {}
         families: Dict[Any, int] = {}
         places: List[int] = []
-        place0: Dict[int, int] = {}
+        rows: List[Tuple[int, ...]] = []
         #: Per entry.
         self.callee: Dict[int, int] = {}
         self._family: Dict[int, int] = {}
         for number, entry in tape.entries.items():
-            self.callee[number] = callees.setdefault(entry.token, len(callees))
-            family = entry.token, len(entry.in_types)
-            self._family[number] = families.setdefault(family, len(families))
-            place0[number] = len(places)
+            token, arity = entry.token, len(entry.in_types)
+            callee = self.callee[number] = callees.setdefault(token, len(callees))
+            family = self._family[number] = families.setdefault((token, arity), len(families))
+            rows.append((family, callee, arity, len(entry.out_types), len(places)))
             places += entry.places
+        table = np.zeros((5, max(tape.entries) + 1), dtype=np.int32)
+        table[:, list(tape.entries)] = np.array(rows, dtype=np.int32).T
         arrays = [0] + [count for _, count in families]
         #: Per family: its first argument in what follows, and its calls.
         self._argument0 = np.cumsum(arrays, dtype=np.int32)[:-1].copy()
@@ -126,12 +124,7 @@ class _Survey:
         is_weight[list(weights)] = True
         lowering.survey(
             *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets),
-            figures(tape, lambda e: self._family[e.id]),
-            figures(tape, lambda e: self.callee[e.id]),
-            figures(tape, lambda e: len(e.in_types)),
-            figures(tape, lambda e: len(e.out_types)),
-            figures(tape, lambda e: place0[e.id]),
-            np.array(places, dtype=np.int32),
+            *(*table, np.array(places, dtype=np.int32)),
             *(self._argument0, is_weight, self._same, self._weight, self._calls, self._edges),
         )
 
@@ -141,16 +134,14 @@ class _Survey:
         An argument of several rows is shared if it is a variable with a gradient of its own (a
         weight), or if every call of the family gets the very same array.
         """
-        family, arguments = self._family[entry.id], len(entry.in_types)
-        first = int(self._argument0[family])
-        several = self._calls[family] > 1
+        if not entry.several:
+            return NONE
+        family = self._family[entry.id]
+        first, often = int(self._argument0[family]), self._calls[family] > 1
         shared = frozenset(
-            i
-            for i, kind in enumerate(entry.in_types)
-            if kind.shape[0] > 1
-            and ((several and self._same[first + i]) or self._weight[first + i])
+            i for i in entry.several if (often and self._same[first + i]) or self._weight[first + i]
         )
-        return shared if len(shared) < arguments else frozenset()
+        return shared if len(shared) < len(entry.in_types) else NONE
 
     def recurrent(self) -> Dict[int, FrozenSet[int]]:
         """Find per callee the arguments that come out of a recursion it takes part in.

@@ -101,12 +101,11 @@ class GradientTape(Pass):
         prepared: Prepared,
         externals: List[NDArray],
     ):
-        super().__init__(prepared.plan, prepared.backward)
+        super().__init__(prepared.backward_plan)
         self.forward = forward
         assert prepared.heads is not None
         #: Results to which gradients may come.
         self.heads = prepared.heads
-        self._reach = prepared.reach
         self._externals = externals
         self._prepared = prepared
         self._launches = prepared.recorded
@@ -117,13 +116,9 @@ class GradientTape(Pass):
 
     def begin(self, arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""
-        prepared, train = self._prepared, self._leaves.train
-        self._before = [array if kept else None for kept, array in zip(prepared.kept, arrays)]
-        #: What native code trains, by number of its base.
-        self._trained = {
-            gradient: train(self._externals[number] if outside else arrays[number], dense)
-            for gradient, number, outside, dense in prepared.trained
-        }
+        kept = self._prepared.kept
+        self._before = [array if keep else None for keep, array in zip(kept, arrays)]
+        self._given = arrays
 
     def arrays(self) -> List[NDArray]:
         """Return what is at each base."""
@@ -179,6 +174,14 @@ class GradientTape(Pass):
 
     def finish(self) -> None:
         """Take note of what gets a gradient: everything outside that the flush has read."""
+        self._assembled, trained, self._reach = self._prepared.backward
+        train, arrays = self._leaves.train, self._given
+        #: What native code trains, by number of its base.
+        self._trained = {
+            gradient: train(self._externals[number] if outside else arrays[number], dense)
+            for gradient, number, outside, dense in trained
+        }
+        del self._given
         #: Arrays from outside that get a gradient from a fill: its number, and their first row.
         self._filled = [
             (number, row, self._externals[external]) for number, row, external in self._reach.filled

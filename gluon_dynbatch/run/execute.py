@@ -30,9 +30,10 @@ class Pass:
     ----------
     plan : Plan
         What to run.
-    assembled : Assembled
-        Its native code.
     """
+
+    #: Its native code.
+    _assembled: Assembled
 
     #: What names of blocks are followed by in traces.
     suffix = ""
@@ -41,8 +42,8 @@ class Pass:
     #: Where buffers come from, but for arenas, which are taken when the flush is.
     pool = POOL
 
-    def __init__(self, plan: Plan, assembled: Assembled):
-        self.plan, self._assembled = plan, assembled
+    def __init__(self, plan: Plan):
+        self.plan = plan
         self.buffers = Buffers(plan.arenas, plan.sizes)
         #: Arrays of the forward pass, which come first, those that are not read as None.
         self._before: Sequence[Optional[NDArray]] = ()
@@ -172,7 +173,8 @@ class Execution(Pass):
         tape: Any = None,
         checks: Any = None,
     ):
-        super().__init__(plan, assembled)
+        super().__init__(plan)
+        self._assembled = assembled
         self.externals = externals
         self._dispatcher, self._where = dispatcher, where
         self._tape, self._checks = tape, checks

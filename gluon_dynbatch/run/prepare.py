@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from functools import cached_property
+from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from ..kernel.step import Wanted
+from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
-from ..plan.reach import find_reach
+from ..plan.reach import Reach, find_reach
 from ..plan.transpose import Heads, transpose
 from ..schedule.dependencies import Array
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward
 from .assemble_forward import Forward
 from .dispatch import Dispatcher
-
-
-class Prepared(NamedTuple):
-    """A plan made ready to be run forward and, if there are heads, backward."""
-
-    forward: Assembled
-    heads: Optional[Heads] = None
-    #: The transposed plan, and its code.
-    plan: Any = None
-    backward: Any = None
-    reach: Any = None
-    #: Launches that MXNet's operators run backward, by number.
-    recorded: Dict[int, Launch] = {}
-    #: Per base forward whether the backward pass reads it; what there is backward to train.
-    kept: Tuple[bool, ...] = ()
-    trained: Tuple[Trained, ...] = ()
 
 
 class Trained(NamedTuple):
@@ -43,27 +29,60 @@ class Trained(NamedTuple):
     dense: bool
 
 
-def prepare(plan: Plan, heads: Optional[Heads], dispatcher: Dispatcher) -> Prepared:
-    """Assemble the code of a plan, and transpose it for gradients that arrive at heads."""
-    kernels, trained = dispatcher.natives(plan), {}
-    if heads is None:
-        return Prepared(Forward(plan, kernels, {}).assemble())
-    transposed = transpose(plan, heads)
-    for launch in transposed.launches:
-        own = [kernels[part.segment] for part in launch.parts]
-        wanted = _wanted(plan, launch, heads.in_graph)
-        backward = tuple(one.backward(wanted) for one in own if one is not None)
-        if backward:
-            trained[launch.number] = backward
-    forward = Forward(plan, kernels, trained)
-    assembled = forward.assemble()
-    made = Backward(transposed, forward).assemble()
-    recorded = {one.number: one for one in transposed.launches if one.number not in trained}
-    # There are values, but no parameters: see design page 0011.
-    kept = tuple(base[0] in ("arena", SAVED) for base in assembled.bases)
-    own = tuple(_find_trained(forward.bases, made.bases))
-    reach = find_reach(plan, transposed, heads)
-    return Prepared(assembled, heads, transposed, made, reach, recorded, kept, own)
+class BackwardCode(NamedTuple):
+    """How to run backward."""
+
+    assembled: Assembled
+    trained: Tuple[Trained, ...]
+    #: What gets a gradient.
+    reach: Reach
+
+
+class Prepared:
+    """A plan made ready to be run forward and, if there are heads, backward.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is run.
+    heads : Heads, optional
+        Where gradients may arrive.
+    dispatcher : Dispatcher
+        Compiles segments.
+    """
+
+    def __init__(self, plan: Plan, heads: Optional[Heads], dispatcher: Dispatcher):
+        self._plan, self.heads = plan, heads
+        kernels, trained = dispatcher.natives(plan), {}
+        if heads is not None:
+            self.backward_plan = transpose(plan, heads)
+            for launch in self.backward_plan.launches:
+                own = [kernels[part.segment] for part in launch.parts]
+                wanted = _wanted(plan, launch, heads.in_graph)
+                backward = tuple(one.backward(wanted) for one in own if one is not None)
+                if backward:
+                    trained[launch.number] = backward
+            #: Launches that MXNet's operators run backward, by number.
+            self.recorded: Dict[int, Launch] = {
+                one.number: one for one in self.backward_plan.launches if one.number not in trained
+            }
+        self._assembler = Forward(plan, kernels, trained)
+        self.forward = self._assembler.assemble()
+        #: Per base whether the backward pass reads it.  There are values, but no parameters: see
+        #: design page 0011.
+        self.kept = tuple(base[0] in ("arena", SAVED) for base in self.forward.bases)
+        untrack((heads, self.forward))
+
+    @cached_property
+    def backward(self) -> BackwardCode:
+        """The code of the backward pass, made while the engine runs forward for the first time."""
+        assert self.heads is not None
+        made = Backward(self.backward_plan, self._assembler).assemble()
+        trained = tuple(_find_trained(self._assembler.bases, made.bases))
+        del self._assembler
+        code = BackwardCode(made, trained, find_reach(self._plan, self.backward_plan, self.heads))
+        untrack(code)
+        return code
 
 
 def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterator[Trained]:

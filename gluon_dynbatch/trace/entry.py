@@ -46,6 +46,8 @@ class Entry:
         self.mode = mode
         self.program = program
         self.in_types = in_types
+        #: Arrays of more than one row.
+        self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[0] > 1)
         #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
