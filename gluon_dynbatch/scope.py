@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, TypeVar
 
 import mxnet as mx
 
@@ -325,7 +325,8 @@ class Batch(Statements):
             if self._chain.done:
                 self._chain = Chain()
             flush = Flush(RUNTIME, self._asked_now, tape, self._account, self._chain)
-            flush.run(waiting)
+            with _collector_paused():
+                flush.run(waiting)
             tape.close()
             if mode:
                 set_mode(mode)
@@ -368,6 +369,23 @@ def _break_cycles() -> None:
     """
     if gc.isenabled():
         gc.collect(1)
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep Python's collector from looking at what is made meanwhile.
+
+    Planning makes thousands of objects that go with their last reference.  Seen by the collector,
+    they would count as objects that live long, and these have it look through the whole heap.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def may_be_left(frame: Any) -> bool:

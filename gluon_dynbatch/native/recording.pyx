@@ -300,6 +300,13 @@ def untrack(data):
             untrack(item)
 
 
+def untracked(array_ not None):
+    """Return a plain array at which the collector need not look: it refers to its handle only."""
+    PyObject_GC_UnTrack(<PyObject *>array_)
+    PyObject_GC_UnTrack(<PyObject *>array_.handle)
+    return array_
+
+
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return rows as a view."""

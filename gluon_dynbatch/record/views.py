@@ -8,6 +8,8 @@ from typing import Any, List, Optional
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 
+from ..native import recording
+
 
 def part(array: NDArray, start: int, stop: int) -> NDArray:
     """Return ``array[start:stop]``, for numbers that are within the array."""
@@ -17,14 +19,14 @@ def part(array: NDArray, start: int, stop: int) -> NDArray:
             array.handle, ctypes.c_uint32(start), ctypes.c_uint32(stop), ctypes.byref(handle)
         )
     )
-    return NDArray(handle)
+    return recording.untracked(NDArray(handle))
 
 
 def row(array: NDArray, number: int) -> NDArray:
     """Return ``array[number]``, for a number that is within the array."""
     handle = NDArrayHandle()
     check_call(_LIB.MXNDArrayAt(array.handle, ctypes.c_uint32(number), ctypes.byref(handle)))
-    return NDArray(handle)
+    return recording.untracked(NDArray(handle))
 
 
 def rows_of(array: NDArray) -> List[NDArray]:

@@ -56,6 +56,7 @@ class Prepared:
         kernels, trained = dispatcher.natives(plan), {}
         if heads is not None:
             self.backward_plan = transpose(plan, heads)
+            untrack(self.backward_plan)
             for launch in self.backward_plan.launches:
                 own = [kernels[part.segment] for part in launch.parts]
                 wanted = _wanted(plan, launch, heads.in_graph)
@@ -66,20 +67,22 @@ class Prepared:
             self.recorded: Dict[int, Launch] = {
                 one.number: one for one in self.backward_plan.launches if one.number not in trained
             }
-        self._assembler = Forward(plan, kernels, trained)
-        self.forward = self._assembler.assemble()
+        assembler = Forward(plan, kernels, trained)
+        self.forward = assembler.assemble()
+        #: Knows what is where, until there is code for the backward pass.
+        self._assembler = None if heads is None else assembler
         #: Per base whether the backward pass reads it.  There are values, but no parameters: see
         #: design page 0011.
         self.kept = tuple(base[0] in ("arena", SAVED) for base in self.forward.bases)
-        untrack((heads, self.forward))
+        untrack((heads, self.forward, self.kept))
 
     @cached_property
     def backward(self) -> BackwardCode:
         """The code of the backward pass, made while the engine runs forward for the first time."""
-        assert self.heads is not None
+        assert self.heads is not None and self._assembler is not None
         made = Backward(self.backward_plan, self._assembler).assemble()
         trained = tuple(_find_trained(self._assembler.bases, made.bases))
-        del self._assembler
+        self._assembler = None
         code = BackwardCode(made, trained, find_reach(self._plan, self.backward_plan, self.heads))
         untrack(code)
         return code
