@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch import flush
 from gluon_dynbatch.cache import PlanCache
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.run import pool
@@ -279,3 +281,36 @@ def test_what_is_compiled_goes_with_the_calls():
     RUNTIME.plans.clear()
     gc.collect()
     assert watched() is None
+
+
+# What the collector sees
+
+
+def test_the_collector_does_not_look_at_what_a_flush_makes():
+    """Else it would look through the whole heap every few minibatches."""
+    x = array(100, WIDTH)
+
+    def seen():
+        with gdb.batching(granularity="block", policy="depth") as batch:
+            results = [A(row) for row in [x[i : i + 1] for i in range(100)]]
+        return {type(one).__name__ for one in gc.get_objects(0)}, results, batch
+
+    seen()
+    gc.collect()
+    found, results, _ = seen()
+    assert len(results) == 100 and not found & {"NDArray", "LazyNDArray", "Region", "Slot"}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_flush_leaves_the_collector_as_it_was(enabled, fails, monkeypatch):
+    RUNTIME.plans.clear()
+    if fails:
+        monkeypatch.setattr(flush, "make_plan", None)
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(TypeError) if fails else nullcontext(), gdb.batching():
+            A(array(1, WIDTH))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
