@@ -303,14 +303,20 @@ def test_the_collector_does_not_look_at_what_a_flush_makes():
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_flush_leaves_the_collector_as_it_was(enabled, fails, monkeypatch):
+def test_the_collector_rests_during_a_flush(enabled, fails, monkeypatch):
     RUNTIME.plans.clear()
-    if fails:
-        monkeypatch.setattr(flush, "make_plan", None)
+    during, real = [], flush.make_plan
+
+    def make_plan(*args):
+        during.append(gc.isenabled())
+        return None if fails else real(*args)
+
+    monkeypatch.setattr(flush, "make_plan", make_plan)
     (gc.enable if enabled else gc.disable)()
     try:
-        with pytest.raises(TypeError) if fails else nullcontext(), gdb.batching():
+        scope = gdb.batching(granularity="block", policy="depth")
+        with pytest.raises(AttributeError) if fails else nullcontext(), scope:
             A(array(1, WIDTH))
-        assert gc.isenabled() == enabled
+        assert during == [False] and gc.isenabled() == enabled
     finally:
         gc.enable()
