@@ -17,28 +17,6 @@ from gluon_dynbatch.testing import check_against_loop
 WIDTH, WORDS = 4, 7
 
 
-class Unary(gdb.DynamicHybridBlock):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.dense = nn.Dense(WIDTH, in_units=WIDTH, activation="tanh")
-
-    def hybrid_forward(self, F, x):
-        return self.dense(x)
-
-
-class Binary(gdb.DynamicHybridBlock):
-    """Joins two values."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.dense = nn.Dense(WIDTH, in_units=2 * WIDTH, activation="tanh")
-
-    def hybrid_forward(self, F, left, right):
-        return self.dense(F.concat(left, right, dim=1))
-
-
 class Gate(gdb.DynamicHybridBlock):
     """Two inputs and two results, with parameters of its own."""
 
@@ -83,7 +61,7 @@ class ChildSum(gdb.DynamicHybridBlock):
 
 
 class Attention(gdb.DynamicHybridBlock):
-    """One query over a memory of several rows."""
+    """One query over a memory of several rows (Luong, Pham, Manning 2015)."""
 
     def hybrid_forward(self, F, query, memory):
         return F.dot(F.softmax(F.dot(query, memory, transpose_b=True)), memory)
@@ -116,21 +94,33 @@ class Output(gdb.DynamicHybridBlock):
 
 
 class Apply(gdb.DynamicHybridBlock):
-    """A cell that does what it is given."""
+    """A cell that does what it is given, with some blocks."""
 
-    def __init__(self, fn, **kwargs):
+    def __init__(self, fn, *parts, **kwargs):
         super().__init__(**kwargs)
         self._fn = fn
+        for part in parts:
+            self.register_child(part)
 
     def hybrid_forward(self, F, *args):
         return self._fn(F, *args)
 
 
-def cell(fn):
-    """Make a hybridized cell without parameters of a function of ``F`` and arrays."""
-    block = Apply(fn, prefix="the_cell_")
+def cell(fn, *parts, prefix="the_cell_"):
+    """Make a hybridized cell of a function of ``F`` and arrays, and of the blocks that it calls."""
+    block = Apply(fn, *parts, prefix=prefix)
     block.hybridize()
     return block
+
+
+def unary(prefix=None, **kwargs):
+    return gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, activation="tanh", prefix=prefix, **kwargs))
+
+
+def binary(prefix=None):
+    """Make a cell that joins two values."""
+    dense = nn.Dense(WIDTH, in_units=2 * WIDTH, activation="tanh")
+    return cell(lambda F, x, y: dense(F.concat(x, y, dim=1)), dense, prefix=prefix)
 
 
 class Cells(gdb.DynamicHybridBlock):
@@ -139,13 +129,9 @@ class Cells(gdb.DynamicHybridBlock):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
-            self.linear, self.other, self.gate, self.child_sum = (
-                Unary(),
-                Unary(),
-                Gate(),
-                ChildSum(),
-            )
-            self.lookup, self.pool = Attention(), Pool()
+            self.linear, self.other = unary(), unary()
+            self.gate, self.child_sum, self.lookup = Gate(), ChildSum(), Attention()
+            self.pool = Pool()
             self.rows = gdb.convert(
                 nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu")
             )

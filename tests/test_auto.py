@@ -9,6 +9,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import equal, ready
 from tests.common import by_mxnets_operators
+from tests.test_pieces import Given
 
 
 @pytest.fixture
@@ -245,16 +246,7 @@ def test_what_is_little_work_or_may_go_backward_has_one_flush(net, wide):
 
 
 def test_pieces_run_ahead_but_what_is_traced_stays_whole(wide):
-    class Chain(gdb.DynamicHybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.wide = wide
-
-        def forward(self, *arrays):
-            return mx.nd.add_n(*[self.wide(x) for x in arrays])
-
-    chain = Chain()
-    chain.hybridize(trace_once=True)
+    chain = Given(lambda block, *arrays: mx.nd.add_n(*map(block.net, arrays)), wide)
     samples = wide_rows(1100)
     with gdb.batching() as batch:
         first = chain(*samples)

@@ -14,7 +14,7 @@ from gluon_dynbatch.plan.plan import Slice
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.record.tape import Tape, check_tape
-from tests.cells import WIDTH, Attention, Unary, dense, heads_of, inputs, ready
+from tests.cells import WIDTH, Attention, dense, heads_of, inputs, ready, unary
 from tests.common import FIXED
 from tests.test_plan import plan_of
 
@@ -139,7 +139,7 @@ DAMAGED_GRAPHS = {
 @pytest.mark.parametrize("match", DAMAGED_GRAPHS)
 def test_damaged_graphs(match):
     """Two queries over a memory that a third call makes: {a}, {attention x 2} share it."""
-    a, lookup = ready(Unary()), ready(Attention())
+    a, lookup = ready(unary()), ready(Attention())
     with gdb.batching(**FIXED) as batch:
         memory = a(mx.nd.ones((3, WIDTH)))
         results = [lookup(x, memory) for x in inputs(2)]

@@ -14,33 +14,22 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.fibers import current
-from tests.cells import WIDTH, attached, equal
+from tests.cells import WIDTH, attached, cell, equal, ready
 from tests.common import FIXED, loop_and_scope
 from tests.strategies import examples
 from tests.test_threads import in_threads
 
 
-class Step(gdb.DynamicHybridBlock):
-    """One step of a recurrent net, and scores of what to do next."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.cell = rnn.LSTMCell(WIDTH, input_size=WIDTH)
-            self.out = nn.Dense(3, in_units=WIDTH)
-
-    def hybrid_forward(self, F, x, h, c):
-        h, (_, c) = self.cell(x, [h, c])
-        return self.out(h), h, c
-
-
 @pytest.fixture(scope="module")
 def step():
-    mx.random.seed(5)
-    made = Step()
-    made.initialize(mx.init.Uniform(1))
-    made.hybridize()
-    return made
+    """Make one step of a recurrent net, which also scores what to do next."""
+    lstm, out = rnn.LSTMCell(WIDTH, input_size=WIDTH), nn.Dense(3, in_units=WIDTH)
+
+    def run(F, x, h, c):
+        h, (_, c) = lstm(x, [h, c])
+        return out(h), h, c
+
+    return ready(cell(run, lstm, out), 1)
 
 
 def vectors(count, seed=0):

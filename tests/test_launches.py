@@ -20,13 +20,12 @@ from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
     Attention,
-    Binary,
     ChildSum,
     Output,
     TreeNet,
-    Unary,
     array,
     attached,
+    binary,
     cell,
     chain,
     complete,
@@ -35,12 +34,13 @@ from tests.cells import (
     launches,
     ready,
     tree,
+    unary,
     widths,
 )
 from tests.common import ALL
 
-A, B, C = (ready(Unary(prefix=f"launches_{name}_")) for name in "abc")
-JOIN, CHILD_SUM = ready(Binary(prefix="launches_join_")), ChildSum(prefix="launches_sum_")
+A, B, C = (ready(unary(prefix=f"launches_{name}_")) for name in "abc")
+JOIN, CHILD_SUM = ready(binary(prefix="launches_join_")), ChildSum(prefix="launches_sum_")
 FOREST, OUTPUT = ready(TreeNet(CHILD_SUM)), ready(Output())
 EVERY = tuple(POLICIES)
 X, Y = inputs(2)

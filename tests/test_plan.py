@@ -13,7 +13,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
-from tests.cells import WIDTH, Attention, Unary, heads_of, inputs, ready
+from tests.cells import WIDTH, Attention, heads_of, inputs, ready, unary
 from tests.golden.cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -47,7 +47,7 @@ def test_plans_read_as_they_did_and_show_every_kind_of_operand():
 
 
 def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():
-    a, lookup = ready(Unary()), ready(Attention())
+    a, lookup = ready(unary()), ready(Attention())
     with gdb.batching(granularity="block", policy="depth") as batch:
         memory = a(mx.nd.ones((3, WIDTH)))
         results = [lookup(x, memory) for x in inputs(4)]

@@ -16,17 +16,10 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import cell, launches
+from tests.cells import Attention, cell, launches
 from tests.strategies import examples
 
 WIDTH, HEADS = 4, 2
-
-
-class Dot(gdb.DynamicHybridBlock):
-    """Luong, Pham, Manning 2015; the memory is (length, width)."""
-
-    def hybrid_forward(self, F, h, memory):
-        return F.dot(F.softmax(F.dot(h, memory, transpose_b=True)), memory)
 
 
 class Additive(gdb.DynamicHybridBlock):
@@ -98,7 +91,7 @@ class Reader(gdb.DynamicHybridBlock):
         return h, memory.mean(axis=0)
 
 
-KINDS = Dot, Additive, MultiHead
+KINDS = Attention, Additive, MultiHead
 
 
 @lru_cache(maxsize=None)
@@ -176,7 +169,7 @@ def test_what_mxnet_runs_has_a_launch_for_each_length():
 ])  # fmt: skip
 def test_states_in_lists_of_any_length(join):
     """Stacked along either axis, or joined along the second, they are a memory of so many rows."""
-    net = reader(Dot, False)
+    net = reader(Attention, False)
 
     def read(sample):
         rows = [net.cell(row, [row])[0] for row in sample]

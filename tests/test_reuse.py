@@ -20,16 +20,16 @@ from gluon_dynbatch.run import pool
 from gluon_dynbatch.run.buffers import address_of
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, Binary, Unary, array, chain, complete, inputs, ready, tree
+from tests.cells import WIDTH, array, binary, chain, complete, inputs, ready, tree, unary
 from tests.common import output_of
 
-A, JOIN = ready(Unary(prefix="reuse_a_")), ready(Binary(prefix="reuse_join_"))
+A, JOIN = ready(unary(prefix="reuse_a_")), ready(binary(prefix="reuse_join_"))
 
 
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
     """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
-    cell, join = ready(Unary()), ready(Binary())
+    cell, join = ready(unary()), ready(binary())
 
     def run(samples):
         with autograd.record(), gdb.batching(granularity=granularity) as batch:
@@ -271,7 +271,7 @@ def test_a_recording_is_freed_with_its_arrays():
 
 
 def test_what_is_compiled_goes_with_the_calls():
-    net = ready(Unary())
+    net = ready(unary())
     with gdb.batching(granularity="block", policy="depth") as batch:
         results = [net(array(1, WIDTH))]
     (segment,) = batch.plan.graph.segments

@@ -17,7 +17,7 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
 from gluon_dynbatch.scope import RUNTIME
-from tests.cells import equal, gradients, ready
+from tests.cells import cell, equal, gradients, ready
 from tests.common import FIXED, assert_nothing_is_left, in_thread, output_of
 
 THREADS = 4
@@ -222,28 +222,20 @@ def test_processes_end_with_backward_passes_pending():
 # Several threads for one launch: results are the same to the last bit
 
 
-class Wide(gdb.DynamicHybridBlock):
-    """Steps that are wide enough for two threads from some 100 rows on."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.inner = nn.Dense(200, in_units=150, flatten=False)
-            self.outer = nn.Dense(150, in_units=200, flatten=False)
-
-    def hybrid_forward(self, F, x, scale):  # noqa: N803
-        inner = F.broadcast_mul(F.tanh(self.inner(x)), F.sigmoid(scale))
-        return x + F.softmax(self.outer(inner))
-
-
 def made():
-    mx.random.seed(3)
-    block = Wide()
-    block.initialize(mx.init.Uniform(0.3))
-    block.hybridize()
+    """Return steps that are wide enough for two threads from some 100 rows on, and samples."""
+    up = nn.Dense(200, in_units=150, flatten=False)
+    down = nn.Dense(150, in_units=200, flatten=False)
+
+    def step(F, x, scale):
+        inner = F.broadcast_mul(F.tanh(up(x)), F.sigmoid(scale))
+        return x + F.softmax(down(inner))
+
     random = np.random.RandomState(3)
     rows = [mx.nd.array(random.randn(1, 150)) for _ in range(120)]
-    return block, [(row, mx.nd.array(random.randn(1, 1))) for row in rows]
+    return ready(cell(step, up, down), 0.3), [
+        (row, mx.nd.array(random.randn(1, 1))) for row in rows
+    ]
 
 
 def results(block, samples, threads):

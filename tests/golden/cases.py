@@ -7,22 +7,22 @@ import gluon_dynbatch as gdb
 from tests.cells import (
     WIDTH,
     Attention,
-    Binary,
     ChildSum,
     Output,
     TreeNet,
-    Unary,
+    binary,
     chain,
     complete,
     inputs,
     ready,
     tree,
+    unary,
 )
 
 BLOCK = {"granularity": "block"}
 A, LEAF, JOIN = (
     ready(kind(prefix=f"{name}_"))
-    for kind, name in ((Unary, "a"), (Unary, "leaf"), (Binary, "join"))
+    for kind, name in ((unary, "a"), (unary, "leaf"), (binary, "join"))
 )
 
 
@@ -108,7 +108,7 @@ def graphs():
 
 
 def by_agenda():
-    b = ready(Unary(prefix="b_"))
+    b = ready(unary(prefix="b_"))
     return run_chain, list(zip(([A, b, A], [b, A, b]), inputs(2))), {**BLOCK, "policy": "agenda"}
 
 

@@ -21,7 +21,7 @@ from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
-from tests.cells import attached, equal, inputs
+from tests.cells import attached, cell, equal, inputs
 from tests.common import (
     FIXED,
     alive,
@@ -226,12 +226,7 @@ def test_failure_in_the_backward_pass(net, monkeypatch, name, kind):
 
 
 def test_memory_that_does_not_suffice(unharmed):
-    class Wide(gdb.DynamicHybridBlock):
-        def hybrid_forward(self, F, x):
-            return F.broadcast_to(x, shape=(1 << 29, 4)) * 2
-
-    wide = Wide()
-    wide.hybridize()
+    wide = cell(lambda F, x: F.broadcast_to(x, shape=(1 << 29, 4)) * 2)
     # Whatever the machine has, the process may have two gigabytes more.
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as file:

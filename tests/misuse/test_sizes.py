@@ -9,7 +9,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, attached, cell
+from tests.cells import array, attached, cell, ready
 from tests.common import ALL, FIXED, output_of
 
 DEPTH = 5_000
@@ -94,15 +94,14 @@ def test_long_chain_backward():
         np.testing.assert_allclose(x.grad.asnumpy(), chain_and_slope(x)[1], 1e-3)
 
 
-class Flat(gdb.DynamicHybridBlock):
-    """A head with any number of children, each with a product of its own."""
+def flat():
+    """Make a head with any number of children, each with a product of its own."""
+    down = mx.gluon.nn.Dense(2, in_units=2, flatten=False)
 
-    def __init__(self):
-        super().__init__()
-        self.down = mx.gluon.nn.Dense(2, in_units=2, flatten=False)
+    def head(F, x, children):
+        return x + F.add_n(*[F.tanh(down(child) + x) * child for child in children])
 
-    def hybrid_forward(self, F, x, children):
-        return x + F.add_n(*[F.tanh(self.down(child) + x) * child for child in children])
+    return ready(cell(head, down))
 
 
 def instructions(work):
@@ -134,9 +133,7 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
     """Twice the children, twice the work, from the first look at a call to its gradients."""
 
     def count(children):
-        net = Flat()
-        net.initialize()
-        net.hybridize()
+        net = flat()
 
         def run():
             with autograd.record(), gdb.batching(granularity=granularity, policy="depth"):

@@ -22,7 +22,7 @@ from gluon_dynbatch.schedule.budget import DEFAULT_RATE, parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
-from tests.cells import Unary, chain, inputs, launches, ready
+from tests.cells import chain, inputs, launches, ready, unary
 from tests.schedule.dags import build, check_promises, graphs, random_graph, random_trees
 
 # What every policy holds, whatever the budget
@@ -173,7 +173,7 @@ def count(monkeypatch):
     """Give what counts the launches of two chains under a policy."""
     monkeypatch.setitem(POLICIES, "late", as_late_as_possible)
     monkeypatch.setitem(POLICIES, "wrong", all_together)
-    b, c = ready(Unary(prefix="b_")), ready(Unary(prefix="c_"))
+    b, c = ready(unary(prefix="b_")), ready(unary(prefix="c_"))
     samples = list(zip(([b, b, c, c], [c, c, b]), inputs(2)))
     return lambda policy: launches(
         lambda sample: chain(*sample), samples, "block", policy, debug=True
