@@ -84,7 +84,7 @@ def main(name, descriptor):
     pipe.send({name: getattr(peer, name) for name in ("version", "flags", "same_steps")})
     with contextlib.suppress(EOFError):
         while True:
-            method, arguments = pipe.recv()
+            method, *arguments = pipe.recv()
             pipe.send(getattr(peer, method)(*arguments))
 
 

@@ -7,7 +7,6 @@ from types import ModuleType
 import numpy as np
 import packaging.version
 import torch
-from torch.nn import functional
 
 from .on_torch import PairsPeer, states_of
 
@@ -23,11 +22,8 @@ from dgl import function as fn  # noqa: E402
 class Pairs(PairsPeer):
     """A message is the child's h beside what its parent keeps of its c; DGL adds them up."""
 
+    version = f"DGL {dgl.__version__}, {PairsPeer.version}"
     flags = f"{PairsPeer.flags}; one graph a minibatch, built-in sum, topological order"
-
-    def __init__(self, task):
-        super().__init__(task)
-        self.version = f"DGL {dgl.__version__}, {self.version}"
 
     def roots(self, words, trees):  # noqa: D102
         sizes = np.array([len(each) for each in words])
@@ -38,16 +34,10 @@ class Pairs(PairsPeer):
         graph = dgl.graph(
             (torch.from_numpy(children), torch.from_numpy(parents)), num_nodes=len(heads)
         )
-        x = functional.linear(
-            self.p["embedding.weight"][torch.from_numpy(np.concatenate(words))],
-            self.p["encoder.cell.i2h_weight"],
-            self.p["encoder.cell.i2h_bias"],
-        )
-        hidden = x.shape[1] // 4
-        graph.ndata["x_forget"], graph.ndata["x"] = x.split([hidden, 3 * hidden], 1)
-        graph.ndata["sums"] = x.new_zeros(len(x), 2 * hidden)
-        for name in ("h", "c"):
-            graph.ndata[name] = x.new_zeros(len(x), hidden)
+        forget, rest = self.inputs(np.concatenate(words))
+        graph.ndata["x_forget"], graph.ndata["x"] = forget, rest
+        for name, width in (("sums", 2), ("h", 1), ("c", 1)):
+            graph.ndata[name] = rest.new_zeros(len(rest), width * forget.shape[1])
         leaves, *above = dgl.topological_nodes_generator(graph)
         graph.apply_nodes(self.node, leaves)
         for nodes in above:

@@ -218,8 +218,7 @@ class NodeTagger(Tagger):
         self.p[name] = parameter
 
     def read(self, side, vectors):  # noqa: D102
-        found = self.builders[side].initial_state().transduce(vectors)
-        return found
+        return self.builders[side].initial_state().transduce(vectors)
 
 
 class Trees(Labels):

@@ -25,11 +25,11 @@ class TorchPeer(Peer):
     A subclass has ``loss(batch)``, the mean of the losses of a minibatch's samples.
     """
 
+    version = f"PyTorch {torch.__version__}"
     flags = "1 thread, fused Adagrad"
 
     def __init__(self, task):
         torch.set_num_threads(1)
-        self.version = f"PyTorch {torch.__version__}"
         self.p = {
             name: torch.nn.Parameter(torch.tensor(value), name != "embedding.weight")
             for name, value in task.parameters.items()
@@ -42,6 +42,14 @@ class TorchPeer(Peer):
         )
         self.kept = 1 - task.learning_rate * task.weight_decay
         super().__init__(task)
+
+    def affine(self, x, name):
+        """Multiply by the weight, and add the bias, whose names begin with `name`."""
+        return functional.linear(x, self.p[f"{name}weight"], self.p[f"{name}bias"])
+
+    def vectors(self, words):
+        """Look words up, shape (N,)."""
+        return self.p["embedding.weight"][torch.as_tensor(words)]
 
     def step(self, batch):  # noqa: D102
         loss = self.loss(batch)
@@ -74,14 +82,18 @@ class PairsPeer(TorchPeer):
         trees = [sample[1][side] for side in (0, 1) for sample in batch]
         return self.head(*self.roots(words, trees).chunk(2))
 
+    def inputs(self, words):
+        """Multiply word vectors by the weights of all gates; those of forget gates come apart."""
+        x = self.affine(self.vectors(words), "encoder.cell.i2h_")
+        hidden = x.shape[1] // 4
+        return x.split([hidden, 3 * hidden], 1)
+
     def head(self, left, right):
         """Compare roots, shape (N, H) each."""
         p, linear = self.p, functional.linear
-        hidden = linear(
-            left * right, p["similarity.angle_weight"], p["similarity.hidden_bias"]
-        ) + linear((left - right).abs(), p["similarity.distance_weight"])
-        scores = linear(hidden.sigmoid(), p["similarity.score_weight"], p["similarity.score_bias"])
-        return scores.log_softmax(1)
+        angle = linear(left * right, p["similarity.angle_weight"], p["similarity.hidden_bias"])
+        distance = linear((left - right).abs(), p["similarity.distance_weight"])
+        return self.affine((angle + distance).sigmoid(), "similarity.score_").log_softmax(1)
 
     def loss(self, batch):  # noqa: D102
         targets = torch.tensor([sample[2] for sample in batch])
@@ -98,27 +110,22 @@ class Pairs(PairsPeer):
     flags = f"{PairsPeer.flags}; levels, index_select and index_add"
 
     def roots(self, words, trees):  # noqa: D102
-        p = self.p
         levels = divide([tree.heads for tree in trees])
         starts = levels.starts
         inner, sizes = starts[-1], np.diff(starts).tolist()
-        order = torch.from_numpy(np.concatenate(words)[levels.words])
         parents = torch.from_numpy(levels.parents)
-        x = functional.linear(
-            p["embedding.weight"][order], p["encoder.cell.i2h_weight"], p["encoder.cell.i2h_bias"]
-        )
-        hidden = x.shape[1] // 4
-        x_inner, x_leaves = x.split([inner, len(x) - inner])
-        x_forget, x_rest = x_inner.split([hidden, 3 * hidden], 1)
-        h, c = states_of(*x_leaves[:, hidden:].chunk(3, 1))
-        h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], x.new_zeros(2, inner, hidden))
+        inputs = self.inputs(np.concatenate(words)[levels.words])
+        (x_forget, _), (x_rest, x_leaves) = (x.split([inner, len(x) - inner]) for x in inputs)
+        h, c = states_of(*x_leaves.chunk(3, 1))
+        empty = h.new_zeros(2, inner, h.shape[1])
+        h_sum, c_sum = self.give(h, c, x_forget, parents[inner:], empty)
         columns = (each.split(sizes) for each in (x_forget, x_rest, h_sum, c_sum))
         below = zip(*columns, parents[:inner].split(sizes))
         above = ()
         for level, (forgets, rests, h_sums, c_sums, over) in reversed(list(enumerate(below))):
             if above:
                 h_sums, c_sums = self.give(*above[:2], forgets, above[2], (h_sums, c_sums))
-            gates = torch.addmm(rests, h_sums, p["encoder.cell.h2h_weight"].t())
+            gates = torch.addmm(rests, h_sums, self.p["encoder.cell.h2h_weight"].t())
             h, c = states_of(*gates.chunk(3, 1), c_sums)
             above = (h, c, over - starts[level - 1]) if level else (h,)
         return above[0]
@@ -177,7 +184,7 @@ class Tagger(Labels):
         states, _ = self.lstm(PackedSequence(vectors, *packed[1:]))
         numbers = torch.arange(len(vectors)).split([len(each) for each in words])
         order = pack_sequence(numbers, enforce_sorted=False).data.numpy()
-        return functional.linear(states.data, self.p["score.weight"], self.p["score.bias"]), order
+        return self.affine(states.data, "score."), order
 
 
 class Trees(Labels):
@@ -204,16 +211,11 @@ class Trees(Labels):
         return [*heads, -1], [*words, -1], [*sides, 0], np.array(labels, np.int64)
 
     def scores(self, batch):  # noqa: D102
-        p = self.p
         heads, *others, _ = zip(*batch)
         nodes, parents, starts = divide(heads)
         inner = starts[-1]
         words, sides = (np.concatenate(each)[nodes] for each in others)
-        gates = functional.linear(
-            p["embedding.weight"][torch.from_numpy(words[inner:])],
-            p["leaf.gates.weight"],
-            p["leaf.gates.bias"],
-        )
+        gates = self.affine(self.vectors(words[inner:]), "leaf.gates.")
         h, c = states_of(*gates.chunk(3, 1))
         # Each inner node has two rows, for the states of its parts.
         slots = torch.from_numpy(2 * parents + sides)
@@ -231,15 +233,12 @@ class Trees(Labels):
         # The nodes above sentences are at level 0, and have no label.
         order = nodes[starts[1] :]
         order = order - np.repeat(np.arange(len(heads)), list(map(len, heads)))[order]
-        states = torch.cat(done[::-1])
-        return functional.linear(states, p["score.weight"], p["score.bias"]), order
+        return self.affine(torch.cat(done[::-1]), "score."), order
 
     def join(self, h, c):
         """States of phrases from those of their parts, one after the other."""
         pairs = len(h) // 2
-        gates = functional.linear(
-            h.view(pairs, -1), self.p["join.gates.weight"], self.p["join.gates.bias"]
-        )
+        gates = self.affine(h.view(pairs, -1), "join.gates.")
         i, forgets, o, u = gates.split([n * h.shape[1] for n in (1, 2, 1, 1)], 1)
         kept = (forgets.sigmoid() * c.view(pairs, -1)).view(pairs, 2, -1).sum(1)
         return states_of(i, o, u, kept)

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import torch
 import torchfold
-from torch.nn import functional
 
 from .on_torch import PairsPeer
 
@@ -19,9 +18,7 @@ torchfold.torchfold.torch = SimpleNamespace(
 class Pairs(PairsPeer):
     """One operation for leaves, and one for each number of children."""
 
-    def __init__(self, task):
-        super().__init__(task)
-        self.version = f"torchfold {version('torchfold')}, {self.version}"
+    version = f"torchfold {version('torchfold')}, {PairsPeer.version}"
 
     def __getattr__(self, name):
         if name.startswith("node"):
@@ -30,19 +27,14 @@ class Pairs(PairsPeer):
 
     def node(self, children, words, *states):
         """States of words, shape (N,), from h and then c of their children, shape (N, H) each."""
-        p = self.p
-        x = functional.linear(
-            p["embedding.weight"][words], p["encoder.cell.i2h_weight"], p["encoder.cell.i2h_bias"]
-        )
-        hidden = x.shape[1] // 4
-        x_forget, rest = x.split([hidden, 3 * hidden], 1)
+        x_forget, rest = self.inputs(words)
         if children:
-            weight = p["encoder.cell.h2h_weight"]
+            weight = self.p["encoder.cell.h2h_weight"]
             rest = torch.addmm(rest, sum(states[:children]), weight.t())
         i, o, u = rest.chunk(3, 1)
         c = i.sigmoid() * u.tanh()
         for h_child, c_child in zip(states[:children], states[children:]):
-            forget = torch.addmm(x_forget, h_child, p["encoder.cell.hf_weight"].t())
+            forget = torch.addmm(x_forget, h_child, self.p["encoder.cell.hf_weight"].t())
             c = torch.addcmul(c, forget.sigmoid(), c_child)
         return o.sigmoid() * c.tanh(), c
 
@@ -65,7 +57,3 @@ class Pairs(PairsPeer):
     def prepare(self, sample):  # noqa: D102
         (left, left_tree, right, right_tree), (target,) = sample
         return (left, right), (left_tree, right_tree), target
-
-    def predict(self, batch):  # noqa: D102
-        with torch.no_grad():
-            return self.scores(batch).numpy()

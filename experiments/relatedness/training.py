@@ -204,21 +204,20 @@ class Training:
         decay = self.settings["lr_decay"] ** (epoch - 1)
         self.runner.workload.trainer.set_learning_rate(self.settings["lr"] * decay)
         started = time.perf_counter()
-        losses, reports = [], []
-        for step, samples in self._steps(epoch):
-            loss = self.group.sum(step.losses.asnumpy())
+        losses, sizes, reports = [], [], []
+        for found, report, samples in self._steps(epoch):
+            loss = self.group.sum(found.asnumpy())
             if not np.isfinite(loss):
                 raise DivergedError(f"a loss became {loss} in epoch {epoch}; try a smaller --lr")
             losses.append(loss / samples)
-            if step.report is not None:
-                analysis_ms = sum(flush.analysis_ms for flush in step.report.flushes)
-                reports.append((step.report.launches, analysis_ms))
+            sizes.append(samples)
+            if report is not None:
+                analysis_ms = sum(flush.analysis_ms for flush in report.flushes)
+                reports.append((report.launches, analysis_ms))
             check()
         mx.nd.waitall()
         seconds = time.perf_counter() - started
         launches, analysis = zip(*reports) if reports else ((), ())
-        sizes = [self.train.batch_size] * len(losses)
-        sizes[-1] -= sum(sizes) - len(self.train.samples)
         return {
             "epoch": epoch,
             "loss": float(np.average(losses, weights=sizes)),
@@ -229,7 +228,7 @@ class Training:
         }
 
     def _steps(self, epoch):
-        """Train on all minibatches; give each step with its samples when the next one has begun."""
+        """Train on all minibatches; tell losses, report and size when the next one has begun."""
         quiet = not (sys.stderr.isatty() and self.writes)
         batches = tqdm(self.train.minibatches(shuffle=True), desc=f"epoch {epoch}", unit="batch",
                        leave=False, disable=quiet)  # fmt: skip
@@ -237,7 +236,8 @@ class Training:
         def begin(batch):
             with self.group.patience():
                 whole = len(batch) if self.group.store else None
-                return self.runner.step(self.group.share(batch), whole), len(batch)
+                found = self.runner.step(self.group.share(batch), whole)
+                return found, self.runner.report, len(batch)
 
         return one_behind(map(begin, batches))
 

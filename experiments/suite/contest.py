@@ -109,7 +109,7 @@ class Local(Contender):
         for updater in self.runner.workload.trainer._updaters:
             updater.states.clear()
         values = self.runner.predict(work[0]).asnumpy()
-        losses = [float(self.runner.step(batch).losses.asnumpy().mean()) for batch in work]
+        losses = [float(self.runner.step(batch).asnumpy().mean()) for batch in work]
         self.reset()
         return {"values": values, "losses": losses}
 
@@ -127,7 +127,7 @@ class Local(Contender):
         told, predicts = [], kind == "inference"
 
         def begin(batch):
-            result = self.runner.predict(batch) if predicts else self.runner.step(batch).losses
+            result = self.runner.predict(batch) if predicts else self.runner.step(batch)
             if self.runner.report is not None:
                 plan = self.runner.plan
                 told.append((self.runner.report, plan and plan.graph.dependencies))

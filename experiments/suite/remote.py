@@ -70,7 +70,7 @@ class Remote(Contender):
         finally:
             theirs.close()
         try:
-            self.greeting = self._answer(tuple(plain(workload)))
+            self.greeting = self._ask(*plain(workload))
         except BaseException:
             self.close()
             raise
@@ -86,10 +86,7 @@ class Remote(Contender):
     def _numbered(self, work):
         return [[self._numbers[id(sample)] for sample in batch] for batch in work]
 
-    def _ask(self, method, *arguments):
-        return self._answer((method, arguments))
-
-    def _answer(self, request):
+    def _ask(self, *request):
         """Send a request, and wait for its answer."""
         try:
             self._pipe.send(request)

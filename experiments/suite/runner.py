@@ -1,7 +1,6 @@
 """Run the minibatches of a workload in one of several ways that compute the same."""
 
 import contextlib
-from typing import Any, NamedTuple, Optional
 
 import mxnet as mx
 
@@ -14,13 +13,6 @@ from relatedness.distributed import prepare
 BATCHED = {"manual": ManualBatching, "padded": PaddedBatching}
 #: Those that the model of sentence pairs has.
 MODES = ("dynamic", "imperative", "hybridized", "manual")
-
-
-class Step(NamedTuple):
-    """What one training step left behind; reading `losses` waits for it to finish."""
-
-    losses: mx.nd.NDArray  # (N,)
-    report: Optional[Any]  # of the flush; None unless the mode is dynamic
 
 
 class Runner:
@@ -50,7 +42,10 @@ class Runner:
         self.batched = BATCHED[mode](workload) if mode in BATCHED else None
 
     def step(self, samples, whole=None):
-        """Train on one minibatch, or on a share, maybe none, of one of `whole` samples."""
+        """Train on one minibatch, or on a share, maybe none, of one of `whole` samples.
+
+        Returns the losses, shape (N,); reading them waits for the step to finish.
+        """
         if whole is not None:
             prepare(self.workload.trainer)
         if not samples:
@@ -65,7 +60,7 @@ class Runner:
             losses = _joined(each)
         # Not every minibatch calls every block.
         self.workload.trainer.step(whole or len(samples), ignore_stale_grad=True)
-        return Step(losses, self.report)
+        return losses
 
     def predict(self, samples):
         """Give the model's results for one minibatch, joined along axis 0."""
