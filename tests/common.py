@@ -140,12 +140,13 @@ def loop_and_scope(run, rtol=1e-4, atol=1e-5, **options):
 
 
 def works(block):
-    """Check that the next scope batches, with the loop's values."""
-    wanted = [block(x) for x in SAMPLES]
-    with gdb.batching(**FIXED) as batch:
-        got = [block(x) for x in SAMPLES]
+    """Check that the next scope batches, with the loop's values and gradients."""
+    batch = check_against_loop(block, SAMPLES, block.collect_params().values(), **FIXED)
     assert (batch.report.nodes, batch.report.launches) == (5, 1)
-    equal(got, wanted)
+
+
+def state_of(block):
+    return leaves([(p.data(), p.grad()) for p in block.collect_params().values()])
 
 
 def arrays(*shapes, dtype="float32"):
@@ -234,15 +235,14 @@ def refused(kind, *texts, late=False):
 def unharmed(request):
     """Give a model, and check that the test did no harm to it, to autograd or to MXNet."""
     block = cells.dense(prefix="the_dense_")
-    parameters = list(block.collect_params().values())
-    for p in parameters:
+    for p in block.collect_params().values():
         p.grad()[:] = 7
-    before = leaves([(p.data(), p.grad()) for p in parameters])
+    before = state_of(block)
     with autograd.record() if request.param else contextlib.nullcontext():
         yield block
         assert autograd.is_recording() == autograd.is_training() == request.param
         assert STATE.batch is None and STATE.recorder is None and originals_are_back()
-        equal(leaves([(p.data(), p.grad()) for p in parameters]), before, 0, 0)
+        equal(state_of(block), before, 0, 0)
         works(block)
 
 

@@ -22,7 +22,6 @@ from tests.cells import (
     make_cells,
     ready,
     tree_losses,
-    widths,
 )
 from tests.common import ALL, loop_and_scope
 
@@ -308,18 +307,6 @@ def test_a_table_that_is_also_a_weight(granularity):
         [embedding.weight, scores.bias],
         granularity=granularity,
     )
-
-
-@pytest.mark.parametrize("granularity", ["block", "operator"])
-def test_gradients_of_a_shared_array_add_up_whatever_reads_it(granularity):
-    """MXNet's ``clip`` overwrites gradients that are to be added; two launches read the weight."""
-    clipped = cell(lambda F, x, weight: F.dot(x, F.clip(weight, -0.5, 0.5)))
-    (weight,) = attached([array(WIDTH, WIDTH)])
-    samples = [(x, weight) for x in inputs(3)]
-    batch = check_against_loop(
-        lambda s: clipped(clipped(*s), s[1]), samples, granularity=granularity, policy="depth"
-    )
-    assert widths(batch) == [3, 3]
 
 
 class Cubing(mx.operator.CustomOp):

@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import array, attached, cell, dense, ready
+from tests.cells import array, attached, cell, ready
 from tests.common import loop_and_scope
 
 WILD = [-np.inf, -7, -1, -0.5, 0, 0.9, 1, 2.5, 4, 5, 9, np.nan]
@@ -62,19 +62,6 @@ def test_tables_may_come_from_outside_or_be_computed(computed, mode):
     assert "by MXNet" not in plans[-1], plans[-1]
 
 
-def test_gradients_of_tables_may_be_sparse():
-    net = ready(gdb.convert(nn.Embedding(6, 3, sparse_grad=True)))
-
-    def run(scope):
-        with autograd.record(), scope:
-            results = [net(mx.nd.array(words)) for words in ([1, 4], [4])]
-        autograd.backward(results)
-        assert net.weight.grad().stype == "row_sparse"
-        return [*results, net.weight.grad().tostype("default")]
-
-    loop_and_scope(run, 1e-6, 1e-12)
-
-
 def test_sums_of_rows_of_tables_are_one_product():
     def function(F, words, place, table):
         options = {"input_dim": 4, "output_dim": 3, "dtype": "float64"}
@@ -119,27 +106,3 @@ def test_products_of_matrices_of_each_row(turned, count, m, k, n, dtype):
     net = cell(lambda F, a, b: F.batch_dot(a, b, transpose_a=turned[0], transpose_b=turned[1]) * 2)
     samples = [attached([array(*s, seed=i, dtype=dtype) for s in shapes]) for i in range(3)]
     check(net, samples, (), (1e-4, 1e-5) if dtype == "float32" else (1e-12, 1e-12))
-
-
-def test_a_sample_whose_loss_is_left_out_adds_nothing():
-    """Also if its values are infinite, and what is multiplied differs from row to row."""
-    table = dense(use_bias=False, flatten=False)
-    attend = cell(lambda F, q, m: F.dot(F.softmax(F.dot(q, m, transpose_b=True)), m))
-    samples = [[array(1, 4, seed=k), array(4, 3, seed=k)] for k in range(3)]
-    samples[1][1][:] = np.inf
-    plans = []
-
-    def run(scope):
-        attached([memory for _, memory in samples])
-        with autograd.record():
-            with scope as batch:
-                # What is computed is merged; what is from outside is not.
-                results = [attend(table(query), memory * 1) for query, memory in samples]
-            plans.append(batch)
-            kept = results[0] + results[2]
-        kept.backward()
-        assert (samples[1][1].grad.asnumpy() == 0).all()
-        return [kept, table.weight.grad(), *(memory.grad for _, memory in samples)]
-
-    loop_and_scope(run, 1e-6, 1e-7)
-    assert " . " in str(plans[-1].plan), plans[-1].plan

@@ -92,16 +92,6 @@ def test_drop(graph, kind):
     assert (drop_groups(graph, left) == left).all() and (start == before).all()
 
 
-def test_units_of_a_dropped_group_run_in_several_others():
-    """Of the chains a0 -> a1 and b2 -> a3 -> a4, the first can wait.
-
-    by depth {a0} {b2} {a1 a3} {a4}      dropped {b2} {a0 a3} {a1 a4}
-    """
-    graph = build([0, 0, 1, 0, 0], [[], [0], [], [2], [3]])
-    assert merge_groups(graph, group_by_depth(graph)).tolist() == [0, 2, 1, 2, 3]
-    assert drop_groups(graph, group_by_depth(graph)).tolist() == [1, 2, 0, 1, 2]
-
-
 @settings(deadline=None, derandomize=True)  # the last line holds nearly always
 @given(graphs(max_units=8))
 def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
