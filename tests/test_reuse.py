@@ -197,6 +197,7 @@ LATE = """
     import gluon_dynbatch as gdb
     from mxnet import autograd, gluon
     from gluon_dynbatch.run.backward import GradientTape
+    from tests.cells import cell, ready
 
     turns, pull = threading.Semaphore(0), GradientTape.pull
 
@@ -206,18 +207,8 @@ LATE = """
 
     GradientTape.pull = late
 
-    class Join(gdb.DynamicHybridBlock):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.dense = gluon.nn.Dense(256, in_units=512)
-
-        def hybrid_forward(self, F, x, y):
-            return F.tanh(self.dense(F.concat(x, y, dim=1)))
-
-    join = Join()
-    join.initialize()
-    join.hybridize()
+    dense = gluon.nn.Dense(256, in_units=512, activation="tanh")
+    join = ready(cell(lambda F, x, y: dense(F.concat(x, y, dim=1)), dense))
     trainer = gluon.Trainer(join.collect_params(), "sgd", {"learning_rate": 0.1})
     xs = [mx.nd.ones((1, 256)) for _ in range(128)]
     for number in range(6):

@@ -153,15 +153,7 @@ MEMORY = """
     import os
     import mxnet as mx
     import gluon_dynbatch as gdb
-
-    class Wide(gdb.DynamicHybridBlock):
-        def __init__(self, rows):
-            super().__init__()
-            self.up = mx.gluon.nn.Dense(rows, in_units=4)
-            self.down = mx.gluon.nn.Dense(4, in_units=rows)
-
-        def hybrid_forward(self, F, x):
-            return self.down(F.exp(self.up(x)))
+    from tests.cells import cell, ready
 
     class Scale(gdb.DynamicHybridBlock):
         def __init__(self):
@@ -207,10 +199,9 @@ MEMORY = """
             gdb.map(net, samples, granularity="block", policy="depth", max_rows=rows)
             print("told", told("VmHWM") - before)
 
-    for net, tells in (Scale(), level), (Wide({rows}), peak):
-        net.initialize()
-        net.hybridize()
-        tells(net)
+    level(ready(Scale()))
+    up, down = mx.gluon.nn.Dense({rows}, in_units=4), mx.gluon.nn.Dense(4, in_units={rows})
+    peak(ready(cell(lambda F, x: down(F.exp(up(x))), up, down)))
 """
 
 

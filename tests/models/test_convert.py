@@ -9,7 +9,7 @@ import pytest
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from tests.cells import WIDTH, Apply, attached, equal, inputs
+from tests.cells import WIDTH, Apply, attached, cell, equal, inputs, ready
 from tests.common import check, prepared, ragged, same
 
 
@@ -44,26 +44,24 @@ def test_convert_keeps_everything_but_the_class():
     check(net, ragged(), net)
 
 
-class Many(gdb.DynamicHybridBlock):
-    """Takes lists of any length, dictionaries, numbers and None; returns a nest."""
+def many():
+    """Make a cell of lists of any length, dictionaries, numbers and None, which returns a nest."""
+    dense = nn.Dense(3, in_units=WIDTH)
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.dense = nn.Dense(3, in_units=WIDTH)
-
-    def hybrid_forward(self, F, x, others=(), factor=1, named=None):
-        total = self.dense(x) * factor
+    def run(F, x, others=(), factor=1, named=None):
+        total = dense(x) * factor
         for other in others:
-            total = total + self.dense(other)
+            total = total + dense(other)
         if named is not None:
-            total = total - self.dense(named["last"])
+            total = total - dense(named["last"])
         return {"total": total, "count": len(others)}, [x * 2, (total.sum(), None)]
+
+    return ready(cell(run, dense))
 
 
 def test_several_structures_of_arguments():
     """Stock Gluon keeps one cached graph; here there is one for each structure."""
-    net = prepared(Many(), convert=False)
+    net = many()
     x, a, b, c = attached(inputs(4))
     samples = [
         (x,), (x, []), (x, [a]), (x, [a, b]), (x, [a, b, c], 2), (x, [a], 2.5),
