@@ -172,33 +172,6 @@ def test_no_gradient_is_computed_for_arrays_in_no_graph():
     assert passing == [True, True] and result is not None
 
 
-OPTIMIZERS = {
-    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01},
-    "adam": {"learning_rate": 0.01},
-}
-
-
-@ALL
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_training_takes_the_same_way(optimizer, granularity):
-    """Several steps with a Trainer, without waiting anywhere, end at the loop's parameters."""
-
-    def run(scope):
-        net = make_cells()
-        trainer = mx.gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]))
-        losses = []
-        for step in range(6):
-            with autograd.record(), scope:
-                loss = sum(tree_losses(net, [[1, [step % 7, 3]], step % 5, [[5], 6, 0]]))
-            loss.backward()
-            trainer.step(3, ignore_stale_grad=True)
-            losses.append(loss)
-        return [losses, [p.data() for p in net.collect_params().values()]]
-
-    wanted, _ = loop_and_scope(run, 1e-3, granularity=granularity)
-    assert wanted[0] != wanted[5], "nothing is learnt"
-
-
 # What gets no gradient
 
 

@@ -33,12 +33,12 @@ def tagger(limit=4):
 class Fake(Contender):
     """A contender that writes down what it is asked to run, at a speed of its own."""
 
-    def __init__(self, label, log, speed=1.0, losses=()):
+    def __init__(self, label, log, speed=1.0, **results):
         super().__init__(SimpleNamespace(name="fake", samples=range(9)), label)
-        self.log, self.speed, self.losses = log, speed, losses
+        self.log, self.speed, self.results = log, speed, {"values": [1.0], **results}
 
     def check(self, work):
-        return {"values": [1.0], "losses": self.losses}
+        return self.results
 
     def time(self, kind, work, size, warm=()):
         self.log.append((self.label, [tuple(sorted(batch)) for batch in work], list(warm)))
@@ -82,17 +82,20 @@ def test_slow_contenders_run_fewer_minibatches():
     assert few == many[:1]
 
 
-@pytest.mark.parametrize("wrong", [2 * (1 + 2 * contest.TOLERANCE), float("nan")])
-def test_who_computes_something_else_is_left_out(wrong):
-    """The second loss differs, which a way that follows for one step only may do."""
-    loop, other, forgiven = (
-        Fake(label, [], losses=losses)
-        for label, losses in (("loop", [1, 2]), ("other", [1, wrong]), ("forgiven", [1, wrong]))
-    )
-    forgiven.same_steps = 1
-    same, left_out = contest.agree([loop, other, forgiven], loop, 4)
-    assert same == [loop, forgiven]
-    assert list(left_out) == ["other"] and "losses differ" in left_out["other"]
+WRONG = [("losses differ", {"losses": [1, 2 * (1 + 2 * contest.TOLERANCE)]}),
+         ("losses differ", {"losses": [1, float("nan")]}),
+         ("values differ", {"losses": [1, 2], "values": [2.0]}),
+         ("values have shape (2,)", {"losses": [1, 2], "values": [1.0, 1.0]})]  # fmt: skip
+
+
+@pytest.mark.parametrize("told, results", WRONG)
+def test_who_computes_something_else_is_left_out(told, results):
+    """If only the second loss differs, a way that follows for one step may do so."""
+    loop, other = Fake("loop", [], losses=[1, 2]), Fake("other", [], **results)
+    same, left_out = contest.agree([loop, other], loop, 4)
+    assert same == [loop] and list(left_out) == ["other"] and told in left_out["other"]
+    other.same_steps = 1
+    assert contest.agree([other], loop, 4)[0] == [other] * ("losses" in told)
 
 
 def test_timings_have_parts_that_add_up():
@@ -168,18 +171,6 @@ def test_all_ways_of_a_workload_compute_what_the_loop_computes(name):
         }  # fmt: skip
         more = cast.gather([*asked, "gdb:operator:depth"], 4)
         assert more[:4] == contenders and not cast.left_out, "from the first parameters again"
-
-
-def test_a_way_that_computes_something_else_is_told(monkeypatch):
-    real = Runner.predict
-    monkeypatch.setattr(
-        Runner, "predict",
-        lambda self, samples: real(self, samples) * (2 if self.mode == "manual" else 1),
-    )  # fmt: skip
-    with ExitStack() as stack:
-        cast = ways.Cast("sick", program.parse(TINY), stack)
-        assert [one.label for one in cast.gather(["hand", "hybridized"], 4)] == ["hybridized"]
-    assert list(cast.left_out) == ["hand"] and "its values differ" in cast.left_out["hand"]
 
 
 # Tables and pictures

@@ -100,20 +100,6 @@ def batched(net, x):
         return net(x)
 
 
-def test_parameters_go_to_a_file_and_back(tmp_path):
-    net, plain, x = prepared(stock()), stock(), inputs(1)[0]
-    path = str(tmp_path / "net.params")
-    wanted = batched(net, x)
-    net.save_parameters(path)
-    plain.load_parameters(path)
-    equal([plain(x)], [wanted])
-    plain[0].weight.set_data(plain[0].weight.data() * 2)
-    plain.save_parameters(path)
-    net.load_parameters(path)
-    equal([batched(net, x)], [plain(x)])
-    assert np.abs((plain(x) - wanted).asnumpy()).max() > 1e-3
-
-
 def test_changes_of_a_block_after_its_first_call_are_seen():
     """New values, new layers and another grad_req, each after a scope has compiled the block."""
     net, xs = prepared(stock()), inputs(3)
