@@ -9,7 +9,6 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
-from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand
@@ -73,19 +72,6 @@ def diamond(left, right):
 def chains(*cells):
     """Return samples that go through some cells each."""
     return list(zip(cells, inputs(len(cells))))
-
-
-def folded(start):
-    """Run an LSTM cell over steps: at granularity operator its input projections go first."""
-    lstm = ready(gdb.convert(rnn.LSTMCell(WIDTH, input_size=WIDTH, prefix="launches_lstm_")))
-
-    def run(steps):
-        states = start
-        for x in steps:
-            out, states = lstm(x, states)
-        return out
-
-    return run
 
 
 def nested(F, x, children):
@@ -223,14 +209,6 @@ CASES = {
     "a term that every step has": (
         lambda x: steps_of(MIXED, [x], [([x],), ([x, x],), ([x],)]), inputs(2), ("depth",),
         {"operator": [8, 2, 2, 2]},
-    ),
-    # x x x         block:     {3} {2} {2} {1} {1}: five steps, the longest sequence
-    # x x x x x     operator:  {9} W x of every step, then the five steps
-    # x
-    "LSTM": (
-        folded([mx.nd.zeros((1, WIDTH)), mx.nd.zeros((1, WIDTH))]),
-        [inputs(9)[:3], inputs(9)[3:8], inputs(9)[8:]], ("depth",),
-        {"block": [3, 2, 2, 1, 1], "operator": [9, 3, 2, 2, 1, 1]},
     ),
     # {a x 3} {tanh, argmax x 3} {output} {output} {output}: what surrounds it merges.
     "an operator alone": (

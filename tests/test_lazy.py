@@ -172,47 +172,6 @@ def test_hash_and_identity():
         assert known[y] == "y" and y in known and SHIFT(real(), 1) not in known
 
 
-# Writing in place
-
-WRITES = {
-    "+= number": lambda y: y.__iadd__(2), "+= itself": lambda y: y.__iadd__(y),
-    "[:] = number": lambda y: y.__setitem__(slice(None), 3),
-    "[:] = array": lambda y: y.__setitem__(slice(None), real() * 2),
-    "[1] = number": lambda y: y.__setitem__(1, 3), "[1] = row": lambda y: y.__setitem__(1, y[0]),
-    "[1:3] = list": lambda y: y.__setitem__(slice(1, 3), [[1, 2]]),
-    "[:, 0] =": lambda y: y.__setitem__((slice(None), 0), 3),
-    "[[0, 2]] =": lambda y: y.__setitem__([0, 2], 3),
-    "out=": lambda y: mx.nd.elemwise_mul(y, y, out=y), "copyto": lambda y: real().copyto(y),
-    "by an operator": lambda y: mx.nd.reset_arrays(y, num_arrays=1),
-    "row[:] =": lambda y: y[1].__setitem__(slice(None), 3),
-    "rows += 1": lambda y: y[1:3].__iadd__(1),
-    "reshaped[:] =": lambda y: y.reshape((-1,)).__setitem__(slice(0, 5), 3),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_writing_in_place(write):
-    """A write changes the array itself and nothing else, before a flush and after."""
-    wanted = real()
-    write(wanted)
-    with gdb.batching(policy="depth"):
-        before = lazy()
-        double = before * 2
-        write(before)
-        more = before * 3
-        flushed = lazy()
-        flushed.asnumpy()
-        write(flushed)
-        later = lazy()
-        untouched = lazy()
-    write(later)
-    for y in (before, flushed, later):
-        same(y, wanted)
-    same(double, real() * 2)
-    same(more, wanted * 3)
-    same(untouched, real())
-
-
 @pytest.mark.parametrize("where", ["pending", "after"])
 @pytest.mark.parametrize(
     "key", [slice(None), 1, (1, 2), slice(1, 3), (slice(None), 0), (0, 1, 1), [0, 2]], ids=str

@@ -17,10 +17,9 @@ from relatedness.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from tests.experiments import test_program
 
-TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
-        "--batch-size", "4", "--lr", "0.1", "--granularity", "block", "--policy", "depth",
-        "--analysis-budget", "none"]  # fmt: skip
+TINY = [*test_program.TINY, *test_program.FIXED]
 
 
 def make(optimizer, dtype="float32", **options):

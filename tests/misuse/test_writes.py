@@ -217,8 +217,15 @@ SHARING = {
     "views": lambda y: [m := y[0:2], y[1], y[1:3], fill(m)],
     "views apart": lambda y: [m := y[0:1], y[1:3], fill(m)],
     "read, then written": lambda y: [m := y.detach(), m * 2, m + 1, fill(m), m * 3],
-    "+=": lambda y: [y, m := y.detach(), m.__iadd__(1)],
+    "+=": lambda y: [y, m := y.detach(), m.__iadd__(1)], "+= itself": lambda y: [y, y.__iadd__(y)],
     "out=": lambda y: [y, m := y.detach(), mx.nd.ones((3, 2), out=m)],
+    "out= itself": lambda y: [y, mx.nd.elemwise_mul(y, y, out=y)],
+    "copyto": lambda y: [y, mx.nd.ones((3, 2)).copyto(y)],
+    "by an operator": lambda y: [y, m := y.detach(), mx.nd.reset_arrays(m, num_arrays=1)],
+    "rows set to a list": lambda y: [y, y.__setitem__(slice(1, 3), [[1, 2]])],
+    "row set to another": lambda y: [y, y.__setitem__(1, y[0])],
+    "column set": lambda y: [y, y.__setitem__((slice(None), 0), 3)],
+    "chosen rows set": lambda y: [y, y.__setitem__([0, 2], 3)],
     "after a flush, read": lambda y: [y, y.asnumpy(), y * 2, m := y[0:1], fill(m), y * 2],
     "one row set": lambda y: [y, y.__setitem__(0, 5)], "numpy row": lambda y: [y, y[np.int64(1)]],
     "axes": lambda y: [y[0:1, 1], y[:, 0], y],
@@ -257,7 +264,7 @@ def test_basic_indices_share_memory_as_without_a_scope():
 
 #: What is looked into: a recorded result, or one of several equal arrays of a creation operator,
 #: which are one value in a scope until somebody looks into one.
-OF = ["predicting", "recording", "constant", "constant, after the scope"]
+OF = ["predicting", "recording", "computed", "constant", "constant, after the scope"]
 
 
 @pytest.mark.parametrize("of", OF)
@@ -282,6 +289,8 @@ def test_arrays_with_memory_in_common(make, of):
         before = square(other)
         with autograd.record() if of == "recording" else contextlib.nullcontext():
             y = [mx.nd.ones((3, 2)) if "constant" in of else square(x)]
+            if of == "computed":
+                y[0].asnumpy()
             found = [] if "after" in of else looked_into(y)
         after = square(other)
         return lambda: [*found, *(looked_into(y) if y else []), other, before, after, x.grad]
