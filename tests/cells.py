@@ -162,8 +162,8 @@ def array(*shape, seed=0, **kwargs):
     return mx.nd.array(values, **{"dtype": "float32", **kwargs})
 
 
-def inputs(count, width=WIDTH):
-    random = np.random.RandomState(0)
+def inputs(count, width=WIDTH, seed=0):
+    random = np.random.RandomState(seed)
     return [mx.nd.array(random.uniform(-1, 1, (1, width))) for _ in range(count)]
 
 

@@ -14,7 +14,7 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.fibers import current
-from tests.cells import WIDTH, attached, cell, equal, ready
+from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, loop_and_scope
 from tests.strategies import examples
 from tests.test_threads import in_threads
@@ -30,11 +30,6 @@ def step():
         return out(h), h, c
 
     return ready(cell(run, lstm, out), 1)
-
-
-def vectors(count, seed=0):
-    draw = np.random.RandomState(seed)
-    return [mx.nd.array(draw.uniform(-1, 1, (1, WIDTH))) for _ in range(count)]
 
 
 def same_as_loop(fn, samples):
@@ -70,7 +65,7 @@ def test_values_and_gradients_of_programs_steered_by_values(
     step, count, seed, concurrency, options
 ):
     """Arrays of earlier flushes are read whole and in part, by several calls, or not at all."""
-    samples = attached(vectors(count, seed))
+    samples = attached(inputs(count, seed=seed))
     variables = [*samples, *(p.data() for p in step.collect_params().values())]
 
     def fn(x):
@@ -107,7 +102,7 @@ def reads_of(walk, x):
 
 
 def test_one_flush_serves_all_that_wait(step):
-    walk, samples = walker(step), vectors(8)
+    walk, samples = walker(step), inputs(8)
     lengths = [reads_of(walk, x) for x in samples]
     with gdb.batching(**FIXED) as batch:
         batch.map(walk, samples)
@@ -124,7 +119,7 @@ def test_samples_take_the_places_of_finished_ones(step):
     def fn(number):
         under_way.add(number)
         most.append(len(under_way))
-        result = walk(vectors(20)[number])
+        result = walk(inputs(20)[number])
         under_way.discard(number)
         return result
 
@@ -140,7 +135,7 @@ def test_samples_that_read_values_when_they_are_made(step):
     walk = walker(step)
 
     def coming():
-        x = vectors(1)[0]
+        x = inputs(1)[0]
         for _ in range(5):
             yield x
             x = x * float(step(x, x, x)[0].sum().asscalar())
@@ -152,7 +147,7 @@ def test_samples_that_read_values_when_they_are_made(step):
 def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
     """Half of the samples are recorded for a backward pass, and only they get gradients."""
     variable = contextvars.ContextVar("variable", default=None)
-    samples, zero = attached(vectors(4)), mx.nd.zeros((1, WIDTH))
+    samples, zero = attached(inputs(4)), mx.nd.zeros((1, WIDTH))
 
     def kept():
         return mx.current_context(), mx.AttrScope._current.value.get(None), variable.get()
@@ -201,10 +196,10 @@ def test_fibers_that_rest_between_maps_carry_nothing_over(step):
         variable.set(x)
         return step(x, x, x)[0].argmax(axis=1).asscalar()
 
-    gdb.map(fn, vectors(3))
+    gdb.map(fn, inputs(3))
     sys.setprofile(lambda frame, event, _: called.append((frame.f_code, event)))
     try:
-        gdb.map(fn, vectors(3))
+        gdb.map(fn, inputs(3))
     finally:
         sys.setprofile(None)
     assert called.count((fn.__code__, "call")) == 3 and seen == [None] * 6
@@ -212,7 +207,7 @@ def test_fibers_that_rest_between_maps_carry_nothing_over(step):
 
 def test_an_exception_names_its_sample_or_stands_among_the_results(step):
     def fn(number):
-        scores, h, _ = step(vectors(9)[number], *vectors(2))
+        scores, h, _ = step(inputs(9)[number], *inputs(2))
         scores.sum().asscalar()
         if number in bad:
             raise Wrong(number)
@@ -242,10 +237,10 @@ def test_an_interrupt_or_a_failing_source_ends_all(step, kind, where, on_error):
             raise kind
 
     def fn(number):
-        step(*vectors(3))[0].sum().asscalar()
+        step(*inputs(3))[0].sum().asscalar()
         if where == "fn" and number == 1:
             raise kind
-        step(*vectors(3))[0].sum().asscalar()
+        step(*inputs(3))[0].sum().asscalar()
 
     with pytest.raises(kind):
         gdb.map(fn, coming(), concurrency=2, on_error=on_error)
@@ -273,21 +268,21 @@ def test_the_others_end_and_clean_up(step):
 
     def fn(number):
         try:
-            step(*vectors(3))[0].sum().asscalar()
+            step(*inputs(3))[0].sum().asscalar()
             if number == 2:
                 raise Wrong
-            step(*vectors(3))[0].sum().asscalar()
+            step(*inputs(3))[0].sum().asscalar()
         finally:
             if number > 2:
                 with pytest.raises(greenlet.GreenletExit):
-                    step(*vectors(3))[0].sum().asscalar()
+                    step(*inputs(3))[0].sum().asscalar()
             cleaned.append(number)
 
     with pytest.raises(Wrong):
         gdb.map(fn, range(5))
     assert sorted(cleaned) == [0, 1, 2, 3, 4]
     with gdb.batching() as batch:
-        step(*vectors(3))
+        step(*inputs(3))
     assert batch.report.nodes == 1
 
 
@@ -296,15 +291,15 @@ def test_the_others_end_and_clean_up(step):
 
 def test_maps_within_maps(step):
     def inner(x):
-        scores, h, c = step(x, *vectors(2))
+        scores, h, c = step(x, *inputs(2))
         return h if scores.max().asscalar() > 0 else c
 
     def outer(number):
-        parts = gdb.map(inner, vectors(3, number))
+        parts = gdb.map(inner, inputs(3, seed=number))
         return float(mx.nd.add_n(*parts).sum().asscalar())
 
     wanted = [
-        sum(float(inner(x).sum().asscalar()) for x in vectors(3, number)) for number in range(4)
+        sum(float(inner(x).sum().asscalar()) for x in inputs(3, seed=number)) for number in range(4)
     ]
     with gdb.batching(**FIXED) as batch:
         got = batch.map(outer, range(4))
@@ -313,7 +308,7 @@ def test_maps_within_maps(step):
 
 
 def test_maps_in_many_threads(step):
-    walk, samples = walker(step), vectors(6)
+    walk, samples = walker(step), inputs(6)
     wanted = [walk(x) for x in samples]
     in_threads(lambda number: equal(gdb.map(walk, samples), wanted), 3)
 
@@ -327,7 +322,7 @@ def test_deep_recursion(step):
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)
     try:
-        same_as_loop(lambda x: down(x, 5000), vectors(3))
+        same_as_loop(lambda x: down(x, 5000), inputs(3))
     finally:
         sys.setrecursionlimit(limit)
 
@@ -358,4 +353,4 @@ def test_nothing_is_taken_out_before_somebody_asks(step, monkeypatch):
             scores.sum().asscalar()
         return float(h.sum().asscalar())
 
-    same_as_loop(fn, vectors(3))
+    same_as_loop(fn, inputs(3))

@@ -40,6 +40,7 @@ PROGRAMS = {
     "softmax": lambda f, i, x: mx.nd.softmax(f(x)),
     "norm": lambda f, i, x: mx.nd.L2Normalization(f(x)),
     "product": lambda f, i, x: mx.nd.dot(f(x), f(x * 2), transpose_b=True),
+    "matrices": lambda f, i, x: mx.nd.dot(f(x).reshape((2, 2)), f(x * 2).reshape((2, 2))),
     "clip": lambda f, i, x: mx.nd.clip(f(x), -0.5, 0.5),
     "sort": lambda f, i, x: mx.nd.maximum(f(x), x).max(axis=1),
 }

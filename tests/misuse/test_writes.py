@@ -219,6 +219,7 @@ SHARING = {
     "read, then written": lambda y: [m := y.detach(), m * 2, m + 1, fill(m), m * 3],
     "+=": lambda y: [y, m := y.detach(), m.__iadd__(1)], "+= itself": lambda y: [y, y.__iadd__(y)],
     "out=": lambda y: [y, m := y.detach(), mx.nd.ones((3, 2), out=m)],
+    "read, then out=": lambda y: [m := y.detach(), m * 2, mx.nd.ones((3, 2), out=m), m * 3],
     "out= itself": lambda y: [y, mx.nd.elemwise_mul(y, y, out=y)],
     "copyto": lambda y: [y, mx.nd.ones((3, 2)).copyto(y)],
     "by an operator": lambda y: [y, m := y.detach(), mx.nd.reset_arrays(m, num_arrays=1)],

@@ -133,23 +133,6 @@ def test_every_layer_is_tested():
     assert names | set(contrib.nn.__all__) == tested
 
 
-def test_words_that_are_reshaped_before_they_are_embedded():
-    """Nothing on the way to an index gets a gradient, and MXNet fails if it is asked for one."""
-
-    class Pairs(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(9, WIDTH)
-
-        def hybrid_forward(self, F, words):
-            rows = self.table(F.reshape(words * 1, (-1, 2))).mean(axis=1)
-            return F.broadcast_add(rows, words.mean())
-
-    for converted in (True, False):
-        net = prepared(Pairs(), converted)
-        check(net, [mx.nd.array(np.arange(2 * n) % 9) for n in LENGTHS], net)
-
-
 def test_a_sparse_table_runs_at_once():
     """It is a plain block that calls an operator, and nothing before it is recorded."""
     net = contrib.nn.SparseEmbedding(9, WIDTH)
