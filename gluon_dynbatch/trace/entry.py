@@ -47,7 +47,7 @@ class Entry:
         self.program = program
         self.in_types = in_types
         #: Arrays of more than one row.
-        self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[0] > 1)
+        self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[:1] > (1,))
         #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
