@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 
@@ -154,12 +154,21 @@ class Batch(Statements):
             self._record()
 
     def at_work(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns, none of whose calls is recorded."""
+        """Return what `work` returns, none of whose calls is recorded.
+
+        Python's collector rests meanwhile.  Tracing and planning make thousands of objects that go
+        with their last reference; it would take them for some that live long, and these have it
+        look through the whole heap.
+        """
         before = {name: self._thread[name] for name in ("recorder", "at_once")}
+        collects = gc.isenabled()
         try:
+            gc.disable()
             self._thread.update(recorder=None, at_once=False)
             return work()
         finally:
+            if collects:
+                gc.enable()
             if self.members:
                 self._thread.update(before)
 
@@ -325,8 +334,7 @@ class Batch(Statements):
             if self._chain.done:
                 self._chain = Chain()
             flush = Flush(RUNTIME, self._asked_now, tape, self._account, self._chain)
-            with _collector_paused():
-                flush.run(waiting)
+            flush.run(waiting)
             tape.close()
             if mode:
                 set_mode(mode)
@@ -369,23 +377,6 @@ def _break_cycles() -> None:
     """
     if gc.isenabled():
         gc.collect(1)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep Python's collector from looking at what is made meanwhile.
-
-    Planning makes thousands of objects that go with their last reference.  Seen by the collector,
-    they would count as objects that live long, and these have it look through the whole heap.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def may_be_left(frame: Any) -> bool:
