@@ -35,7 +35,6 @@ EXAMPLES = DRAW + [
 
 SERVE = [
     "httptools>=0.6",  # with these two, Uvicorn takes half as long for a request
-    "starlette>=0.44",
     "uvicorn>=0.33",
     "uvloop>=0.21",
 ]

@@ -12,9 +12,11 @@ corpus first, which takes seconds.  ``/metrics`` has figures for Prometheus.
 
 import argparse
 import asyncio
-import contextlib
+import functools
 import gc
 import json
+import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -23,10 +25,6 @@ import mxnet as mx
 import numpy as np
 import uvicorn
 from mxnet import gluon
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 import gluon_dynbatch as gdb
 
@@ -34,9 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
 from relatedness.options import restored  # noqa: E402
-from relatedness.trees import CLASSES, Tree, TreeError  # noqa: E402
+from relatedness.trees import Tree, TreeError  # noqa: E402
 from workloads.pairs import RelatednessModel  # noqa: E402
 from workloads.text import count_words, encode  # noqa: E402
+
+LOGGER = logging.getLogger(__name__)
+JSON = b"application/json"
+ENCODE = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def trained(epochs=2, size=25):
@@ -69,62 +71,91 @@ def scorer(model):
     # Trees come again: `forward` runs once for each.
     model.hybridize(trace_once=True)
 
+    @functools.lru_cache(maxsize=4096)
+    def tree(heads):
+        return Tree.from_heads([head - 1 for head in heads])
+
     def score(words_a, heads_a, words_b, heads_b):
-        tree_a, tree_b = (Tree.from_heads([h - 1 for h in heads]) for heads in (heads_a, heads_b))
-        return model(words_a, tree_a, words_b, tree_b)
+        return model(words_a, tree(heads_a), words_b, tree(heads_b))
 
     return score
 
 
-class Service:
-    """What is behind the addresses of the service.
+class Refused(Exception):
+    """A request that gets an error for its answer: status, text and more headers."""
 
-    The batcher is one of a `scorer`, and closed with the application.
+
+class Service:
+    """What is behind the addresses of the service: an ASGI application.
+
+    The batcher is one of a `scorer`.
     """
 
     def __init__(self, batcher, vocab, max_bytes, max_words):
         self.batcher, self.vocab = batcher, vocab
         self.max_bytes, self.max_words = max_bytes, max_words
+        #: By address, the method and what answers: with the type of the content, and that.
+        self.routes = {
+            "/score": ("POST", self.score),
+            "/health": ("GET", self.health),
+            "/metrics": ("GET", self.metrics),
+        }
 
-    def app(self):
-        """Return the ASGI application."""
-
-        @contextlib.asynccontextmanager
-        async def lifespan(app):
-            with self.batcher:
-                yield
-
-        routes = [
-            Route("/score", self.score, methods=["POST"]),
-            Route("/health", lambda request: JSONResponse({"status": "ok"})),
-            Route("/metrics", lambda request: PlainTextResponse(metrics(self.batcher.stats()))),
-        ]
-        return Starlette(routes=routes, exception_handlers=HANDLERS, lifespan=lifespan)
-
-    async def score(self, request):
-        """Answer with the score of a pair."""
-        sample = self.parse(await self.body(request))
-        answer = asyncio.ensure_future(self.batcher(sample))
-        gone = asyncio.ensure_future(request.receive())
-        gone.add_done_callback(lambda _: answer.cancel())  # nobody waits for it any more
+    async def __call__(self, scope, receive, send):
+        """Answer a request."""
         try:
-            scores = await answer
+            method, answer = self.routes.get(scope["path"], (None, None))
+            if answer is None:
+                raise Refused(404, "no such address")
+            if scope["method"] != method:
+                raise Refused(405, f"the method is {method}", (b"allow", method.encode()))
+            status, more, (kind, content) = 200, (), await answer(receive)
+        except Exception as error:
+            status, text, *more = refusal(error)
+            kind, content = JSON, ENCODE({"error": text})
+        body = content.encode()
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *more]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def health(self, receive):
+        """Answer as long as requests are accepted."""
+        return JSON, ENCODE({"status": "ok"})
+
+    async def metrics(self, receive):
+        """Answer with figures for Prometheus."""
+        return b"text/plain; charset=utf-8", metrics(self.batcher.stats())
+
+    async def score(self, receive):
+        """Answer with the score of a pair."""
+        sample = self.parse(await self.body(receive))
+        task, waits = asyncio.current_task(), True
+        # It is told when the client is gone, or else when it has been answered.
+        gone = asyncio.ensure_future(receive())
+        gone.add_done_callback(lambda _: waits and task.cancel())
+        try:
+            scores = await self.batcher(sample)
         except asyncio.CancelledError:
             if not gone.done():
                 raise
-            return Response(status_code=499)
+            raise Refused(499, "nobody waits for the answer") from None
         finally:
-            gone.cancel()
-        score = np.exp(scores[0]) @ np.arange(1, CLASSES + 1)
-        return JSONResponse({"score": round(float(score), 5)})
+            waits = False
+        # NumPy takes longer for so few numbers.
+        score = sum(i * math.exp(p) for i, p in enumerate(scores[0].tolist(), 1))
+        return JSON, ENCODE({"score": round(score, 5)})
 
-    async def body(self, request):
+    async def body(self, receive):
         """Return the body, but not if it is too long."""
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(499, "the body is not complete")
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
             if len(body) > self.max_bytes:
-                raise HTTPException(413, f"the body has more than {self.max_bytes} bytes")
+                raise Refused(413, f"the body has more than {self.max_bytes} bytes")
         return body
 
     def parse(self, body):
@@ -132,46 +163,34 @@ class Service:
         try:
             pair = json.loads(body)
         except (ValueError, RecursionError):
-            raise HTTPException(400, "the body is not JSON") from None
+            raise Refused(400, "the body is not JSON") from None
         sample = []
         for side in "ab":
             sentence = pair.get(side) if isinstance(pair, dict) else None
             fields = sentence if isinstance(sentence, dict) else {}
             words, heads = fields.get("words"), fields.get("heads")
             if not isinstance(words, str) or not isinstance(heads, list):
-                raise HTTPException(422, f'{side} needs "words", a text, and "heads", a list')
+                raise Refused(422, f'{side} needs "words", a text, and "heads", a list')
             words = words.split()
             if not 1 <= len(words) <= self.max_words:
-                raise HTTPException(
-                    422, f"{side} has {len(words)} words, not 1 to {self.max_words}"
-                )
-            if len(heads) != len(words) or not all(type(head) is int for head in heads):
-                raise HTTPException(422, f"{side} needs one whole number per word as heads")
+                raise Refused(422, f"{side} has {len(words)} words, not 1 to {self.max_words}")
+            if len(heads) != len(words) or not set(map(type, heads)) <= {int}:
+                raise Refused(422, f"{side} needs one whole number per word as heads")
             # The batcher makes MXNet's arrays of these, for a minibatch at once.
-            sample += [np.array(self.vocab[words], np.int32), heads]
+            sample += [np.array(self.vocab[words], np.int32), tuple(heads)]
         return tuple(sample)
 
 
-def refuse(status, text, headers=None):
-    """Return a handler of exceptions that answers with this."""
-
-    async def handler(request, error):
-        return JSONResponse({"error": text.format(error)}, status, headers)
-
-    return handler
-
-
-async def refuse_as_told(request, error):
-    """Answer with what an `HTTPException` says."""
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-HANDLERS = {
-    HTTPException: refuse_as_told,
-    TreeError: refuse(422, "the heads are no tree: {}"),
-    gdb.QueueFullError: refuse(503, "too many requests wait", {"Retry-After": "1"}),
-    Exception: refuse(500, "the model failed"),
-}
+def refusal(error):
+    """Return what a `Refused` has, for any exception that a request raised."""
+    if isinstance(error, Refused):
+        return error.args
+    if isinstance(error, TreeError):
+        return 422, f"the heads are no tree: {error}"
+    if isinstance(error, gdb.QueueFullError):
+        return 503, "too many requests wait", (b"retry-after", b"1")
+    LOGGER.error("a request failed", exc_info=error)
+    return 500, "the model failed"
 
 
 def metrics(stats):
@@ -192,7 +211,7 @@ def metrics(stats):
 
 
 #: The service does not look at addresses.
-UVICORN = {"access_log": False, "proxy_headers": False}
+UVICORN = {"access_log": False, "proxy_headers": False, "lifespan": "off", "ws": "none"}
 
 
 def main(argv=None):
@@ -216,7 +235,8 @@ def main(argv=None):
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000)
-    uvicorn.run(service.app(), host=args.host, port=args.port, **UVICORN)
+    with batcher:
+        uvicorn.run(service, host=args.host, port=args.port, **UVICORN)
 
 
 if __name__ == "__main__":

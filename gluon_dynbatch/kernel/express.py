@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Dict, List, Tuple, Union
+from functools import lru_cache
+from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -100,7 +101,12 @@ class _Expressing:
 
 def dtype_of(parameter: Union[Parameter, ParameterRows]) -> str:
     """Return the type of a parameter."""
-    return np.dtype(whole_of(parameter).dtype).name
+    return _name_of(whole_of(parameter).dtype)
+
+
+@lru_cache(maxsize=None)
+def _name_of(dtype: Any) -> str:
+    return np.dtype(dtype).name
 
 
 def shape_of(parameter: Union[Parameter, ParameterRows]) -> Shape:
