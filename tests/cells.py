@@ -22,9 +22,8 @@ class Gate(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.weight_x = self.params.get("weight_x", shape=(2 * WIDTH, WIDTH))
-            self.weight_h = self.params.get("weight_h", shape=(2 * WIDTH, WIDTH))
+        self.weight_x = self.params.get("weight_x", shape=(2 * WIDTH, WIDTH))
+        self.weight_h = self.params.get("weight_h", shape=(2 * WIDTH, WIDTH))
 
     def hybrid_forward(self, F, x, h, weight_x, weight_h):
         left = F.FullyConnected(x, weight_x, no_bias=True, num_hidden=2 * WIDTH)
@@ -40,11 +39,10 @@ class ChildSum(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.input = nn.Dense(3 * WIDTH, in_units=WIDTH)
-            self.hidden = nn.Dense(3 * WIDTH, in_units=WIDTH, use_bias=False)
-            self.forget_input = nn.Dense(WIDTH, in_units=WIDTH)
-            self.forget_hidden = nn.Dense(WIDTH, in_units=WIDTH, use_bias=False)
+        self.input = nn.Dense(3 * WIDTH, in_units=WIDTH)
+        self.hidden = nn.Dense(3 * WIDTH, in_units=WIDTH, use_bias=False)
+        self.forget_input = nn.Dense(WIDTH, in_units=WIDTH)
+        self.forget_hidden = nn.Dense(WIDTH, in_units=WIDTH, use_bias=False)
 
     def hybrid_forward(self, F, x, states, memories):
         gates = self.input(x)
@@ -128,15 +126,12 @@ class Cells(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.linear, self.other = unary(), unary()
-            self.gate, self.child_sum, self.lookup = Gate(), ChildSum(), Attention()
-            self.pool = Pool()
-            self.rows = gdb.convert(
-                nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu")
-            )
-            self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
-            self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
+        self.linear, self.other = unary(), unary()
+        self.gate, self.child_sum, self.lookup = Gate(), ChildSum(), Attention()
+        self.pool = Pool()
+        self.rows = gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, flatten=False, activation="relu"))
+        self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
+        self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
 
 
 def ready(block, scale=0.7):

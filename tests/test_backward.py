@@ -164,8 +164,7 @@ class Signs(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.w = self.params.get("w", shape=(1, 3))
+        self.w = self.params.get("w", shape=(1, 3))
 
     def hybrid_forward(self, F, x, w):
         return F.broadcast_add(F.sign(x), F.sign(w))

@@ -27,10 +27,9 @@ class Additive(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.query = nn.Dense(WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
-            self.key = nn.Dense(WIDTH, in_units=WIDTH, flatten=False)
-            self.score = nn.Dense(1, in_units=WIDTH, flatten=False, use_bias=False)
+        self.query = nn.Dense(WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
+        self.key = nn.Dense(WIDTH, in_units=WIDTH, flatten=False)
+        self.score = nn.Dense(1, in_units=WIDTH, flatten=False, use_bias=False)
 
     def hybrid_forward(self, F, h, memory):
         memory = F.expand_dims(memory, 0)  # (1, length, width)
@@ -45,12 +44,10 @@ class MultiHead(gdb.DynamicHybridBlock):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.query, self.key, self.value = (
-                nn.Dense(HEADS * WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
-                for _ in range(3)
-            )
-            self.out = nn.Dense(WIDTH, in_units=HEADS * WIDTH, flatten=False)
+        self.query, self.key, self.value = (
+            nn.Dense(HEADS * WIDTH, in_units=WIDTH, flatten=False, use_bias=False) for _ in range(3)
+        )
+        self.out = nn.Dense(WIDTH, in_units=HEADS * WIDTH, flatten=False)
 
     def _heads(self, F, x):
         """Turn (length, heads * width) into (heads, length, width)."""
@@ -72,10 +69,9 @@ class Reader(gdb.DynamicHybridBlock):
     def __init__(self, attention, encoded, **kwargs):
         super().__init__(**kwargs)
         self._encoded = encoded
-        with self.name_scope():
-            self.encoder = rnn.GRUCell(WIDTH, input_size=WIDTH)
-            self.attention = attention()
-            self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
+        self.encoder = rnn.GRUCell(WIDTH, input_size=WIDTH)
+        self.attention = attention()
+        self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
 
     def encode(self, rows):
         state, found = [mx.nd.zeros((1, WIDTH))], []

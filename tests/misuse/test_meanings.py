@@ -229,20 +229,6 @@ def test_write_by_mxnet_to_shared_memory(share):
         equal([y, x[:1]], [wanted, array(2, 2)[:1] + 1])
 
 
-def test_array_gets_another_state():
-    """As unpickling gives it; the first is computed with the old values."""
-
-    def program():
-        net, x = square(), array(1, 2)
-        y = net(x)
-        x.__setstate__(array(1, 2, seed=1).__getstate__())
-        z = net(x)
-        return lambda: [y, z, x]
-
-    y, z, _ = same_as_loop(program)
-    assert not np.allclose(y.asnumpy(), z.asnumpy())
-
-
 # What MXNet's Python does not see
 
 

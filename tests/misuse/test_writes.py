@@ -96,6 +96,7 @@ ARRAYS = {
     "copyto": lambda x: (x, lambda: mx.nd.ones(x.shape).copyto(x)),
     "as numpy array": lambda x: (x, lambda: x.as_np_ndarray().__iadd__(1)),
     "changed by an operator": lambda x: (x, lambda: mx.nd.reset_arrays(x, num_arrays=1)),
+    "another state": lambda x: (x, lambda: x.__setstate__(array(2, 4, seed=1).__getstate__())),
     "rows": lambda x: (x, lambda: fill(x[0:1])),
     "shape": lambda x: (x, lambda: fill(x.reshape((-1,)))),
     "detached": lambda x: (x, lambda: fill(x.detach())),

@@ -18,9 +18,8 @@ class Plain(nn.Block):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        with self.name_scope():
-            self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
-            self.out = nn.Dense(2, in_units=WIDTH)
+        self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
+        self.out = nn.Dense(2, in_units=WIDTH)
 
     def forward(self, x):
         states = self.cell.begin_state(batch_size=1)
