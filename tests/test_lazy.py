@@ -187,21 +187,3 @@ def test_assigned_to_a_real_array(key, where):
     if where == "after":
         got[key] = y if key == slice(None) else y[key]
     same(got, wanted)
-
-
-# Gradients
-
-
-def test_gradients_through_views():
-    def run(x):
-        y = SHIFT(x, 1)
-        return [
-            y[1] * y[2], y[1:3].reshape((-1,)), (y[:, 1] ** 2).expand_dims(0), y[:1].squeeze() * 3,
-            y.T, y[::2, ::-1], y.flatten() * y.detach().flatten(), y.copy(), y.astype("float64"),
-            y[-1, -1, -1],
-        ]  # fmt: skip
-
-    samples = [mx.nd.array(values() * i) for i in (1, 2, 3)]
-    for x in samples:
-        x.attach_grad()
-    gdb.testing.check_against_loop(run, samples)
