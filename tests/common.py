@@ -87,10 +87,7 @@ def none_left(before):
 # Comparisons with the loop
 
 
-def same_as_loop(
-    program,
-    scopes=(FIXED, {**FIXED, "debug": True}),
-):
+def same_as_loop(program, scopes=(FIXED, {**FIXED, "debug": True})):
     """Run a program, and after its scope what it returns; compare that with the loop's."""
     wanted = program()()
     for options in scopes:

@@ -24,14 +24,7 @@ class ExcusedError(Exception):
 # What programs are written with
 
 
-def draw(
-    seed,
-    kind,
-    shape,
-    bound=0,
-    dtype="float32",
-    grad_req="null",
-):
+def draw(seed, kind, shape, bound=0, dtype="float32", grad_req="null"):
     """Return an array with values of a kind that some operator asks for."""
     made = Array(shape, kind, bound).draw(np.random.default_rng(seed), 0)
     if not kind.endswith("32"):
@@ -121,7 +114,7 @@ class Case(NamedTuple):
     @property
     def arrays(self):
         inputs = [{k: v for k, v in s.items() if not callable(v)} for s in self.samples]
-        return FLATTENER.flatten([inputs, self.shared])[0]  # type: ignore[no-any-return]
+        return FLATTENER.flatten([inputs, self.shared])[0]
 
     @property
     def variables(self):

@@ -56,7 +56,7 @@ class Program(NamedTuple):
         return f"from tests.fuzz.harness import *\n\n{self.body}\n{CALL}\n"
 
     def case(self):
-        return run(self.body)["make"]("write")  # type: ignore[no-any-return]
+        return run(self.body)["make"]("write")
 
     def compare(self, *scopes):
         """Compare with the loop in two scopes of the program's own options and some of others."""

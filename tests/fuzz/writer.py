@@ -35,10 +35,10 @@ class Draw:
         return self._draw(st.sampled_from(options))
 
     def count(self, low, high):
-        return self._draw(st.integers(low, high))  # type: ignore[no-any-return]
+        return self._draw(st.integers(low, high))
 
     def flag(self):
-        return self._draw(st.booleans())  # type: ignore[no-any-return]
+        return self._draw(st.booleans())
 
 
 class Value(NamedTuple):
@@ -72,15 +72,7 @@ class Body:
         Whether MXNet sees the body as one graph; otherwise it records line by line.
     """
 
-    def __init__(
-        self,
-        choose,
-        environments,
-        leading,
-        dtype,
-        add_input,
-        compiled,
-    ):
+    def __init__(self, choose, environments, leading, dtype, add_input, compiled):
         self.choose = choose
         self.environments = environments
         self.leading = tuple(leading)
@@ -134,7 +126,7 @@ class Body:
         """Return some value, the latest ones first; make one if there is none."""
         if not self.floats():
             self.input((R, 3))
-        return self.choose.pick(self.floats()[::-1])  # type: ignore[no-any-return]
+        return self.choose.pick(self.floats()[::-1])
 
     def input(self, template, kind="normal", bound=0):
         name = self._add_input(template, kind, bound)
@@ -150,7 +142,7 @@ class Body:
         found = [] if kind != "normal" else self.floats()[::-1]
         equal = [v.name for v in found if v.shapes == wanted]
         if equal and self.choose.count(0, 3) != 3:
-            return self.choose.pick(equal)  # type: ignore[no-any-return]
+            return self.choose.pick(equal)
         if template[:1] == (R,):
             found = [v for v in found if all(s[:1] == (r,) for s, r in zip(v.shapes, self.leading))]
         if found and template and R not in template[1:] and self.choose.flag():

@@ -60,13 +60,7 @@ def pack(made, packed, matrix):
     return target
 
 
-def add_up(
-    record,
-    total,
-    gradients,
-    rows,
-    second=False,
-):
+def add_up(record, total, gradients, rows, second=False):
     """Add products of chunks of rows to a matrix, or the gradients themselves."""
     made, kind = Code(), executing.DTYPES[total.dtype.name]
     size = total.shape if total.ndim == 2 else (1, len(total))

@@ -28,7 +28,6 @@ def canonical_name(op):
     check_call(_LIB.NNGetOpHandle(op.encode(), ctypes.byref(handle)))
     name = ctypes.c_char_p()
     check_call(_LIB.MXSymbolGetAtomicSymbolName(handle, ctypes.byref(name)))
-    assert name.value is not None
     return name.value.decode()
 
 
