@@ -214,6 +214,7 @@ class Batch(Statements):
         self._settle()
         oldest = self.members[0]() is member
         if len(self.members) == 1 and not failed:
+            self._break_cycles()
             self.at_work(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)
@@ -349,11 +350,19 @@ class Batch(Statements):
             if LOGGER.isEnabledFor(logging.DEBUG):
                 LOGGER.debug("%s", flush.report.line)
 
+    def _break_cycles(self) -> None:
+        """Free young objects that only refer to each other.
+
+        An inner function that calls itself is such a cycle, and holds the arrays of its sample:
+        each would be copied, and get a gradient, for nobody.
+        """
+        assert self._recorder is not None
+        many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
+        if many and gc.isenabled():
+            gc.collect(1)
+
     def _hand_out(self) -> None:
         """Compute what is pending, and copy all that was computed out of arenas."""
-        assert self._recorder is not None
-        if len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept():
-            _break_cycles()
         self._compute()
         for kept in self._still_kept():
             kept.hand_out()
@@ -367,16 +376,6 @@ class Batch(Statements):
 
     def _still_kept(self) -> List[Kept]:
         return [one for one in (reference() for reference in self._kept) if one is not None]
-
-
-def _break_cycles() -> None:
-    """Free young objects that only refer to each other.
-
-    An inner function that calls itself is such a cycle, and holds the arrays of its sample: each
-    would be copied, and get a gradient, for nobody.
-    """
-    if gc.isenabled():
-        gc.collect(1)
 
 
 def may_be_left(frame: Any) -> bool:
