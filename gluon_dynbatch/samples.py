@@ -12,8 +12,8 @@ import numpy as np
 from mxnet.gluon import Block, HybridBlock
 
 from .errors import ArgumentError
+from .native.recording import part
 from .record.hooks import REPLACES
-from .record.views import part
 from .record.where import user_line
 
 #: Types of what is yet to be run, which functions return it, and what it is called.

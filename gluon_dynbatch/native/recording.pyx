@@ -52,10 +52,14 @@ ctypedef int (*GetType)(void *, int *) noexcept
 ctypedef int (*GetContext)(void *, int *, int *) noexcept
 ctypedef int (*GetData)(void *, void **) noexcept nogil
 ctypedef int (*Wait)(void *) noexcept nogil
+ctypedef int (*GetRows)(void *, unsigned, unsigned, void **) noexcept nogil
+ctypedef int (*GetRow)(void *, unsigned, void **) noexcept nogil
 #: Writes a bool.
 ctypedef int (*IsInMode)(unsigned char *) noexcept
 
 cdef type lazy_type, array_type
+#: What ctypes takes for handles.
+cdef object handle_type
 #: Views that are known: see `TypeTable.views`.
 cdef dict views
 #: Directories of libraries; by id of a code object, whether it is the user's, and itself: hashing it
@@ -70,6 +74,8 @@ cdef dict known_types = {}
 cdef GetShape get_shape
 cdef GetType get_type
 cdef GetContext get_context
+cdef GetRows get_rows
+cdef GetRow get_row
 #: What a thread knows of its scope: `record.state.STATE`; and which methods `forward` cells have.
 cdef object state
 cdef tuple cell_forwards = ()
@@ -87,29 +93,34 @@ ARITHMETIC = {
     "__mul__": "broadcast_mul",
     "__truediv__": "broadcast_div",
 }
-#: Where the slots of lazy arrays lie, in bytes.
+#: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
 cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
+cdef Py_ssize_t handle_at, writable_at
 
 
 def connect(
-    state_, type lazy not None, type array_ not None, dict views_ not None,
-    tuple directories not None, apart, check, array_type_id, tuple addresses not None,
+    state_, type lazy not None, type array_ not None, handle,
+    dict views_ not None, tuple directories not None, apart, check, array_type_id, tuple addresses not None,
 ):
     """Take what is to be known of the Python side; once per process."""
-    global state, lazy_type, array_type, views, libraries
+    global state, lazy_type, array_type, handle_type, views, libraries
     global take_apart, check_array, type_of
     global tape_at, value_at, offset_at, type_at, real_at, uncut_at
-    global get_shape, get_type, get_context
-    state, lazy_type, array_type, views = state_, lazy, array_, views_
+    global handle_at, writable_at
+    global get_shape, get_type, get_context, get_rows, get_row
+    state, lazy_type, array_type, handle_type, views = state_, lazy, array_, handle, views_
     libraries = directories
     take_apart, check_array, type_of = apart, check, array_type_id
     tape_at, value_at, offset_at, type_at, real_at, uncut_at = [
-        slot_offset(name) for name in ("_tape", "_value", "_offset", "_type", "_real", "_uncut")
+        slot_offset(lazy, name)
+        for name in ("_tape", "_value", "_offset", "_type", "_real", "_uncut")
     ]
-    shape, element_type, context = addresses
+    handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
+    shape, element_type, context, rows, row = addresses
     get_shape = <GetShape><size_t>shape
     get_type = <GetType><size_t>element_type
     get_context = <GetContext><size_t>context
+    get_rows, get_row = <GetRows><size_t>rows, <GetRow><size_t>row
     lazy.__getitem__ = index
     for name, operator in ARITHMETIC.items():
         setattr(lazy, name, arithmetic(operator, getattr(lazy, name)))
@@ -158,8 +169,8 @@ def differ(list some not None, list others not None):
     return False
 
 
-cdef Py_ssize_t slot_offset(str name) except -1:
-    member = getattr(lazy_type, name)
+cdef Py_ssize_t slot_offset(type owner, str name) except -1:
+    member = getattr(owner, name)
     if type(member) is not MemberDescriptorType:
         raise TypeError(f"{name} is not a slot")
     return (<PyMemberDescrObject *>member).d_member.offset
@@ -300,13 +311,6 @@ def untrack(data):
             untrack(item)
 
 
-def untracked(array_ not None):
-    """Return a plain array at which the collector need not look: it refers to its handle only."""
-    PyObject_GC_UnTrack(<PyObject *>array_)
-    PyObject_GC_UnTrack(<PyObject *>array_.handle)
-    return array_
-
-
 @cython.binding(True)  # becomes a method of LazyNDArray
 def index(self, key):
     """Return rows as a view."""
@@ -388,6 +392,7 @@ cpdef bint is_user(object code) except -1:
 
 include "calls.pxi"
 include "outside.pxi"
+include "views.pxi"
 include "structures.pxi"
 include "pieces.pxi"
 include "statement.pxi"

@@ -22,7 +22,6 @@ from .hooks import REPLACES, Hooks, Replaced, replaced_pair
 from .lazy import LazyNDArray
 from .operators import operator_of
 from .state import STATE
-from .views import plain_view
 
 
 def _invoke_hook(original: Any) -> Any:
@@ -127,7 +126,7 @@ def _cached_op_hook(original: Any) -> Any:
 def _index_hook(original: Any) -> Any:
     def read(array: NDArray, key: Any) -> NDArray:
         key = key.real() if type(key) is LazyNDArray else key
-        view, recorder = plain_view(array, key), STATE.recorder
+        view, recorder = recording.plain_view(array, key), STATE.recorder
         if view is None:
             view = original(array, key)
         if recorder is not None and recorder.tracing is not None:

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
-from mxnet.base import _LIB
+from mxnet.base import _LIB, NDArrayHandle
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
@@ -51,14 +51,15 @@ recording.connect(
     STATE,
     LazyNDArray,
     NDArray,
+    NDArrayHandle,
     TYPES.views,
     library_directories(),
     _take_apart,
     check_storage,
     TYPES.of,
     tuple(
-        ctypes.cast(getattr(_LIB, f"MXNDArrayGet{what}"), ctypes.c_void_p).value
-        for what in ("ShapeEx64", "DType", "Context")
+        ctypes.cast(getattr(_LIB, f"MXNDArray{what}"), ctypes.c_void_p).value
+        for what in ("GetShapeEx64", "GetDType", "GetContext", "Slice", "At")
     ),
 )
 

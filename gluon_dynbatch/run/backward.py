@@ -18,10 +18,10 @@ from mxnet.ndarray import NDArray
 from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
+from ..native.recording import part
 from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import live_units
 from ..record.lazy import LazyNDArray
-from ..record.views import part
 from .buffers import put_together, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass

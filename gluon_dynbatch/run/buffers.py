@@ -12,8 +12,8 @@ from mxnet.base import _LIB, NDArrayHandle, OpHandle, c_str, c_str_array, check_
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
+from ..native.recording import part
 from ..plan.plan import Arena, Region, Slice, pieces_of
-from ..record.views import part, rows_of
 from .assemble import code_of, itemsize
 from .pool import POOL, allocate
 
@@ -110,7 +110,7 @@ def take_out(
         rows = allocate((len(some), *shape), source.dtype, source.context)
         targets = size * np.arange(len(some))
         put_together(rows, [source], pieces_of(resolving.COPY, targets, 0, some, size))
-        made += rows_of(rows)
+        made += recording.rows_of(rows)
     return made
 
 

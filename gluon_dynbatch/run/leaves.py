@@ -15,8 +15,8 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..lower.segment import ParameterRows, whole_of
+from ..native.recording import part
 from ..record.lazy import LazyNDArray
-from ..record.views import part
 from .buffers import zero
 
 

@@ -16,7 +16,6 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto, flush
 from gluon_dynbatch import scope as batch
-from gluon_dynbatch.native import recording
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
@@ -33,12 +32,6 @@ from tests.common import (
 )  # fmt: skip
 
 SAMPLES = inputs(5)
-
-
-@pytest.fixture(autouse=True)
-def arrays_are_tracked(monkeypatch):
-    """Let the collector see all arrays, so that those which are left are counted."""
-    monkeypatch.setattr(recording, "untracked", lambda array: array)
 
 
 #: Where a failure is put in: an owner and the name of what it calls.

@@ -1,0 +1,61 @@
+# Rows of arrays in place, as MXNet's indexing gives them; a part of `recording.pyx`.
+
+#: What MXNet's library takes for a number of rows is less.
+cdef int64_t MOST_ROWS = 2 ** 32
+
+
+cdef object new_array(void *handle):
+    """Return the plain array of a handle, to which it refers only: no matter for the collector."""
+    owner = handle_type(<size_t>handle)
+    array_ = PyType_GenericAlloc(array_type, 0)
+    fill_slot(array_, handle_at, owner)
+    fill_slot(array_, writable_at, True)
+    PyObject_GC_UnTrack(<PyObject *>owner)
+    PyObject_GC_UnTrack(<PyObject *>array_)
+    return array_
+
+
+cdef object rows_between(object array_, int64_t start, int64_t stop):
+    """Return some rows; None if MXNet refuses."""
+    cdef void *handle = <void *><size_t>array_.handle.value
+    cdef void *made = NULL
+    cdef int failed
+    with nogil:
+        failed = get_rows(handle, <unsigned>start, <unsigned>stop, &made)
+    return None if failed else new_array(made)
+
+
+cdef object row_at(object array_, int64_t number):
+    """Return a row, without axis 0; None if MXNet refuses."""
+    cdef void *handle = <void *><size_t>array_.handle.value
+    cdef void *made = NULL
+    cdef int failed
+    with nogil:
+        failed = get_row(handle, <unsigned>number, &made)
+    return None if failed else new_array(made)
+
+
+def part(array_, int64_t start, int64_t stop):
+    """Return ``array[start:stop]``, for numbers that are within the array."""
+    found = rows_between(array_, start, stop)
+    if found is None:
+        raise IndexError(f"rows {start} to {stop} of an array of shape {array_.shape}")
+    return found
+
+
+def rows_of(array_):
+    """Return all rows, without axis 0."""
+    return [row_at(array_, number) for number in range(array_.shape[0])]
+
+
+def plain_view(array_, key):
+    """Return ``array[key]`` for a number or a slice of rows; None if MXNet is to look closer."""
+    if type(array_) is not array_type or not array_.writable:
+        return None
+    if type(key) is int:
+        return row_at(array_, key) if 0 <= key < MOST_ROWS else None
+    if type(key) is slice and key.step is None and type(key.start) is type(key.stop) is int:
+        # MXNet's indexing cuts slices to the array, and has an error of its own.
+        if 0 <= key.start < key.stop < MOST_ROWS:
+            return rows_between(array_, key.start, key.stop)
+    return None
