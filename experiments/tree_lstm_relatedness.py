@@ -12,19 +12,10 @@ from pathlib import Path
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, run_program
+from relatedness import options
 from relatedness.checkpoint import CheckpointError, read_checkpoint
 from relatedness.corpora import SPLITS, read_requests
 from relatedness.distributed import Group
-from relatedness.options import (
-    OPTIONS,
-    OUTPUT,
-    TASKS,
-    assemble,
-    batching_options,
-    check_resumable,
-    make_runner,
-    restored,
-)
 from relatedness.training import DivergedError, Training, described, evaluate
 from suite.contest import Local, contest
 from suite.tables import KINDS, speeds
@@ -38,19 +29,19 @@ def train(args, overwrite=False):
     """Train, from the start or from the last checkpoint in the output folder."""
     if args.checkpoint is not None:
         raise UsageError("--checkpoint is not for train, which goes on from DIR/last by --resume")
-    output = args.output or OUTPUT
+    output = args.output or options.OUTPUT
     last = output / "last"
     if last.exists() and not args.resume and not overwrite:
         raise UsageError(f"{last} exists: --resume goes on from it, or give another --output")
     checkpoint = read_checkpoint(last) if args.resume else None
-    items = TASKS[args.task].read(args, SPLITS)
+    items = options.TASKS[args.task].read(args, SPLITS)
     if checkpoint is not None:
-        check_resumable(args, items, checkpoint)
-    batching_options(args)  # a wrong one is an error before others wait for this process
+        options.check_resumable(args, items, checkpoint)
+    options.batching_options(args)  # a wrong one is an error before others wait for this process
     # Only now wait for the other processes: each has looked at the folder before one writes to it.
     group = Group(args.kvstore_timeout)
-    parts = restored(checkpoint, args.ctx) if checkpoint else assemble(args, items)
-    runner = make_runner(args, parts, store=group.store)
+    parts = options.restored(checkpoint, args.ctx) if checkpoint else options.assemble(args, items)
+    runner = options.make_runner(args, parts, store=group.store)
     data = [parts.data(args, items[split]) for split in ("train", "dev")]
     run = Training(runner, *data, parts.vocab, output, parts.settings, group, checkpoint)
     if run.writes:
@@ -80,8 +71,8 @@ def _judge(args, split):
         raise UsageError("--resume is for train")
     if args.checkpoint is None:
         raise UsageError("--checkpoint is needed: a file that train wrote, such as DIR/best")
-    parts = restored(read_checkpoint(args.checkpoint), args.ctx)
-    if not split and parts.task is not TASKS["relatedness"]:
+    parts = options.restored(read_checkpoint(args.checkpoint), args.ctx)
+    if not split and parts.task is not options.TASKS["relatedness"]:
         raise UsageError("--input is for relatedness")
     if split:
         items = parts.task.read(args, (split,))[split]
@@ -100,7 +91,7 @@ def _judge(args, split):
             file=sys.stderr,
         )
     data = parts.data(args, items)
-    metrics, answers = evaluate(make_runner(args, parts), data)
+    metrics, answers = evaluate(options.make_runner(args, parts), data)
     return described(metrics, data), items, answers
 
 
@@ -140,7 +131,8 @@ def run_demo(args):
         "hybridized cells,\nand in a scope (dynamic):\n"
     )
     items, samples = {"": run.train.items}, run.train.samples
-    contenders = [Local(make_runner(args, assemble(args, items), m, samples), m) for m in MODES]
+    made = [options.make_runner(args, options.assemble(args, items), m, samples) for m in MODES]
+    contenders = list(map(Local, made, MODES))
     size = min(args.pairs, len(samples))
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
@@ -171,8 +163,8 @@ def make_parser(task="relatedness"):
     verbs.required = True
     for name, run, summary, own, more in VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        defaults = {**TASKS[task].defaults, **own}
-        for title, rows in OPTIONS.items():
+        defaults = {**options.TASKS[task].defaults, **own}
+        for title, rows in options.OPTIONS.items():
             add_options(verb.add_argument_group(title), *rows, **defaults)
         add_options(verb, *more, ("--resume", None, False, None, "go on from the last epoch"))
         verb.set_defaults(run=run, **defaults)

@@ -168,7 +168,7 @@ def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
         output = tmp_path / name
         assert train(output, "--epochs", 1, "--embedding", vectors, *more) == 0
         checkpoint = read_checkpoint(output / "last")
-        model = program.restored(checkpoint).model
+        model = program.options.restored(checkpoint).model
         row = model.embedding.weight.data()[checkpoint.vocab["dog"]].asnumpy()
         assert np.array_equal(row, [1, 2, 3]) == (name == "kept")
 

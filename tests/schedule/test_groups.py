@@ -22,22 +22,10 @@ from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_sig
 from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
-from tests.schedule.dags import (
-    as_networkx,
-    build,
-    fewest_launches,
-    graphs,
-    random_graph,
-    slow_agenda,
-    slow_bound,
-    slow_depth,
-    slow_drop,
-    slow_merge,
-    slow_path_counts,
-)
+from tests.schedule import dags
 
 SETTINGS = settings(deadline=None)
-LARGER = st.builds(random_graph, st.integers(0, 99), st.just(60), st.just(4),
+LARGER = st.builds(dags.random_graph, st.integers(0, 99), st.just(60), st.just(4),
                    st.sampled_from([2, 20, 60]))  # fmt: skip
 
 
@@ -46,10 +34,10 @@ def pairs(first, second):
 
 
 @SETTINGS
-@given(graphs() | LARGER)
+@given(dags.graphs() | LARGER)
 def test_depth(graph):
     """Groups are numbered as the pairs of a longest path and a signature are sorted."""
-    groups, depth = group_by_depth(graph), slow_depth(graph)
+    groups, depth = group_by_depth(graph), dags.slow_depth(graph)
     check_groups(graph, groups)
     assert unit_depth(graph).tolist() == depth
     keys = list(zip(depth, graph.signature.tolist()))
@@ -58,29 +46,29 @@ def test_depth(graph):
 
 @pytest.mark.parametrize("toward_bound", [False, True])
 @SETTINGS
-@given(graph=graphs() | LARGER)
+@given(graph=dags.graphs() | LARGER)
 def test_agenda(toward_bound, graph):
     depth = unit_depth(graph)
     counts = path_counts(graph, depth)[0] if toward_bound else None
     groups = group_by_agenda(graph, depth, counts)
     check_groups(graph, groups)
-    assert groups.tolist() == slow_agenda(graph, toward_bound)
+    assert groups.tolist() == dags.slow_agenda(graph, toward_bound)
 
 
 @SETTINGS
-@given(graphs(), st.booleans())
+@given(dags.graphs(), st.booleans())
 def test_merge(graph, single):
     """Pairs are merged until none is left."""
     start = np.arange(graph.size, dtype=np.int32) if single else group_by_depth(graph)
     before = start.copy()
     merged = merge_groups(graph, start)
     check_groups(graph, merged)
-    assert merged.tolist() == slow_merge(graph, start.tolist())
+    assert merged.tolist() == dags.slow_merge(graph, start.tolist())
     assert (merge_groups(graph, merged) == merged).all() and (start == before).all()
 
 
 @SETTINGS
-@given(graphs() | LARGER, st.sampled_from(["depth", "merged", "single"]))
+@given(dags.graphs() | LARGER, st.sampled_from(["depth", "merged", "single"]))
 def test_drop(graph, kind):
     """Groups are dropped until each is needed."""
     start = np.arange(graph.size, dtype=np.int32) if kind == "single" else group_by_depth(graph)
@@ -88,15 +76,15 @@ def test_drop(graph, kind):
     before = start.copy()
     left = drop_groups(graph, start)
     check_groups(graph, left)
-    assert left.tolist() == slow_drop(graph, start.tolist())
+    assert left.tolist() == dags.slow_drop(graph, start.tolist())
     assert (drop_groups(graph, left) == left).all() and (start == before).all()
 
 
 @settings(deadline=None, derandomize=True)  # the last line holds nearly always
-@given(graphs(max_units=8))
+@given(dags.graphs(max_units=8))
 def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
-    fewest = fewest_launches(graph)
-    assert lower_bound(graph) == slow_bound(graph)
+    fewest = dags.fewest_launches(graph)
+    assert lower_bound(graph) == dags.slow_bound(graph)
     assert quick_bound(graph, unit_depth(graph)) <= lower_bound(graph) <= fewest
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
@@ -105,7 +93,7 @@ def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph
 
 def test_path_counts_of_more_signatures_than_are_followed_at_once():
     """Three thousand copies of a graph count as one of them does, in several rounds."""
-    part = random_graph(seed=5, units=60, signatures=20, window=60)
+    part = dags.random_graph(seed=5, units=60, signatures=20, window=60)
     copies = 3000
     whole = Dependencies(
         np.tile(part.signature, copies),
@@ -115,20 +103,20 @@ def test_path_counts_of_more_signatures_than_are_followed_at_once():
     )
     assert len(repeated_signatures(part, unit_depth(part))) * whole.size > 2**21
     counts, bound = path_counts(whole, unit_depth(whole))
-    assert (counts.reshape(copies, -1) == slow_path_counts(part)).all()
+    assert (counts.reshape(copies, -1) == dags.slow_path_counts(part)).all()
     assert bound == lower_bound(part)
 
 
 @SETTINGS
-@given(graphs())
+@given(dags.graphs())
 def test_a_graph_from_its_sinks(graph):
-    last, dag, turned = graph.size - 1, as_networkx(graph), reverse(graph)
+    last, dag, turned = graph.size - 1, dags.as_networkx(graph), reverse(graph)
     offsets, units = successors(graph)
     for unit in dag:
         found = units[offsets[unit] : offsets[unit + 1]]
         assert sorted(found.tolist()) == sorted(after for _, after in dag.out_edges(unit))
     backward = nx.relabel_nodes(dag.reverse(), {unit: last - unit for unit in dag})
-    assert sorted(as_networkx(turned).edges()) == sorted(backward.edges())
+    assert sorted(dags.as_networkx(turned).edges()) == sorted(backward.edges())
     assert (turned.signature[::-1] == graph.signature).all()
     assert (turned.rows[::-1] == graph.rows).all()
     check_groups(graph, unreverse(group_by_depth(turned)))
@@ -138,7 +126,7 @@ def test_a_graph_from_its_sinks(graph):
 
 
 @SETTINGS
-@given(graphs(), st.integers(1, 9))
+@given(dags.graphs(), st.integers(1, 9))
 def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):
     groups = group_by_depth(graph)
     parts = split_by_rows(groups, graph.rows, max_rows)
@@ -156,7 +144,7 @@ def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):
 
 
 @SETTINGS
-@given(graphs())
+@given(dags.graphs())
 def test_groups_stay_together_and_singles_between_them_are_ordered_as_recorded(graph):
     groups = group_by_depth(graph)
     ordered = singles_in_order(groups)
@@ -182,7 +170,7 @@ def test_groups_stay_together_and_singles_between_them_are_ordered_as_recorded(g
 )
 def test_check_refuses(groups, reason):
     """a0 -> a1 -> a2, and b3 by itself."""
-    graph = build([0, 0, 0, 1], [[], [0], [1], []])
+    graph = dags.build([0, 0, 0, 1], [[], [0], [1], []])
     groups = np.array(groups, None if isinstance(groups, np.ndarray) else np.int32)
     with pytest.raises(AssertionError, match=reason):
         check_groups(graph, groups)
