@@ -35,17 +35,20 @@ cdef object row_at(object array_, int64_t number):
     return None if failed else new_array(made)
 
 
+cdef object checked(object found, object array_):
+    if found is None:
+        raise IndexError(f"an array of shape {array_.shape} has no such rows")
+    return found
+
+
 def part(array_, int64_t start, int64_t stop):
     """Return ``array[start:stop]``, for numbers that are within the array."""
-    found = rows_between(array_, start, stop)
-    if found is None:
-        raise IndexError(f"rows {start} to {stop} of an array of shape {array_.shape}")
-    return found
+    return checked(rows_between(array_, start, stop), array_)
 
 
 def rows_of(array_):
     """Return all rows, without axis 0."""
-    return [row_at(array_, number) for number in range(array_.shape[0])]
+    return [checked(row_at(array_, number), array_) for number in range(array_.shape[0])]
 
 
 def plain_view(array_, key):
