@@ -28,7 +28,7 @@ from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
 from .run.chain import Chain
-from .run.gradient import forget
+from .run.gradient import break_cycles, forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
 from .samples import applier
@@ -214,7 +214,10 @@ class Batch(Statements):
         self._settle()
         oldest = self.members[0]() is member
         if len(self.members) == 1 and not failed:
-            self._break_cycles()
+            assert self._recorder is not None
+            if gc.isenabled():
+                lazies = self._recorder.tape.lazies
+                break_cycles(len(lazies) >= MANY_ARRAYS or bool(self._still_kept()))
             self.at_work(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)
@@ -349,17 +352,6 @@ class Batch(Statements):
             self.report.flushes.append(flush.report)
             if LOGGER.isEnabledFor(logging.DEBUG):
                 LOGGER.debug("%s", flush.report.line)
-
-    def _break_cycles(self) -> None:
-        """Free young objects that only refer to each other.
-
-        An inner function that calls itself is such a cycle, and holds the arrays of its sample:
-        each would be copied, and get a gradient, for nobody.
-        """
-        assert self._recorder is not None
-        many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
-        if many and gc.isenabled():
-            gc.collect(1)
 
     def _hand_out(self) -> None:
         """Compute what is pending, and copy all that was computed out of arenas."""

@@ -1,5 +1,6 @@
 """Gradients by every way there is to ask for them, in every mode, equal those of the loop."""
 
+import gc
 from contextlib import nullcontext
 
 import mxnet as mx
@@ -9,6 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.run.gradient import _ALIVE
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
@@ -334,3 +336,17 @@ def test_what_only_a_cycle_holds_gets_no_gradient():
     heads = sum(len(fill.externals) for fill in batch.backward_plan.fills)
     # The collector may have come before, and kept what was alive then.
     assert count <= heads <= count + 16
+
+
+def test_graphs_that_old_garbage_holds_do_not_pile_up():
+    """An array in a cycle that the collector took for no garbage keeps the graph of its scope."""
+    net, (x,) = dense(), inputs(1)
+    before = len(_ALIVE)
+    for _ in range(60):
+        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
+            loss, cycle = net(x).sum(), [net(x)]
+            cycle.append(cycle)
+            gc.collect(1)
+            del cycle
+        loss.backward()
+    assert len(_ALIVE) <= 2 * before + 17

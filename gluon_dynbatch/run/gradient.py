@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import itertools
 import logging
 import os
@@ -135,15 +136,35 @@ _WATCHED: Deque[Tuple[int, Notice]] = deque()
 _NUMBERS = itertools.count(1)
 #: How many of them are looked at per flush, which adds one.
 _LOOKS = 16
+#: So many more graphs than twice those found needed are a reason to look for garbage everywhere.
+_MORE = 16
+#: With how many graphs that is.
+_search_at = _MORE
 
 
-def forget() -> None:
+def break_cycles(young: bool) -> None:
+    """Free `young` objects that only refer to each other; all of them if graphs have piled up.
+
+    An inner function that calls itself is such a cycle, and holds the arrays of its sample: each
+    would be copied, and get a gradient, for nobody.  If the collector saw it while it ran, it is no
+    longer young, and a single array of it holds the graph of its minibatch.
+    """
+    global _search_at
+    if len(_ALIVE) >= _search_at:
+        gc.collect()
+        forget(len(_WATCHED))
+        _search_at = 2 * len(_ALIVE) + _MORE
+    elif young:
+        gc.collect(1)
+
+
+def forget(looks: int = _LOOKS) -> None:
     """Let go of what backward passes needed that never come (again).
 
     The thread that flushes does so, as those of MXNet had better not (see :mod:`.notice`).  A few
     functions are looked at in turn, so that it costs nothing to keep the graphs of many flushes.
     """
-    for _ in range(min(len(_WATCHED), _LOOKS)):
+    for _ in range(min(len(_WATCHED), looks)):
         try:
             number, notice = _WATCHED.popleft()
         except IndexError:  # other threads flush, too
