@@ -18,7 +18,7 @@ from .debug import Watch
 from .errors import ScopeError
 from .fibers import Fibers, current
 from .flush import Flush, Runtime
-from .native.recording import Statements, current_mode, user_place
+from .native.recording import Statements, current_mode, user_place, without_collector
 from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
 from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
@@ -161,14 +161,10 @@ class Batch(Statements):
         look through the whole heap.
         """
         before = {name: self._thread[name] for name in ("recorder", "at_once")}
-        collects = gc.isenabled()
         try:
-            gc.disable()
             self._thread.update(recorder=None, at_once=False)
-            return work()
+            return without_collector(work)  # type: ignore[no-any-return]
         finally:
-            if collects:
-                gc.enable()
             if self.members:
                 self._thread.update(before)
 

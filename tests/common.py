@@ -56,6 +56,7 @@ def originals_are_back():
 def assert_nothing_is_left():
     """Check that MXNet is as it was, without waiting for the collector."""
     assert STATE.batch is None and STATE.recorder is None and originals_are_back()
+    assert gc.isenabled()
     assert not autograd.is_recording() and not autograd.is_training()
 
 

@@ -18,6 +18,7 @@ from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_fr
 
 from gluon_dynbatch.modes import RECORDING, TRAINING
 
+import gc
 import time
 from types import MemberDescriptorType
 
@@ -301,6 +302,20 @@ cdef object make_lazy(Owner owner, object value, object offset, object type_id):
     lazy = new_lazy(owner, value, offset, type_id)
     owner.add(lazy)
     return lazy
+
+
+def without_collector(work):
+    """Return what a function returns that is called while Python's collector rests.
+
+    Here, no interrupt comes between the end of `work` and the collector's return.
+    """
+    cdef bint collects = gc.isenabled()
+    gc.disable()
+    try:
+        return work()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def untrack(data):
