@@ -74,7 +74,12 @@ def net():
 def alive():
     """Count arrays: each refers to its class.  The collector does not see all of them."""
     gc.collect()
-    return sys.getrefcount(mx.nd.NDArray) + sys.getrefcount(LazyNDArray)
+    return sum(map(_references, (mx.nd.NDArray, LazyNDArray)))
+
+
+def _references(kind):
+    others = sum(not isinstance(one, kind) for one in gc.get_referrers(kind))
+    return sys.getrefcount(kind) - others
 
 
 def none_left(before):
