@@ -124,10 +124,13 @@ class Flush:
         analysed = time.perf_counter()
         self.plan = planned.plan
         self._refuse_if_strict(planned)
-        prepared = self._prepared(planned, lazies)
+        key, prepared = self._prepared(planned, lazies)
         # What stands for a kept array may become real as launches run.
         routes = {} if prepared.heads is None else self._chain.routes(recording)
         execution, tape = self._execute(planned, prepared)
+        # Only what is whole is kept.  One set of heads per plan is the rule; others must not fill
+        # memory.
+        planned.prepared[:] = [(key, prepared)]
         self.backward_plan = None if tape is None else tape.plan
         size = planned.report.arena_bytes
         kept = self.kept = Kept(execution.buffers, execution.given, planned.recorded, size)
@@ -212,8 +215,8 @@ class Flush:
         """Return the line that recorded a node."""
         return where_of(self._recording.wheres[node])
 
-    def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Prepared:
-        """Return the plan made ready for gradients that may arrive at arrays that are held."""
+    def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
+        """Return what names the arrays held, and the plan made ready for their gradients."""
         plan, key, heads = planned.plan, None, None
         if planned.recorded:
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
@@ -227,9 +230,7 @@ class Flush:
                 marks = np.frombuffer(marks, dtype=bool)
                 heads = find_heads(plan, spots, recorded, planned.term, marks)
             known = Prepared(plan, heads, self._runtime.dispatcher)
-            # One set of heads per plan is the rule; others must not fill memory.
-            planned.prepared[:] = [(key, known)]
-        return known
+        return key, known
 
     def _execute(
         self, planned: Planned, known: Prepared

@@ -103,6 +103,23 @@ def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
     assert all((x.grad.asnumpy() == 0).all() for x in samples)
 
 
+@pytest.mark.parametrize("name", ["Backward", "find_reach"])
+def test_a_plan_is_used_again_after_its_backward_pass_could_not_be_planned(monkeypatch, name):
+    layer, samples = dense(), attached(inputs(5))
+    RUNTIME.plans.clear()
+    with pytest.raises(MemoryError), monkeypatch.context() as patch:
+        patch.setattr(prepare, name, fails(MemoryError))
+        with autograd.record(), gdb.batching(**FIXED):
+            losses = [layer(x) for x in samples]
+    for _ in range(2):
+        with autograd.record(), gdb.batching(**FIXED) as batch:
+            losses = [layer(x) for x in samples]
+        autograd.backward(losses)
+        assert batch.report.flushes[-1].cached
+        wanted = layer.weight.data().sum(axis=0, keepdims=True)
+        equal([x.grad for x in samples], [wanted] * 5)
+
+
 @pytest.mark.parametrize("stage", ["planning", "the third launch"])
 def test_failure_of_a_flush_in_mid_scope(unharmed, monkeypatch, stage):
     """Values from before it stay, those it should have made are refused, and the scope goes on.
