@@ -10,7 +10,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run.gradient import _ALIVE
+from gluon_dynbatch.run.gradient import _ALIVE, forget
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import (
     WIDTH,
@@ -341,12 +341,21 @@ def test_what_only_a_cycle_holds_gets_no_gradient():
 def test_graphs_that_old_garbage_holds_do_not_pile_up():
     """An array in a cycle that the collector took for no garbage keeps the graph of its scope."""
     net, (x,) = dense(), inputs(1)
-    before = len(_ALIVE)
-    for _ in range(60):
+
+    def step():
         with autograd.record(), gdb.batching(granularity="block", policy="depth"):
             loss, cycle = net(x).sum(), [net(x)]
             cycle.append(cycle)
             gc.collect(1)
             del cycle
         loss.backward()
+        return loss
+
+    held = [step() for _ in range(60)]  # so many are needed for once
+    del held
+    gc.collect()
+    forget(len(_ALIVE))
+    before = len(_ALIVE)
+    for _ in range(60):
+        step()
     assert len(_ALIVE) <= 2 * before + 17

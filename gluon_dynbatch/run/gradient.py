@@ -136,9 +136,9 @@ _WATCHED: Deque[Tuple[int, Notice]] = deque()
 _NUMBERS = itertools.count(1)
 #: How many of them are looked at per flush, which adds one.
 _LOOKS = 16
-#: So many more graphs than twice those found needed are a reason to look for garbage everywhere.
+#: So many more graphs than twice those needed are a reason to look for garbage everywhere.
 _MORE = 16
-#: With how many graphs that is.
+#: With how many graphs that is; what was needed is known from when there were fewest.
 _search_at = _MORE
 
 
@@ -156,6 +156,7 @@ def break_cycles(young: bool) -> None:
         _search_at = 2 * len(_ALIVE) + _MORE
     elif young:
         gc.collect(1)
+    _search_at = min(_search_at, 2 * len(_ALIVE) + _MORE)
 
 
 def forget(looks: int = _LOOKS) -> None:
