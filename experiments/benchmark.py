@@ -5,6 +5,7 @@ Without folders of data, samples are generated or those of the built-in corpus.
 """
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -184,12 +185,14 @@ def alone(args, name, way, kind):
 
     Returns ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
     ``start_mb`` (memory of the process before it), ``peak_mb`` (the most until the last), and
-    ``size``. Memory is None where the system does not tell.
+    ``size``. Memory is None where the system does not tell. Data are frozen, as in contests.
     """
     with ExitStack() as stack:
         contender = ways.Cast(name, args, stack).make(way)
         size = min(_middling(args, name), len(contender.workload.samples))
         fresh = contender.workload.minibatches(size, args.seed)
+        gc.collect()  # else the first minibatch would pay for what loading has left to collect
+        gc.freeze()
         start = _memory("VmRSS")
         took = [contender.time(kind, [next(fresh)], size).ms for _ in range(args.alone_minibatches)]
     figures = {"way": way, "kind": kind, "size": size, "first_seconds": 1e-3 * took[0]}
