@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 #: Minibatches that are trained on to compare losses.
 STEPS = 3
+#: What MXNet's AdaGrad adds to the history of gradients.
+EPSILON = 1e-7
 
 
 class Task(NamedTuple):
     """A workload in plain data.
 
     AdaGrad is as MXNet has it: ``history += grad ** 2``, then ``weight -= learning_rate * (grad /
-    sqrt(history + 1e-7) + weight_decay * weight)``.
+    sqrt(history + EPSILON) + weight_decay * weight)``.
     """
 
     learning_rate: float

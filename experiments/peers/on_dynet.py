@@ -13,10 +13,10 @@ dynet_config.set(autobatch=1, mem=1024, random_seed=1)
 
 import dynet as dy  # noqa: E402
 
-from .child import Peer  # noqa: E402
+from relatedness.trees import phrases_of  # noqa: E402
 
-#: What MXNet's AdaGrad adds to the history of gradients.
-EPSILON = 1e-7
+from .child import EPSILON, Peer  # noqa: E402
+
 SIDES = ("forwards", "backwards")
 
 
@@ -99,9 +99,8 @@ class Pairs(DynetPeer):
         super().__init__(task._replace(parameters=parameters))
 
     def prepare(self, sample):  # noqa: D102
-        (left, left_tree, right, right_tree), (target,) = sample
-        entropy = sum(t * math.log(t) for t in target if t)
-        return (left, right), (left_tree, right_tree), target, entropy
+        inputs, (target,) = sample
+        return inputs, target, sum(t * math.log(t) for t in target if t)
 
     def node(self, word, children):
         """States of a word from those of its children."""
@@ -128,8 +127,8 @@ class Pairs(DynetPeer):
     def scores(self, batch):
         """Log-probabilities of the scores, shape (CLASSES,), batched."""
         left, right = (
-            dy.concatenate_to_batch([self.root(s[0][side], s[1][side]) for s in batch])
-            for side in (0, 1)
+            dy.concatenate_to_batch([self.root(*sample[0][k : k + 2]) for sample in batch])
+            for k in (0, 2)
         )
         angle = "similarity.angle_weight", dy.cmult(left, right)
         distance = "similarity.distance_weight", dy.abs(left - right)
@@ -138,10 +137,10 @@ class Pairs(DynetPeer):
         return dy.log_softmax(scores)
 
     def loss(self, batch):  # noqa: D102
-        targets = np.array([sample[2] for sample in batch]).T
+        _, targets, entropies = zip(*batch)
+        targets = np.array(targets).T
         products = dy.dot_product(dy.inputTensor(targets, batched=True), self.scores(batch))
-        entropy = sum(sample[3] for sample in batch)
-        return (dy.sum_batches(products) - entropy) * (-1 / len(batch))
+        return (dy.sum_batches(products) - sum(entropies)) * (-1 / len(batch))
 
 
 class Labels(DynetPeer):
@@ -206,16 +205,12 @@ class NodeTagger(Tagger):
             side: dy.CompactVanillaLSTMBuilder(1, size, gates // 4, self.model) for side in SIDES
         }
         for side, builder in self.builders.items():
-            (own,) = builder.get_parameters()
-            for name, parameter in zip(("i2h_weight", "h2h_weight", "bias"), own):
-                self._take(f"{side}.{name}", parameter)
-
-    def _take(self, name, parameter):
-        """Give a parameter of the builder its first value: gates as i, f, o, u, and f gets 1."""
-        i, f, u, o = np.split(self.first[name], 4)
-        self.first[name] = np.concatenate([i, f - 1 if f.ndim == 1 else f, o, u])
-        parameter.set_value(self.first[name])
-        self.p[name] = parameter
+            names = [f"{side}.{name}" for name in ("i2h_weight", "h2h_weight", "bias")]
+            self.p.update(zip(names, *builder.get_parameters()))
+            for name in names:  # a builder's gates are in the order i, f, o, u, and f gets 1
+                i, f, u, o = np.split(self.first[name], 4)
+                self.first[name] = np.concatenate([i, f - 1 if f.ndim == 1 else f, o, u])
+                self.p[name].set_value(self.first[name])
 
     def read(self, side, vectors):  # noqa: D102
         return self.builders[side].initial_state().transduce(vectors)
@@ -227,29 +222,21 @@ class Trees(Labels):
     def prepare(self, sample):
         """List the phrases, those within first: a word, or the numbers of the parts of each."""
         (words, shape), labels = sample
-        phrases = []
-
-        def read(shape):
-            parts = words[shape] if isinstance(shape, int) else list(map(read, shape))
-            phrases.append(parts)
-            return len(phrases) - 1
-
-        read(shape)
+        phrases = [words[p] if isinstance(p, int) else p for p in phrases_of(shape)]
         return phrases, list(map(int, labels))
 
     def states(self, sample):  # noqa: D102
         names = ("leaf.gates.bias", "leaf.gates.weight", "join.gates.bias", "join.gates.weight")
         weights = [self.p[name] for name in names]
-        h, c = [], []
+        states = []
         for parts in sample[0]:
             if isinstance(parts, int):
                 gates = dy.affine_transform([*weights[:2], self.vector(parts)])
-                state = states_of(*rows(gates, 3))
+                states.append(states_of(*rows(gates, 3)))
             else:
-                x = dy.concatenate([h[k] for k in parts])
+                below = [states[k] for k in parts]
+                x = dy.concatenate([h for h, _ in below])
                 i, *forgets, o, u = rows(dy.affine_transform([*weights[2:], x]), 5)
-                kept = (dy.cmult(dy.logistic(f), c[k]) for f, k in zip(forgets, parts))
-                state = states_of(i, o, u, *kept)
-            h.append(state[0])
-            c.append(state[1])
-        return h
+                kept = (dy.cmult(dy.logistic(f), c) for f, (_, c) in zip(forgets, below))
+                states.append(states_of(i, o, u, *kept))
+        return [h for h, _ in states]

@@ -6,11 +6,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from baselines.levels import divide
+from relatedness.trees import phrases_of
 
-from .child import Peer
-
-#: What MXNet's AdaGrad adds to the history of gradients.
-EPSILON = 1e-7
+from .child import EPSILON, Peer
 
 
 def states_of(i, o, u, kept=None):
@@ -67,20 +65,19 @@ class TorchPeer(Peer):
 
 
 class PairsPeer(TorchPeer):
-    """The relatedness model; words of a prepared sample are arrays, trees are `Tree`s.
+    """The relatedness model; words of a prepared sample are arrays.
 
     A subclass has ``roots(words, trees)``, the states of the roots of some trees, shape (trees, H).
     """
 
     def prepare(self, sample):  # noqa: D102
-        (left, left_tree, right, right_tree), (target,) = sample
-        return (np.array(left), np.array(right)), (left_tree, right_tree), target
+        (left, left_tree, right, right_tree), target = sample
+        return (np.array(left), left_tree, np.array(right), right_tree), target
 
     def scores(self, batch):
         """Log-probabilities of the scores, shape (N, CLASSES)."""
-        words = [sample[0][side] for side in (0, 1) for sample in batch]
-        trees = [sample[1][side] for side in (0, 1) for sample in batch]
-        return self.head(*self.roots(words, trees).chunk(2))
+        words, trees, *right = zip(*(inputs for inputs, _ in batch))
+        return self.head(*self.roots(words + right[0], trees + right[1]).chunk(2))
 
     def inputs(self, words):
         """Multiply word vectors by the weights of all gates; those of forget gates come apart."""
@@ -96,7 +93,7 @@ class PairsPeer(TorchPeer):
         return self.affine((angle + distance).sigmoid(), "similarity.score_").log_softmax(1)
 
     def loss(self, batch):  # noqa: D102
-        targets = torch.tensor([sample[2] for sample in batch])
+        targets = torch.tensor([target for _, (target,) in batch])
         return functional.kl_div(self.scores(batch), targets, reduction="batchmean")
 
     @torch.inference_mode()
@@ -195,19 +192,12 @@ class Trees(Labels):
     def prepare(self, sample):
         """Give each phrase a number, those within first; above a sentence is one without states."""
         (leaves, shape), labels = sample
-        heads, sides, words = [], [], []
-
-        def read(shape):
-            parts = [] if isinstance(shape, int) else list(map(read, shape))
-            words.append(-1 if parts else leaves[shape])
-            for side, part in enumerate(parts):
-                heads[part], sides[part] = len(heads), side
-            heads.append(-1)
-            sides.append(0)
-            return len(heads) - 1
-
-        root = read(shape)
-        heads[root] = len(heads)
+        phrases = phrases_of(shape)
+        words = [leaves[parts] if isinstance(parts, int) else -1 for parts in phrases]
+        heads, sides = [len(phrases)] * len(phrases), [0] * len(phrases)
+        for head, parts in enumerate(phrases):
+            for side, part in enumerate(parts if words[head] < 0 else ()):
+                heads[part], sides[part] = head, side
         return [*heads, -1], [*words, -1], [*sides, 0], np.array(labels, np.int64)
 
     def scores(self, batch):  # noqa: D102

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 import torchfold
 
+from .child import Peer
 from .on_torch import PairsPeer
 
 # torchfold 0.1.0 names a class that PyTorch has since renamed; all else it uses is still there.
@@ -19,6 +20,7 @@ class Pairs(PairsPeer):
     """One operation for leaves, and one for each number of children."""
 
     version = f"torchfold {version('torchfold')}, {PairsPeer.version}"
+    prepare = Peer.prepare  # words are numbers, not arrays
 
     def __getattr__(self, name):
         if name.startswith("node"):
@@ -40,7 +42,7 @@ class Pairs(PairsPeer):
 
     def scores(self, batch):  # noqa: D102
         fold = torchfold.Fold()
-        sides = [[self.root(fold, s[0][k], s[1][k]) for s in batch] for k in (0, 1)]
+        sides = [[self.root(fold, *s[k : k + 2]) for s, _ in batch] for k in (0, 2)]
         heads = [fold.add("head", left, right) for left, right in zip(*sides)]
         (found,) = fold.apply(self, [heads])
         return found
@@ -53,7 +55,3 @@ class Pairs(PairsPeer):
             node = fold.add(f"node{len(below[0])}", words[i], *below[0], *below[1])
             states[i] = node.split(2)
         return states[tree.root][0]
-
-    def prepare(self, sample):  # noqa: D102
-        (left, left_tree, right, right_tree), (target,) = sample
-        return (left, right), (left_tree, right_tree), target

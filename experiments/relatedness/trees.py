@@ -1,8 +1,20 @@
-"""Dependency trees: plain data that models walk."""
+"""Trees over the words of a sentence: plain data that models walk."""
 
 from typing import NamedTuple, Tuple
 
 CLASSES = 5  # scores go from 1 to CLASSES
+
+
+def phrases_of(shape):
+    """List the phrases of a nest of words, those within first: words, or numbers of two phrases."""
+    found = []
+
+    def read(shape):
+        found.append(shape if isinstance(shape, int) else tuple(map(read, shape)))
+        return len(found) - 1
+
+    read(shape)
+    return found
 
 
 class TreeError(ValueError):

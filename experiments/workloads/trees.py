@@ -21,6 +21,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from relatedness.trees import phrases_of
 
 from .base import Gated, Layers, Sample, labelling
 from .pairs import sentences
@@ -90,15 +91,10 @@ def _of_dependencies(words, tree):
             shapes[head] = (shapes[head], shapes[child])
         for child in reversed(before):
             shapes[head] = (shapes[child], shapes[head])
-    labels = []
-
-    def count(shape):
-        found = 1 if isinstance(shape, int) else sum([count(part) for part in shape])
-        labels.append(min(found, CLASSES) - 1)
-        return found
-
-    count(shapes[tree.root])
-    return Phrases(words, shapes[tree.root], tuple(labels))
+    sizes = []
+    for parts in phrases_of(shapes[tree.root]):
+        sizes.append(1 if isinstance(parts, int) else sum(sizes[k] for k in parts))
+    return Phrases(words, shapes[tree.root], tuple(min(size, CLASSES) - 1 for size in sizes))
 
 
 class PhraseModel(gluon.Block):
@@ -128,11 +124,10 @@ class PhraseModel(gluon.Block):
         found = []
 
         def read(shape):
-            state = (
-                self.leaf(*vectors[shape])
-                if isinstance(shape, int)
-                else self.join(*(array for part in shape for array in read(part)))
-            )
+            if isinstance(shape, int):
+                state = self.leaf(*vectors[shape])
+            else:
+                state = self.join(*(array for part in shape for array in read(part)))
             state = state if isinstance(state, (list, tuple)) else [state]
             found.append(state[0])
             return state
