@@ -7,6 +7,7 @@ All processes run on this machine; ``--hosts a,b`` starts none and prints what t
 A process that ends before its time ends the others, and is named.
 """
 
+import contextlib
 import ctypes
 import math
 import os
@@ -66,19 +67,6 @@ def _die_with_parent():
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _start(name, environment, command):
-    # Ctrl-C is for the launcher, which ends them all.
-    process = subprocess.Popen(
-        command,
-        env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    )
-    print(f"{name}: process {process.pid}", flush=True)
-    return process
-
-
 def watch(processes):
     """Wait for the end of all, by name; return what went wrong, or "" if nothing did."""
     running, limit = processes, math.inf
@@ -99,18 +87,21 @@ def watch(processes):
 
 def run(planned):
     """Start all processes, and see them to their end, whatever happens; return the exit status."""
-    processes = {}
-    try:
-        for role in planned:
-            processes[role[0]] = _start(*role)
+    processes, wrong = {}, "interrupted"
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+        for name, environment, command in planned:
+            # Ctrl-C is for the launcher, which ends them all.
+            process = subprocess.Popen(
+                command,
+                env={"DMLC_NODE_HOST": "127.0.0.1", **os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+            processes[name] = stack.enter_context(process)
+            stack.callback(process.kill)
+            print(f"{name}: process {process.pid}", flush=True)
         wrong = watch(processes)
-    except KeyboardInterrupt:
-        wrong = "interrupted"
-    finally:
-        for process in processes.values():
-            process.kill()
-        for process in processes.values():
-            process.wait()
     if wrong:
         print(
             f"error: {wrong}; all others were ended, and train --resume goes on from the last "

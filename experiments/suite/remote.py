@@ -6,6 +6,7 @@ What runs in such a process, and what it is asked, is in `peers.child`.
 import os
 import subprocess
 import tempfile
+from contextlib import ExitStack
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -53,28 +54,28 @@ class Remote(Contender):
         super().__init__(workload, name)
         self._numbers = {id(sample): i for i, sample in enumerate(workload.samples)}
         mx.nd.waitall()  # a fork that meets a pending backward pass would never return
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 see close
-        path = str(Path(__file__).resolve().parents[1])
         self._pipe, theirs = Pipe()
         number = theirs.fileno()
-        try:
-            self._process = subprocess.Popen(
-                [str(python), "-m", "peers.child", PEERS[name][workload.name], str(number)],
-                env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                pass_fds=[number], stdout=self._said, stderr=self._said,
-            )  # fmt: skip
-        except OSError as error:
-            self._said.close()
-            reason = f"{python} does not run ({error.strerror}); see make peers"
-            raise DiffersError(reason) from None
-        finally:
-            theirs.close()
-        try:
+        command = [str(python), "-m", "peers.child", PEERS[name][workload.name], str(number)]
+        path = str(Path(__file__).resolve().parents[1])
+        with ExitStack() as stack:
+            stack.enter_context(self._pipe)
+            said = self._said = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            try:
+                with theirs:
+                    self._process = subprocess.Popen(
+                        command, env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+                        pass_fds=[number], stdout=said, stderr=said,
+                    )  # fmt: skip
+            except OSError as error:
+                reason = f"{python} does not run ({error.strerror}); see make peers"
+                raise DiffersError(reason) from None
+            stack.enter_context(self._process)
+            stack.callback(self._process.kill)
             self.greeting = self._ask(*plain(workload))
-        except BaseException:
-            self.close()
-            raise
-        self.same_steps = self.greeting["same_steps"]
+            self.same_steps = self.greeting["same_steps"]
+            #: Ends the process.
+            self.close = stack.pop_all().close
 
     def check(self, work):  # noqa: D102
         return self._ask("check", self._numbered(work))
@@ -96,10 +97,3 @@ class Remote(Contender):
         self._said.seek(0)
         last = [text for text in self._said.read().splitlines() if text.strip()][-1:]
         raise DiffersError(last[0].strip() if last else f"its process ended with {status}")
-
-    def close(self):
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._pipe.close()
-        self._said.close()
