@@ -27,57 +27,43 @@ from mxnet import autograd, gluon
 from .levels import divide
 
 
-def _sigmoid(F, x):
-    return F.Activation(x, act_type="sigmoid")
+def _launches(size):
+    """Make the launches of the Tree-LSTM; weights are arguments, as they come sliced by gate."""
 
+    def sigmoid(F, x):
+        return F.Activation(x, act_type="sigmoid")
 
-def _tanh(F, x):
-    return F.Activation(x, act_type="tanh")
+    def tanh(F, x):
+        return F.Activation(x, act_type="tanh")
 
+    def dense(F, x, weight, *bias):
+        return F.FullyConnected(x, weight, *bias, num_hidden=size, no_bias=not bias)
 
-class _Cell(gluon.HybridBlock):
-    """A launch of the Tree-LSTM; the weights are arguments, as they come sliced by gate."""
+    def states(F, i, o, u, *kept):
+        c = sum(kept, sigmoid(F, i) * tanh(F, u))
+        return sigmoid(F, o) * tanh(F, c), c
 
-    def __init__(self, size):
-        super().__init__()
-        self._size = size
-        self.hybridize()
+    def inputs(F, x, *parameters):
+        """Multiply word vectors by the weights of some gates: (n, input) to (n, H) each."""
+        return [dense(F, x, *each) for each in zip(parameters[::2], parameters[1::2])]
 
-    def _dense(self, F, x, weight, *bias):
-        return F.FullyConnected(x, weight, *bias, num_hidden=self._size, no_bias=not bias)
+    def leaves(F, x, *parameters):
+        """States h and c, (n, H) each, of nodes without children: of word vectors (n, input)."""
+        return states(F, *inputs(F, x, *parameters))
 
+    def forget(F, h, c, gates, parents, weight):
+        """Give what parents keep of c of each node, (n, H); `parents` is their rows in `gates`."""
+        return sigmoid(F, F.take(gates, parents) + dense(F, h, weight)) * c
 
-class _Inputs(_Cell):
-    """The products of word vectors with the weights of some gates: (n, input) to (n, H) each."""
+    def level(F, i, o, u, h_sum, kept, *weights):
+        """States h and c, (n, H) each, of nodes from their gates and the sums over children."""
+        gates = (x + dense(F, h_sum, weight) for x, weight in zip((i, o, u), weights))
+        return states(F, *gates, kept)
 
-    def hybrid_forward(self, F, x, *parameters):
-        weights, biases = parameters[::2], parameters[1::2]
-        return [self._dense(F, x, weight, bias) for weight, bias in zip(weights, biases)]
-
-
-class _Leaves(_Inputs):
-    """States h and c, (n, H) each, of nodes without children: of word vectors (n, input)."""
-
-    def hybrid_forward(self, F, x, *parameters):
-        i, o, u = super().hybrid_forward(F, x, *parameters)
-        c = _sigmoid(F, i) * _tanh(F, u)
-        return _sigmoid(F, o) * _tanh(F, c), c
-
-
-class _Forget(_Cell):
-    """What the parents keep of c of each node, (n, H); `parents` is their rows in `gates`."""
-
-    def hybrid_forward(self, F, h, c, gates, parents, weight):
-        return _sigmoid(F, F.take(gates, parents) + self._dense(F, h, weight)) * c
-
-
-class _Level(_Cell):
-    """States h and c, (n, H) each, of nodes from their gates and the sums over their children."""
-
-    def hybrid_forward(self, F, i, o, u, h_sum, kept, *weights):
-        i, o, u = (x + self._dense(F, h_sum, weight) for x, weight in zip((i, o, u), weights))
-        c = _sigmoid(F, i) * _tanh(F, u) + kept
-        return _sigmoid(F, o) * _tanh(F, c), c
+    blocks = list(map(gluon.nn.HybridLambda, (inputs, leaves, forget, level)))
+    for block in blocks:
+        block.hybridize()
+    return blocks
 
 
 class _Edges(NamedTuple):
@@ -106,9 +92,8 @@ class ManualBatching:
     def __init__(self, workload):
         self.model, self._loss = workload.model, workload.loss_block
         self._cell = self.model.encoder.cell
-        self._size = size = self._cell.hf_weight.shape[0]
-        self._inputs, self._leaves = _Inputs(size), _Leaves(size)
-        self._forget, self._level = _Forget(size), _Level(size)
+        self._size = self._cell.hf_weight.shape[0]
+        self._inputs, self._leaves, self._forget, self._level = _launches(self._size)
 
     def score(self, samples):
         """Give the log-probabilities of the scores of all samples. Shape (N, CLASSES)."""

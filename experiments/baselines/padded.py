@@ -12,13 +12,11 @@ from gluonnlp.data import batchify
 from mxnet import autograd, gluon
 
 
-class MaskedLoss(gluon.HybridBlock):
+def masked_loss(F, scores, tags, lengths):
     """Mean loss of the words of each sentence, shape (N,), whatever the padding says."""
-
-    def hybrid_forward(self, F, scores, tags, lengths):  # noqa: D102
-        losses = -F.pick(F.log_softmax(scores), F.transpose(tags))  # (T, N)
-        masked = F.SequenceMask(losses, lengths, use_sequence_length=True)
-        return F.sum(masked, axis=0) / lengths
+    losses = -F.pick(F.log_softmax(scores), F.transpose(tags))  # (T, N)
+    masked = F.SequenceMask(losses, lengths, use_sequence_length=True)
+    return F.sum(masked, axis=0) / lengths
 
 
 class PaddedBatching:
@@ -26,7 +24,7 @@ class PaddedBatching:
 
     def __init__(self, workload):
         self._model = workload.model
-        self._loss = MaskedLoss()
+        self._loss = gluon.nn.HybridLambda(masked_loss)
         self._loss.hybridize()
         self._rows = {id(sample): _rows(sample) for sample in workload.samples}
         pad = batchify.Pad(pad_val=0)
