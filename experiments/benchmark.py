@@ -29,12 +29,9 @@ from tqdm import tqdm
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, at_least, listed, run_program
 from suite import bars, contest, pictures, tables, ways
-from suite.contest import DiffersError
 from suite.remote import PYTHON
 from suite.tables import KINDS, Measured, Rows
-from workloads.base import WorkloadError
 from workloads.registry import FOLDERS, WORKLOADS
-from workloads.text import DataError
 
 #: Ways that are run if no others are asked for, and those whose memory is compared, for
 #: minibatches of so many samples at most.
@@ -240,7 +237,7 @@ def main(argv=None):
             measure(args)
         show(args.output)
 
-    return run_program(run, DataError, WorkloadError, DiffersError)
+    return run_program(run)
 
 
 if __name__ == "__main__":

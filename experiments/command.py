@@ -10,7 +10,7 @@ import gluon_dynbatch as gdb
 
 
 class UsageError(ValueError):
-    """Options that do not go together."""
+    """What is the user's to mend: options that do not go together, data that cannot be used."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,11 +70,8 @@ def listed(kind, allowed=()):
     return parse
 
 
-def run_program(run, *expected):
-    """Run a program and return its exit status.
-
-    Errors of the types `expected` are the user's to mend, as are those of files and of options.
-    """
+def run_program(run):
+    """Run a program and return its exit status; errors of files are the user's to mend, too."""
     try:
         run()
     except BrokenPipeError:  # whoever read the output has seen enough
@@ -82,7 +79,7 @@ def run_program(run, *expected):
         return 1
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except (*expected, UsageError, gdb.BudgetError, gdb.OptionError) as error:
+    except (UsageError, gdb.BudgetError, gdb.OptionError) as error:
         return _complain(str(error))
     except KeyboardInterrupt:
         return 130

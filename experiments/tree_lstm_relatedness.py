@@ -13,13 +13,13 @@ from pathlib import Path
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, run_program
 from relatedness import options
-from relatedness.checkpoint import CheckpointError, read_checkpoint
+from relatedness.checkpoint import read_checkpoint
 from relatedness.corpora import SPLITS, read_requests
 from relatedness.distributed import Group
-from relatedness.training import DivergedError, Training, described, evaluate
+from relatedness.training import Training, described, evaluate
 from suite.contest import Local, contest
 from suite.tables import KINDS, speeds
-from workloads.text import DataError, read_lines
+from workloads.text import read_lines
 
 #: What the demo compares.
 MODES = ("imperative", "hybridized", "dynamic")
@@ -183,7 +183,7 @@ def read_arguments(argv):
 def main(argv=None):
     """Run the program."""
     args = read_arguments(sys.argv[1:] if argv is None else argv)
-    status = run_program(lambda: args.run(args), DataError, CheckpointError, DivergedError)
+    status = run_program(lambda: args.run(args))
     if status and os.environ.get("DMLC_ROLE"):
         # The key-value store would first wait for processes that wait for this one.
         sys.stdout.flush()

@@ -22,13 +22,15 @@ import gluonnlp
 import mxnet as mx
 import numpy as np
 
+from command import UsageError
+
 FORMAT = 6
 #: What optimizers of MXNet 1.9.1 keep beside the state of each parameter (Nadam, LARS). What LBSGD
 #: sums up over several minibatches is left out: made by name, it takes them one by one.
 NUMBERS = ("lr", "num_update", "m_schedule", "last_lr", "cur_lr")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UsageError):
     """A checkpoint that is missing, damaged, or does not fit; the message names the file."""
 
 

@@ -17,14 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from mxnet import gluon
 from tqdm import tqdm
 
+from command import UsageError
 from suite.runner import one_behind
 from workloads.base import Sample
 
 from .checkpoint import whole_file, write_checkpoint
-
-
-class DivergedError(ArithmeticError):
-    """The loss is no longer a finite number; a smaller learning rate may help."""
 
 
 class Data(NamedTuple):
@@ -208,7 +205,7 @@ class Training:
         for found, report, samples in self._steps(epoch):
             loss = self.group.sum(found.asnumpy())
             if not np.isfinite(loss):
-                raise DivergedError(f"a loss became {loss} in epoch {epoch}; try a smaller --lr")
+                raise UsageError(f"a loss became {loss} in epoch {epoch}; try a smaller --lr")
             losses.append(loss / samples)
             sizes.append(samples)
             if report is not None:

@@ -24,6 +24,7 @@ from typing import Optional
 import mxnet as mx
 import numpy as np
 
+from command import UsageError
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.schedule import lower_bound
 from gluon_dynbatch.scope import RUNTIME
@@ -46,7 +47,7 @@ AT_ONCE = "calls at once"
 COMPARED, TOLERANCE = 16, 1e-3
 
 
-class DiffersError(RuntimeError):
+class DiffersError(UsageError):
     """A way that computes something else than the loop, or does not run at all."""
 
 

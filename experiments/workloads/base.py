@@ -10,13 +10,10 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
+from command import UsageError
 
 #: Packages that models are in.
 OWN = ("workloads", "relatedness")
-
-
-class WorkloadError(ValueError):
-    """A workload that cannot be made, or has too little for what is asked of it."""
 
 
 class Sample(NamedTuple):
@@ -97,11 +94,11 @@ class Workload(NamedTuple):
     def minibatches(self, size, seed):
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.
 
-        Raises `WorkloadError` if there are fewer samples than one minibatch needs.
+        Raises `UsageError` if there are fewer samples than one minibatch needs.
         """
         total = len(self.samples)
         if size > total:
-            raise WorkloadError(
+            raise UsageError(
                 f"a minibatch of {size} is asked for, but {self.name} has {total} {self.unit}; "
                 "give smaller --batch-sizes"
             )
@@ -111,17 +108,21 @@ class Workload(NamedTuple):
         return ([self.samples[i] for i in part] for part in parts)
 
 
+def new_trainer(model, frozen=(), **options):
+    """Initialize a model; make the trainer of all its parameters but those `frozen`."""
+    model.initialize(mx.init.Xavier())
+    for parameter in frozen:
+        parameter.grad_req = "null"
+    return gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, **options})
+
+
 def labelling(name, title, unit, samples, model, frozen=(), counted="", trainer=None):
     """Make the workload of a model that scores labels, whose numbers are the targets.
 
     Without a trainer, the model is made dynamic and initialized, and trained but for the parameters
     `frozen`. Rates count samples unless `counted` says what.
     """
-    if trainer is None:
-        gdb.convert(model).initialize(mx.init.Xavier())
-        for parameter in frozen:
-            parameter.grad_req = "null"
-        trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05})
+    trainer = trainer or new_trainer(gdb.convert(model), frozen)
     cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
     for block in (model, cross_entropy):
         block.hybridize()

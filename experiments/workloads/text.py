@@ -9,8 +9,10 @@ import gluonnlp
 import mxnet as mx
 import numpy as np
 
+from command import UsageError
 
-class DataError(ValueError):
+
+class DataError(UsageError):
     """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
 
     def __init__(self, path, line, reason):

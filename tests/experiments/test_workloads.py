@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
+from command import UsageError
 from workloads import drawn, lattice, modules, parser, sequences, trees
-from workloads.base import WorkloadError
 from workloads.registry import WORKLOADS, make
 from workloads.text import DataError
 
@@ -20,7 +20,7 @@ def test_minibatches_of_an_epoch_share_no_sample():
     first, second, third = (next(drawn) for _ in range(3))
     assert len({id(sample) for sample in first + second}) == 10
     assert [id(sample) for sample in first] != [id(sample) for sample in third]
-    with pytest.raises(WorkloadError, match="minibatch of 11 .* has 10 sentences"):
+    with pytest.raises(UsageError, match="minibatch of 11 .* has 10 sentences"):
         workload.minibatches(11, seed=1)
 
 
