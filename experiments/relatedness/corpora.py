@@ -69,17 +69,17 @@ class Pair(NamedTuple):
         return Sample((words[:middle], self.tree_a, words[middle:], self.tree_b), target)
 
 
-def load_corpus(directory=BUILT_IN, splits=SPLITS, limit=None, skip=False):
+def load_corpus(directory=None, splits=SPLITS, limit=None, skip=False):
     """Read the pairs of some splits, the first `limit` of each, from the folder that holds them.
 
-    With `skip`, a pair that cannot be used is left out, with its reason on standard error, instead
-    of ending the reading. Files that are missing or do not fit together are always errors: nothing
-    says which of their lines do.
+    Without a folder, they are those of the built-in corpus. With `skip`, a pair that cannot be used
+    is left out, with its reason on standard error, instead of ending the reading. Files that are
+    missing or do not fit together are always errors: nothing says which of their lines do.
     """
-    found = {}
+    found, directory = {}, Path(directory or BUILT_IN)
     for split in splits:
-        folder = Path(directory) / split
-        read, count = _treelstm(folder, Path(directory) / SICK_FILES[split])
+        folder = directory / split
+        read, count = _treelstm(folder, directory / SICK_FILES[split])
         found[split] = _collect(read, count, folder, limit, skip)
     return found
 

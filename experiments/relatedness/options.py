@@ -128,7 +128,6 @@ def fingerprint(items):
 
 def assemble(args, items):
     """Build a new model for some data, as the options say."""
-    task = TASKS[args.task]
     vocab = count_words(item.words for split in items.values() for item in split)
     settings = {name: getattr(args, name) for name in SETTINGS}
     settings["data"] = fingerprint(items)
@@ -139,36 +138,34 @@ def assemble(args, items):
         print(f"{args.embedding} has {known} of {len(vocab)} words", file=sys.stderr)
     if settings["freeze_embedding"] is None:
         settings["freeze_embedding"] = vectors is not None
-    model = task.model(len(vocab), settings, _sparse(args.optimizer))
-    _initialize(model, settings, args.ctx)
+    parts = _initialized(vocab, settings, args.ctx)
     if vectors is not None:
-        model.embedding.weight.set_data(mx.nd.array(vectors))
-    return Assembly(task, vocab, model, settings)
+        parts.model.embedding.weight.set_data(mx.nd.array(vectors))
+    return parts
 
 
 def restored(checkpoint, ctx=None):
     """Build the model of a checkpoint."""
     with checkpoint.understood():
         settings = checkpoint.state["settings"]
-        task = TASKS[settings["task"]]
-        model = task.model(len(checkpoint.vocab), settings, _sparse(settings["optimizer"]))
-        checkpoint.check(model)  # before a model of any size takes up memory
-        _initialize(model, settings, ctx or mx.cpu())
-    checkpoint.restore(model)
-    return Assembly(task, checkpoint.vocab, model, settings)
+        parts = _initialized(checkpoint.vocab, settings, ctx or mx.cpu(), checkpoint.check)
+    checkpoint.restore(parts.model)
+    return parts
 
 
-def _sparse(optimizer):
-    """Whether gradients of word vectors may be sparse: no store sums such, nor all optimizers."""
-    return not launched() and optimizer in ("adagrad", "adam", "sgd")
-
-
-def _initialize(model, settings, ctx):
+def _initialized(vocab, settings, ctx, check=lambda model: None):
+    """Build a model; `check` it before one of any size takes up memory."""
+    task = TASKS[settings["task"]]
+    # No store sums sparse gradients of word vectors, nor do all optimizers take them.
+    sparse = not launched() and settings["optimizer"] in ("adagrad", "adam", "sgd")
+    model = task.model(len(vocab), settings, sparse)
+    check(model)
     seed_everything(settings["seed"], 0)
     model.initialize(mx.init.Xavier(), ctx=ctx)
     model.embedding.weight.lr_mult = settings["embedding_lr"]
     if settings["freeze_embedding"]:
         model.embedding.weight.grad_req = "null"
+    return Assembly(task, vocab, model, settings)
 
 
 def check_resumable(args, items, checkpoint):

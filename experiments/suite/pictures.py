@@ -1,7 +1,5 @@
 """Speed against batch size, parts of the time, and time against the analysis budget: pictures."""
 
-import math
-
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -107,30 +105,25 @@ def _draw_budget(axes, rows):
     """
     found = list(curves(rows))
     budgets = [visits for own in found for _, visits in own if visits]
-    first, last = math.log10(min(budgets)), math.log10(max(budgets))
-
-    def place(visits):
-        if visits is None:
-            return last + GAP
-        return math.log10(visits) if visits >= 1 else first - GAP
-
+    first, last = min(budgets), max(budgets)
+    unlimited = last * 10**GAP
+    axes.set_xscale("symlog", linthresh=first, linscale=GAP)
     for granularity, own, colour in zip(CURVES, found, COLOURS):
-        x = [place(visits) for _, visits in own]
+        x = [unlimited if visits is None else visits for _, visits in own]
         _line(axes, x, [rows.spread(way, "ms") for way, _ in own], granularity, colour)
-        unlimited = own[-1][0]
-        nodes, cached = rows.median(unlimited, "nodes"), rows.median(unlimited + CACHED, "ms")
-        axes.axvline(place(nodes), color=colour, linewidth=0.9, linestyle=":")
+        way = own[-1][0]
+        nodes, cached = rows.median(way, "nodes"), rows.median(way + CACHED, "ms")
+        axes.axvline(nodes, color=colour, linewidth=0.9, linestyle=":")
         if cached is not None:
             label = f"{granularity}, plan cached"
             axes.hlines(cached, x[0], x[-1], color=colour, linestyle="--", label=label)
     auto = rows.by("way").get("gdb")
     if auto:
         y, label = auto.median("gdb", "ms"), f"auto: {auto[-1].setting}"
-        axes.plot(place(None), y, "*", markersize=15, color=COLOURS[3], label=label)
-    decades = range(math.ceil(first), math.floor(last) + 1)
+        axes.plot(unlimited, y, "*", markersize=15, color=COLOURS[3], label=label)
+    decades = [10**d for d in range(9) if first <= 10**d <= last]
     _tidy(axes, "analysis budget, visits (log scale)")
-    ticks = [place(0), *decades, place(None)]
-    axes.set_xticks(ticks, ["0", *(f"{10**d:,}" for d in decades), "no\nlimit"])
+    axes.set_xticks([0, *decades, unlimited], ["0", *map("{:,}".format, decades), "no\nlimit"])
 
 
 def _line(axes, x, spreads, label, colour):

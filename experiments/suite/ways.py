@@ -135,22 +135,18 @@ class Cast:
         own = self.workload
         if name in PEERS:
             return self._remote(name)
-        if name.startswith("gdb:"):
-            runner = Runner(own, options=options_of(name))
-            most = self.args.loop_samples if name == ONE_BY_ONE else None
-            return Local(runner, name, most=most, repeats=name.endswith(CACHED))
+        mode = BY_HAND.get(own.name) if name == "hand" else name if name in LOOPS else "dynamic"
+        if mode is None or name == ONCE and not isinstance(own.model, gdb.DynamicHybridBlock):
+            return None
         if name in ("imperative", ONCE):  # how its cells are hybridized is its own
             own = make(own.name, self.args, **self.args.sizes)._replace(samples=own.samples)
-        if name in LOOPS:
-            return Local(Runner(own, name), name, most=self.args.loop_samples)
-        if name == "hand":
-            mode = BY_HAND.get(own.name)
-            return mode and Local(Runner(own, mode), name, by_length=mode == "padded")
         if name == ONCE:
-            if not isinstance(own.model, gdb.DynamicHybridBlock):
-                return None
             own.model.hybridize(trace_once=True)
-        return Local(Runner(own), name, learns=name == ONCE)
+        return Local(
+            Runner(own, mode, options_of(name)), name, repeats=name.endswith(CACHED),
+            most=self.args.loop_samples if name in (*LOOPS, ONE_BY_ONE) else None,
+            by_length=mode == "padded", learns=name == ONCE,
+        )  # fmt: skip
 
     def _remote(self, name):
         if self.workload.name not in PEERS[name]:

@@ -7,16 +7,15 @@ same paper. The model is written for one pair; nothing in it knows of minibatche
 import math
 from itertools import chain, islice
 
-import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from scipy.stats import pearsonr, spearmanr
 
 import gluon_dynbatch as gdb
-from relatedness.corpora import BUILT_IN, load_corpus
+from relatedness.corpora import load_corpus
 from relatedness.trees import CLASSES
 
-from .base import Workload
+from .base import Workload, new_trainer
 from .text import count_words, encode
 
 
@@ -132,7 +131,7 @@ class Relatedness:
     defaults = {}
 
     def read(self, args, splits):  # noqa: D102
-        return load_corpus(args.data or BUILT_IN, splits, args.limit, args.on_bad_sample == "skip")
+        return load_corpus(args.data, splits, args.limit, args.on_bad_sample == "skip")
 
     def model(self, vocab_size, settings, sparse):  # noqa: D102
         sizes = (settings[name] for name in ("embedding_size", "hidden", "similarity_hidden"))
@@ -164,26 +163,19 @@ class Relatedness:
 RELATEDNESS = Relatedness()
 
 
-def training_pairs(data, limit=None, split="train"):
-    """Read the pairs of a split, SICK's or those of the built-in corpus."""
-    return load_corpus(data or BUILT_IN, (split,), limit)[split]
-
-
 def sentences(data=None, limit=None, split="train"):
-    """Read the words and trees of the sentences of these pairs."""
-    pairs = training_pairs(data, limit, split)
+    """Read the words and trees of the sentences of SICK's pairs, or of the built-in corpus's."""
+    pairs = load_corpus(data, (split,), limit)[split]
     sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in pairs)
     return list(islice(chain.from_iterable(sides), limit))
 
 
 def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
     """Put the relatedness model on the training pairs of a corpus."""
-    pairs = training_pairs(data, limit)
+    pairs = load_corpus(data, ("train",), limit)["train"]
     vocab = count_words(pair.words for pair in pairs)
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
-    model.initialize(mx.init.Xavier())
     # Word vectors are not trained, as when they come from a file: a dense gradient of the whole
     # table would cost every way of running the model the same large amount.
-    model.embedding.weight.grad_req = "null"
-    trainer = gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, "wd": 1e-4})
+    trainer = new_trainer(model, [model.embedding.weight], wd=1e-4)
     return RELATEDNESS.workload(model, trainer, encode(pairs, vocab))

@@ -45,8 +45,8 @@ def oracle(heads):
 class Configuration:
     """Where the parser stands in one sentence.
 
-    An element of the stack is a vector and the states of the stack's LSTM after it; what is below
-    keeps its own, so that taking elements off costs nothing.
+    An element of the stack is a vector and the states of the stack's LSTM after it, of the bottom
+    the states alone; what is below keeps its own, so that taking elements off costs nothing.
     """
 
     def __init__(self, model, words):
@@ -54,20 +54,19 @@ class Configuration:
         self.vectors = rows_of(model.embedding(words))
         self.sides = rows_of(model.taken.weight.data())
         start = model.past.begin_state(batch_size=1)
-        self.bottom, self.history = start, start
-        self.stack = []
+        self.history = start
+        self.stack = [(None, start)]
         self.buffers = [start]  # of no words, the last one, the last two ...
         for vector in self.vectors[::-1]:
             self.buffers.append(model.buffer(vector, self.buffers[-1])[1])
 
     def scores(self):
         """Score all actions. Shape (1, 3)."""
-        stack = self.stack[-1][1] if self.stack else self.bottom
-        return self.model.score(stack[0], self.buffers[-1][0], self.history[0])
+        return self.model.score(self.stack[-1][1][0], self.buffers[-1][0], self.history[0])
 
     def allowed(self):
         """List the actions that can be taken; none at the end."""
-        arcs = [LEFT, RIGHT] if len(self.stack) > 1 else []
+        arcs = [LEFT, RIGHT] if len(self.stack) > 2 else []
         return ([SHIFT] if len(self.buffers) > 1 else []) + arcs
 
     def take(self, action):
@@ -81,8 +80,7 @@ class Configuration:
             top, below = self.stack.pop()[0], self.stack.pop()[0]
             head, dependent = (top, below) if action == LEFT else (below, top)
             vector = self.model.compose(head, dependent, side)
-        before = self.stack[-1][1] if self.stack else self.bottom
-        self.stack.append((vector, self.model.stack(vector, before)[1]))
+        self.stack.append((vector, self.model.stack(vector, self.stack[-1][1])[1]))
 
 
 class Parser(gluon.Block):

@@ -11,8 +11,9 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
+from relatedness.corpora import load_corpus
+
 from .base import Sample, labelling
-from .pairs import training_pairs
 from .sequences import rows_of
 from .text import count_words, indices
 
@@ -79,18 +80,14 @@ class Translator(gluon.Block):
         return [mx.nd.concat(*each, dim=0) for each in scores]
 
 
-def _reversals(limit, seed):
-    rng = np.random.RandomState(seed)
-    for _ in range(limit or 1024):
-        source = rng.randint(TOKENS, size=rng.randint(LENGTHS[0], LENGTHS[1] + 1))
-        yield source, source[::-1]
-
-
 def translation(data=None, limit=None, seed=1, **sizes):
     """Put the model on the sentences of SICK, or on random sequences."""
-    tokens, pairs = TOKENS, list(_reversals(limit, seed))
-    if data is not None:
-        found = training_pairs(data, limit)
+    if data is None:
+        tokens, rng = TOKENS, np.random.RandomState(seed)
+        lengths = (rng.randint(LENGTHS[0], LENGTHS[1] + 1) for _ in range(limit or 1024))
+        pairs = [(drawn, drawn[::-1]) for drawn in (rng.randint(TOKENS, size=n) for n in lengths)]
+    else:
+        found = load_corpus(data, ("train",), limit)["train"]
         vocab = count_words(pair.words for pair in found)
         tokens = len(vocab)
         pairs = [(vocab[list(p.tokens_a)], vocab[list(p.tokens_b)]) for p in found]

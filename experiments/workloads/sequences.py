@@ -21,8 +21,8 @@ from .pairs import sentences
 from .text import count_words, indices, numbered, read_samples
 
 MOST_DEPENDENTS = 3
-#: Share of all text whose words, the rarest, are spelled.
-RARE = 0.15
+#: Share of all text whose words, the rarest, are spelled, and the size of a character's vector.
+RARE, LETTER_SIZE = 0.15, 20
 
 
 class Sentence(NamedTuple):
@@ -106,14 +106,12 @@ def tagging(wikiner=None, limit=None, **sizes):
 class SpellingTagger(Tagger):
     """Scores of all tags for every word of one sentence; knows rare words by their characters."""
 
-    def __init__(
-        self, vocab_size, tags, alphabet_size, embedding_size=100, hidden_size=128, letter_size=20
-    ):
+    def __init__(self, vocab_size, tags, alphabet_size, embedding_size=100, hidden_size=128):
         super().__init__(vocab_size, tags, embedding_size, hidden_size)
         ahead = embedding_size // 2
-        self.letters = nn.Embedding(alphabet_size, letter_size)
-        self.spell_forwards = rnn.LSTMCell(ahead, input_size=letter_size)
-        self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=letter_size)
+        self.letters = nn.Embedding(alphabet_size, LETTER_SIZE)
+        self.spell_forwards = rnn.LSTMCell(ahead, input_size=LETTER_SIZE)
+        self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=LETTER_SIZE)
 
     def forward(self, words, letters):
         """Map words, shape (T,), to scores, shape (T, tags).
