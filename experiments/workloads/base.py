@@ -109,17 +109,17 @@ class Workload(NamedTuple):
 
 
 def new_trainer(model, frozen=(), **options):
-    """Initialize a model; make the trainer of all its parameters but those `frozen`."""
+    """Initialize a model; make its trainer, which leaves the embeddings `frozen` as they are."""
     model.initialize(mx.init.Xavier())
-    for parameter in frozen:
-        parameter.grad_req = "null"
+    for name in frozen:
+        getattr(model, name).weight.grad_req = "null"
     return gluon.Trainer(model.collect_params(), "adagrad", {"learning_rate": 0.05, **options})
 
 
 def labelling(name, title, unit, samples, model, frozen=(), counted="", trainer=None):
     """Make the workload of a model that scores labels, whose numbers are the targets.
 
-    Without a trainer, the model is made dynamic and initialized, and trained but for the parameters
+    Without a trainer, the model is made dynamic and initialized, and trained but for the embeddings
     `frozen`. Rates count samples unless `counted` says what.
     """
     trainer = trainer or new_trainer(gdb.convert(model), frozen)

@@ -10,7 +10,6 @@
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from .base import Sample, labelling
@@ -19,7 +18,7 @@ CHOSEN, CLASSES = 2, 4
 PATIENCE, MOST_STEPS = (0.5, 2.0), 6
 
 
-class Experts(gluon.Block):
+class Experts(nn.Block):
     """Scores of all classes for one input."""
 
     def __init__(self, experts, embedding_size=64, hidden_size=64):
@@ -37,7 +36,7 @@ class Experts(gluon.Block):
         return self.score(mx.nd.add_n(*said))
 
 
-class Ponderer(gluon.Block):
+class Ponderer(nn.Block):
     """Scores of all classes for one input."""
 
     def __init__(self, embedding_size=32, hidden_size=64):
@@ -62,30 +61,28 @@ class Ponderer(gluon.Block):
         return thoughts
 
 
-def _samples(size, limit, seed, draw):
-    """Draw inputs of this size, and what else a sample has."""
-    rng = np.random.RandomState(seed)
-    inputs = [(rng.normal(size=size), draw(rng)) for _ in range(limit)]
-    return [
-        Sample((mx.nd.array([x]), drawn), mx.nd.array([x[:CLASSES].argmax()]))
-        for x, drawn in inputs
-    ]
+def _workload(name, title, model, size, limit, seed, draw):
+    """Put a model on random inputs of this size, with what else a sample has."""
+    rng, samples = np.random.RandomState(seed), []
+    for _ in range(limit):
+        x, drawn = rng.normal(size=size), draw(rng)
+        samples.append(Sample((mx.nd.array([x]), drawn), mx.nd.array([x[:CLASSES].argmax()])))
+    return labelling(name, title, "inputs", samples, model)
 
 
 def mixture(name, limit=None, seed=1, **sizes):
     """Make a mixture of experts; the figures at the end of its name say how many."""
     experts = int(name[len("experts") :])
-    model = Experts(experts, **sizes)
 
-    samples = _samples(
-        model.share.weight.shape[1], limit or 4096, seed,
-        lambda rng: tuple(rng.choice(experts, CHOSEN, replace=False).tolist()),
-    )  # fmt: skip
-    return labelling(name, f"mixture of {experts} experts", "inputs", samples, model)
+    def draw(rng):
+        return tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
+
+    model, title = Experts(experts, **sizes), f"mixture of {experts} experts"
+    return _workload(name, title, model, model.share.weight.shape[1], limit or 4096, seed, draw)
 
 
 def pondering(limit=None, seed=1, **sizes):
     """Make a network that thinks until it is sure."""
     model = Ponderer(**sizes)
-    samples = _samples(model.cell._input_size, limit or 1024, seed, lambda r: r.uniform(*PATIENCE))
-    return labelling("reads", "adaptive computation", "inputs", samples, model)
+    return _workload("reads", "adaptive computation", model, model.cell._input_size, limit or 1024,
+                     seed, lambda rng: rng.uniform(*PATIENCE))  # fmt: skip

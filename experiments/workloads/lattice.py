@@ -8,7 +8,6 @@ corpus, without spaces; the list are their frequent words.
 from collections import Counter
 
 import mxnet as mx
-from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
@@ -79,7 +78,7 @@ KINDS = {
 }
 
 
-class LatticeTagger(gluon.Block):
+class LatticeTagger(nn.Block):
     """Scores of all tags for every character of one sentence."""
 
     def __init__(self, kind, characters, words, tags, embedding_size=50, hidden_size=100):

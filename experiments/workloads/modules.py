@@ -13,7 +13,6 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn
 
 from .base import Sample, labelling
@@ -68,7 +67,7 @@ def random_questions(limit, seed):
     return questions
 
 
-class Module(gluon.HybridBlock):
+class Module(nn.HybridBlock):
     """A residual block of two convolutions over one feature map, or two that are joined first."""
 
     def __init__(self, channels, inputs):
@@ -85,7 +84,7 @@ class Module(gluon.HybridBlock):
         return F.relu(x + self.second(self.first(x)))  # (1, channels, SIDE, SIDE)
 
 
-class ModuleNetwork(gluon.Block):
+class ModuleNetwork(nn.Block):
     """Scores of all answers for one scene and the program of a question about it."""
 
     def __init__(self, inputs, answers, embedding_size=16, hidden_size=16):

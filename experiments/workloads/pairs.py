@@ -96,9 +96,8 @@ class Similarity(gdb.DynamicHybridBlock):
     ):
         size = self._hidden_size
         angle = F.FullyConnected(left * right, angle_weight, hidden_bias, num_hidden=size)
-        distance = F.FullyConnected(
-            F.abs(left - right), distance_weight, no_bias=True, num_hidden=size
-        )
+        apart = F.abs(left - right)
+        distance = F.FullyConnected(apart, distance_weight, no_bias=True, num_hidden=size)
         hidden = F.sigmoid(angle + distance)  # (1, hidden_size)
         scores = F.FullyConnected(hidden, score_weight, score_bias, num_hidden=CLASSES)
         return F.log_softmax(scores, axis=-1)  # (1, CLASSES)
@@ -177,5 +176,5 @@ def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):
     model = RelatednessModel(len(vocab), embedding_size, hidden_size)
     # Word vectors are not trained, as when they come from a file: a dense gradient of the whole
     # table would cost every way of running the model the same large amount.
-    trainer = new_trainer(model, [model.embedding.weight], wd=1e-4)
+    trainer = new_trainer(model, ["embedding"], wd=1e-4)
     return RELATEDNESS.workload(model, trainer, encode(pairs, vocab))

@@ -9,7 +9,6 @@ sentences of a minibatch take an action before the next one.
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from .base import Layers, Sample, labelling
@@ -24,22 +23,21 @@ def oracle(heads):
     """List the actions that make a tree; None if it is not projective."""
     missing = [list(heads).count(word) for word in range(len(heads))]
     stack, actions = [], []
-    following = iter(range(len(heads)))
-    while len(actions) < 2 * len(heads) - 1:
-        *_, below, top = [None, None, *stack]
-        for taken, head, dependent in ((LEFT, top, below), (RIGHT, below, top)):
-            if below is not None and heads[dependent] == head and not missing[dependent]:
-                action = taken
-                missing[head] -= 1
-                stack.remove(dependent)
+    for word in range(len(heads)):
+        stack.append(word)
+        actions.append(SHIFT)
+        while len(stack) > 1:
+            below, top = stack[-2:]
+            if heads[below] == top and not missing[below]:
+                action, head, dependent = LEFT, top, below
+            elif heads[top] == below and not missing[top]:
+                action, head, dependent = RIGHT, below, top
+            else:
                 break
-        else:
-            action, word = SHIFT, next(following, None)
-            if word is None:
-                return None
-            stack.append(word)
-        actions.append(action)
-    return actions
+            actions.append(action)
+            missing[head] -= 1
+            stack.remove(dependent)
+    return actions if len(stack) == 1 else None
 
 
 class Configuration:
@@ -83,7 +81,7 @@ class Configuration:
         self.stack.append((vector, self.model.stack(vector, self.stack[-1][1])[1]))
 
 
-class Parser(gluon.Block):
+class Parser(nn.Block):
     """Scores of all actions for every step of one sentence."""
 
     def __init__(self, vocab_size, embedding_size=100, hidden_size=100):
@@ -94,9 +92,8 @@ class Parser(gluon.Block):
         self.buffer = rnn.LSTMCell(hidden_size, input_size=embedding_size)
         self.past = rnn.LSTMCell(hidden_size, input_size=embedding_size)
         # Of a head, a dependent, and the side on which it was taken.
-        self.compose = Layers(
-            nn.Dense(embedding_size, in_units=3 * embedding_size, activation="tanh")
-        )
+        joined = nn.Dense(embedding_size, in_units=3 * embedding_size, activation="tanh")
+        self.compose = Layers(joined)
         # Of the states of stack, buffer and past actions.
         hidden = nn.Dense(hidden_size, in_units=3 * hidden_size, activation="relu")
         self.score = Layers(hidden, nn.Dense(3, in_units=hidden_size))
@@ -135,5 +132,5 @@ def parsing(data=None, limit=None, **sizes):
         if a is not None
     ]
     model = Parser(len(vocab), **sizes)
-    frozen = [model.embedding.weight]
-    return labelling("parser", "transition parser", "sentences", samples, model, frozen, "words")
+    title, frozen = "transition parser", ["embedding"]
+    return labelling("parser", title, "sentences", samples, model, frozen, "words")

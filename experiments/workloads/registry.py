@@ -2,7 +2,6 @@
 
 import inspect
 import random
-from functools import partial
 from typing import Callable, NamedTuple, Sequence
 
 import mxnet as mx
@@ -31,16 +30,12 @@ _CELLS = ("The paper counts time in cells alone: the bar of cells, without recor
 class Entry(NamedTuple):
     """A workload, by name."""
 
-    #: Takes by name what it can use of `FOLDERS`, ``limit`` and ``seed``, and sizes.
+    #: Takes by name what it can use of `FOLDERS`, ``name``, ``limit`` and ``seed``, and sizes.
     make: Callable
     source: str  # the paper that it is from, and what that claims
     reading: str = _NO_PEER  # what our figures say of that claim, and what they do not
     sizes: Sequence[int] = (64,)  # samples of minibatches, if no others are asked for
     stand_in: str = "built-in corpus"  # what it runs on without a folder
-
-
-def _named(make, names, *entry):
-    return {name: Entry(partial(make, name), *entry) for name in names}
 
 
 WORKLOADS = {
@@ -52,7 +47,7 @@ WORKLOADS = {
         (1, 8, 64, 256, 1024),
     ),
     "sst": Entry(
-        partial(trees.phrase_workload, "sst"),
+        trees.phrase_workload,
         f"Looks et al. 2017 (Fold), building of graphs counted; {_DYNET}",
         "1.6 to 2 times as fast as DyNet in training, and a little faster than PyTorch by hand, "
         "level by level.",
@@ -68,14 +63,15 @@ WORKLOADS = {
     "modules": Entry(modules.answering, "Suarez, Zhu 2017: 10 times less time in cells.", _CELLS,
                      stand_in="random programs"),
     "treefc": Entry(
-        partial(trees.phrase_workload, "treefc"),
+        trees.phrase_workload,
         f"Looks et al. 2017 (Fold); {_ED_BATCH}",
         f"Almost nothing is computed in a node, so this measures overhead. {_NO_PEER}",
     ),
-    **_named(trees.phrase_workload, ("treegru", "mvrnn"), _ED_BATCH),
-    **_named(drawn.mixture, [f"experts{count}" for count in (16, 64, 256, 1024)],
-             "Suarez, Zhu 2017: 1,000 times less time in cells.", _CELLS, (1024,), "random inputs"),
-    **_named(lattice.lattice_workload, lattice.KINDS, _ED_BATCH),
+    **dict.fromkeys(("treegru", "mvrnn"), Entry(trees.phrase_workload, _ED_BATCH)),
+    **dict.fromkeys([f"experts{count}" for count in (16, 64, 256, 1024)],
+                    Entry(drawn.mixture, "Suarez, Zhu 2017: 1,000 times less time in cells.",
+                          _CELLS, (1024,), "random inputs")),
+    **dict.fromkeys(lattice.KINDS, Entry(lattice.lattice_workload, _ED_BATCH)),
     "seq2seq": Entry(seq2seq.translation, _ED_BATCH,
                      f"Greedy in inference, so values are read at every step. {_NO_PEER}",
                      stand_in="random sequences"),
@@ -95,7 +91,8 @@ def make(name, args, **sizes):
     mx.random.seed(args.seed)
     entry = WORKLOADS[name]
     taken = inspect.signature(entry.make).parameters
-    given = {o: getattr(args, o) for o in (*FOLDERS, "limit", "seed") if o in taken}
+    known = {**vars(args), "name": name}
+    given = {o: known[o] for o in (*FOLDERS, "name", "limit", "seed") if o in taken}
     found = [FOLDERS[o][0] for o in given if o in FOLDERS and given[o] is not None]
     made = entry.make(**given, **sizes)
     return made._replace(title=f"{made.title}, {(*found, entry.stand_in)[0]}")

@@ -8,7 +8,6 @@ many steps as the right ones have; all sentences of a minibatch take a step befo
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from relatedness.corpora import load_corpus
@@ -20,7 +19,7 @@ from .text import count_words, indices
 TOKENS, LENGTHS = 30, (4, 20)
 
 
-class Attention(gluon.HybridBlock):
+class Attention(nn.HybridBlock):
     """What the decoder knows after a look at the memory: dot attention, then one layer."""
 
     def __init__(self, hidden_size):
@@ -32,7 +31,7 @@ class Attention(gluon.HybridBlock):
         return self.layer(F.concat(F.dot(weights, memory), h, dim=1))  # (1, H)
 
 
-class Translator(gluon.Block):
+class Translator(nn.Block):
     """Scores of all tokens for every place of the target; token `tokens` begins it."""
 
     def __init__(self, tokens, embedding_size=32, hidden_size=64):

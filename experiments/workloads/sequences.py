@@ -13,7 +13,6 @@ from typing import NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 from .base import Sample, labelling
@@ -57,7 +56,7 @@ def _parse(line):
     return Sentence(tuple(words), tuple(tags)) if words else None
 
 
-class Tagger(gluon.Block):
+class Tagger(nn.Block):
     """Scores of all tags for every word of one sentence, by Gluon's own LSTM cells."""
 
     def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128):
@@ -99,8 +98,8 @@ def tagging(wikiner=None, limit=None, **sizes):
     """Put the tagger on the sentences of WikiNER, or on those of the built-in corpus."""
     samples, *counts = _encoded(read_wikiner(wikiner, limit))
     model = Tagger(*counts, **sizes)
-    frozen = [model.embedding.weight]
-    return labelling("tagger", "BiLSTM tagger", "sentences", samples, model, frozen, "words")
+    title, frozen = "BiLSTM tagger", ["embedding"]
+    return labelling("tagger", title, "sentences", samples, model, frozen, "words")
 
 
 class SpellingTagger(Tagger):
@@ -146,5 +145,5 @@ def spelling(wikiner=None, limit=None, **sizes):
         sample._replace(inputs=(*sample.inputs, [spelled.get(word) for word in s.words]))
         for s, sample in zip(found, samples)
     ]
-    title, frozen = "BiLSTM tagger with characters", [model.embedding.weight]
+    title, frozen = "BiLSTM tagger with characters", ["embedding"]
     return labelling("characters", title, "sentences", samples, model, frozen, "words")

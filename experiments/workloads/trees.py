@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
@@ -97,7 +96,7 @@ def _of_dependencies(words, tree):
     return Phrases(words, shapes[tree.root], tuple(min(size, CLASSES) - 1 for size in sizes))
 
 
-class PhraseModel(gluon.Block):
+class PhraseModel(nn.Block):
     """Scores of all labels for every phrase of one sentence.
 
     A subclass has `leaf` and `join`: the state of a word, and of a phrase from those of its parts.
@@ -105,9 +104,9 @@ class PhraseModel(gluon.Block):
 
     dropout = 0.0
 
-    def __init__(self, vocab_size, embedding_size, hidden_size, sparse_grad=False):
+    def __init__(self, vocab_size, embedding_size, hidden_size, sparse=False):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding_size, sparse_grad=sparse_grad)
+        self.embedding = nn.Embedding(vocab_size, embedding_size, sparse_grad=sparse)
         self.score = nn.Dense(CLASSES, in_units=hidden_size)
 
     def forward(self, words, shape):
@@ -157,10 +156,8 @@ class LSTMNode(Gated):
 class TreeLSTM(PhraseModel):
     """The binary Tree-LSTM; `dropout` is of word vectors and of states before they are scored."""
 
-    def __init__(
-        self, vocab_size, embedding_size=300, hidden_size=150, dropout=0.0, sparse_grad=False
-    ):
-        super().__init__(vocab_size, embedding_size, hidden_size, sparse_grad)
+    def __init__(self, vocab_size, embedding_size=300, hidden_size=150, dropout=0.0, sparse=False):
+        super().__init__(vocab_size, embedding_size, hidden_size, sparse)
         self.dropout = dropout
         self.leaf = LSTMNode(3, embedding_size, hidden_size)
         self.join = LSTMNode(5, 2 * hidden_size, hidden_size)
@@ -179,9 +176,8 @@ class GRUJoin(gdb.DynamicHybridBlock):
 
     def __init__(self, hidden_size):
         super().__init__()
-        self.reset, self.update, self.new = (
-            nn.Dense(hidden_size, in_units=hidden_size) for _ in range(3)
-        )
+        gates = (nn.Dense(hidden_size, in_units=hidden_size) for _ in range(3))
+        self.reset, self.update, self.new = gates
 
     def hybrid_forward(self, F, *parts):  # noqa: D102
         kept = F.add_n(*[F.sigmoid(self.reset(h)) * h for h in parts])  # (1, H)
@@ -211,7 +207,7 @@ class TreeFC(PhraseModel):
         self.join = Layers(nn.Dense(hidden_size, in_units=2 * hidden_size, activation="relu"))
 
 
-class MatrixVectorJoin(gluon.HybridBlock):
+class MatrixVectorJoin(nn.HybridBlock):
     """Vector and matrix of a phrase, shapes (1, H) and (1, H, H), from those of its two parts."""
 
     def __init__(self, hidden_size):
@@ -295,7 +291,7 @@ def phrase_workload(name, sst=None, limit=None, **sizes):
     items = read_treebank(sst, limit)
     vocab = count_words(item.words for item in items)
     model = MODELS[name](len(vocab), **sizes)
-    frozen = [model.embedding.weight] + ([model.matrices.weight] if name == "mvrnn" else [])
+    frozen = ["embedding", "matrices"] if name == "mvrnn" else ["embedding"]
     made = labelling(name, TITLES[name], UNIT, encode(items, vocab), model, frozen, "words")
     if name != "treegru":
         return made
