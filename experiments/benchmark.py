@@ -79,21 +79,21 @@ QUICK = {"rounds": 2, "seconds": 0.1, "loop_samples": 4, "points": 4}
 
 def environment():
     """Describe what figures are measured on."""
-    found = re.findall(r"model name\s*: (.+)", _content("/proc/cpuinfo"))
     threads = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MXNET_ENGINE_TYPE")
     return {
         "python": platform.python_version(),
         **{module.__name__: module.__version__ for module in (mx, np, scipy, gluonnlp, gdb)},
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": (found or [platform.processor()])[0],
+        "processor": _told("/proc/cpuinfo", r"model name\s*: (.+)") or platform.processor(),
         "cores": os.cpu_count(),
         **{name: os.environ.get(name) for name in threads},
     }
 
 
-def _content(path):
-    """Read a file of the system; it is empty where there is none."""
-    return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+def _told(path, pattern):
+    """Find what a file of the system tells; None where there is no such file."""
+    text = Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
+    return next(iter(re.findall(pattern, text)), None)
 
 
 def measure(args):
@@ -198,8 +198,8 @@ def alone(args, name, way, kind):
 
 def _memory(field):
     """Read a figure of this process in MB; getrusage would tell of the parent's memory as well."""
-    found = re.search(rf"{field}:\s+(\d+)", _content("/proc/self/status"))
-    return int(found.group(1)) / 1024 if found else None
+    found = _told("/proc/self/status", rf"{field}:\s+(\d+)")
+    return found and int(found) / 1024
 
 
 def show(output):

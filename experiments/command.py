@@ -9,7 +9,7 @@ from pathlib import Path
 import gluon_dynbatch as gdb
 
 
-class UsageError(ValueError):
+class UsageError(Exception):
     """What is the user's to mend: options that do not go together, data that cannot be used."""
 
 

@@ -13,7 +13,6 @@ class Levels(NamedTuple):
     distance from the root, so that a child of level d is a leaf or stands in level d + 1, and no
     level reads any inner node but those of the level computed just before.  Roots are inner nodes
     even if they have no children: they are level 0, in the order of the trees.
-
     """
 
     #: Where the word of each node stands among the words of all trees, one tree after the other:

@@ -172,30 +172,27 @@ def _plan(samples):
     words, trees, *others = zip(*(sample.inputs for sample in samples))
     levels = divide([tree.heads for tree in trees + others[1]])
     words = mx.nd.concat(*words, *others[0], dim=0).take(_upload(levels.words, ctx))
-    return _Plan(words, levels.starts, *_edges(levels, ctx))
-
-
-def _edges(levels, ctx):
     nodes, starts = len(levels.words), levels.starts
+    inner, spans = starts[-1], list(zip(starts, starts[1:], starts[2:]))
     entries = mx.nd.ones(nodes, ctx=ctx)
     ends = mx.nd.arange(nodes + 1, ctx=ctx, dtype="int64")
     columns = _upload(levels.parents, ctx)
     matrix = mx.nd.sparse.csr_matrix(
-        (entries, columns, ends), shape=(nodes, starts[-1]), ctx=ctx, dtype="float32"
+        (entries, columns, ends), shape=(nodes, inner), ctx=ctx, dtype="float32"
     )
     # Parents are counted within their level, except those of leaves, which see all inner nodes.
     places = levels.parents.copy()
-    for above, start, stop in zip(starts, starts[1:], starts[2:]):
+    for above, start, stop in spans:
         places[start:stop] -= above
     parents = _upload(places.astype(np.int32), ctx)
     by_level = [
         _Edges(parents[start:stop], mx.nd.slice(matrix, (start, above), (stop, start)))
-        for above, start, stop in zip(starts, starts[1:], starts[2:])
+        for above, start, stop in spans
     ]
-    inner = starts[-1]
-    if inner == nodes:
-        return by_level, None
-    return by_level, _Edges(parents[inner:], mx.nd.slice(matrix, (inner,), (nodes,)))
+    leaves = None
+    if inner < nodes:
+        leaves = _Edges(parents[inner:], mx.nd.slice(matrix, (inner,), (nodes,)))
+    return _Plan(words, starts, by_level, leaves)
 
 
 def _upload(array, ctx):

@@ -31,9 +31,8 @@ class Pairs(PairsPeer):
         heads = np.concatenate([tree.heads for tree in trees])
         children = np.flatnonzero(heads >= 0)
         parents = (heads + np.repeat(offsets, sizes))[children]
-        graph = dgl.graph(
-            (torch.from_numpy(children), torch.from_numpy(parents)), num_nodes=len(heads)
-        )
+        edges = torch.from_numpy(children), torch.from_numpy(parents)
+        graph = dgl.graph(edges, num_nodes=len(heads))
         forget, rest = self.inputs(np.concatenate(words))
         graph.ndata["x_forget"], graph.ndata["x"] = forget, rest
         for name, width in (("sums", 2), ("h", 1), ("c", 1)):

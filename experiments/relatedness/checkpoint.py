@@ -48,8 +48,6 @@ class Checkpoint(NamedTuple):
         """Say that this checkpoint is another program's if something is not where it is sought."""
         try:
             yield
-        except CheckpointError:
-            raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             reason = f"not a checkpoint of this program ({type(error).__name__}: {error})"
             raise CheckpointError(f"{self.path}: {reason}") from None
@@ -65,35 +63,31 @@ class Checkpoint(NamedTuple):
                 raise CheckpointError(f"{self.path}: does not fit the model: {reason}")
 
     def restore(self, model, trainer=None):
-        """Load the parameters, and the trainer's progress if a trainer is given."""
+        """Load the parameters, and the progress of a trainer with the same kind of optimizer."""
         self.check(model)
         parameters = model._collect_params_with_prefix()
         for name, parameter in parameters.items():
             array = self.arrays[f"parameter:{name}"]
             parameter.set_data(mx.nd.array(array, dtype=array.dtype))
-        if trainer is not None:
-            with self.understood():
-                self._restore(parameters, trainer)
-
-    def _restore(self, parameters, trainer):
-        """Put progress into a trainer with the same kind of optimizer."""
+        if trainer is None:
+            return
         optimizer, updater = trainer._optimizer, trainer._updaters[0]
-        if self.optimizer["kind"] != type(optimizer).__name__:
-            raise ValueError(f"written with the optimizer {self.optimizer['kind']}")
-        numbers = _numbers(parameters, trainer)
         optimizer._set_current_context(next(iter(parameters.values())).list_ctx()[0].device_id)
-        for name, count in self.optimizer["counts"].items():
-            number = numbers[name]
-            state = optimizer.create_state_multi_precision(number, parameters[name].data())
-            leaves = _leaves(state)
-            saved = [self.arrays.get(f"state:{name}:{i}") for i in range(len(leaves))]
-            for leaf, array in zip(leaves, saved):
-                if array is None or _kind(array) != _kind(leaf):
-                    raise ValueError(f"the optimizer's state of {name} is of another kind")
-                leaf[:] = mx.nd.array(array, dtype=array.dtype)
-            updater.states[number], updater.states_synced[number] = state, True
-            optimizer._index_update_count[number] = int(count)
-        vars(optimizer).update(self.optimizer["numbers"])
+        numbers = _numbers(parameters, trainer)
+        with self.understood():
+            if self.optimizer["kind"] != type(optimizer).__name__:
+                raise ValueError(f"written with the optimizer {self.optimizer['kind']}")
+            for name, count in self.optimizer["counts"].items():
+                number = numbers[name]
+                state = optimizer.create_state_multi_precision(number, parameters[name].data())
+                for i, leaf in enumerate(_leaves(state)):
+                    array = self.arrays.get(f"state:{name}:{i}")
+                    if array is None or _kind(array) != _kind(leaf):
+                        raise ValueError(f"the optimizer's state of {name} is of another kind")
+                    leaf[:] = mx.nd.array(array, dtype=array.dtype)
+                updater.states[number], updater.states_synced[number] = state, True
+                optimizer._index_update_count[number] = int(count)
+            vars(optimizer).update(self.optimizer["numbers"])
 
 
 def _kind(array):

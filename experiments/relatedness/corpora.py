@@ -99,8 +99,6 @@ def read_requests(path, lines, limit=None, skip=False):
             asked = json.loads(lines[number])
             sides = [sentence(asked[side], place) for side in "ab"]
             name = str(asked.get("name", number + 1))
-        except DataError:
-            raise
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             wanted = '{"a": {"words": "it rains", "heads": [2, 0]}, "b": {...}}'
             raise DataError(*place, f"not a pair such as {wanted}") from None

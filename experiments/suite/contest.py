@@ -154,9 +154,7 @@ class Local(Contender):
         known = all(len(r.flushes) == 1 and g is not None for r, g in zip(reports, graphs))
         return replace(
             row,
-            recording=each("recording_ms"),
-            analysis=each("analysis_ms"),
-            dispatch=each("dispatch_ms"),
+            **{part: each(f"{part}_ms") for part in ("recording", "analysis", "dispatch")},
             nodes=each("units", whole),
             launches=each("launches", whole) + at_once * whole,
             bound=sum(map(lower_bound, graphs)) * whole if known else None,

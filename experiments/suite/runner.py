@@ -18,16 +18,10 @@ MODES = ("dynamic", "imperative", "hybridized", "manual")
 class Runner:
     """Runs a workload sample by sample, or batched: by the library, or by one of the baselines.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its model is initialized and hybridized; it belongs to this runner if the mode is
-        "imperative".
-    mode : str
-        "dynamic": batched by gluon_dynbatch. "imperative", "hybridized": one sample after the
-        other. "manual" (sentence pairs), "padded" (the tagger): see `baselines`.
-    options : dict
-        Options of `gluon_dynbatch.batching`; used if the mode is dynamic.
+    Modes are "dynamic": batched by gluon_dynbatch, with `options` of `gluon_dynbatch.batching`;
+    "imperative", "hybridized": one sample after the other; "manual" (sentence pairs), "padded" (the
+    tagger): see `baselines`. The workload's model is initialized and hybridized; it belongs to this
+    runner if the mode is "imperative".
     """
 
     def __init__(self, workload, mode="dynamic", options=None):

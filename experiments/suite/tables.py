@@ -1,6 +1,7 @@
 """All measurements, a row for each turn, and the tables: speed, parts, "auto"."""
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -107,17 +108,14 @@ class Table(NamedTuple):
 
     def markdown(self):
         """Write the table as Markdown, aligned so that it reads well as plain text, too."""
-        forms = list(self.columns.values())
-        cells = [list(self.columns)]
-        for row in self.rows:
-            cells.append(["–" if v is None else format(v, form) for v, form in zip(row, forms)])
-        widths = [max(3, *map(len, column)) for column in zip(*cells)]
-        sides = ["<" if form == "s" else ">" for form in forms]
-        cells.insert(1, ["-" * (w - (s == ">")) + ":" * (s == ">") for w, s in zip(widths, sides)])
-        lines = [
-            " | ".join(f"{cell:{s}{w}}" for cell, s, w in zip(row, sides, widths)) for row in cells
-        ]
-        return "\n".join([f"### {self.title}", "", *(f"| {line} |" for line in lines), ""])
+        columns = []
+        for heading, form, *values in zip(self.columns, self.columns.values(), *self.rows):
+            cells = [heading, *("–" if v is None else format(v, form) for v in values)]
+            width, side = max(3, *map(len, cells)), "<" if form == "s" else ">"
+            cells.insert(1, ("" if form == "s" else ":").rjust(width, "-"))
+            columns.append([f"{cell:{side}{width}}" for cell in cells])
+        lines = [f"| {' | '.join(line)} |" for line in zip(*columns)]
+        return "\n".join([f"### {self.title}", "", *lines, ""])
 
 
 def texts(measured):
@@ -203,9 +201,8 @@ def memory(alone):
     """Lay out what fresh processes told."""
     columns = {"way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
                "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
-    names = ("way", "kind", "size", "first_seconds", "peak_mb", "start_mb")
-    rows = [tuple(figures[name] for name in names) for figures in alone]
-    return Table("Processes that run one way and nothing else", columns, rows)
+    fields = itemgetter("way", "kind", "size", "first_seconds", "peak_mb", "start_mb")
+    return Table("Processes that run one way and nothing else", columns, list(map(fields, alone)))
 
 
 #: "auto" may take so much longer than the best fixed setting, than the best one by depth, and than

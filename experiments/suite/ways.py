@@ -86,14 +86,6 @@ def read_ways(text):
     return list(found)
 
 
-def curve_of(nodes, points):
-    """Name the ways of a curve, given the nodes of a minibatch at each granularity of `CURVES`."""
-    lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
-    spread = sorted({round(visits) for visits in np.geomspace(lowest, highest, points)})
-    limits = [":0", *(f":{visits}" for visits in spread), "", CACHED]
-    return [f"gdb:{each}:search{limit}" for each, limit in product(CURVES, limits)]
-
-
 class Cast:
     """The contenders of one workload: made when they are asked for, and compared with the loop.
 
@@ -157,9 +149,13 @@ class Cast:
         return remote
 
     def _curve(self, size):
-        """Name the ways of the curve, which count a minibatch's nodes first."""
+        """Name the ways of the curve, from the nodes of a minibatch at each granularity."""
         rows = self.count([f"gdb:{each}:depth" for each in CURVES], "inference", size)
-        return curve_of([row.nodes for row in rows], self.args.points)
+        nodes = [row.nodes for row in rows]
+        lowest, highest = max(LEAST * min(nodes), 1), max(MOST * max(nodes), 2)
+        spread = np.geomspace(lowest, highest, self.args.points).round().astype(int)
+        limits = [":0", *(f":{visits}" for visits in np.unique(spread)), "", CACHED]
+        return [f"gdb:{each}:search{limit}" for each, limit in product(CURVES, limits)]
 
     def count(self, names, kind, size):
         """Run one minibatch in some of our own ways, for their counts."""
