@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from command import POSITIVE, Parser, add_options, listed
+from command import POSITIVE, Parser, UsageError, add_options, listed, run_program
 
 PROGRAM = Path(__file__).with_name("tree_lstm_relatedness.py")
 #: Seconds that processes have to end after the first one has.
@@ -86,7 +86,7 @@ def watch(processes):
 
 
 def run(planned):
-    """Start all processes, and see them to their end, whatever happens; return the exit status."""
+    """Start all processes, and see them to their end, whatever happens."""
     processes, wrong = {}, "interrupted"
     with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
         for name, environment, command in planned:
@@ -103,12 +103,10 @@ def run(planned):
             print(f"{name}: process {process.pid}", flush=True)
         wrong = watch(processes)
     if wrong:
-        print(
-            f"error: {wrong}; all others were ended, and train --resume goes on from the last "
-            "checkpoint, if there is one",
-            file=sys.stderr,
+        raise UsageError(
+            f"{wrong}; all others were ended, and train --resume goes on from the last "
+            "checkpoint, if there is one"
         )
-    return 2 if wrong else 0
 
 
 def main(argv=None):
@@ -131,7 +129,7 @@ def main(argv=None):
     if args.hosts:
         print_commands(planned, args.hosts)
         return 0
-    return run(planned)
+    return run_program(lambda: run(planned))
 
 
 if __name__ == "__main__":

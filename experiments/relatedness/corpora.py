@@ -56,12 +56,8 @@ class Pair(NamedTuple):
         Tai et al. 2015, equation 15. Shape (1, CLASSES); NaN for a pair without score, which can be
         judged but not learned from.
         """
-        if math.isnan(self.score):
-            return np.full((1, CLASSES), np.nan)
-        target = np.zeros((1, CLASSES))
-        below = min(int(self.score), CLASSES - 1)
-        target[0, below - 1 : below + 1] = below + 1 - self.score, self.score - below
-        return target
+        distance = np.abs(np.arange(1, CLASSES + 1) - self.score)
+        return np.maximum(0, 1 - distance)[None]
 
     def sample(self, words, target):
         """Put together what the model takes: indices of all words, and the target."""
@@ -119,13 +115,12 @@ def _collect(read, count, path, limit, skip):
                 raise DataError(path, 0, f"two pairs have the id {pair.name}")
             if not pair.name or "\t" in pair.name:  # it becomes a column of a table
                 raise DataError(path, 0, f"id {pair.name!r} is empty or has a tab in it")
+            found[pair.name] = pair
         except DataError as error:
             if not skip:
                 raise
             skipped += 1
             print(f"skipped: {error}", file=sys.stderr)
-        else:
-            found[pair.name] = pair
     if skipped:
         print(f"skipped {skipped} pairs of {path}", file=sys.stderr)
     if not found:
@@ -179,8 +174,7 @@ def _sick_scores(path, names, ids):
         if column not in header:
             raise DataError(path, 1, f"no column {column} in the header")
     number, score = header.index("pair_ID"), header.index("relatedness_score")
-    parsed = set(names)
-    found = {}
+    parsed, found = set(names), {}
     for line, fields in enumerate(rows, 2):
         if len(fields) != len(header):
             raise DataError(path, line, f"{len(fields)} columns, the header has {len(header)}")

@@ -40,7 +40,13 @@ class Group:
     @contextlib.contextmanager
     def patience(self, reason="the others do not answer"):
         """End this process if what is done within takes longer than `timeout`."""
-        timer = threading.Timer(self.timeout, self._give_up, [reason])
+
+        def give_up():
+            print(f"error: {reason} within {self.timeout:g} s (--kvstore-timeout)", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(2)
+
+        timer = threading.Timer(self.timeout, give_up)
         timer.daemon = True
         if launched():
             timer.start()
@@ -48,11 +54,6 @@ class Group:
             yield
         finally:
             timer.cancel()
-
-    def _give_up(self, reason):
-        print(f"error: {reason} within {self.timeout:g} s (--kvstore-timeout)", file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(2)
 
     def join(self, trainer):
         """Let a trainer take its parameters from the store now, in all processes at once.

@@ -96,8 +96,6 @@ OPTIONS = {
          "brings the options of the model, the vocabulary and its vectors"),
     ),
 }  # fmt: skip
-
-
 #: What must stay as it was when a run is resumed, or it would be another run.
 SETTINGS = ("task", "seed", "batch_size", "optimizer", "lr", "lr_decay", "embedding_lr",
             "weight_decay", "hidden", "similarity_hidden", "dropout", "embedding_size",
@@ -119,11 +117,8 @@ class Assembly(NamedTuple):
 
 def fingerprint(items):
     """Tell data apart: 64 hexadecimal figures that depend on everything in them."""
-    digest = hashlib.sha256()
-    for split in sorted(items):
-        for item in items[split]:
-            digest.update(repr((split, item)).encode())
-    return digest.hexdigest()
+    text = "".join(repr((split, item)) for split in sorted(items) for item in items[split])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def assemble(args, items):

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from mxnet import gluon
 from tqdm import tqdm
 
+import gluon_dynbatch as gdb
 from command import UsageError
 from suite.runner import one_behind
 from workloads.base import Sample
@@ -68,27 +69,23 @@ def interruptible():
         print("\nstopping after this step; press again to stop at once", file=sys.stderr)
 
     before = signal.getsignal(signal.SIGINT)
-    # Only the main thread gets signals; and a program that was told to ignore them, does.
-    heard = threading.current_thread() is threading.main_thread() and callable(before)
-    if heard:
-        signal.signal(signal.SIGINT, note)
-    try:
+    with contextlib.ExitStack() as stack:
+        # Only the main thread gets signals; and a program that was told to ignore them, does.
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            signal.signal(signal.SIGINT, note)
+            stack.callback(signal.signal, signal.SIGINT, before)
         yield check
-    finally:
-        if heard:
-            signal.signal(signal.SIGINT, before)
     check()
 
 
 def evaluate(runner, data, check=lambda: None):
     """Answer for all items; gives the metrics, and the answers in order. `check` may interrupt."""
-    answers = []
-    for number, batch in enumerate(data.minibatches()):
-        items = data.items[number * data.batch_size :][: len(batch)]
-        answers.append(data.task.answers(runner.predict(batch).asnumpy(), items))
+    outputs = []
+    for batch in data.minibatches():
+        outputs.append(runner.predict(batch).asnumpy())
         check()
-    found = np.concatenate(answers)
-    return data.task.measure(found, data.items), found
+    answers = data.task.answers(np.concatenate(outputs), data.items)
+    return data.task.measure(answers, data.items), answers
 
 
 def described(metrics, data):
@@ -209,18 +206,18 @@ class Training:
             losses.append(loss / samples)
             sizes.append(samples)
             if report is not None:
-                analysis_ms = sum(flush.analysis_ms for flush in report.flushes)
-                reports.append((report.launches, analysis_ms))
+                reports.append(report)
             check()
         mx.nd.waitall()
         seconds = time.perf_counter() - started
-        launches, analysis = zip(*reports) if reports else ((), ())
+        report = gdb.Report.together(reports)
+        analysis_ms = sum(flush.analysis_ms for flush in report.flushes)
         return {
             "epoch": epoch,
             "loss": float(np.average(losses, weights=sizes)),
             "samples_per_second": len(self.train.samples) / seconds,
-            "launches_per_batch": float(np.mean(launches)) if launches else None,
-            "analysis_share": sum(analysis) / 1e3 / seconds if launches else None,
+            "launches_per_batch": report.launches / len(reports) if reports else None,
+            "analysis_share": 1e-3 * analysis_ms / seconds if reports else None,
             "losses": losses,
         }
 

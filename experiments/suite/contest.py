@@ -24,6 +24,7 @@ from typing import Optional
 import mxnet as mx
 import numpy as np
 
+import gluon_dynbatch as gdb
 from command import UsageError
 from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.schedule import lower_bound
@@ -142,21 +143,21 @@ class Local(Contender):
 
     def _reported(self, row, reports, graphs, size):
         """Add what the library tells of the minibatches of a turn."""
-        flushes = [flush for report in reports for flush in report.flushes]
+        report = gdb.Report.together(reports)
+        flushes = report.flushes
 
         def each(field, share=size / row.samples):
             return sum(getattr(flush, field) for flush in flushes) * share
 
         # As many minibatches as there were, and as large as they were, unless they were cut.
         whole = size / row.samples if self.most else 1 / len(reports)
-        at_once = sum(report.at_once for report in reports)
         settings = [f"{f.granularity} by {f.policy} ({f.budget})" for f in flushes] or [AT_ONCE]
         known = all(len(r.flushes) == 1 and g is not None for r, g in zip(reports, graphs))
         return replace(
             row,
             **{part: each(f"{part}_ms") for part in ("recording", "analysis", "dispatch")},
             nodes=each("units", whole),
-            launches=each("launches", whole) + at_once * whole,
+            launches=(report.launches + report.at_once) * whole,
             bound=sum(map(lower_bound, graphs)) * whole if known else None,
             arena_mb=max((flush.arena_bytes for flush in flushes), default=0) / 2**20,
             cached=sum(flush.cached for flush in flushes),
@@ -177,10 +178,9 @@ def agree(contenders, loop, size):
     for one in contenders:
         try:
             _compare(expected if one is loop else one.check(work), expected, one.same_steps)
+            same.append(one)
         except DiffersError as error:
             left_out[one.label] = str(error)
-        else:
-            same.append(one)
     return same, left_out
 
 

@@ -11,15 +11,15 @@ import numpy as np
 
 from command import UsageError
 
+from .base import Sample
+
 
 class DataError(UsageError):
     """A file that cannot be used; `line` is 1-based, and 0 where the whole file is meant."""
 
     def __init__(self, path, line, reason):
         super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
-        self.path = path
-        self.line = line
-        self.reason = reason
+        self.path, self.line, self.reason = path, line, reason
 
 
 def read_lines(path, content=None):
@@ -66,7 +66,6 @@ def read_vectors(path, vocab, seed):
     uniform values from -0.05 to 0.05, drawn from `seed`. Returns the vectors, shape (len(vocab),
     size), float32, and how many words of the vocabulary the file has.
     """
-    path = Path(path)
     if not path.is_file():
         raise DataError(path, 0, "no such file")
     found = {}
@@ -110,13 +109,16 @@ def indices(numbers):
     return mx.nd.array(numbers, dtype="int32")
 
 
+def word_sample(vocab, words, target, *more):
+    """Make a sample that counts words: of them, of what else a model takes, and of a target."""
+    return Sample((indices(vocab[list(words)]), *more), mx.nd.array(target), len(words))
+
+
 def encode(items, vocab, ctx=None):
     """Make samples of items that have ``words``, ``target()`` and ``sample(words, target)``.
 
     Their arrays are views of two, since making one is slow in MXNet.
     """
-    if not items:
-        return []
     words = _views([vocab[list(item.words)] for item in items], ctx, "int32")
     targets = _views([item.target() for item in items], ctx, "float32")
     return [item.sample(*arrays) for item, *arrays in zip(items, words, targets)]
