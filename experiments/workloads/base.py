@@ -12,9 +12,6 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from command import UsageError
 
-#: Packages that models are in.
-OWN = ("workloads", "relatedness")
-
 
 class Sample(NamedTuple):
     """What a model takes, what is right, and how much of what rates count this is."""
@@ -81,15 +78,12 @@ class Workload(NamedTuple):
 
     @property
     def lines(self):
-        """Count lines that exist only because of the library: in the model, and two to use it.
-
-        These are ``gdb.convert(model)`` and ``with gdb.batching():``.
-        """
+        """Count lines that exist only because of the library: in the model, and two to use it."""
         kinds = set()
         self.model.apply(lambda block: kinds.update(type(block).__mro__))
-        own = [kind for kind in kinds if kind.__module__.split(".")[0] in OWN]
+        own = [kind for kind in kinds if kind.__module__.startswith("workloads.")]
         text = [line for kind in own for line in inspect.getsource(kind).splitlines()]
-        return 2 + sum("gdb." in line for line in text)
+        return sum("gdb." in line for line in text) + 2  # gdb.convert(model), with gdb.batching():
 
     def minibatches(self, size, seed):
         """Draw minibatches without end, epoch after epoch in new orders; none repeats exactly.

@@ -105,14 +105,11 @@ class LatticeTagger(nn.Block):
 
 def lattice_of(text, listed):
     """Find the words that end at each character: where each begins, and its number."""
-    return tuple(
-        tuple(
-            (end - size, listed[text[end - size : end]])
-            for size in LETTERS
-            if size <= end and text[end - size : end] in listed
-        )
-        for end in range(1, len(text) + 1)
-    )
+    found = []
+    for end in range(1, len(text) + 1):
+        starts = [end - size for size in LETTERS if size <= end]
+        found.append(tuple((i, listed[text[i:end]]) for i in starts if text[i:end] in listed))
+    return tuple(found)
 
 
 def lattice_workload(name, wikiner=None, limit=None, **sizes):

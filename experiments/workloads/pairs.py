@@ -5,7 +5,6 @@ same paper. The model is written for one pair; nothing in it knows of minibatche
 """
 
 import math
-from itertools import chain, islice
 
 import numpy as np
 from mxnet import gluon
@@ -120,10 +119,7 @@ class RelatednessModel(gdb.DynamicHybridBlock):
 
 
 class Relatedness:
-    """How related two sentences are: Tai et al. 2015, section 4.2.
-
-    A task as `relatedness.options.TASKS` has them.
-    """
+    """How related sentences are: Tai et al. 2015, section 4.2; see `relatedness.options.TASKS`."""
 
     unit = "pairs"
     best_by = "pearson"
@@ -165,8 +161,8 @@ RELATEDNESS = Relatedness()
 def sentences(data=None, limit=None, split="train"):
     """Read the words and trees of the sentences of SICK's pairs, or of the built-in corpus's."""
     pairs = load_corpus(data, (split,), limit)[split]
-    sides = ([(p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)] for p in pairs)
-    return list(islice(chain.from_iterable(sides), limit))
+    sides = (((p.tokens_a, p.tree_a), (p.tokens_b, p.tree_b)) for p in pairs)
+    return [side for both in sides for side in both][:limit]
 
 
 def relatedness(data=None, limit=None, embedding_size=300, hidden_size=150):

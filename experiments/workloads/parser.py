@@ -11,10 +11,10 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
-from .base import Layers, Sample, labelling
+from .base import Layers, labelling
 from .pairs import sentences
 from .sequences import rows_of
-from .text import count_words, indices
+from .text import count_words, word_sample
 
 SHIFT, LEFT, RIGHT = range(3)
 
@@ -51,8 +51,7 @@ class Configuration:
         self.model = model
         self.vectors = rows_of(model.embedding(words))
         self.sides = rows_of(model.taken.weight.data())
-        start = model.past.begin_state(batch_size=1)
-        self.history = start
+        self.history = start = model.past.begin_state(batch_size=1)
         self.stack = [(None, start)]
         self.buffers = [start]  # of no words, the last one, the last two ...
         for vector in self.vectors[::-1]:
@@ -124,13 +123,9 @@ class Parser(nn.Block):
 
 def parsing(data=None, limit=None, **sizes):
     """Put the parser on the trees of SICK, or on those of the built-in corpus."""
-    found = [(words, tree, oracle(tree.heads)) for words, tree in sentences(data, limit)]
-    vocab = count_words(words for words, _, _ in found)
-    samples = [
-        Sample((indices(vocab[list(words)]), tuple(a)), mx.nd.array(a), len(words))
-        for words, _, a in found
-        if a is not None
-    ]
+    found = [(words, oracle(tree.heads)) for words, tree in sentences(data, limit)]
+    vocab = count_words(words for words, _ in found)
+    samples = [word_sample(vocab, words, a, tuple(a)) for words, a in found if a is not None]
     model = Parser(len(vocab), **sizes)
     title, frozen = "transition parser", ["embedding"]
     return labelling("parser", title, "sentences", samples, model, frozen, "words")

@@ -16,8 +16,6 @@ FOLDERS = {
     "sst": ("SST", "folder with the sentiment treebank's train.txt"),
     "clevr": ("CLEVR", "folder with CLEVR's CLEVR_train_1_*.json"),
 }
-
-
 _DYNET = "Neubig et al. 2017 (DyNet): 3.6 to 9.2 times as fast on CPU for the four of its paper."
 _ED_BATCH = "Chen et al. 2023 (ED-Batch): 1.15 to 2.45 times as fast as the state of the art."
 _OWN_BASE = ("The ratio here is over MXNet's own loop, the paper's over its framework's: ratios do "

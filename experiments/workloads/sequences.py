@@ -15,9 +15,9 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
-from .base import Sample, labelling
+from .base import labelling
 from .pairs import sentences
-from .text import count_words, indices, numbered, read_samples
+from .text import count_words, indices, numbered, read_samples, word_sample
 
 MOST_DEPENDENTS = 3
 #: Share of all text whose words, the rarest, are spelled, and the size of a character's vector.
@@ -32,10 +32,7 @@ class Sentence(NamedTuple):
 
 
 def read_wikiner(directory, limit=None):
-    """Read the first `limit` sentences of ``train.txt``.
-
-    Without a folder, they are those of the built-in corpus, tagged with the number of dependents.
-    """
+    """Read the first sentences of ``train.txt``, or without a folder of the built-in corpus."""
     if directory is not None:
         return read_samples(directory, "sentences", _parse, limit)
     return [
@@ -86,11 +83,7 @@ def rows_of(array):
 def _encoded(found):
     """Make samples of words; say also how many different words and tags there are."""
     vocab, tags = count_words(s.words for s in found), numbered(t for s in found for t in s.tags)
-    samples = [
-        Sample((indices(vocab[list(s.words)]),), mx.nd.array([tags[t] for t in s.tags]),
-               len(s.words))
-        for s in found
-    ]  # fmt: skip
+    samples = [word_sample(vocab, s.words, [tags[t] for t in s.tags]) for s in found]
     return samples, len(vocab), len(tags)
 
 
@@ -113,10 +106,7 @@ class SpellingTagger(Tagger):
         self.spell_backwards = rnn.LSTMCell(embedding_size - ahead, input_size=LETTER_SIZE)
 
     def forward(self, words, letters):
-        """Map words, shape (T,), to scores, shape (T, tags).
-
-        `letters` has the indices of a word's characters, or None for a frequent word.
-        """
+        """Map words and their letters (indices, None of a frequent one) to scores, (T, tags)."""
         known = rows_of(self.embedding(words))
         return self.tag([v if own is None else self.spell(own) for v, own in zip(known, letters)])
 

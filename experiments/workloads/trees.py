@@ -140,10 +140,7 @@ class PhraseModel(nn.Block):
 
 
 class LSTMNode(Gated):
-    """States h and c of a word from its vector, or of a phrase from those of its parts in turn.
-
-    Each part has a forget gate of its own.
-    """
+    """States h and c of a word or a phrase; each part of a phrase has a forget gate of its own."""
 
     def hybrid_forward(self, F, *inputs):  # noqa: D102
         i, *forgets, o, u = self.split(F, *inputs[::2])
@@ -247,10 +244,7 @@ class MVRNN(PhraseModel):
 
 
 class Sentiment:
-    """The sentiment of sentences and of all phrases in them: Tai et al. 2015, section 4.1.
-
-    A task as `relatedness.options.TASKS` has them.
-    """
+    """Sentiment of all phrases: Tai et al. 2015, section 4.1; see `relatedness.options.TASKS`."""
 
     unit = UNIT
     best_by = "accuracy"
