@@ -160,11 +160,10 @@ def load(port, known, seconds, clients, rude):
     more = {name: value - before.get(name, 0) for name, value in after.items()}
     minibatches = sum(more[name] for name in more if name.startswith("minibatches_total"))
     answered = len(latencies)
-    p50, p99 = np.percentile(latencies, (50, 99))
     return {
         "per second": answered / seconds,
-        "p50": p50,
-        "p99": p99,
+        "p50": np.percentile(latencies, 50),
+        "p99": np.percentile(latencies, 99),
         "minibatch": more["minibatch_seconds_total"] / minibatches,
         "of a request, service": more["process_cpu_seconds_total"] / answered,
         "clients": busy / answered,

@@ -18,6 +18,7 @@ It is specific to this model and was chosen by measuring alternatives:
   part goes on.
 """
 
+from functools import partial
 from typing import List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -71,10 +72,6 @@ class _Edges(NamedTuple):
 
     parents: mx.nd.NDArray  # row of the parent of each child; (n,), int32
     matrix: mx.nd.NDArray  # (n, parents), csr: 1 for the parent of each child
-
-    def sum(self, x):
-        """Add up what belongs to children of one parent: (n, H) to (parents, H)."""
-        return mx.nd.sparse.dot(self.matrix, x, transpose_a=True, forward_stype="default")
 
 
 class _Plan(NamedTuple):
@@ -163,7 +160,10 @@ class ManualBatching:
         return self.model.similarity(h[:pairs], h[pairs:])
 
     def _sums(self, edges, h, c, forget, hf_weight):
-        return edges.sum(h), edges.sum(self._forget(h, c, forget, edges.parents, hf_weight))
+        """Add up h, and what is kept of c, of the children of each parent; (parents, H) each."""
+        kept = self._forget(h, c, forget, edges.parents, hf_weight)
+        add_up = partial(mx.nd.sparse.dot, edges.matrix, transpose_a=True, forward_stype="default")
+        return add_up(h), add_up(kept)
 
 
 def _plan(samples):
@@ -201,8 +201,7 @@ def _upload(array, ctx):
 
 def _by_level(plan, arrays):
     """Cut arrays with a row per inner node into levels; slices of what is on no tape are views."""
-    spans = list(zip(plan.starts, plan.starts[1:]))
-    return [[array[start:stop] for array in arrays] for start, stop in spans]
+    return [[array[i:j] for array in arrays] for i, j in zip(plan.starts, plan.starts[1:])]
 
 
 def _rows(array, size):

@@ -26,7 +26,10 @@ class PaddedBatching:
         self._model = workload.model
         self._loss = gluon.nn.HybridLambda(masked_loss)
         self._loss.hybridize()
-        self._rows = {id(sample): _rows(sample) for sample in workload.samples}
+        self._rows = {}
+        for sample in workload.samples:
+            words = sample.inputs[0].asnumpy()
+            self._rows[id(sample)] = words, words[::-1], sample.target.asnumpy(), sample.size
         pad = batchify.Pad(pad_val=0)
         self._join = batchify.Tuple(pad, pad, pad, batchify.Stack(dtype="float32"))
 
@@ -58,11 +61,6 @@ class PaddedBatching:
         scores = mx.nd.FullyConnected(back, right, no_bias=True, **how)
         scores = mx.nd.SequenceReverse(scores, lengths, use_sequence_length=True)
         return mx.nd.FullyConnected(ahead, left, bias, **how) + scores, tags, lengths
-
-
-def _rows(sample):
-    words = sample.inputs[0].asnumpy()
-    return words, words[::-1], sample.target.asnumpy(), sample.size
 
 
 def _read(cell, vectors):

@@ -1,7 +1,7 @@
 """Speed against batch size, parts of the time, and time against the analysis budget: pictures."""
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from .tables import CACHED, Rows
 from .ways import CURVES
@@ -12,6 +12,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#E69F00", "#56B4E9", "#C
 PARTS = (*COLOURS[:3], COLOURS[-1])
 #: Distance of the places "0" and "no limit" from the others, in decades.
 GAP = 0.5
+#: What is said of pictures in each format; no date, so that equal figures give equal files.
+SUFFIXES = {".png": {}, ".svg": {"Date": None}}
 SPREADS = "median and quartiles of interleaved rounds"
 
 
@@ -29,10 +31,8 @@ def draw(found, output):
                 axes.set_title(kind, fontsize=11)
                 panel(axes, own)
                 axes.spines[["top", "right"]].set_visible(False)
-            for suffix in (".png", ".svg"):
+            for suffix, metadata in SUFFIXES.items():
                 paths.append((output / file).with_suffix(suffix))
-                # No date: equal figures give equal files.
-                metadata = {"Date": None} if suffix == ".svg" else {}
                 figure.savefig(paths[-1], dpi=140, metadata=metadata)
     return paths
 
@@ -140,6 +140,6 @@ def _tidy(axes, x, scale="log"):
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)

@@ -25,9 +25,7 @@ class Runner:
     """
 
     def __init__(self, workload, mode="dynamic", options=None):
-        self.workload = workload
-        self.mode = mode
-        self.options = options or {}
+        self.workload, self.mode, self.options = workload, mode, options or {}
         #: What happened in the last minibatch, and what it ran; None unless the mode is dynamic.
         self.report = self.plan = None
         if mode == "imperative":

@@ -1,7 +1,7 @@
 """All measurements, a row for each turn, and the tables: speed, parts, "auto"."""
 
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -39,8 +39,7 @@ class Row:
     @property
     def running(self):
         """The rest of the time: waiting for the engine, in training also backward and update."""
-        known = (self.recording, self.analysis, self.dispatch)
-        return self.ms - sum(part for part in known if part is not None)
+        return self.ms - sum(filter(None, (self.recording, self.analysis, self.dispatch)))
 
 
 class Rows(List[Row]):
@@ -48,10 +47,9 @@ class Rows(List[Row]):
 
     def by(self, *fields):
         """Group by one field or several, in order of first appearance."""
-        groups = {}
+        groups, key = {}, attrgetter(*fields)
         for row in self:
-            key = tuple(getattr(row, field) for field in fields)
-            groups.setdefault(key if len(fields) > 1 else key[0], Rows()).append(row)
+            groups.setdefault(key(row), Rows()).append(row)
         return groups
 
     def spread(self, way, field="rate"):
@@ -123,8 +121,9 @@ def texts(measured):
     yield f"## {measured.title}\n\n{measured.source} {measured.reading}\n"
     for kind, rows in measured.rows.by("kind").items():
         yield speeds(f"{measured.unit} per second, {kind}", rows).markdown()
-    if any(row.launches is not None for row in measured.rows):
-        yield parts(measured.rows).markdown()
+    ours = Rows(row for row in measured.rows if row.launches is not None)
+    if ours:
+        yield parts(ours).markdown()
     for kind, rows in measured.epochs.by("kind").items():
         yield by_epoch(f"{measured.unit} per second by epoch, {kind}", rows).markdown()
     if measured.counts:
@@ -176,7 +175,6 @@ def parts(rows):
     cells = [
         (*key, *(own.median(key[2], field) for field in fields), own[-1].setting)
         for key, own in rows.by("kind", "size", "way").items()
-        if own[0].launches is not None
     ]
     return Table("Launches, and where the time of a minibatch goes", columns, cells)
 

@@ -57,8 +57,6 @@ GROUPS = {
 CURVE = "curve"
 #: Granularities of the curves; budgets go from this share of the nodes to this multiple of them.
 CURVES, LEAST, MOST = ("operator", "block"), 1 / 8, 64
-
-
 #: Granularity, policy, and limit in milliseconds or visits, as a way's name has them.
 SETTING = re.compile(
     rf"gdb:({'|'.join(GRANULARITIES)}):({'|'.join(POLICIES)})(?::([0-9.]+)ms|:([0-9]+)|{CACHED})?"
@@ -93,8 +91,7 @@ class Cast:
     """
 
     def __init__(self, name, args, stack):
-        self.args = args
-        self.stack = stack
+        self.args, self.stack = args, stack
         self.workload = make(name, args, **args.sizes)
         self.made = {}
         self.left_out = {}  # why ways do not take part
@@ -120,13 +117,10 @@ class Cast:
         return [self.made[name] for name in dict.fromkeys(names) if name in self.made]
 
     def make(self, name):
-        """Make a contender that nobody has compared with the loop; None if nobody has written it.
-
-        Raises `DiffersError` if it does not start.
-        """
+        """Make a contender; None if nobody has written it, `DiffersError` if it does not start."""
         own = self.workload
         if name in PEERS:
-            return self._remote(name)
+            return self._remote(name) if own.name in PEERS[name] else None
         mode = BY_HAND.get(own.name) if name == "hand" else name if name in LOOPS else "dynamic"
         if mode is None or name == ONCE and not isinstance(own.model, gdb.DynamicHybridBlock):
             return None
@@ -141,8 +135,6 @@ class Cast:
         )  # fmt: skip
 
     def _remote(self, name):
-        if self.workload.name not in PEERS[name]:
-            return None
         remote = Remote(name, self.workload, self.args.peers_python)
         self.stack.callback(remote.close)
         self.versions[name] = f"{remote.greeting['version']}; {remote.greeting['flags']}"
