@@ -28,7 +28,7 @@ from .record.tape import check_tape
 from .record.where import user_line, where_of
 from .report import Report
 from .run.chain import Chain
-from .run.gradient import break_cycles, forget
+from .run.gradient import forget
 from .run.keep import Kept
 from .run.pool import BACKWARD_POOL, POOL
 from .samples import applier
@@ -211,9 +211,9 @@ class Batch(Statements):
         oldest = self.members[0]() is member
         if len(self.members) == 1 and not failed:
             assert self._recorder is not None
-            if gc.isenabled():
-                lazies = self._recorder.tape.lazies
-                break_cycles(len(lazies) >= MANY_ARRAYS or bool(self._still_kept()))
+            many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
+            if many and gc.isenabled():
+                gc.collect(1)  # functions that call themselves hold arrays, copied for nobody
             self.at_work(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)

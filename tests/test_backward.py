@@ -1,6 +1,5 @@
 """Gradients by every way there is to ask for them, in every mode, equal those of the loop."""
 
-import gc
 from contextlib import nullcontext
 
 import mxnet as mx
@@ -338,24 +337,21 @@ def test_what_only_a_cycle_holds_gets_no_gradient():
     assert count <= heads <= count + 16
 
 
-def test_graphs_that_old_garbage_holds_do_not_pile_up():
-    """An array in a cycle that the collector took for no garbage keeps the graph of its scope."""
-    net, (x,) = dense(), inputs(1)
-
-    def step():
-        with autograd.record(), gdb.batching(granularity="block", policy="depth"):
-            loss, cycle = net(x).sum(), [net(x)]
-            cycle.append(cycle)
-            gc.collect(1)
-            del cycle
-        loss.backward()
-        return loss
-
-    held = [step() for _ in range(60)]  # so many are needed for once
-    del held
-    gc.collect()
-    forget(len(_ALIVE))
-    before = len(_ALIVE)
-    for _ in range(60):
-        step()
-    assert len(_ALIVE) <= 2 * before + 17
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_graph_that_went_backward_goes_unless_it_is_retained(retain):
+    """MXNet keeps it as long as anybody, be it old garbage, holds any of its arrays."""
+    net, known = dense(), set(_ALIVE)
+    with autograd.record(), gdb.batching():
+        losses = [net(x).sum() for x in inputs(3)]
+    (number,) = set(_ALIVE) - known
+    found = []
+    for again in [True, False] if retain else [False]:
+        autograd.backward(losses, retain_graph=again)
+        found.append(net.weight.grad().asnumpy())
+        forget(0)
+        assert (number in _ALIVE) == retain
+    np.testing.assert_array_equal(found[0], found[-1])
+    del losses
+    mx.nd.waitall()
+    forget(len(_ALIVE) + 1)
+    assert number not in _ALIVE

@@ -18,7 +18,7 @@ from ..errors import DynBatchError
 from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
-from .hooks import REPLACES, Hooks, Replaced, replaced_pair
+from .hooks import REPLACES, Hooks, Replaced
 from .lazy import LazyNDArray
 from .operators import operator_of
 from .state import STATE
@@ -277,10 +277,11 @@ FOR_GOOD: Tuple[Replaced, ...] = (
         "_prepare_value_nd",
         "a lazy array is assigned to elements of another, where MXNet wants exactly its own type",
     ),
-    Replaced(
-        autograd,
-        "grad",
-        "gradients of gradients through a scope are refused, of which MXNet says nothing",
+    *_library(
+        "a graph that has gone backward is let go of, unless it is to be retained; gradients of "
+        "gradients through a scope are refused, of which MXNet says nothing",
+        None,
+        "MXAutogradBackwardEx",
     ),
     *_library(
         "pending backward passes end before MXNet stops its threads, or it would wait for ever",
@@ -298,7 +299,7 @@ FOR_GOOD: Tuple[Replaced, ...] = (
 def replace_for_good(name: str, make: Callable[[Any], Any]) -> None:
     """Replace one of the functions in `FOR_GOOD` by what `make` makes of it."""
     owner = {one.name: one.owner for one in FOR_GOOD}[name]
-    setattr(owner, name, replaced_pair(make, getattr(owner, name))[1])
+    setattr(owner, name, make(getattr(owner, name)))
 
 
 HOOKS = Hooks(OPEN)

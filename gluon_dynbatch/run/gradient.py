@@ -7,8 +7,6 @@ such a node's backward pass in a thread of its own, while the user's thread goes
 from __future__ import annotations
 
 import ctypes
-import functools
-import gc
 import itertools
 import logging
 import os
@@ -19,7 +17,6 @@ from typing import (
     Deque,
     Dict,
     List,
-    NamedTuple,
     Optional,
     Tuple,
 )
@@ -29,13 +26,14 @@ from mxnet import autograd
 from mxnet.base import (
     _LIB,
     MXCallbackList,
-    MXNetError,
     NDArrayHandle,
+    SymbolHandle,
     c_array,
     c_handle_array,
     check_call,
 )
 from mxnet.ndarray import NDArray
+from mxnet.symbol import Symbol
 
 from ..errors import GradientError
 from ..record.intercept import replace_for_good
@@ -64,48 +62,41 @@ replace_for_good("MXNotifyShutdown", _wait_before_the_end)
 # Before a fork, MXNet joins the thread that runs backward passes, which may wait for this one.
 os.register_at_fork(before=mx.nd.waitall)
 
+#: How many backward passes may have left their graph to be used again.
+_repeatable = 0
 
-def _refuse_second_order(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let ``autograd.grad(create_graph=True)`` say that it cannot go through a scope.
 
-    MXNet itself says nothing: it hands out gradients that are no longer connected to anything.
+def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
+    """Note which graphs may be used again, and refuse what cannot go through a scope.
+
+    Of gradients of gradients, MXNet itself says nothing: it hands out some that are no longer
+    connected to anything.
     """
 
-    @functools.wraps(original)
-    def grad(
-        heads: Any,
-        variables: Any,
-        head_grads: Any = None,
-        retain_graph: Any = None,
-        create_graph: bool = False,
-        train_mode: bool = True,
-    ) -> Any:
-        if create_graph and any(map(_passes_a_scope, _as_list(heads))):
+    def backward(count: int, heads: Any, *others: Any) -> int:
+        global _repeatable
+        retain_graph, create_graph = others[3:5]
+        if create_graph and any(_passes_a_scope(heads[i]) for i in range(count)):
             raise GradientError(
                 "gradients of gradients through a batching scope are not supported",
                 user_line(),
                 None,
                 "compute the part that is differentiated twice outside of the scope",
             )
-        return original(heads, variables, head_grads, retain_graph, create_graph, train_mode)
+        _repeatable += bool(retain_graph)
+        return original(count, heads, *others)
 
-    return grad
-
-
-def _as_list(heads: Any) -> List[NDArray]:
-    return [heads] if isinstance(heads, NDArray) else list(heads)
+    return backward
 
 
-def _passes_a_scope(head: NDArray) -> bool:
-    try:
-        # This computes a lazy head; only then are the functions of its scope alive.
-        graph = autograd.get_symbol(head)
-        return bool(_ALIVE) and "_CustomFunction" in graph.tojson()
-    except MXNetError:
+def _passes_a_scope(head: int) -> bool:
+    graph = SymbolHandle()
+    if not _ALIVE or _LIB.MXAutogradGetSymbol(NDArrayHandle(head), ctypes.byref(graph)):
         return False
+    return "_CustomFunction" in Symbol(graph).tojson()
 
 
-replace_for_good("grad", _refuse_second_order)
+replace_for_good("MXAutogradBackwardEx", _watch_backward)
 
 _BACKWARD = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -122,58 +113,39 @@ _WRITE, _WRITE_INPLACE, _ADD = 1, 2, 3
 Backward = Callable[[List[NDArray], List[bool], List[Optional[NDArray]]], List[Optional[NDArray]]]
 
 
-class _Recorded(NamedTuple):
-    """What MXNet holds only an address of."""
-
-    backward: Backward
-    arrays: Tuple[Any, ...]
-
-
-#: Functions that MXNet may still call, by number.
-_ALIVE: Dict[int, _Recorded] = {}
-#: Their numbers, each with the notice that MXNet gives when it never calls the function again.
-_WATCHED: Deque[Tuple[int, Notice]] = deque()
+#: Functions that MXNet may still call, by number; each with the passes that were repeatable before.
+_ALIVE: Dict[int, Tuple[Backward, int]] = {}
+#: Numbers of those that have run, which is for the last time if it is not repeatable.
+_RUN: Deque[int] = deque()
+#: All numbers, each with the notice that MXNet gives when it never calls the function again, and
+#: with what MXNet holds only an address of.
+_WATCHED: Deque[Tuple[int, Notice, Any]] = deque()
 _NUMBERS = itertools.count(1)
 #: How many of them are looked at per flush, which adds one.
 _LOOKS = 16
-#: So many more graphs than twice those needed are a reason to look for garbage everywhere.
-_MORE = 16
-#: With how many graphs that is; what was needed is known from when there were fewest.
-_search_at = _MORE
-
-
-def break_cycles(young: bool) -> None:
-    """Free `young` objects that only refer to each other; all of them if graphs have piled up.
-
-    An inner function that calls itself is such a cycle, and holds the arrays of its sample: each
-    would be copied, and get a gradient, for nobody.  If the collector saw it while it ran, it is no
-    longer young, and a single array of it holds the graph of its minibatch.
-    """
-    global _search_at
-    if len(_ALIVE) >= _search_at:
-        gc.collect()
-        forget(len(_WATCHED))
-        _search_at = 2 * len(_ALIVE) + _MORE
-    elif young:
-        gc.collect(1)
-    _search_at = min(_search_at, 2 * len(_ALIVE) + _MORE)
 
 
 def forget(looks: int = _LOOKS) -> None:
     """Let go of what backward passes needed that never come (again).
 
-    The thread that flushes does so, as those of MXNet had better not (see :mod:`.notice`).  A few
-    functions are looked at in turn, so that it costs nothing to keep the graphs of many flushes.
+    The thread that flushes does so, as those of MXNet had better not (see :mod:`.notice`).  MXNet
+    itself only lets go with the last array of the graph, whoever holds that; so what has run goes
+    before, unless a backward pass may have been told to retain the graph.  Of the rest, a few are
+    looked at in turn, so that it costs nothing to keep the graphs of many flushes.
     """
-    for _ in range(min(len(_WATCHED), looks)):
-        try:
-            number, notice = _WATCHED.popleft()
-        except IndexError:  # other threads flush, too
-            return
-        if notice.take():
-            _ALIVE.pop(number, None)
-        else:
-            _WATCHED.append((number, notice))
+    try:
+        while _RUN:
+            number = _RUN.popleft()
+            if _ALIVE.get(number, (None, -1))[1] == _repeatable:
+                _ALIVE.pop(number, None)
+        for _ in range(min(len(_WATCHED), looks)):
+            watched = _WATCHED.popleft()
+            if watched[1].take():
+                _ALIVE.pop(watched[0], None)
+            else:
+                _WATCHED.append(watched)
+    except IndexError:  # other threads flush, too
+        pass
 
 
 def _run_backward(
@@ -187,7 +159,7 @@ def _run_backward(
         asked = [requests[i] for i in range(count)]
         writes = [request in (_WRITE, _WRITE_INPLACE) for request in asked]
         targets = [array if write else None for array, write in zip(arrays[heads:], writes)]
-        made = _ALIVE[number].backward(arrays[:heads], [bool(r) for r in asked], targets)
+        made = _ALIVE[number][0](arrays[:heads], [bool(r) for r in asked], targets)
         for target, gradient, write, request in zip(arrays[heads:], made, writes, asked):
             if write:
                 if gradient is not target:
@@ -198,12 +170,13 @@ def _run_backward(
         # This is mostly a thread of MXNet's: the exception cannot travel on from here.
         LOGGER.exception("the backward pass of a batching scope failed")
         return 0
+    _RUN.append(number)
     return 1
 
 
 _FUNCTION = _BACKWARD(_run_backward)
 # MXNet may let go of arrays when the interpreter has cleared this module already.
-for _held in (_FUNCTION, _ALIVE):
+for _held in (_FUNCTION, _ALIVE, _WATCHED):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_held))
 
 
@@ -229,8 +202,8 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         ctypes.cast(functions, ctypes.POINTER(kind)),
         ctypes.cast(numbers, ctypes.POINTER(ctypes.c_void_p)),
     )
-    _ALIVE[number] = _Recorded(backward, (functions, numbers, listed))
-    _WATCHED.append((number, notice))
+    _ALIVE[number] = backward, _repeatable
+    _WATCHED.append((number, notice, (functions, numbers, listed)))
     previous = autograd.set_recording(True)
     try:
         check_call(
