@@ -157,7 +157,7 @@ def test_mxnet_lets_go_of_a_graph_without_python(model):
         with autograd.record(), gdb.batching(**FIXED):
             losses = [model(rows).sum() for rows in sequences(1)]
         (number,) = set(gradient._ALIVE) - known
-        autograd.backward(losses)
+        autograd.backward(losses, retain_graph=True)
         del losses
         mx.nd.waitall()
         deadline = time.monotonic() + PATIENCE
