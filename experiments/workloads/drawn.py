@@ -12,13 +12,15 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
+import gluon_dynbatch as gdb
+
 from .base import Sample, labelling
 
 CHOSEN, CLASSES = 2, 4
 PATIENCE, MOST_STEPS = (0.5, 2.0), 6
 
 
-class Experts(nn.Block):
+class Experts(gdb.DynamicHybridBlock):
     """Scores of all classes for one input."""
 
     def __init__(self, experts, embedding_size=64, hidden_size=64):

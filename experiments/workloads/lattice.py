@@ -78,7 +78,7 @@ KINDS = {
 }
 
 
-class LatticeTagger(nn.Block):
+class LatticeTagger(gdb.DynamicHybridBlock):
     """Scores of all tags for every character of one sentence."""
 
     def __init__(self, kind, characters, words, tags, embedding_size=50, hidden_size=100):
@@ -92,13 +92,12 @@ class LatticeTagger(nn.Block):
         self.word = word(*sizes)
         self.score = nn.Dense(tags, in_units=hidden_size)
 
-    def forward(self, characters, words):
-        """Map characters, shape (T,), and the words that end at each to scores, shape (T, tags)."""
-        numbers = [number for ending in words for _, number in ending]
-        vectors = iter(rows_of(self.words(mx.nd.array(numbers))) if numbers else [])
+    def forward(self, characters, words, starts):
+        """Map characters, (T,), and the words that end at each in turn to scores, (T, tags)."""
+        vectors = iter([] if words is None else rows_of(self.words(words)))
         states = [[mx.nd.zeros((1, self.hidden_size))] * self.states]
-        for x, ending in zip(rows_of(self.embedding(characters)), words):
-            brought = [self.word(next(vectors), *states[start]) for start, _ in ending]
+        for x, own in zip(rows_of(self.embedding(characters)), starts):
+            brought = [self.word(next(vectors), *states[start]) for start in own]
             states.append(self.character(x, *states[-1], *brought))
         return self.score(mx.nd.concat(*(state[0] for state in states[1:]), dim=0))
 
@@ -123,8 +122,12 @@ def lattice_workload(name, wikiner=None, limit=None, **sizes):
     def sample(sentence):
         text = "".join(sentence.words)[:MOST_CHARACTERS]
         own = [tags[tag] for word, tag in zip(*sentence) for _ in word][:MOST_CHARACTERS]
-        characters = indices([letters[c] for c in text])
-        return Sample((characters, lattice_of(text, listed)), mx.nd.array(own), len(text))
+        endings = lattice_of(text, listed)
+        numbers = [number for ending in endings for _, number in ending]
+        starts = tuple(tuple(start for start, _ in ending) for ending in endings)
+        words = indices(numbers) if numbers else None
+        inputs = indices([letters[c] for c in text]), words, starts
+        return Sample(inputs, mx.nd.array(own), len(text))
 
     model = LatticeTagger(name, len(letters), max(len(listed), 1), len(tags), **sizes)
     title, samples = KINDS[name][4], list(map(sample, found))

@@ -15,6 +15,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
+import gluon_dynbatch as gdb
+
 from .base import Sample, labelling
 from .text import DataError
 
@@ -84,7 +86,7 @@ class Module(nn.HybridBlock):
         return F.relu(x + self.second(self.first(x)))  # (1, channels, SIDE, SIDE)
 
 
-class ModuleNetwork(nn.Block):
+class ModuleNetwork(gdb.DynamicHybridBlock):
     """Scores of all answers for one scene and the program of a question about it."""
 
     def __init__(self, inputs, answers, embedding_size=16, hidden_size=16):

@@ -11,6 +11,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
+import gluon_dynbatch as gdb
+
 from .base import Layers, labelling
 from .pairs import sentences
 from .sequences import rows_of
@@ -80,7 +82,7 @@ class Configuration:
         self.stack.append((vector, self.model.stack(vector, self.stack[-1][1])[1]))
 
 
-class Parser(nn.Block):
+class Parser(gdb.DynamicHybridBlock):
     """Scores of all actions for every step of one sentence."""
 
     def __init__(self, vocab_size, embedding_size=100, hidden_size=100):

@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
+import gluon_dynbatch as gdb
 from relatedness.corpora import load_corpus
 
 from .base import Sample, labelling
@@ -31,7 +32,7 @@ class Attention(nn.HybridBlock):
         return self.layer(F.concat(F.dot(weights, memory), h, dim=1))  # (1, H)
 
 
-class Translator(nn.Block):
+class Translator(gdb.DynamicHybridBlock):
     """Scores of all tokens for every place of the target; token `tokens` begins it."""
 
     def __init__(self, tokens, embedding_size=32, hidden_size=64):

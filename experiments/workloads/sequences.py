@@ -15,6 +15,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn, rnn
 
+import gluon_dynbatch as gdb
+
 from .base import labelling
 from .pairs import sentences
 from .text import count_words, indices, numbered, read_samples, word_sample
@@ -53,7 +55,7 @@ def _parse(line):
     return Sentence(tuple(words), tuple(tags)) if words else None
 
 
-class Tagger(nn.Block):
+class Tagger(gdb.DynamicHybridBlock):
     """Scores of all tags for every word of one sentence, by Gluon's own LSTM cells."""
 
     def __init__(self, vocab_size, tags, embedding_size=100, hidden_size=128):

@@ -96,7 +96,7 @@ def _of_dependencies(words, tree):
     return Phrases(words, shapes[tree.root], tuple(min(size, CLASSES) - 1 for size in sizes))
 
 
-class PhraseModel(nn.Block):
+class PhraseModel(gdb.DynamicHybridBlock):
     """Scores of all labels for every phrase of one sentence.
 
     A subclass has `leaf` and `join`: the state of a word, and of a phrase from those of its parts.
