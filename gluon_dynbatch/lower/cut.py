@@ -56,12 +56,8 @@ def cut_call(
     if whole or granularity == "graph":
         granularity = "block"
     if granularity == "operator":
-
-        def make() -> Cut:
-            return _emit(variant, _Cutter(variant, recurrent, uneven).partition(), table)
-
-        return table.cut(variant, (recurrent, uneven), make)
-    return table.cut(variant, granularity, lambda: _whole(variant, granularity, table))
+        return _emit(variant, _Cutter(variant, recurrent, uneven).partition(), table)
+    return _whole(variant, granularity, table)
 
 
 def _whole(variant: Variant, granularity: str, table: SegmentTable) -> Cut:

@@ -67,15 +67,17 @@ def expand(
     fine = granularity == "operator"
     recurrent, uneven = (survey.recurrent(), survey.uneven(tape)) if fine else ({}, {})
     for number, entry in tape.entries.items():
-        callee, variant = survey.callee[number], _variant(entry, survey.shared(entry))
-        delivered, varying = (
-            _arguments(entry, found.get(callee, NONE)) for found in (recurrent, uneven)
-        )
-        cuts[number] = cut_call(variant, granularity, delivered, varying, table)
+        callee, shared = survey.callee[number], survey.shared(entry)
+        delivered = _arguments(entry, recurrent.get(callee))
+        varying = _arguments(entry, uneven.get(callee))
+        key, known = (shared, granularity, delivered, varying), table.cuts(entry)
+        if key not in known:
+            known[key] = cut_call(_variant(entry, shared), *key[1:], table)
+        cuts[number] = known[key]
     return wire(tape, cuts, ragged, granularity == "graph")
 
 
-def _arguments(entry: Entry, places: FrozenSet[int]) -> FrozenSet[int]:
+def _arguments(entry: Entry, places: Optional[FrozenSet[int]]) -> FrozenSet[int]:
     """Return the arrays of a call that came in some places."""
     return frozenset(i for i, p in enumerate(entry.places) if p in places) if places else NONE
 

@@ -7,7 +7,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Callable, Dict, NamedTuple, Tuple, Union
+from typing import Any, Dict, NamedTuple, Tuple, Union
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -163,7 +163,7 @@ class Cut:
 
 
 class SegmentTable:
-    """Keeps one object per segment for as long as some cut uses it, and cuts by variant."""
+    """Keeps one object per segment for as long as some cut uses it, and cuts by entry."""
 
     def __init__(self) -> None:
         self._segments: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
@@ -175,10 +175,7 @@ class SegmentTable:
         with self._lock:
             return self._segments.setdefault(segment.key, segment)
 
-    def cut(self, variant: Any, key: Any, make: Callable[[], Cut]) -> Cut:
-        """Return the cut of a variant with this key; made on first use."""
+    def cuts(self, entry: Any) -> Dict[Any, Cut]:
+        """Return the cuts of calls of an entry made so far, by how it is cut."""
         with self._lock:
-            cuts = self._cuts.setdefault(variant, {})
-            if key not in cuts:
-                cuts[key] = make()
-            return cuts[key]
+            return self._cuts.setdefault(entry, {})
