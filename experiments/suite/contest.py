@@ -15,10 +15,10 @@
 """
 
 import gc
-import math
 import random
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Optional
 
 import mxnet as mx
@@ -223,13 +223,13 @@ def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, warm=WAR
 
 
 def _warm_up(one, kind, size, fresh, seconds):
-    """Run untimed; return the least seconds of a minibatch."""
-    took = []
-    epoch = math.ceil(len(one.workload.samples) / size)
+    """Run untimed, on all samples if it learns; return the least seconds of a minibatch."""
+    took, samples = [], one.workload.samples
+    epoch = [samples[i : i + size] for i in range(0, len(samples), size)] if one.learns else []
     end = time.perf_counter() + seconds
-    for number in range(max(WARM, epoch) if one.learns else WARM):
+    for number, batch in enumerate(epoch or islice(fresh, WARM)):
         if number >= LEAST_WARM and not one.learns and time.perf_counter() > end:
             break
-        batch = one.portion([next(fresh)], 1)
+        batch = one.portion([batch], 1)
         took.append(1e-3 * one.time(kind, batch, size).ms * len(batch[0]) / size)
     return min(took)
