@@ -117,6 +117,7 @@ def recurrent(place):
 
 #: Two parts of a state, of which one is made of itself alone.
 PARTS = cell(lambda F, a, b: [F.tanh(a * b), F.sigmoid(b)])
+SUMMED = cell(lambda F, x, children: F.add_n(x, *[F.sigmoid(child) for child in children]))
 MIXED = cell(lambda F, h, children: [F.tanh(F.add_n(F.sigmoid(h), *[F.relu(x) for x in children]))])
 
 
@@ -229,6 +230,11 @@ CASES = {
     "long sums": (
         unpacked(cell(lambda F, x, c: F.tanh(F.add_n(F.add_n(*c), x)))),
         with_children(2, MOST_TERMS + 2), ("depth",), {"operator": 1},
+    ),
+    # The sigmoids of all children, {a x 6}, and all sums, in the cell or not, copied as added up.
+    "sums that are results": (
+        lambda sample: [SUMMED(*sample), mx.nd.add_n(*map(A, sample[1]))], with_children(1, 2, 3),
+        ("depth",), {"operator": [6, 6, 6]},
     ),
 
     # What must not be merged, and what need not be told apart

@@ -11,6 +11,8 @@ can run earlier, or with more company, than the rest:
   these are equal whatever the number of summands; so the work per child of nodes with different
   numbers of children merges, and so does what follows.  A sum of sums is one sum.  In a recursion,
   what every call has one of stays in the segment: a cut would be a launch more at each step.
+* A sum that is nothing but a result stays an operator, unless calls differ in the number of its
+  summands; then a segment copies the operand.
 * An operator without batching rule is a segment by itself; the rest still merges.
 """
 
@@ -95,6 +97,7 @@ class _Cutter:
         self._ops = program.ops
         self._batched = variant.batched
         self._own = [i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]]
+        self._heads = {row for row, _ in program.heads}
         self._refused = frozenset(
             i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
         )
@@ -111,16 +114,16 @@ class _Cutter:
 
     def _find_sums(self, uneven: Sequence[bool]) -> Dict[int, Sum]:
         """Return the sums that become operands, in topological order."""
-        ops, heads = self._ops, {row for row, _ in self._program.heads}
+        ops = self._ops
+        readers = Counter(r for op in ops for r, _ in op.inputs)
         candidates = [
             i
             for i in self._own
             if ops[i].op == "add_n"
-            and i not in heads
+            and (i not in self._heads or uneven[i] and not readers[i])
             and i not in self._refused
             and all(self._batched[r] for r, _ in ops[i].inputs)
         ]
-        readers = Counter(r for op in ops for r, _ in op.inputs)
         nested = {r for i in candidates for r, _ in ops[i].inputs}
         flat: Dict[int, Tuple[Ref, ...]] = {}
         sums: Dict[int, Sum] = {}
@@ -155,7 +158,9 @@ class _Cutter:
     def partition(self) -> _Partition:
         """Join operators of one stage along their edges, by union-find."""
         stages = self._stages()
-        members = [i for i in self._own if i not in self._sums or self._sums[i].others]
+        members = [
+            i for i in self._own if i not in self._sums or self._sums[i].others or i in self._heads
+        ]
         stage = {i: (self._recurrent[i], -stages[i]) for i in members}
         parent = {i: i for i in members}
 

@@ -26,6 +26,7 @@ from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
 from .lazy import Constant, LazyNDArray
+from .operators import Operator
 from .state import STATE
 from .tape import LOOK, Tape, check_storage
 from .types import TYPES
@@ -245,7 +246,11 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Make the entry of a call like which none was recorded before, from `where`."""
         leaves, spec = FLATTENER.flatten(tuple(args))
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
-        places = tuple(i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0])
+        # An operator of any number of arrays takes them as one argument.
+        listed = isinstance(callee, Operator) and callee.info.count_attribute
+        places = tuple(
+            0 if listed else i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0]
+        )
         if not types:
             raise ArgumentError(
                 "this call has no array among its arguments",
