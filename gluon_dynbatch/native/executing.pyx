@@ -52,6 +52,23 @@ cdef Get address_of_array
 cdef int32_t[2] CPU = [1, 0]
 
 
+cdef int give_notice(void *notice) noexcept nogil:
+    """Set a byte.
+
+    MXNet calls this when it drops the last reference to a node of its tape.  That may be in a
+    thread of its own, at any time: after a ``waitall``, while ``os.fork`` or the end of the process
+    waits for that very thread and does not give up Python's global lock, when ``mx.profiler``
+    changes its state (which no call of MXNet in another thread survives), or when there is no
+    Python any more.  So it needs neither Python nor MXNet.
+    """
+    (<char *>notice)[0] = 1
+    return 1
+
+
+#: Its address.
+GIVE = <uintptr_t>&give_notice
+
+
 def connect(uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t get_data):
     """Take the addresses of these functions of MXNet's."""
     global push_to_engine, detach_array, free_array, address_of_array

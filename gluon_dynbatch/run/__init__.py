@@ -3,6 +3,6 @@
 Read `dispatch.py` (a segment as an executable), `assemble.py` (a plan as a program), `buffers.py`
 (arenas), `execute.py` (a run of a plan), `backward.py` (of its backward pass), `leaves.py` (what
 stands for parameters there), `left_out.py` (losses without a gradient), `keep.py` (arrays in
-arenas), `chain.py` (flushes as one node of MXNet's tape), `gradient.py` (such a node), `notice.py`
-(when MXNet drops it) and `profiling.py`.
+arenas), `chain.py` (flushes as one node of MXNet's tape), `gradient.py` (such a node) and
+`profiling.py`.
 """

@@ -36,10 +36,10 @@ from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 from ..errors import GradientError
+from ..native.executing import GIVE
 from ..record.intercept import replace_for_good
 from ..record.where import user_line
 from .buffers import add_to
-from .notice import GIVE, Notice
 
 LOGGER = logging.getLogger("gluon_dynbatch")
 
@@ -117,9 +117,9 @@ Backward = Callable[[List[NDArray], List[bool], List[Optional[NDArray]]], List[O
 _ALIVE: Dict[int, Tuple[Backward, int]] = {}
 #: Numbers of those that have run, which is for the last time if it is not repeatable.
 _RUN: Deque[int] = deque()
-#: All numbers, each with the notice that MXNet gives when it never calls the function again, and
-#: with what MXNet holds only an address of.
-_WATCHED: Deque[Tuple[int, Notice, Any]] = deque()
+#: All numbers, each with a byte that MXNet sets when it never calls the function again, and with
+#: what MXNet holds only an address of.
+_WATCHED: Deque[Tuple[int, ctypes.c_byte, Any]] = deque()
 _NUMBERS = itertools.count(1)
 #: How many of them are looked at per flush, which adds one.
 _LOOKS = 16
@@ -128,7 +128,7 @@ _LOOKS = 16
 def forget(looks: int = _LOOKS) -> None:
     """Let go of what backward passes needed that never come (again).
 
-    The thread that flushes does so, as those of MXNet had better not (see :mod:`.notice`).  MXNet
+    The thread that flushes does so, as those of MXNet had better not (see `give_notice`).  MXNet
     itself only lets go with the last array of the graph, whoever holds that; so what has run goes
     before, unless a backward pass may have been told to retain the graph.  Of the rest, a few are
     looked at in turn, so that it costs nothing to keep the graphs of many flushes.
@@ -140,7 +140,7 @@ def forget(looks: int = _LOOKS) -> None:
                 _ALIVE.pop(number, None)
         for _ in range(min(len(_WATCHED), looks)):
             watched = _WATCHED.popleft()
-            if watched[1].take():
+            if watched[1].value:
                 _ALIVE.pop(watched[0], None)
             else:
                 _WATCHED.append(watched)
@@ -194,9 +194,9 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
         wanted; it may be the target, if there is one, into which it is copied otherwise.
     """
     kind = ctypes.CFUNCTYPE(ctypes.c_int)
-    number, notice = next(_NUMBERS), Notice()
-    functions = c_array(kind, [ctypes.cast(function, kind) for function in (_FUNCTION, GIVE)])
-    numbers = c_array(ctypes.c_void_p, [number, notice.address])
+    number, notice = next(_NUMBERS), ctypes.c_byte()
+    functions = c_array(kind, [ctypes.cast(_FUNCTION, kind), kind(GIVE)])
+    numbers = c_array(ctypes.c_void_p, [number, ctypes.addressof(notice)])
     listed = MXCallbackList(
         ctypes.c_int(2),
         ctypes.cast(functions, ctypes.POINTER(kind)),

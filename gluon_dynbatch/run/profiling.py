@@ -4,8 +4,8 @@ MXNet's own entries carry the names of operators only.  A launch is waited for w
 runs, so that what the trace shows is the time of its work and not that of handing it out.
 
 MXNet dies, or hangs, if its profiler starts or stops in the middle of a call of MXNet by another
-thread.  The backward pass of a scope makes such calls in a thread of MXNet's, so that what starts
-or stops the profiler waits for all work first.
+thread.  The backward pass of a scope makes such calls in a thread of MXNet's, so that what starts,
+pauses or stops the profiler waits for all work first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from contextlib import contextmanager
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Optional
 
 import mxnet as mx
 from mxnet import profiler
@@ -25,6 +25,15 @@ from ..record.intercept import replace_for_good
 WORKER = 0
 
 
+#: Functions of MXNet's C library that wait, with what they set: which calls are profiled can change
+#: while the profiler runs.
+FOLLOWED = {
+    "MXSetProcessProfilerState": "_on",
+    "MXProcessProfilePause": "_paused",
+    "MXSetProcessProfilerConfig": None,
+}
+
+
 class Profiler:
     """Knows whether ``mx.profiler`` runs, which MXNet itself does not tell."""
 
@@ -32,22 +41,28 @@ class Profiler:
         self._on = os.environ.get("MXNET_PROFILER_AUTOSTART", "0") == "1"
         self._paused = False
         self._domain: Any = None
-        #: Looked at for every launch.
-        self.running = self._on
-        replace_for_good("MXSetProcessProfilerState", functools.partial(_follow, self._set_state))
-        # It says which calls of MXNet are profiled, also while the profiler runs.
-        replace_for_good("MXSetProcessProfilerConfig", functools.partial(_follow, None))
-        replace_for_good("MXProcessProfilePause", functools.partial(_note, self._pause))
+        for name, attribute in FOLLOWED.items():
+            replace_for_good(name, functools.partial(self._follow, attribute))
 
-    def _set_state(self, state: Any, process: int, *_: Any) -> None:
-        if process == WORKER:
-            self._on = getattr(state, "value", state) == 1
-            self.running = self._on and not self._paused
+    def _follow(self, attribute: Optional[str], original: Any) -> Any:
+        """Wait for all work before each call, and take note of what it sets."""
 
-    def _pause(self, paused: int, process: int, *_: Any) -> None:
-        if process == WORKER:
-            self._paused = paused == 1
-            self.running = self._on and not self._paused
+        def function(*args: Any) -> Any:
+            try:
+                mx.nd.waitall()
+            finally:
+                # What waiting raises is the failure of some work, not of this function.
+                failed = original(*args)
+                if attribute is not None and not failed and args[1] == WORKER:
+                    setattr(self, attribute, getattr(args[0], "value", args[0]) == 1)
+            return failed
+
+        return function
+
+    @property
+    def running(self) -> bool:
+        """Looked at for every launch."""
+        return self._on and not self._paused
 
     @contextmanager
     def shown(self, name: str, calls: int, results: List[NDArray]) -> Iterator[None]:
@@ -62,33 +77,6 @@ class Profiler:
                 result.wait_to_read()
         finally:
             task.stop()
-
-
-def _note(note: Any, original: Any) -> Any:
-    """Tell `note` the arguments of calls that succeed."""
-
-    def function(*args: Any) -> Any:
-        failed = original(*args)
-        if not failed:
-            note(*args)
-        return failed
-
-    return function
-
-
-def _follow(note: Any, original: Any) -> Any:
-    """Wait for all work before each call."""
-    call = original if note is None else _note(note, original)
-
-    def function(*args: Any) -> Any:
-        try:
-            mx.nd.waitall()
-        finally:
-            # What waiting raises is the failure of some work, not of this function.
-            result = call(*args)
-        return result
-
-    return function
 
 
 PROFILER = Profiler()
