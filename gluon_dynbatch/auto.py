@@ -97,8 +97,6 @@ class Account:
     def __init__(self, place: Dict[int, Tuple[int, str]]):
         self._place = place
         self._first: Optional[int] = None
-        #: Whether nothing is asked for that calls run at once could not give.
-        self.open = True
         self.calls = self.recorded = self.at_once = 0
 
     @property
@@ -114,8 +112,6 @@ class Account:
 
     def note(self, costs: Costs, cached: bool) -> None:
         """Add a flush."""
-        if not self.open:
-            return
         if self._first is None:
             self._first = costs.first
         self.calls += costs.calls
@@ -126,7 +122,7 @@ class Account:
 
     def close(self, at_once: int) -> str:
         """End a scope in which this many calls ran at once; return what is known of such scopes."""
-        if self._first is None or not self.open:
+        if self._first is None:
             return ""
         if self.recorded:
             # Unless the larger part was recorded, it is too early to say.

@@ -34,7 +34,7 @@ from .run.keep import Kept, find_spots
 from .run.prepare import Prepared
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
-from .unmerged import Unmerged, find_split, find_unbatched
+from .unmerged import find_split, find_unbatched
 
 
 class Runtime:
@@ -64,10 +64,7 @@ class Planned(NamedTuple):
     term: np.ndarray
     #: Whether any of it is recorded for a backward pass.
     recorded: bool
-    #: Calls that do not merge, and those that only do with some of their kind.
-    alone: Tuple[Unmerged, ...]
-    split: Tuple[Unmerged, ...]
-    #: What is reported of all flushes with this plan, and counted.
+    #: What is reported of all flushes with this plan, with the number of a call for its line.
     report: FlushReport
     costs: Costs
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
@@ -90,40 +87,32 @@ class Flush:
         runtime: Runtime,
         options: Options,
         recording: Tape,
-        account: Optional[Account] = None,
-        chain: Optional[Chain] = None,
+        account: Optional[Account],
+        chain: Chain,
     ):
-        self._chain = chain or Chain()
-        self._account = account
-        #: The arenas, where arrays stay.
-        self.kept: Optional[Kept] = None
-        self._runtime = runtime
-        self._options = options
-        self._recording = recording
-        self.plan: Optional[Plan] = None
-        #: Its backward pass, if gradients may be asked for.
-        self.backward_plan: Optional[Plan] = None
-        self.report: Optional[FlushReport] = None
+        self._runtime, self._options, self._recording = runtime, options, recording
+        self._account, self._chain = account, chain
 
-    def run(self, waiting: int = 0) -> None:
+    def run(self, waiting: int) -> Tuple[Plan, Optional[Plan], Kept, FlushReport]:
         """Do everything; afterwards all lazy arrays that are still held are computed.
 
         Parameters
         ----------
-        waiting : int, optional
+        waiting : int
             Samples that wait for it.
+
+        Returns
+        -------
+        tuple
+            Its plan, and that of its backward pass if gradients may be asked for; the arenas, where
+            arrays stay; what happened.
         """
         recording = self._recording
         started = time.perf_counter()
         lazies = recording.held()
-        if not recording.node_entry:
-            return
-        choice = self._options.settled()
-        before = time.perf_counter()
-        planned, cached = self._planned(choice)
+        planned, cached = self._planned(self._options.settled())
         analysed = time.perf_counter()
-        self.plan = planned.plan
-        self._refuse_if_strict(planned)
+        self._refuse_if_strict(planned.report.alone)
         key, prepared = self._prepared(planned, lazies)
         # What stands for a kept array may become real as launches run.
         routes = {} if prepared.heads is None else self._chain.routes(recording)
@@ -131,24 +120,24 @@ class Flush:
         # Only what is whole is kept.  One set of heads per plan is the rule; others must not fill
         # memory.
         planned.prepared[:] = [(key, prepared)]
-        self.backward_plan = None if tape is None else tape.plan
-        size = planned.report.arena_bytes
-        kept = self.kept = Kept(execution.buffers, execution.given, planned.recorded, size)
-        keep(lazies, kept, planned.term, self.plan.arena_of, self.plan.element_of)
+        plan, size = planned.plan, planned.report.arena_bytes
+        kept = Kept(execution.buffers, execution.given, planned.recorded, size)
+        keep(lazies, kept, planned.term, plan.arena_of, plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, routes)
         finished = time.perf_counter()
-        self.report = planned.report._replace(
+        report = planned.report._replace(
             cached=cached,
-            alone=self._told(planned.alone),
-            split=self._told(planned.split),
+            alone=self._told(planned.report.alone),
+            split=self._told(planned.report.split),
             recording_ms=1e3 * (started - (recording.started or started)),
-            analysis_ms=1e3 * (analysed - before),
+            analysis_ms=1e3 * (analysed - started),
             dispatch_ms=1e3 * (finished - analysed),
             waiting=waiting,
         )
         if self._account is not None:
             self._account.note(planned.costs, cached)
+        return plan, None if tape is None else tape.plan, kept, report
 
     def _planned(self, choice: Options) -> Tuple[Planned, bool]:
         recording = self._recording
@@ -194,13 +183,25 @@ class Flush:
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         natives = runtime.dispatcher.natives(plan)
         recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan, natives)
-        report = _report(choice, plan, len(recording.node_entry))
-        unmerged = find_unbatched(plan), find_split(plan, recording.entries, choice.granularity)
-        return Planned(plan, [], modes, places, recorded, *unmerged, report, costs, analysed)
+        report = FlushReport(
+            nodes=len(recording.node_entry),
+            units=graph.dependencies.size,
+            widths=tuple(len(launch.units) for launch in plan.launches),
+            granularity=choice.granularity,
+            policy=choice.policy,
+            budget=str(choice.analysis_budget),
+            cached=False,
+            alone=find_unbatched(plan),
+            rows_gathered=plan.rows_gathered,
+            arena_bytes=plan.arena_bytes,
+            **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
+            split=find_split(plan, recording.entries, choice.granularity),
+        )
+        return Planned(plan, [], modes, places, recorded, report, costs, analysed)
 
-    def _refuse_if_strict(self, planned: Planned) -> None:
-        if self._options.strict and planned.alone:
-            name, reason, calls, node = planned.alone[0]
+    def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
+        if self._options.strict and alone:
+            name, reason, calls, node = alone[0]
             raise NotMergedError(
                 f"{calls} calls were not merged: {reason}",
                 self._where(node),
@@ -208,8 +209,8 @@ class Flush:
                 "open the scope with strict=False to run them one by one",
             )
 
-    def _told(self, found: Tuple[Unmerged, ...]) -> Tuple[Alone, ...]:
-        return tuple(Alone(*one[:3], self._where(one.node)) for one in found)
+    def _told(self, found: Tuple[Alone, ...]) -> Tuple[Alone, ...]:
+        return tuple(one._replace(where=self._where(one.where)) for one in found)
 
     def _where(self, node: int) -> Where:
         """Return the line that recorded a node."""
@@ -260,19 +261,3 @@ class Flush:
         if tape is not None:
             tape.finish()
         return execution, tape
-
-
-def _report(choice: Options, plan: Plan, nodes: int) -> FlushReport:
-    """Return what is reported of a flush if it takes no time."""
-    return FlushReport(
-        nodes,
-        plan.graph.dependencies.size,
-        tuple(len(launch.units) for launch in plan.launches),
-        choice.granularity,
-        choice.policy,
-        str(choice.analysis_budget),
-        *(False, ()),
-        plan.rows_gathered,
-        plan.arena_bytes,
-        *(0.0, 0.0, 0.0),
-    )

@@ -27,11 +27,6 @@ class Options(NamedTuple):
     strict: bool = False
     debug: bool = False
 
-    @property
-    def leaves_all_open(self) -> bool:
-        """Whether nothing is asked for that calls run at once could not give."""
-        return self == OPEN
-
     def filled(self, others: Options) -> Options:
         """Return these, and others where these are "auto"."""
         if others == OPEN:
@@ -48,7 +43,7 @@ class Options(NamedTuple):
         return chosen
 
 
-#: Nothing is asked for.
+#: Nothing is asked for that calls run at once could not give.
 OPEN = Options()
 
 

@@ -60,15 +60,6 @@ class Traced:
         #: Calls of which no piece was kept, by block and reason.
         self.refused: Dict[Tuple[str, str], Alone] = {}
 
-    def note_traced(self, milliseconds: float) -> None:
-        """Count a call that ran."""
-        self.new += 1
-        self.new_ms += milliseconds
-
-    def refuse(self, name: str, reason: str, where: Where) -> None:
-        """Count a call of which no piece is kept."""
-        count(self.refused, (name, reason), Alone(name, reason, 1, where))
-
 
 class FlushReport(NamedTuple):
     """What happened in one flush.

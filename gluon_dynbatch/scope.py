@@ -97,8 +97,8 @@ class Batch(Statements):
         self.report = Report()
         self.plan: Optional[Plan] = None
         self.backward_plan: Optional[Plan] = None
-        #: What is asked for by the user and by blocks, by the environment, and by all of them.
-        self._asked = self._asked_now = self._options
+        #: What is asked for by the user and by blocks, and by the environment.
+        self._asked = self._options
         self._environment = OPEN
         self._recorder: Optional[Recorder] = None
         #: What "auto" decides with, unless that is settled.
@@ -138,7 +138,6 @@ class Batch(Statements):
         if self.place is not None:  # it was open before
             self._begin()
         self._environment = options_of_environment()
-        self._asked_now = self._options.filled(self._environment)
         self.place = user_place()
         self._generator = frame if may_be_left(frame) else None
         self._thread = vars(STATE)
@@ -169,7 +168,7 @@ class Batch(Statements):
                 self._thread.update(before)
 
     def _account_at(self, frame: Any) -> Optional[Account]:
-        if not self._asked_now.leaves_all_open:
+        if self._options != OPEN or self._environment != OPEN:
             return None
         # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
         while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
@@ -247,9 +246,8 @@ class Batch(Statements):
     def use_defaults(self, defaults: Options) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
         self._asked = self._asked.filled(defaults)
-        self._asked_now = self._asked.filled(self._environment)
-        if self._account is not None:
-            self._account.open &= self._asked_now.leaves_all_open
+        if defaults != OPEN:
+            self._account = None
 
     def map(
         self,
@@ -297,8 +295,7 @@ class Batch(Statements):
     def run_ahead(self) -> None:
         """Compute what is recorded so far if the engine is long enough at it."""
         assert self._recorder is not None
-        asked = self.runs_ahead and self._asked_now.leaves_all_open
-        if asked and is_much(self._recorder.tape):
+        if self.runs_ahead and self._account is not None and is_much(self._recorder.tape):
             self.at_work(self._compute)
 
     def flush(self) -> None:
@@ -333,8 +330,10 @@ class Batch(Statements):
                 check_tape(tape)
             if self._chain.done:
                 self._chain = Chain()
-            flush = Flush(RUNTIME, self._asked_now, tape, self._account, self._chain)
-            flush.run(waiting)
+            done = None
+            if tape.node_entry:
+                asked = self._asked.filled(self._environment)
+                done = Flush(RUNTIME, asked, tape, self._account, self._chain).run(waiting)
             tape.close()
             if mode:
                 set_mode(mode)
@@ -342,12 +341,12 @@ class Batch(Statements):
             tape.close(f"computing it failed with {type(error).__name__}")
             set_mode(mode)
             raise
-        if flush.report is not None and flush.kept is not None:
-            self.plan, self.backward_plan = flush.plan, flush.backward_plan
-            self._note_kept(flush.kept)
-            self.report.flushes.append(flush.report)
+        if done is not None:
+            self.plan, self.backward_plan, kept, report = done
+            self._note_kept(kept)
+            self.report.flushes.append(report)
             if LOGGER.isEnabledFor(logging.DEBUG):
-                LOGGER.debug("%s", flush.report.line)
+                LOGGER.debug("%s", report.line)
 
     def _hand_out(self) -> None:
         """Compute what is pending, and copy all that was computed out of arenas."""

@@ -1,13 +1,17 @@
-"""Which calls of a plan did not merge, or only with some of their kind, and why."""
+"""Which calls of a plan did not merge, or only with some of their kind, and why.
+
+A plan does not know lines: in the place of its line, each `Alone` has the number of a call.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 
 import numpy as np
 
 from .lower.graph import Graph
 from .plan.plan import Launch, Plan
+from .report import Alone, count
 
 NUMBERS = (
     "the number of arrays differs from call to call, and each number is a launch of its own; {}"
@@ -25,29 +29,22 @@ SIZES = (
 )
 
 
-class Unmerged(NamedTuple):
-    """Calls of one callee with one reason: a `report.Alone` without the line."""
-
-    name: str
-    reason: str
-    calls: int
-    #: One of the calls.
-    node: int
-
-
-def find_unbatched(plan: Plan) -> Tuple[Unmerged, ...]:
+def find_unbatched(plan: Plan) -> Tuple[Alone, ...]:
     """Return the calls that no rule allows to merge, by callee and reason."""
-    found: Dict[Tuple[str, str], Unmerged] = {}
+    found: Dict[Tuple[str, str], Alone] = {}
     for launch in plan.launches:
         if launch.segment.layout == "unbatched":
-            unit = int(launch.units[0])
-            key = plan.graph.name(unit), launch.segment.reason
-            known = found.get(key, Unmerged(*key, 0, int(plan.graph.node[unit])))
-            found[key] = known._replace(calls=known.calls + len(launch.units))
+            one = _calls_of(plan, [launch], launch.segment.reason)
+            count(found, one[:2], one)
     return tuple(found.values())
 
 
-def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tuple[Unmerged, ...]:
+def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
+    unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
+    return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
+
+
+def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tuple[Alone, ...]:
     """Return the calls of one callee that share no launch, though they could if changed a little.
 
     Parameters
@@ -63,7 +60,7 @@ def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tupl
     return (*_by_size(plan), *by_number)
 
 
-def _by_size(plan: Plan) -> Iterator[Unmerged]:
+def _by_size(plan: Plan) -> Iterator[Alone]:
     """Find what shares no launch only because sizes differ and native steps do not run it."""
     families: Dict[str, List[Launch]] = {}
     for launch in plan.launches:
@@ -71,12 +68,10 @@ def _by_size(plan: Plan) -> Iterator[Unmerged]:
             families.setdefault(launch.segment.family, []).append(launch)
     for own in families.values():
         if len({launch.segment for launch in own}) > 1:
-            unit, calls = int(own[0].units[0]), sum(len(launch.units) for launch in own)
-            reason = SIZES.format(own[0].segment.kernels)
-            yield Unmerged(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
+            yield _calls_of(plan, own, SIZES.format(own[0].segment.kernels))
 
 
-def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> Iterator[Unmerged]:
+def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> Iterator[Alone]:
     """Find callees with pieces that only calls with one number of arrays have."""
     kinds: Dict[Tuple[Any, int], int] = {}
     kind_of = np.zeros(max(entries) + 1, dtype=np.int64)
@@ -102,4 +97,4 @@ def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> It
             calls = np.flatnonzero(np.isin(kind_of_call, apart))
             entry = entries[int(graph.entry[calls[0]])]
             reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
-            yield Unmerged(entry.name, reason, len(calls), int(calls[0]))
+            yield Alone(entry.name, reason, len(calls), int(calls[0]))

@@ -18,6 +18,7 @@ from mxnet.ndarray import NDArray
 from ..cache import PlanCache
 from ..errors import MismatchError, Where
 from ..native import recording
+from ..report import Alone, count
 from .identity import IGNORED, describe, number_of
 from .tracing import Refused, Trace, give
 from .where import user_line, where_of
@@ -118,7 +119,9 @@ class Pieces(recording.Known):  # type: ignore[misc]
             self._note(recorder, block, trace.refusal)
         if trace.draws:
             self._note(recorder, block, Refused("random numbers are drawn in Python"))
-        recorder.report.traced.note_traced(1e3 * (time.perf_counter() - started))
+        traced = recorder.report.traced
+        traced.new += 1
+        traced.new_ms += 1e3 * (time.perf_counter() - started)
         if known is not None and recorder.watch is not None:
             _compare(block, known, piece)
         return result
@@ -132,7 +135,8 @@ class Pieces(recording.Known):  # type: ignore[misc]
         if self._hopeless:
             # Not what was raised, whose frames hold arrays.
             self._against, self.state = Refused(refusal.reason, refusal.where), None
-        recorder.report.traced.refuse(block.name, refusal.reason, refusal.where)
+        one = Alone(block.name, refusal.reason, 1, refusal.where)
+        count(recorder.report.traced.refused, one[:2], one)
 
     def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> None:
         """Raise if ``forward`` has changed what it depends on."""
