@@ -1,4 +1,4 @@
-"""What all tests share: repeatable random numbers, and Hypothesis without a stopwatch."""
+"""What all tests share: repeatable random numbers, Hypothesis without a stopwatch, fixtures."""
 
 import contextlib
 import gc
@@ -18,6 +18,8 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+#: Whose fixtures every test may ask for.
+pytest_plugins = ["tests.common"]
 _SEED = pytest.StashKey[int]()
 
 

@@ -3,7 +3,7 @@
 A line that must be named carries the comment ``# wrong``.
 """
 
-# ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 import mxnet as mx
 import numpy as np
 import pytest
@@ -11,9 +11,11 @@ import pytest
 import gluon_dynbatch as gdb
 from tests.cells import array, cell, equal
 from tests.common import refused, user_frame
-from tests.common import unharmed as net
 
-__all__ = ["net"]
+
+@pytest.fixture
+def net(unharmed):
+    return unharmed
 
 
 class Tree:

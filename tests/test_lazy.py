@@ -13,10 +13,7 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import cell
-from tests.common import host, nothing_is_left_behind, same
-
-__all__ = ["nothing_is_left_behind"]
-
+from tests.common import host, same
 
 SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)

@@ -10,10 +10,8 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
 from tests.cells import WIDTH
-from tests.common import FIXED, nothing_is_left_behind
+from tests.common import FIXED
 from tests.test_pieces import RUNS, Node, chain, layer, line_of, scope, traced, x
-
-__all__ = ["nothing_is_left_behind"]
 
 NET, FOREIGN, ELSEWHERE = layer(), x(8), []
 

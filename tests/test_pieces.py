@@ -16,10 +16,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.where import where_of
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, make_cells, ready
-from tests.common import FIXED, SCOPES, nothing_is_left_behind
+from tests.common import FIXED, SCOPES
 from tests.strategies import PROGRAMS, examples
-
-__all__ = ["nothing_is_left_behind"]
 
 
 class Given(gdb.DynamicHybridBlock):

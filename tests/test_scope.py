@@ -1,12 +1,11 @@
 """A scope leaves nothing behind, and everything that a program may do with scopes works."""
 
-# ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
 import contextlib
 import logging
 import sys
 import threading
-from pathlib import Path
 
 import mxnet as mx
 import pytest
@@ -19,10 +18,7 @@ from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.record.intercept import FOR_GOOD, OPEN, replace_for_good
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import array, dense, equal
-from tests.common import SAMPLES, net, nothing_is_left_behind
-
-__all__ = ["net", "nothing_is_left_behind"]
-
+from tests.common import ROOT, SAMPLES
 
 # What a scope leaves behind
 
@@ -202,8 +198,6 @@ def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
 
 
 # What is replaced of MXNet
-
-ROOT = Path(__file__).parents[1]
 
 
 def owners():

@@ -20,9 +20,7 @@ import gluon_dynbatch as gdb
 import serve_load
 from gluon_dynbatch.record.state import STATE
 from tests.cells import equal
-from tests.common import net, nothing_is_left_behind, output_of
-
-__all__ = ["net", "nothing_is_left_behind"]
+from tests.common import output_of
 
 PATIENCE = 60
 #: A minibatch waits until it is full, or the batcher is closed: tests decide when.

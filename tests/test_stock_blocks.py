@@ -7,9 +7,7 @@ from mxnet.gluon import HybridBlock, loss, nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Cells, array, attached, cell, ready
-from tests.common import ALL, FIXED, nothing_is_left_behind
-
-__all__ = ["nothing_is_left_behind"]
+from tests.common import ALL, FIXED
 
 FIRST = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, prefix="first_")))
 

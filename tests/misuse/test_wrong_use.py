@@ -3,7 +3,7 @@
 A line that must be named carries the comment ``# wrong``.
 """
 
-# ruff: noqa: F811, SIM117 - Python 3.8 has no brackets around the items of a with statement.
+# ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
 import contextlib
 import json
@@ -20,10 +20,13 @@ from gluon_dynbatch.options import BUDGET_VARIABLE
 from gluon_dynbatch.run import gradient
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SAMPLES, named_lines, refused, user_frame, works
-from tests.common import unharmed as net
 from tests.fuzz.test_fuzz import wrong_rule
 
-__all__ = ["net"]
+
+@pytest.fixture
+def net(unharmed):
+    return unharmed
+
 
 # Arrays whose scope failed
 
