@@ -1,7 +1,6 @@
 """Random graphs, and slow but obvious answers to compare with."""
 
 from functools import lru_cache
-from itertools import combinations
 
 import networkx as nx
 import numpy as np
@@ -111,85 +110,6 @@ def fewest_launches(graph):
         return 1 + min(rest(done | units) for units in ready.values())
 
     return rest(0)
-
-
-def slow_agenda(graph, toward_bound):
-    """Launch the most urgent signature, with every figure computed anew for each launch."""
-    signature, preds = graph.signature.tolist(), pred_lists(graph)
-    depth, counts = slow_depth(graph), slow_path_counts(graph) if toward_bound else []
-    groups = {}
-    launch = 0
-    while len(groups) < graph.size:
-        left = [unit for unit in range(graph.size) if unit not in groups]
-        ready = [unit for unit in left if groups.keys() >= set(preds[unit])]
-
-        def urgency(key):
-            alike = [unit for unit in left if signature[unit] == key]  # noqa: B023
-            average = sum(depth[unit] for unit in alike) / len(alike)
-            if not toward_bound:
-                return average
-            longest = max(counts[unit] for unit in alike)
-            top = {unit for unit in alike if counts[unit] == longest}
-            missing = 1.0 - len(top.intersection(ready)) / len(top)  # noqa: B023
-            return missing + average / ((max(depth) + 1.0) * 1e3)
-
-        chosen = min(sorted({signature[unit] for unit in ready}), key=urgency)
-        groups.update((unit, launch) for unit in ready if signature[unit] == chosen)
-        launch += 1
-    return [groups[unit] for unit in range(graph.size)]
-
-
-def slow_merge(graph, groups):
-    """Merge the closest pair of groups of a signature, with the closure anew for each merge."""
-    dag, signature = nx.DiGraph(as_networkx(graph)), graph.signature.tolist()
-
-    def closure():
-        return nx.transitive_closure(nx.relabel_nodes(dag, dict(enumerate(groups))))
-
-    for key in sorted(set(signature)):
-        while True:
-            reach = closure()
-            members = sorted({group for group, own in zip(groups, signature) if own == key})
-            free = [
-                (b - a, a, keep, drop)
-                for (a, keep), (b, drop) in combinations(enumerate(members), 2)
-                if not reach.has_edge(keep, drop) and not reach.has_edge(drop, keep)
-            ]
-            if not free:
-                break
-            *_, keep, drop = min(free)
-            groups = [keep if group == drop else group for group in groups]
-    reach = closure()
-    order = sorted(set(groups), key=lambda group: (reach.in_degree(group), group))
-    return [order.index(group) for group in groups]
-
-
-def slow_drop(graph, groups):
-    """Try each group, from the last one, whether the others suffice; then run all late."""
-    signature, preds = graph.signature.tolist(), pred_lists(graph)
-    own = dict(zip(groups, signature))
-
-    def earliest(launches):
-        """Say where each unit runs as soon as it can, as far as it can."""
-        place = {}
-        for launch in launches:
-            for unit in set(range(graph.size)).difference(place):
-                if signature[unit] == own[launch] and all(
-                    place.get(pred, launch) < launch for pred in preds[unit]
-                ):
-                    place[unit] = launch
-        return place
-
-    left = sorted(own)
-    for launch in sorted(own, reverse=True):
-        others = [other for other in left if other != launch]
-        left = others if len(earliest(others)) == graph.size else left
-    latest = [len(left)] * graph.size
-    for unit in range(graph.size - 1, -1, -1):
-        latest[unit] = max(k for k in range(latest[unit]) if own[left[k]] == signature[unit])
-        for pred in preds[unit]:
-            latest[pred] = min(latest[pred], latest[unit])
-    return latest
 
 
 def check_promises(graph, visits):
