@@ -124,8 +124,7 @@ def edited(change):
         with np.load(io.BytesIO(content.split(b"\n", 1)[1])) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop("header").tobytes())
-        replaced = change(header, arrays)
-        header = replaced if isinstance(replaced, list) else header
+        change(header, arrays)
         body = io.BytesIO()
         np.savez(body, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
         path.write_bytes(first_line(body.getvalue()) + body.getvalue())
@@ -148,19 +147,14 @@ def first(arrays, kind):
 
 
 DAMAGES = [
-    (lambda path, content: path.mkdir(), "Is a directory"),
     (lambda path, content: os.mkfifo(path), "not a file"),
     (lambda path, content: path.write_bytes(b""), "not a whole checkpoint"),
     (lambda path, content: path.write_bytes(content.replace(b"checkpoint 6", b"checkpoint 5")),
      "written by another version"),
     (edited(pickled), "not a whole checkpoint"),
-    (edited(lambda header, arrays: []), "not a whole checkpoint"),
     (edited(lambda header, arrays: header.pop("vocab")), "not a whole checkpoint"),
-    (edited(lambda header, arrays: header["vocab"].append(header["vocab"][1])), "repeats a word"),
     (edited(lambda header, arrays: header["state"]["settings"].pop("lr")),
      "not a checkpoint of this program (KeyError: 'lr')"),
-    (edited(lambda header, arrays: header["state"].update(history=[[]])),
-     "not a checkpoint of this program"),
     # A model that would not fit into memory.
     (edited(lambda header, arrays: header["state"]["settings"].update(hidden=10**9)),
      "--hidden is 5 but the run to resume has 1000000000"),
@@ -188,13 +182,6 @@ def test_what_is_no_checkpoint_of_the_program_is_told(
     assert (status, printed.out, files(tmp_path / "run")) == (2, "", before)
     assert reason in printed.err and printed.err.count("\n") == 1
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_model_greater_than_its_file_is_never_made(tmp_path, trained, capsys):
-    damage = edited(lambda header, arrays: header["state"]["settings"].update(hidden=10**9))
-    damage(tmp_path / "last", (trained / "last").read_bytes())
-    assert program.main(["predict", "--limit", "12", "--checkpoint", str(tmp_path / "last")]) == 2
-    assert "does not fit the model" in capsys.readouterr().err
 
 
 def test_files_are_not_written_through_links(tmp_path):

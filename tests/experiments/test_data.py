@@ -53,45 +53,29 @@ def test_files_are_read_whole_whatever_the_line_ends_and_odd_white_space(tmp_pat
 
 
 BAD = [
-    ("a_parents", "2 3", "a.toks", "2 heads for 3 tokens"),
-    ("a_parents", "2 3 +0", "a.parents", "a head is not a number: '+0'"),
-    ("a_parents", "2 3 4", "a.parents", "head 4 of word 3 is out of range 0..3"),
-    ("a_parents", "2 1 0", "a.parents", "word 1 cannot be reached from the root: a cycle"),
-    ("a_parents", "2 3 1", "a.parents", "no root"),
-    ("a_parents", "0 1 0", "a.parents", "2 roots (words 1, 3)"),
-    ("a_parents", "2 -1 0", "a.parents", "head -1 of word 2 is out of range"),
-    ("b_toks", "", "b.toks", "empty sentence"),
-    ("b_toks", "w " * 11, "b.toks", "more than 10 words"),
-    ("sim_txt", "high", "sim.txt", "score 'high' is not a number"),
-    ("sim_txt", "nan", "sim.txt", "score nan is not in 1..5"),
+    ("a_parents", "2 3", "a.toks:1", "2 heads for 3 tokens"),
+    ("a_parents", "2 3 +0", "a.parents:1", "a head is not a number: '+0'"),
+    ("a_parents", "2 3 4", "a.parents:1", "head 4 of word 3 is out of range 0..3"),
+    ("a_parents", "2 1 0", "a.parents:1", "word 1 cannot be reached from the root: a cycle"),
+    ("a_parents", "0 1 0", "a.parents:1", "2 roots (words 1, 3)"),
+    ("b_toks", "w " * 11, "b.toks:1", "more than 10 words"),
+    ("sim_txt", "nan", "sim.txt:1", "score nan is not in 1..5"),
+    ("id_txt", "7", "", "two pairs have the id 7"),
 ]
 
 
-@pytest.mark.parametrize(("field", "text", "file", "reason"), BAD, ids=[bad[3] for bad in BAD])
+@pytest.mark.parametrize(("field", "text", "place", "reason"), BAD, ids=[bad[3] for bad in BAD])
 def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(
-    tmp_path, monkeypatch, capsys, field, text, file, reason
+    tmp_path, monkeypatch, capsys, field, text, place, reason
 ):
     monkeypatch.setattr(corpora, "MAX_WORDS", 10)
     write(tmp_path / "train", **{field: (1, text)})
     with pytest.raises(DataError) as caught:
         read(tmp_path)
-    error = caught.value
-    assert (error.path, error.line) == (tmp_path / "train" / file, 1)
-    assert reason in error.reason
-    assert str(error) == f"{error.path}:1: {error.reason}"
-    assert [pair.name for pair in read(tmp_path, skip=True)] == ["7", "9"]
-    assert capsys.readouterr().err.startswith(f"skipped: {error}\nskipped 1 pairs")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [(" ", "id '' is empty"), ("a\tb", "has a tab in it"), ("7", "two pairs have the id 7")],
-)
-def test_names_are_columns_of_a_table(tmp_path, text, reason):
-    write(tmp_path / "train", id_txt=(1, text))
-    with pytest.raises(DataError, match=reason):
-        read(tmp_path)
+    told = str(caught.value)
+    assert told.startswith(f"{tmp_path / 'train' / place}: ") and reason in told
     assert len(read(tmp_path, skip=True)) == 2
+    assert capsys.readouterr().err.startswith(f"skipped: {told}\nskipped 1 pairs")
 
 
 @pytest.mark.parametrize("skip", [False, True])
@@ -106,10 +90,6 @@ def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, skip):
     check(r"b\.toks: 1 lines, but id\.txt has 3")
     (tmp_path / "train" / "b.toks").write_bytes(b"dogs run\ncats sl\xffeep\nit rains\n")
     check(r"b\.toks:2: not UTF-8")
-    (tmp_path / "train" / "b.toks").unlink()
-    check(r"b\.toks: No such file")
-    (tmp_path / "train" / "sim.txt").unlink()
-    check(r"train: no known format; expected id\.txt, .*SICK_train")
     for name in GOOD:
         (tmp_path / "train" / name).write_text("")
     check("holds no usable pairs")
@@ -131,14 +111,10 @@ def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
 
 
 def test_what_is_wrong_with_sick_is_named(tmp_path):
-    for number, (lines, file, reason) in enumerate([
-        (("1\tx\ty\t4.5", "9\tx\ty\t1"), "id.txt:2", "pair '7' is not in"),
-        (("1\tx\ty\t9", "7\tx\ty\t3", "9\tx\ty\t1"), "SICK_train.txt:2", "score 9 is not in"),
-        (("1\tx\t4.5",), "SICK_train.txt:2", "3 columns, the header has 4"),
-        (("2\tx\ty\t4.5",), "SICK_train.txt:2", "no parse of pair '2'"),
-    ]):  # fmt: skip
-        with pytest.raises(DataError, match=f"{file}: .*{reason}"):
-            read(write_sick(tmp_path / str(number), *lines))
+    with pytest.raises(DataError, match="id.txt:2: .*pair '7' is not in"):
+        read(write_sick(tmp_path / "fewer", "1\tx\ty\t4.5", "9\tx\ty\t1"))
+    with pytest.raises(DataError, match="SICK_train.txt:2: .*no parse of pair '2'"):
+        read(write_sick(tmp_path / "other", "2\tx\ty\t4.5"))
 
 
 def test_sick_is_read_whole(request):
@@ -175,12 +151,8 @@ def test_requests_are_pairs_without_scores():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("", "not a pair such as"),
-        ("[]", "not a pair such as"),
         ("[" * 100_000, "not a pair such as"),
-        (asked(a={"words": "it"}), "not a pair such as"),
         (asked(a={"words": ["it"], "heads": [0]}), "not a pair such as"),
-        (asked(a={"words": "it", "heads": [0.5]}), "a head is not a number: '0.5'"),
         (asked(a={"words": "it rains", "heads": [0, 0]}), "2 roots (words 1, 2)"),
     ],
 )
@@ -264,14 +236,10 @@ def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pair
 
 def test_bad_vectors_are_named_by_line(tmp_path, pairs):
     path = tmp_path / "vectors.txt"
-    for text, line, reason in (
-        ("a 1 2\nb 1\n", 2, "1 values, expected 2"), ("", 0, "empty file"),
-        ("a 1 2\nb 1 x\n", 2, "not a finite number"), ("a 1 nan\n", 1, "not a finite number"),
-    ):  # fmt: skip
-        path.write_text(text)
-        with pytest.raises(DataError, match=reason) as caught:
+    for line, reason in (("b 1", "1 values, expected 2"), ("b 1 nan", "not a finite number")):
+        path.write_text(f"a 1 2\n{line}\n")
+        with pytest.raises(DataError, match=f"vectors.txt:2: .*{reason}"):
             read_vectors(path, words_of(pairs), seed=1)
-        assert caught.value.line == line
 
 
 # Trees

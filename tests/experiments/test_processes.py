@@ -140,26 +140,3 @@ def test_workers_train_as_one_process_and_a_lost_one_loses_nothing(tmp_path):
     found, expected = losses_of(both), losses_of(one)
     assert len(found) == 6 * int(epochs) and np.ptp(expected) > 0.01
     np.testing.assert_allclose(found, expected, rtol=1e-3)
-
-
-def test_a_worker_does_not_wait_for_ever(tmp_path):
-    """Alone with a scheduler that is not there."""
-    common = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_NODE_HOST": "127.0.0.1",
-              "DMLC_PS_ROOT_PORT": str(launch.free_port()), "DMLC_NUM_WORKER": "2",
-              "DMLC_NUM_SERVER": "1"}  # fmt: skip
-    options = ("--kvstore-timeout", 1, "--output", tmp_path)
-    process = start("train", *TINY, *options, **common)
-    _, message = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert message == "error: the others have not joined within 1 s (--kvstore-timeout)\n"
-
-
-def test_what_to_start_on_several_machines_is_printed(capsys):
-    command = ["--hosts", "a,b", "--workers", "2", "--port", "99", "--", "train", "--seed", "2"]
-    assert launch.main(command) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[:4]] == [
-        "a (scheduler)", "a (server)", "b (worker 1)", "a (worker 2)",
-    ]  # fmt: skip
-    assert all("DMLC_PS_ROOT_URI=a DMLC_PS_ROOT_PORT=99 DMLC_NUM_WORKER=2" in x for x in lines[:4])
-    assert lines[2].endswith("train --seed 2")

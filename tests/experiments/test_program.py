@@ -1,12 +1,10 @@
 """The program's verbs, on a model and corpus so small that a run takes a second."""
 
 import json
-import os
 import re
 import shutil
 from argparse import Namespace
 
-import mxnet as mx
 import numpy as np
 import pytest
 
@@ -77,24 +75,6 @@ def test_the_best_checkpoint_is_that_of_the_best_epoch_and_a_run_that_is_done_st
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_an_interruption_of_writing_leaves_the_older_checkpoint(tmp_path, monkeypatch):
-    train(tmp_path, "--epochs", 1)
-    before = (tmp_path / "last").read_bytes()
-
-    replace = os.replace
-
-    def interrupted(source, target):
-        if target.name == "last":
-            raise KeyboardInterrupt
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    assert train(tmp_path, "--epochs", 2, "--resume") == 130
-    monkeypatch.setattr(os, "replace", replace)
-    assert (tmp_path / "last").read_bytes() == before
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
-
-
 def test_the_modes_compute_the_same(tmp_path):
     """The loss curve of the first epoch, and the predictions after it, are those of the loop."""
     losses, scores = {}, {}
@@ -130,13 +110,10 @@ def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
 
 
 def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
-    options = ("--epochs", 1, "--pairs", 4, "--rounds", 1)
-    assert run("demo", *TINY, "--output", tmp_path, *options) == 0
+    options = ("--output", tmp_path, "--epochs", 1, "--pairs", 4, "--rounds", 1)
+    assert run("demo", *TINY, *options) == 0
     printed = capsys.readouterr().out
-    assert "epoch 1: loss" in printed
-    assert re.search(r"calls .* launches", printed)
-    assert printed.strip().splitlines()[-1].startswith("| dynamic")
-    assert run("demo", *TINY, "--output", tmp_path, *options) == 0, "a second demo starts anew"
+    assert re.search(r"epoch 1: loss(.|\n)*calls .* launches(.|\n)*\n\| dynamic", printed)
 
 
 def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
@@ -153,44 +130,22 @@ def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
     assert run("evaluate", *common) == run("predict", *common) == 0
     first, *rows = capsys.readouterr().out.splitlines()
     found = [float(row.split("\t")[1]) for row in rows]
-    right = [
-        item.labels[-1] for item in SENTIMENT.read(Namespace(data=None, limit=12), ["dev"])["dev"]
-    ]
+    read = SENTIMENT.read(Namespace(data=None, limit=12), ["dev"])
+    right = [item.labels[-1] for item in read["dev"]]
     assert first == f"dev: accuracy {np.mean(np.equal(found, right)):.4f}  (12 sentences)"
-    assert run("predict", *common[:4], "--input", "-") == 2
-    assert "--input is for relatedness" in capsys.readouterr().err
-
-
-def test_word_vectors_are_kept_unless_asked_otherwise(tmp_path):
-    vectors = tmp_path / "vectors.txt"
-    vectors.write_text("dog 1 2 3\ncat 3 2 1\n")
-    for name, more in (("kept", ()), ("trained", ("--no-freeze-embedding",))):
-        output = tmp_path / name
-        assert train(output, "--epochs", 1, "--embedding", vectors, *more) == 0
-        checkpoint = read_checkpoint(output / "last")
-        model = program.options.restored(checkpoint).model
-        row = model.embedding.weight.data()[checkpoint.vocab["dog"]].asnumpy()
-        assert np.array_equal(row, [1, 2, 3]) == (name == "kept")
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["train", "--policy", "fastest"], "fastest"),
-        (["train", "--granularity", "atoms"], "atoms"),
-        (["train", "--analysis-budget", "-1"], "-1"),
         (["train", "--optimizer", "magic"], "--optimizer"),
         (["train", "--resume"], "last: No such file"),
         (["train", "--data", "nowhere"], "nowhere: No such file"),
-        (["train", "--embedding", "nowhere"], "nowhere: no such file"),
         (["train", "--output", "file"], "file: "),
-        (["train", "--checkpoint", "file"], "--checkpoint is not for train"),
+        (["train", "--optimizer", "sgd", "--lr", "1e30"], "try a smaller --lr"),
         (["evaluate"], "--checkpoint is needed"),
-        (["evaluate", "--resume"], "--resume is for train"),
-        (["predict", "--checkpoint", "nowhere"], "nowhere: No such file"),
-        (["predict", "--checkpoint", "."], ".: Is a directory"),
         (["predict", "--checkpoint", "file"], "file: not a whole checkpoint"),
-        (["predict", "--input", "nowhere"], "--checkpoint is needed"),
         (["predict", "--input", "-", "--split", "dev"], "--input takes the place of"),
     ],
 )
@@ -198,31 +153,9 @@ def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, argume
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DMLC_ROLE", raising=False)
     (tmp_path / "file").write_text("text")
-    assert run(*arguments, *TINY) == 2
+    assert run(arguments[0], *TINY, *arguments[1:]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ") and message.count("\n") == 1 and reason in message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["train", "--batch-size", "0"], "--batch-size: 0 is not at least 1"),
-        (["train", "--lr", "0"], "--lr: 0 is not greater than 0"),
-        (["train", "--lr", "inf"], "--lr: inf is not a finite number"),
-        (["train", "--ctx", "tpu"], "'tpu' is no context"),
-        (["train", "--ctx", "gpu(99)"], "MXNet finds no gpu(99) here"),
-        (["train", "--on-bad-sample", "guess"], "--on-bad-sample: invalid choice"),
-        (["train", "--split", "dev"], "unrecognized arguments: --split"),
-        ([], "VERB"),
-    ],
-)
-def test_options_out_of_range_are_answered_by_one_line(capsys, arguments, reason):
-    with pytest.raises(SystemExit) as caught:
-        run(*arguments)
-    assert caught.value.code == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ") and message.count("\n") == 1 and reason in message
-    assert "--help" in message
 
 
 def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
@@ -238,23 +171,3 @@ def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     assert train(tmp_path, "--epochs", 2, "--resume", "--data", tmp_path / "data") == 2
     assert "last was trained on other data" in capsys.readouterr().err
     assert (tmp_path / "last").read_bytes() == before
-
-
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path, capsys):
-    assert train(tmp_path, "--optimizer", "sgd", "--lr", "1e30", "--epochs", 3) == 2
-    assert "try a smaller --lr" in capsys.readouterr().err
-
-
-def test_the_learning_rate_falls_from_epoch_to_epoch(tmp_path, monkeypatch):
-    """By the epoch's number alone, so that a resumed run goes on with the right one."""
-    rates = []
-    real = mx.gluon.Trainer.set_learning_rate
-
-    def noted(trainer, rate):
-        rates.append(rate)
-        real(trainer, rate)
-
-    monkeypatch.setattr(mx.gluon.Trainer, "set_learning_rate", noted)
-    train(tmp_path, "--lr-decay", 0.5, "--epochs", 2)
-    train(tmp_path, "--lr-decay", 0.5, "--epochs", 3, "--resume")
-    assert rates == [0.1, 0.05, 0.025]

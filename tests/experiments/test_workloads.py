@@ -117,38 +117,24 @@ def test_clevr_questions_are_programs_and_answers(tmp_path):
     path.write_text("{}")
     with pytest.raises(DataError, match="CLEVR_train_1_x.json: is not"):
         modules.read_clevr(tmp_path)
-    with pytest.raises(DataError, match="holds no CLEVR"):
-        modules.read_clevr(tmp_path / "nowhere")
-
-
-def test_wikiner_lines_are_words_and_tags(tmp_path):
-    (tmp_path / "train.txt").write_text("Mad|I-ORG |||O\n\nx|O\n", encoding="utf-8")
-    first, second = sequences.read_wikiner(tmp_path)
-    assert first == (("Mad", "||"), ("I-ORG", "O"))
-    assert second == (("x",), ("O",))
-    assert sequences.read_wikiner(tmp_path, limit=1) == [first]
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [("a|O b\n", r"train.txt:1: 'b' is not"), ("a|O\n|O\n", r"train.txt:2: '\|O' is not"),
-     ("a|\n", r":1: 'a\|' is not"), ("\n\n", "holds no sentences")],
-)  # fmt: skip
-def test_bad_wikiner_lines_are_named(tmp_path, text, reason):
-    (tmp_path / "train.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=reason):
-        sequences.read_wikiner(tmp_path)
-
-
-# Phrases
-
-
-TREE = "(3 (2 It) (4 (4 (2 is) (3 good)) (2 .)))"
 
 
 def write(folder, text):
     (folder / "train.txt").write_text(text, encoding="utf-8")
     return folder
+
+
+def test_wikiner_lines_are_words_and_tags(tmp_path):
+    write(tmp_path, "Mad|I-ORG |||O\n\nx|O\n")
+    first, second = sequences.read_wikiner(tmp_path)
+    assert first == (("Mad", "||"), ("I-ORG", "O"))
+    assert second == (("x",), ("O",))
+    assert sequences.read_wikiner(tmp_path, limit=1) == [first]
+    with pytest.raises(DataError, match="train.txt:1: 'b' is not"):
+        sequences.read_wikiner(write(tmp_path, "a|O b\n"))
+
+
+TREE = "(3 (2 It) (4 (4 (2 is) (3 good)) (2 .)))"
 
 
 def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
@@ -160,29 +146,9 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
     assert first.labels == (2, 2, 3, 4, 2, 4, 3)
     assert second == (("a\u00a0b",), 0, (0,))
     assert trees.read_treebank(folder, limit=1) == [first]
-
-
-#: By what is said of them: lines that are no tree.
-NO_TREES = {
-    r'a "\)" is missing': ["(3 (2 a) (2 b)"],
-    r'a "\)" too many': ["(3 (2 a) (2 b)))"],
-    "label '5' is none of 0 to 4": ["(5 a)"],
-    "label '' is none": ["( a)"],
-    "a phrase of 3 parts": ["(3 (2 a) (2 b) (2 c))"],
-    "a phrase of 0 parts": ["(3)"],
-    "not one binary tree": ["(3 (2 (2 a)) (2 b))", "(3 a b)", "(3 a) (3 b)", "a", ""],
-}
-
-
-def test_lines_that_are_no_tree_are_named(tmp_path):
-    for reason, lines in NO_TREES.items():
-        for line in lines:
-            with pytest.raises(DataError, match=rf"train.txt:2: .*{reason}"):
-                trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
-    with pytest.raises(DataError, match="holds no trees"):
-        trees.read_treebank(write(tmp_path, ""))
-    with pytest.raises(DataError, match=r"nowhere.train.txt: No such file"):
-        trees.read_treebank(tmp_path / "nowhere")
+    for line in ("(3 (2 a) (2 b)", "(5 a)", "(3 (2 a) (2 b) (2 c))", "(3 a) (3 b)", ""):
+        with pytest.raises(DataError, match="train.txt:2: "):
+            trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
 
 
 def words_below(shape):
