@@ -180,7 +180,9 @@ class Compiler:
         steps: Dict[int, List[Step]] = {}
 
         def add(time: int, place: Place, node: Node, how: str = "row") -> None:
-            loops.setdefault((time, node.width, node.dtype), []).append((place, node, how))
+            # What one column adds up to is the column.
+            job = place, node, how if node.width > 1 else "row"
+            loops.setdefault((time, node.width, node.dtype), []).append(job)
 
         for node, place in self.stored.items():
             time = self._time[node]

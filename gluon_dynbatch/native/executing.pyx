@@ -8,6 +8,8 @@ The engine runs it in a thread of its own, without Python; what it needs is coun
 run one after another, wide ones in several threads.
 """
 
+import os
+
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uintptr_t
 from libc.stdlib cimport bsearch, calloc, free, malloc, qsort
@@ -24,7 +26,7 @@ cdef extern from *:
     int64_t TAKE(int64_t *counter) nogil
 
 cdef extern from "c/team.h" nogil:
-    int gdb_threads(int most)
+    int MOST_THREADS "GDB_MOST_THREADS"
     void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
 include "kernels.pxi"
@@ -35,7 +37,7 @@ LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN = range(6)
 
 cdef enum:
     DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN
-    #: Operations that are worth another thread, which takes some 20 us to wake up.
+    #: Operations that are worth another thread, which takes some 20 us to make.
     WORTH = 4000000
 
 #: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``, ``MXNDArrayGetData``.
@@ -160,7 +162,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
     cdef Push *push = <Push *>given
     cdef char **bases = push.bases
     cdef int64_t i
-    cdef int64_t threads = min(push.program.threads, <int64_t>gdb_threads(0))
+    cdef int64_t threads = push.program.threads
     cdef Split split = Split(
         push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0)
     cdef const int64_t *code = split.code
@@ -283,7 +285,7 @@ cdef class Program:
             self.program.kernels_count = i + 1
             scratch = max(scratch, kernel.kernel.scratch)
         self.program.scratch = lines(scratch)
-        self.program.threads = gdb_threads(0)
+        self.program.threads = THREADS
 
     def __dealloc__(self):
         if self.program != NULL:
@@ -334,8 +336,15 @@ cdef class Program:
 
 
 def use_threads(int most):
-    """Use up to so many threads from now on; for tests."""
-    gdb_threads(most)
+    """Let programs that are made from now on use up to so many threads; 0 for one per processor."""
+    global THREADS
+    THREADS = min(most or os.cpu_count() or 1, MOST_THREADS)
+
+
+#: As many as MXNet itself uses.
+cdef int64_t THREADS
+_given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+use_threads(int(_given) if _given.isdigit() else 0)
 
 
 def packed_bytes(int dtype, int64_t inputs, int64_t units):

@@ -82,67 +82,22 @@ static inline T F(sigmoid)(T x) {
     return (x < 0 ? e : C(1.0)) / (C(1.0) + e);
 }
 
-/* ------------------------------------------------------------------ logarithms */
-#if GDB_DOUBLE
-static inline T F(log)(T x) { return log(x); }
-static inline T F(log1p_above)(T x) { return log1p(x); }
-static inline T F(log1p)(T x) { return log1p(x); }
-#else
-/* Return m in [sqrt(1/2), sqrt(2)) with x = m 2^n for a normal number x. */
-static inline T F(split)(T x, T *n) {
-    const uint32_t root = 0x3f3504f3, i = (uint32_t)F(bits)(x) - root;
-    *n = (T)((int32_t)i >> 23);
-    return F(number)((int32_t)((i & 0x007fffff) + root));
-}
-
-/* Return log(1 + f) - f for f within 0.42 of 0. */
-static inline T F(log_tail)(T f) {
-    T q = -0.0764022693f;
-    q = q * f + 0.1277030855f;
-    q = q * f - 0.1316219568f;
-    q = q * f + 0.1420073509f;
-    q = q * f - 0.1662306041f;
-    q = q * f + 0.2000125945f;
-    q = q * f - 0.2500082850f;
-    q = q * f + 0.3333333135f;
-    return f * f * (f * q - 0.5f);
-}
-
-/* Return the limits of a logarithm at and beyond 0 and at infinity, `y` elsewhere. */
-static inline T F(log_ends)(T x, T y) {
-    y = x > 0 ? y : (x == 0 ? -INFINITY : NAN);
-    return x == INFINITY ? x : y;
-}
-
-static inline T F(split_any)(T x, T *n) {
-    const int denormal = x < 0x1p-126f;
-    const T m = F(split)(denormal ? x * 0x1p23f : x, n);
-    *n = denormal ? *n - 23 : *n;
-    return m;
-}
-
-static inline T F(log)(T x) {
-    T n;
-    const T f = F(split_any)(x, &n) - 1;
-    return F(log_ends)(x, n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW)));
-}
-
-/* log1p(x) for finite x above -1. */
-static inline T F(log1p_above)(T x) {
-    /* 1 + x = u + c exactly. */
-    const T u = 1 + x, c = x >= 1 ? 1 - (u - x) : x - (u - 1);
-    T n;
-    const T m = F(split)(u, &n), f = (m - 1) + c * F(pow2)(n > 100 ? -100 : -n);
-    return n * LN2_HIGH + (f + (F(log_tail)(f) + n * LN2_LOW));
-}
-
-static inline T F(log1p)(T x) {
-    return M(copysign)(F(log_ends)(1 + x, F(log1p_above)(x)), x);
-}
-#endif
-
 static inline T F(softrelu)(T x) {
-    return (x > 0 ? x : 0) + F(log1p_above)(F(exp_below)(-M(fabs)(x)));
+    const T e = F(exp_below)(-M(fabs)(x));
+#if GDB_DOUBLE
+    const T rest = log1p(e);
+#else
+    T q = 0.00536481058f; /* log1p(e) / e */
+    q = q * e - 0.0300657395f;
+    q = q * e + 0.079204455f;
+    q = q * e - 0.137537956f;
+    q = q * e + 0.191536516f;
+    q = q * e - 0.248571634f;
+    q = q * e + 0.33321324f;
+    q = q * e - 0.499996483f;
+    const T rest = (q * e + 1) * e;
+#endif
+    return (x > 0 ? x : 0) + rest;
 }
 
 /* ------------------------------------------------------------------ error function, normal cdf */

@@ -23,6 +23,30 @@
 #define READ_3 READ_2 const T c = from2[i];
 #define TRUTH(condition) ((condition) ? C(1.0) : C(0.0))
 
+/* Rows are reduced in several parts, of which the halves are combined; what is left over, and short
+ * rows, are taken column by column, as many rows then go on at once. */
+#define REDUCTION(name, combine, type, parts) \
+    static void F(name)(const void *from, int64_t rows, int64_t columns, double *found) { \
+        const T *x = from; \
+        const int64_t whole = columns < 16 ? 0 : columns & -(int64_t)parts; \
+        for (int64_t row = 0; row < rows && whole; row++, x += columns) { \
+            type part[parts]; \
+            for (int k = 0; k < parts; k++) \
+                part[k] = x[k]; \
+            for (int64_t i = parts; i < whole; i += parts) \
+                for (int k = 0; k < parts; k++) \
+                    part[k] = F(combine)(x[i + k], part[k]); \
+            for (int half = parts / 2; half; half /= 2) \
+                for (int k = 0; k < half; k++) \
+                    part[k] = F(combine)(part[k], part[k + half]); \
+            found[row] = F(combine)(part[0], (type)found[row]); \
+        } \
+        x = from; \
+        for (int64_t i = whole; i < columns; i++) \
+            for (int64_t row = 0; row < rows; row++) \
+                found[row] = F(combine)(x[row * columns + i], (type)found[row]); \
+    }
+
 #endif
 
 #define X(name, arity, result) LOOP(name, READ_##arity, result)
@@ -33,41 +57,8 @@ static gdb_function *const F(functions)[] = {
 #include "codes.h"
 };
 
-/* Reductions of rows are in double precision and eight parts a row; short rows are taken column by
- * column, as many rows then go on at once. */
-static void F(add_sums)(const void *from, int64_t rows, int64_t columns, double *total) {
-    const T *x = from;
-    const int64_t whole = columns < 16 ? 0 : columns & ~(int64_t)7;
-    for (int64_t row = 0; row < rows && whole; row++) {
-        double part[8] = {0};
-        for (int64_t i = 0; i < whole; i += 8)
-            for (int k = 0; k < 8; k++)
-                part[k] += x[row * columns + i + k];
-        total[row] += ((part[0] + part[4]) + (part[2] + part[6]))
-            + ((part[1] + part[5]) + (part[3] + part[7]));
-    }
-    for (int64_t i = whole; i < columns; i++)
-        for (int64_t row = 0; row < rows; row++)
-            total[row] += x[row * columns + i];
-}
-
 static inline T F(greater)(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
+static inline double F(sum)(double a, double b) { return a + b; }
 
-/* NaN is greater than all. */
-static void F(raise_maxima)(const void *from, int64_t rows, int64_t columns, double *greatest) {
-    const T *x = from;
-    const int64_t whole = columns & ~(int64_t)31;
-    for (int64_t row = 0; row < rows && whole; row++) {
-        T part[32];
-        memcpy(part, x + row * columns, sizeof part);
-        for (int64_t i = 32; i < whole; i += 32)
-            F(op_maximum)(part, x + row * columns + i, part, NULL, 32, 0, 0);
-        for (int64_t half = 16; half; half /= 2)
-            for (int64_t k = 0; k < half; k++)
-                part[k] = F(greater)(part[k], part[k + half]);
-        greatest[row] = F(greater)(part[0], (T)greatest[row]);
-    }
-    for (int64_t i = whole; i < columns; i++)
-        for (int64_t row = 0; row < rows; row++)
-            greatest[row] = F(greater)(x[row * columns + i], (T)greatest[row]);
-}
+REDUCTION(add_sums, sum, double, 8)
+REDUCTION(raise_maxima, greater, T, 32)

@@ -91,7 +91,7 @@ typedef struct {
     char *registers;  /* one after another, `stride` bytes each */
     int64_t stride;
     double *reduced;  /* per store that reduces: `tile` numbers */
-    int32_t *ready;   /* per load: 1 if done before all tiles, 2 if it must be copied */
+    int32_t *ready;   /* per load: whether it is done before all tiles */
 } run;
 
 static int64_t tile_of(const gdb_loop *loop) {
@@ -123,11 +123,6 @@ int64_t gdb_loop_scratch(const gdb_loop *loop) {
 
 static inline char *own(const run *r, int32_t reg) { return r->registers + reg * r->stride; }
 
-/* One column is the same spread, summed, or taken the maximum of. */
-static inline int how(const run *r, const gdb_access *access) {
-    return r->loop->width == 1 ? GDB_ROW : access->how;
-}
-
 static inline gdb_array accessed(const run *r, const gdb_access *access, int64_t row, int64_t column) {
     gdb_array found = r->slots[access->slot];
     found.data += (row * found.pitch + access->column + column) * size_of(found.dtype);
@@ -139,9 +134,9 @@ static int is_dense(const run *r) {
     for (int32_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
         const gdb_access *a = i < loop->n_loads ? &loop->loads[i] : &loop->stores[i - loop->n_loads];
         const int64_t pitch = r->slots[a->slot].pitch;
-        if (how(r, a) == GDB_SPREAD && pitch == 0)
+        if (a->how == GDB_SPREAD && pitch == 0)
             continue;
-        if (pitch != loop->width || a->column || how(r, a) != GDB_ROW)
+        if (pitch != loop->width || a->column || a->how != GDB_ROW)
             return 0;
     }
     for (int32_t i = 0; i < loop->n_instructions; i++)
@@ -159,32 +154,28 @@ static void choose_tiles(run *r) {
     r->tile_rows = r->width < r->tile ? r->tile / r->width : 1;
 }
 
-/* Whether a load's array and a store's array have memory in common. */
-static int overlap(const run *r, const gdb_access *load, const gdb_access *store) {
-    const int64_t wide = r->width, last = r->rows - 1;
-    const char *a = accessed(r, load, 0, 0).data, *b = accessed(r, store, 0, 0).data;
-    return a < accessed(r, store, last, wide).data && b < accessed(r, load, last, wide).data;
+static inline void execute(const run *r, const gdb_instruction *i, void *out, int64_t n) {
+    r->kernels->functions[i->code](
+        out, r->read[i->a], r->read[i->b], r->read[i->c], n, i->value, i->value2);
 }
 
-/* Find what can be done before all tiles, and what must be copied. */
-static void prepare(run *r) {
+/* Fill the registers that are the same in all tiles. */
+static void prepare(const run *r) {
     const gdb_loop *loop = r->loop;
     for (int32_t reg = 0; reg < loop->n_registers; reg++)
         r->read[reg] = own(r, reg);
     for (int32_t l = 0; l < loop->n_loads; l++) {
         const gdb_access *load = &loop->loads[l];
+        const gdb_array to = {own(r, load->reg), r->tile_columns, loop->dtype};
         r->ready[l] = r->slots[load->slot].pitch == 0
-            && (how(r, load) == GDB_SPREAD || r->width == r->tile_columns);
-        for (int32_t s = 0; s < loop->n_stores && !r->ready[l]; s++)
-            r->ready[l] = overlap(r, load, &loop->stores[s]) ? 2 : 0;
+            && (load->how == GDB_SPREAD || r->width == r->tile_columns);
+        if (r->ready[l])
+            (load->how == GDB_SPREAD ? spread : copy)(
+                to, accessed(r, load, 0, 0), r->tile_rows, r->tile_columns);
     }
-}
-
-static inline void execute(const run *r, const gdb_instruction *i, void *out, int64_t n) {
-    const int32_t arity = gdb_code_arity[i->code];
-    r->kernels->functions[i->code](
-        out, arity > 0 ? r->read[i->a] : NULL, arity > 1 ? r->read[i->b] : NULL,
-        arity > 2 ? r->read[i->c] : NULL, n, i->value, i->value2);
+    for (int32_t i = 0; i < loop->n_instructions; i++)
+        if (loop->instructions[i].code == GDB_const)
+            execute(r, &loop->instructions[i], own(r, loop->instructions[i].target), r->tile);
 }
 
 /* Rows are written as whole vectors: the next overwrites what is too much. */
@@ -194,29 +185,6 @@ static void ramp(const run *r, const gdb_instruction *i, char *out, int64_t colu
         r->kernels->functions[GDB_ramp](
             out + row * columns * r->size, NULL, NULL, NULL, columns + VECTOR - 1,
             i->value + (double)column, 0);
-}
-
-static inline int is_constant(const run *r, const gdb_instruction *i) {
-    return i->code == GDB_const || (i->code == GDB_ramp && r->width == r->tile_columns);
-}
-
-/* Fill the registers that are the same in all tiles. */
-static void fill_constants(const run *r) {
-    const gdb_loop *loop = r->loop;
-    for (int32_t l = 0; l < loop->n_loads; l++)
-        if (r->ready[l] == 1) {
-            const gdb_access *load = &loop->loads[l];
-            const gdb_array to = {own(r, load->reg), r->tile_columns, loop->dtype};
-            (how(r, load) == GDB_SPREAD ? spread : copy)(
-                to, accessed(r, load, 0, 0), r->tile_rows, r->tile_columns);
-        }
-    for (int32_t i = 0; i < loop->n_instructions; i++) {
-        char *out = own(r, loop->instructions[i].target);
-        if (is_constant(r, &loop->instructions[i]) && loop->instructions[i].code == GDB_ramp)
-            ramp(r, &loop->instructions[i], out, 0, r->tile_rows, r->tile_columns);
-        else if (is_constant(r, &loop->instructions[i]))
-            execute(r, &loop->instructions[i], out, r->tile);
-    }
 }
 
 /* Whether rows of a register and of a gdb_array are the same sequence of numbers in memory, and whole
@@ -230,16 +198,16 @@ static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, i
     const int64_t n = rows * columns, spare = -n & (VECTOR - 1);
     for (int32_t l = 0; l < r->loop->n_loads; l++) {
         const gdb_access *load = &r->loop->loads[l];
-        if (r->ready[l] == 1)
+        if (r->ready[l])
             continue;
         const gdb_array to = {own(r, load->reg), columns, r->loop->dtype};
         r->read[load->reg] = to.data;
-        if (how(r, load) == GDB_SPREAD) {
+        if (load->how == GDB_SPREAD) {
             spread(to, accessed(r, load, row, 0), rows, columns);
             continue;
         }
         const gdb_array from = accessed(r, load, row, column);
-        if (!r->ready[l] && in_place(r, from, rows, columns)) {
+        if (in_place(r, from, rows, columns)) {
             r->read[load->reg] = from.data;
             continue;
         }
@@ -254,14 +222,11 @@ static void run_instructions(const run *r, int64_t row, int64_t column, int64_t 
     const int64_t n = (rows * columns + VECTOR - 1) & ~(int64_t)(VECTOR - 1);
     for (int32_t i = 0; i < loop->n_instructions; i++) {
         const gdb_instruction *instruction = &loop->instructions[i];
-        if (is_constant(r, instruction))
-            continue;
         char *out = own(r, instruction->target);
         if (instruction->code == GDB_ramp)
             ramp(r, instruction, out, column, rows, columns);
-        else
+        else if (instruction->code != GDB_const)
             execute(r, instruction, out, n);
-        r->read[instruction->target] = out;
     }
 }
 
@@ -271,10 +236,8 @@ static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, 
         const gdb_access *store = &r->loop->stores[s];
         const gdb_array from = {r->read[store->reg], columns, r->loop->dtype};
         const int total = store->how == GDB_TOTAL;
-        if (how(r, store) == GDB_ROW) {
-            const gdb_array to = accessed(r, store, row, column);
-            if (to.data != from.data)
-                copy(to, from, rows, columns);
+        if (store->how == GDB_ROW) {
+            copy(accessed(r, store, row, column), from, rows, columns);
         } else {
             for (int64_t i = 0; i < rows && column == 0; i++)
                 reduced[i] = total ? 0 : -INFINITY;
@@ -295,7 +258,6 @@ void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, vo
     lay_out(&r, scratch);
     choose_tiles(&r);
     prepare(&r);
-    fill_constants(&r);
     for (int64_t row = 0; row < r.rows; row += r.tile_rows)
         for (int64_t column = 0; column < r.width; column += r.tile_columns) {
             const int64_t m = r.rows - row < r.tile_rows ? r.rows - row : r.tile_rows;

@@ -31,8 +31,8 @@ typedef struct {
     double value, value2;
 } gdb_instruction;
 
-/* GDB_ROW is for columns [column, column + width) of each row. GDB_SPREAD takes element `column` of
- * each row for all columns; GDB_TOTAL and GDB_TOP (where NaN wins) assign the sum or maximum over a
+/* GDB_ROW is for columns [column, column + width) of each row; of one column, all are. GDB_SPREAD takes
+ * element `column` of each row for all columns; GDB_TOTAL and GDB_TOP (where NaN wins) assign the sum or maximum over a
  * row's columns to it. */
 typedef struct {
     int32_t reg, slot, column, how;
@@ -54,10 +54,8 @@ extern const int32_t gdb_code_arity[GDB_N_CODES];
 int64_t gdb_loop_scratch(const gdb_loop *loop);
 
 /* Run a loop: all loads, then the instructions, then the stores in their order, for every row. What
- * a load, const or ramp writes to a register nothing else overwrites.
- *
- * Numbers are converted when they are loaded and stored. What is stored may lie upon what is loaded
- * if each element lies upon itself. */
+ * a load, const or ramp writes to a register nothing else overwrites. Numbers are converted when they
+ * are loaded and stored. Nothing is stored upon what is loaded. */
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch);
 
 #endif
