@@ -11,10 +11,10 @@ from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
 from .native import recording
-from .options import Options, check_options
+from .options import OPEN, Options, check_options
 from .record import structure
 from .record.pieces import Pieces
-from .record.recorder import FLATTENER, bad_argument, context_error, parameters_on
+from .record.recorder import FLATTENER, bad_argument, context_error, run_as_python
 from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
@@ -180,7 +180,14 @@ class DynamicHybridBlock(HybridBlock):
     _pieces: Optional[Pieces] = None
 
     def hybridize(
-        self, active: bool = True, *flags: Any, trace_once: bool = False, **options: Any
+        self,
+        active: bool = True,
+        *flags: Any,
+        analysis_budget: Any = "auto",
+        granularity: str = "auto",
+        policy: str = "auto",
+        trace_once: bool = False,
+        **options: Any,
     ) -> None:
         """Switch recording and cached graphs on or off, here and in all children.
 
@@ -202,12 +209,8 @@ class DynamicHybridBlock(HybridBlock):
         BudgetError, OptionError
             A default has an unknown value.
         """
-        own = {
-            name: options.pop(name)
-            for name in ("analysis_budget", "granularity", "policy")
-            if name in options
-        }
-        self._scope_defaults = check_options(Options(**own)) if own else None
+        defaults = check_options(Options(analysis_budget, granularity, policy))
+        self._scope_defaults = None if defaults == OPEN else defaults
         RUNTIME.hybridized += 1
         super().hybridize(active, *flags, **options)
         self.apply(functools.partial(_trace_once, bool(trace_once and active)))
@@ -242,8 +245,7 @@ class DynamicHybridBlock(HybridBlock):
         with context:
             if self._active:
                 return self._call_cached_op(*args)
-            infer = functools.partial(self._deferred_infer_shape, *args)
-            return self.hybrid_forward(mx.nd, *args, **parameters_on(self, context, infer))
+            return run_as_python(self, args, context)
 
     def _call_cached_op(self, *args: Any) -> Any:
         recorder = STATE.batch and STATE.batch.recorder_of(self)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import threading
 from collections import deque
 from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
 
@@ -20,6 +19,7 @@ from mxnet.util import _NumpyArrayScope
 from .errors import SampleError, Where
 from .native.recording import differ, surroundings
 from .record.intercept import set_mode
+from .record.state import STATE
 
 #: What MXNet keeps per thread: each may have an attribute ``value``.
 PER_THREAD = (
@@ -34,16 +34,6 @@ MISSING = object()
 MOST_RESTING = 512
 
 
-class _Resting(threading.local):
-    """The fibers of a thread that have nothing to do."""
-
-    def __init__(self) -> None:
-        self.fibers: List[Any] = []
-
-
-RESTING = _Resting()
-
-
 def _live() -> None:
     """Run samples of one map after another; what a fiber does."""
     while True:
@@ -55,17 +45,10 @@ def _live() -> None:
 
 def _fiber(crew: Fibers) -> Any:
     """Return a fiber that runs samples for a crew when it is switched to."""
-    fiber: Any = RESTING.fibers.pop() if RESTING.fibers else greenlet.greenlet(_live)
+    fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_live)
     fiber.parent, fiber.crew = greenlet.getcurrent(), crew
     fiber.gr_context = contextvars.copy_context()
     return fiber
-
-
-def _rest(fiber: Any) -> None:
-    """Keep a fiber that has run its samples for another map."""
-    if len(RESTING.fibers) < MOST_RESTING:
-        fiber.gr_context = None
-        RESTING.fibers.append(fiber)
 
 
 def put(mode: int, *values: Any) -> None:
@@ -143,9 +126,9 @@ class Fibers:
 
     def _begin(self) -> None:
         """Begin with samples until as many are under way as may be, or none parks."""
-        parks = True
-        while parks and (self._most is None or len(self._parked) < self._most):
-            parks = self._go_on(_fiber(self))
+        while self._most is None or len(self._parked) < self._most:
+            if not self._go_on(_fiber(self)):
+                break
 
     def work(self) -> None:
         """Run samples, one after another."""
@@ -188,8 +171,9 @@ class Fibers:
                 put(*self._own)
         if parks:
             self._parked.append(fiber)
-        elif not fiber.dead:
-            _rest(fiber)
+        elif not fiber.dead and len(STATE.resting) < MOST_RESTING:
+            fiber.gr_context = None
+            STATE.resting.append(fiber)
         return parks
 
     def park(self) -> None:

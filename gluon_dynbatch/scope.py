@@ -246,8 +246,7 @@ class Batch(Statements):
     def use_defaults(self, defaults: Options) -> None:
         """Take over options that a block was hybridized with; the first block to give one wins."""
         self._asked = self._asked.filled(defaults)
-        if defaults != OPEN:
-            self._account = None
+        self._account = None
 
     def map(
         self,

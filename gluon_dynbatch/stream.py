@@ -11,6 +11,7 @@ from .fibers import name_sample
 from .options import check_count
 from .record.where import user_line
 from .samples import applier
+from .scope import Batch
 
 
 def imap(
@@ -59,10 +60,7 @@ def imap(
     """
     check_count("batch_size", batch_size)
     check_count("prefetch", prefetch, least=0, or_none=False)
-    # What is wrong with either is told here.
-    batching(**scope_options)
-    applier(fn)
-    return Stream(fn, samples, batch_size, prefetch, scope_options)
+    return Stream(applier(fn), samples, batch_size, prefetch, batching(**scope_options))
 
 
 class Stream:
@@ -70,13 +68,13 @@ class Stream:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        apply: Callable[[Any], Any],
         samples: Iterable[Any],
         batch_size: int,
         prefetch: int,
-        options: Any,
+        scope: Batch,
     ):
-        self._fn, self._options = fn, options
+        self._apply, self._scope = apply, scope
         self._samples: Iterator[Any] = iter(samples)
         self._size, self._ahead = batch_size, prefetch
         self._length = len(samples) if hasattr(samples, "__len__") else None
@@ -123,9 +121,8 @@ class Stream:
         except Exception as error:
             self._ended = error
         if taken:
-            scope = batching(**self._options)
             # The engine has the minibatch before.
-            scope.runs_ahead = not self._batches
-            with scope as batch:
-                outcomes = batch.map(self._fn, taken, on_error="return")
+            self._scope.runs_ahead = not self._batches
+            with self._scope as batch:
+                outcomes = batch.map(self._apply, taken, on_error="return")
             self._batches.append(outcomes[::-1])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from textwrap import shorten
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle
@@ -190,9 +189,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
         context = FLATTENER.flatten(args)[0][0].context
         with context:
-            infer = functools.partial(block._deferred_infer_shape, *args)
-            drawn = parameters_on(block, context, lambda: self._scope.at_work(infer))
-            return block.hybrid_forward(mx.nd, *args, **drawn)
+            return run_as_python(block, args, context, self._scope.at_work)
 
     def run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
         """Run a block at once: each of its operators is shown to somebody, for this call alone."""
@@ -267,15 +264,19 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         )
 
 
-def parameters_on(block: Any, context: mx.Context, infer: Callable[[], None]) -> Dict[str, Any]:
-    """Return a block's parameters on a device; `infer` gives them the shapes that they lack."""
+def run_as_python(
+    block: Any, args: Tuple[Any, ...], context: mx.Context, at_work: Any = lambda work: work()
+) -> Any:
+    """Run ``hybrid_forward`` with parameters on a device; who is at work finds missing shapes."""
+    parameters = block._reg_params.items()
     try:
-        return {name: p.data(context) for name, p in block._reg_params.items()}
+        drawn = {name: p.data(context) for name, p in parameters}
     except DeferredInitializationError:
-        infer()
+        at_work(lambda: block._deferred_infer_shape(*args))
         for parameter in block.params.values():
             parameter._finish_deferred_init()
-        return {name: p.data(context) for name, p in block._reg_params.items()}
+        drawn = {name: p.data(context) for name, p in parameters}
+    return block.hybrid_forward(mx.nd, *args, **drawn)
 
 
 def bad_argument(value: Any, name: str) -> ArgumentError:

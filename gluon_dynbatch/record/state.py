@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 
 class ThreadState(threading.local):
@@ -11,7 +11,7 @@ class ThreadState(threading.local):
 
     Calls in an open scope are recorded, or they run at once and are counted, as recording may not
     pay; or neither, if they are the scope's own: it traces, or computes what is pending.  `Batch`
-    writes all of it but `places`, by one call of C, which no interrupt divides.
+    writes all of it but these lists, by one call of C, which no interrupt divides.
     """
 
     #: The open scope, or None.
@@ -24,6 +24,8 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         #: What "auto" knows of the places at which this thread opened scopes (`Account`).
         self.places: Dict[Any, Any] = {}
+        #: Fibers that have run their samples, for another map.
+        self.resting: List[Any] = []
 
 
 STATE = ThreadState()
