@@ -58,13 +58,6 @@ def queries_and_keys(masked):
     return samples
 
 
-def convolutional(highway, output):
-    return nlp.model.ConvolutionalEncoder(
-        embed_size=WIDTH, num_filters=(3, 2), ngram_filter_sizes=(1, 2), output_size=output,
-        num_highway=highway,
-    )  # fmt: skip
-
-
 def transformer(attention):
     return nlp.model.TransformerEncoder(
         attention_cell=attention, max_length=8, output_attention=True, **SMALL
@@ -85,41 +78,9 @@ def call_bert(net, x, *more):
     return net(x.reshape((1, -1)), mx.nd.zeros((1, len(x))), mx.nd.array([len(x)]), *more)
 
 
-def translator():
-    """Encoder and decoder, plain blocks around cells."""
-    made = nlp.model.transformer.get_transformer_encoder_decoder(
-        max_src_length=8, max_tgt_length=8, **SMALL
-    )
-    vocabulary = nlp.Vocab(nlp.data.count_tokens(["a", "b", "c", "d"]))
-    return nlp.model.translation.NMTModel(
-        vocabulary, vocabulary, *made, embed_size=WIDTH, share_embed=True, tie_weights=True
-    )
-
-
-def translate(net, source):
-    pair = [source, source[1:]]
-    lengths = [mx.nd.array([len(x)]) for x in pair]
-    return net(*(x.reshape((1, -1)) for x in pair), *lengths)[0]
-
-
-def both_ways(mode, **options):
-    return nlp.model.BiLMEncoder(mode, 2, WIDTH, WIDTH, skip_connection=True, **options)
-
-
-def call_both_ways(masked, net, x):
-    states = net.begin_state(mx.nd.zeros, batch_size=1)
-    return net(x.reshape((-1, 1, WIDTH)), states, mx.nd.ones((1, len(x))) if masked else None)
-
-
-def language_model(mode, dropout=0, weight_drop=0, **drops):
-    drops = drops or {"drop_h": 0, "drop_i": 0, "drop_e": 0}
-    return nlp.model.AWDRNN(
-        mode, WORDS, WIDTH, 5, 2, True, dropout=dropout, weight_drop=weight_drop, **drops
-    )
-
-
-def columns():
-    return [x.reshape((-1, 1, WIDTH)) for x in ragged(lengths=SENTENCES)]
+def language_model():
+    drops = dict.fromkeys(("dropout", "weight_drop", "drop_h", "drop_i", "drop_e"), 0)
+    return nlp.model.AWDRNN("lstm", WORDS, WIDTH, 5, 2, True, **drops)
 
 
 def read(net, words):
@@ -139,20 +100,13 @@ MODELS = {
         # A weight that is normalised in the cell is not shared by launches of several sizes.
         3 if name == "MLP, normalised" else 1,
     ) for name, make in ATTENTION.items() for masked in (False, True)},
-    "convolutions": (partial(convolutional, 1, 3), called, columns, SIZES),
-    "convolutions, masked": (
-        partial(convolutional, None, None), lambda net, x: net(x, mx.nd.ones((len(x), 1))),
-        columns, None,
-    ),
     "transformer": (partial(transformer, "multi_head"), called, vectors, 1),
     "transformer, length": (
         partial(transformer, "scaled_luong"),
         lambda net, x: net(x, None, mx.nd.array([x.shape[1]])), vectors, SIZES,
     ),
     "BERTClassifier": (classifier, call_bert, sentences, SIZES),
-    "translation": (translator, translate, sentences, None),
-    **{f"AWDRNN {mode}": (partial(language_model, mode), read, sentences, SIZES)
-       for mode in ("lstm", "gru", "rnn_tanh")},
+    "AWDRNN": (language_model, read, sentences, SIZES),
     # Cells step by step.
     "BigRNN": (
         lambda: nlp.model.BigRNN(WORDS, WIDTH, 5, 2, WIDTH, embed_dropout=0.0, encode_dropout=0.0),
@@ -181,12 +135,11 @@ ALONE = {
         1, "Operator shape_array can't be merged",
     ),
     # Its loops are operators with a graph inside: two layers, two directions.
-    **{f"language model, {mode}, masked: {masked}": (
-        partial(both_ways, mode, **options), partial(call_both_ways, masked), ragged,
-        4, "Operator _foreach can't be merged",
-    ) for mode, options in (
-        ("lstm", {}), ("lstmpc", {"proj_size": WIDTH, "cell_clip": 3, "proj_clip": 3}),
-    ) for masked in (False, True)},
+    "language model of both directions": (
+        lambda: nlp.model.BiLMEncoder("lstm", 2, WIDTH, WIDTH, skip_connection=True),
+        lambda net, x: net(x.reshape((-1, 1, WIDTH)), net.begin_state(mx.nd.zeros, batch_size=1)),
+        ragged, 4, "Operator _foreach can't be merged",
+    ),
 }  # fmt: skip
 
 
