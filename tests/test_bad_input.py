@@ -102,21 +102,6 @@ def test_a_wrong_call_is_told_at_its_line_and_leaves_the_scope_in_order(net, kin
     equal([first, second], [wanted] * 2)
 
 
-def test_wrong_shape_inside_a_dynamic_block(net):
-    class Twice(gdb.DynamicHybridBlock):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x):
-            return self.inner(self.inner(x))  # wrong
-
-    block = Twice(net)
-    block.hybridize()
-    with refused(gdb.ShapeError, "block: the_dense", "(1, 3) float32"), gdb.batching():
-        block(array(1, 4))
-
-
 def picky(x, number):
     if number == 37:
         raise KeyError("sample 37")  # wrong

@@ -341,16 +341,3 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
             del many
         assert sum(one.bytes for one in batch._still_kept()) <= 20_000
     assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
-
-
-def test_nothing_is_taken_out_before_somebody_asks(step, monkeypatch):
-    monkeypatch.setattr("gluon_dynbatch.run.keep.take_out", None)
-
-    def fn(x):
-        h = c = x
-        for _ in range(3):
-            scores, h, c = step(x, h, c)
-            scores.sum().asscalar()
-        return float(h.sum().asscalar())
-
-    same_as_loop(fn, inputs(3))

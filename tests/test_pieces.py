@@ -183,17 +183,6 @@ def test_what_is_kept(make, sample):
     assert (account.known, account.refused) == (4, {})
 
 
-def test_a_piece_takes_results_of_others_and_views_of_them():
-    block = nested()
-
-    def around(sample):
-        h = block.net(sample)
-        return block.inner(h[0:2], h), block.inner(h[2:4], h), block.inner(h, h)
-
-    for _ in range(2):
-        check_against_loop(around, [x(i, 4) for i in range(3)], **FIXED)
-
-
 def test_constants_parameters_and_arrays_of_the_block():
     def use(block, x):
         state = mx.nd.zeros((1, WIDTH))

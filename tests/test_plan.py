@@ -6,14 +6,13 @@ The golden plans in ``tests/golden`` are meant to be read.  After a change that 
 
 from pathlib import Path
 
-import mxnet as mx
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
-from tests.cells import WIDTH, Attention, heads_of, inputs, ready, unary
+from tests.cells import heads_of
 from tests.golden.cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,16 +43,6 @@ def test_plans_read_as_they_did_and_show_every_kind_of_operand():
     assert {type(o) for launch in launches for o in launch.operands} == {Whole, Slice, Rows}
     layouts = {launch.segment.layout for launch in launches}
     assert layouts == {"rows", "stack", "concat", "unbatched"}
-
-
-def test_a_shared_matrix_that_is_computed_is_an_operand_of_its_own():
-    a, lookup = ready(unary()), ready(Attention())
-    with gdb.batching(granularity="block", policy="depth") as batch:
-        memory = a(mx.nd.ones((3, WIDTH)))
-        results = [lookup(x, memory) for x in inputs(4)]
-    assert Slice(*batch.plan.place(0), 1, 3 * WIDTH) in batch.plan.launches[-1].operands
-    assert len(results) == 4
-    check_plan(batch.plan)
 
 
 def test_a_transposed_plan_reads_like_a_plan():

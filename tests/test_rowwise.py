@@ -44,24 +44,6 @@ def test_numbers_of_rows_are_clipped(kind, dtype):
     check(net, samples, [net.weight], (1e-12 if dtype == "float64" else 1e-6,) * 2)
 
 
-@pytest.mark.parametrize("computed", [False, True])
-@pytest.mark.parametrize("mode", ["clip", "wrap"])
-def test_tables_may_come_from_outside_or_be_computed(computed, mode):
-    net, plans = cell(lambda F, x, table: F.take(table, x, mode=mode)), []
-
-    def run(scope):
-        (table,) = attached([array(5, 2, 2, dtype="float64")])
-        with autograd.record(), scope as batch:
-            rows = table * 2 if computed else table
-            results = [net(mx.nd.array(n), rows) for n in ([1, 4], [0], [4, -6, 2], [3, 11])]
-        plans.append(batch and str(batch.plan))
-        autograd.backward(results)
-        return [*results, table.grad]
-
-    loop_and_scope(run, 0, 0)
-    assert "by MXNet" not in plans[-1], plans[-1]
-
-
 def test_sums_of_rows_of_tables_are_one_product():
     def function(F, words, place, table):
         options = {"input_dim": 4, "output_dim": 3, "dtype": "float64"}
@@ -71,15 +53,6 @@ def test_sums_of_rows_of_tables_are_one_product():
     samples = [(mx.nd.array(np.arange(n) % 2), mx.nd.arange(n), table) for n in (1, 3, 2)]
     plan = check(cell(function), samples)
     assert "out0 = in1[in0]\n    out0 += in1[in2]" in str(plan), plan
-
-
-@pytest.mark.parametrize("mode", ["clip", "wrap"])
-@pytest.mark.parametrize("kind", ["float32", "int32"])
-def test_picked_elements(mode, kind):
-    places = [p for p in WILD if np.isfinite(p)] + [np.nan] * (mode == "clip" and kind == "float32")
-    rows = attached([array(1, 5, seed=k, dtype="float64") for k in range(len(places))])
-    net = cell(lambda F, x, place: F.pick(x, place, mode=mode))
-    check(net, [(x, mx.nd.array([p], dtype=kind)) for x, p in zip(rows, places)])
 
 
 def test_what_is_not_picked_gets_no_gradient_and_a_maximum_gives_it_to_all_places():

@@ -128,17 +128,6 @@ def test_samples_on_two_contexts_in_one_scope(granularity):
 
 
 @ALL
-@pytest.mark.parametrize("several", [False, True])
-def test_a_weight_behind_an_operator(granularity, several):
-    """It is no batched argument: each call brings a variable of its own, or all bring one."""
-    weighed = cell(lambda F, x, weight: x * F.exp(F.sin(weight)))
-    weights = attached([array(2, 3, seed=i) for i in range(4 if several else 1)])
-    samples = [(array(2, 3, seed=10 + i), weights[i % len(weights)]) for i in range(4)]
-    batch = check_against_loop(lambda x, w: weighed(x, w), samples, granularity=granularity)
-    assert not batch.report.alone
-
-
-@ALL
 def test_results_that_are_arguments(granularity):
     through = cell(lambda F, a, b: (a, F.tanh(b), b, a))
     samples = attached([array(1, 4, seed=i) for i in range(3)])

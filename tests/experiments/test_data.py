@@ -78,23 +78,6 @@ def test_a_bad_pair_is_named_by_file_line_and_reason_or_skipped(
     assert capsys.readouterr().err.startswith(f"skipped: {told}\nskipped 1 pairs")
 
 
-@pytest.mark.parametrize("skip", [False, True])
-def test_files_that_do_not_fit_together_are_always_an_error(tmp_path, skip):
-    def check(reason):
-        with pytest.raises(DataError, match=reason):
-            read(tmp_path, skip)
-
-    check(r"train: No such file")
-    write(tmp_path / "train")
-    (tmp_path / "train" / "b.toks").write_text("dogs run\n")
-    check(r"b\.toks: 1 lines, but id\.txt has 3")
-    (tmp_path / "train" / "b.toks").write_bytes(b"dogs run\ncats sl\xffeep\nit rains\n")
-    check(r"b\.toks:2: not UTF-8")
-    for name in GOOD:
-        (tmp_path / "train" / name).write_text("")
-    check("holds no usable pairs")
-
-
 def write_sick(folder, *lines):
     """Take the scores from a file of SICK; its pairs are in another order."""
     write(folder / "train")
@@ -108,13 +91,6 @@ def write_sick(folder, *lines):
 def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
     write(tmp_path / "plain" / "train")
     assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
-
-
-def test_what_is_wrong_with_sick_is_named(tmp_path):
-    with pytest.raises(DataError, match="id.txt:2: .*pair '7' is not in"):
-        read(write_sick(tmp_path / "fewer", "1\tx\ty\t4.5", "9\tx\ty\t1"))
-    with pytest.raises(DataError, match="SICK_train.txt:2: .*no parse of pair '2'"):
-        read(write_sick(tmp_path / "other", "2\tx\ty\t4.5"))
 
 
 def test_sick_is_read_whole(request):
@@ -146,21 +122,6 @@ def test_requests_are_pairs_without_scores():
     first, second = read_requests(Path("x"), [asked(), asked(name="tea")])
     assert (first.words, first.tree_a.heads) == (("it", "rains", "rain"), (1, -1))
     assert (first.name, second.name) == ("1", "tea") and math.isnan(first.score), "not judged"
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("[" * 100_000, "not a pair such as"),
-        (asked(a={"words": ["it"], "heads": [0]}), "not a pair such as"),
-        (asked(a={"words": "it rains", "heads": [0, 0]}), "2 roots (words 1, 2)"),
-    ],
-)
-def test_a_wrong_request_is_named_or_skipped(line, reason):
-    with pytest.raises(DataError) as caught:
-        read_requests(Path("x"), [asked(), line])
-    assert (caught.value.line, reason in caught.value.reason) == (2, True), caught.value
-    assert len(read_requests(Path("x"), [asked(), line], skip=True)) == 1
 
 
 @pytest.mark.parametrize("score", [1, 1.25, 2, 3.999, 4.5, 5])
@@ -232,14 +193,6 @@ def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pair
     assert np.abs(others).min() > 0 and np.abs(others).max() <= 0.05
     np.testing.assert_array_equal(vectors, read_vectors(path, vocab, seed=3)[0])
     assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
-
-
-def test_bad_vectors_are_named_by_line(tmp_path, pairs):
-    path = tmp_path / "vectors.txt"
-    for line, reason in (("b 1", "1 values, expected 2"), ("b 1 nan", "not a finite number")):
-        path.write_text(f"a 1 2\n{line}\n")
-        with pytest.raises(DataError, match=f"vectors.txt:2: .*{reason}"):
-            read_vectors(path, words_of(pairs), seed=1)
 
 
 # Trees

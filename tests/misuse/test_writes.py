@@ -15,7 +15,7 @@ from mxnet.base import _LIB
 
 import gluon_dynbatch as gdb
 from tests.cells import array, cell, dense, equal
-from tests.common import FIXED, SAMPLES, SCOPES, same_as_loop
+from tests.common import FIXED, SCOPES, same_as_loop
 
 
 def fill(target, value=9):
@@ -326,18 +326,6 @@ def test_what_is_detached_gets_no_gradient():
 
     wanted = same_as_loop(program, SCOPES)
     equal([wanted[2]], [mx.nd.ones((3, 2)) * 5])
-
-
-def test_constants_of_any_kind(net):
-    def run(x):
-        y = net(x)
-        return [
-            y * mx.nd.ones((1, 3)), y + mx.nd.full((1, 3), 2.5), y + mx.nd.arange(3),
-            mx.nd.dot(y, mx.nd.eye(3)), y + mx.nd.zeros_like(y), y + y.ones_like(),
-            y + mx.nd.array([[1, 2, 3]]), y + 1, y + np.float32(2), mx.nd.zeros((2, 2)),
-        ]  # fmt: skip
-
-    gdb.testing.check_against_loop(run, SAMPLES[:3])
 
 
 def test_memory_that_numpy_lends_may_go_when_the_scope_ends():

@@ -20,8 +20,8 @@ from gluon_dynbatch.schedule import (
     split_by_rows,
 )
 from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.bound import path_counts, quick_bound, repeated_signatures
-from gluon_dynbatch.schedule.dependencies import Dependencies, reverse, successors, unreverse
+from gluon_dynbatch.schedule.bound import path_counts, quick_bound
+from gluon_dynbatch.schedule.dependencies import reverse, successors, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule import dags
@@ -109,22 +109,6 @@ def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
     assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
-
-
-def test_path_counts_of_more_signatures_than_are_followed_at_once():
-    """Three thousand copies of a graph count as one of them does, in several rounds."""
-    part = dags.random_graph(seed=5, units=60, signatures=20, window=60)
-    copies = 3000
-    whole = Dependencies(
-        np.tile(part.signature, copies),
-        np.append(0, np.tile(np.diff(part.offsets), copies).cumsum()),
-        np.concatenate([part.preds + part.size * copy for copy in range(copies)]).astype(np.int32),
-        np.tile(part.rows, copies),
-    )
-    assert len(repeated_signatures(part, unit_depth(part))) * whole.size > 2**21
-    counts, bound = path_counts(whole, unit_depth(whole))
-    assert (counts.reshape(copies, -1) == dags.slow_path_counts(part)).all()
-    assert bound == lower_bound(part)
 
 
 @SETTINGS
