@@ -194,11 +194,17 @@ def nodes(batch):
     return [flush.nodes for flush in batch.report.flushes]
 
 
-def test_what_is_pending_runs_ahead_if_it_is_much(wide):
+def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(net, wide):
     samples = wide_rows(1100)
     batch, outputs = run(wide, samples)
     assert nodes(batch) == [1024, 76] and not batch.report.forced
     equal(outputs, [wide(x) for x in samples], 1e-5)
+    for options in ({"policy": "depth"}, {"max_rows": 5000}):
+        assert nodes(run(wide, samples, **options)[0]) == [1100]
+    assert nodes(run(net, rows(1100))[0]) == [1100], "it is little work"
+    with autograd.record():
+        batch, _ = run(wide, samples)
+    assert nodes(batch) == [1100], "it may go backward"
 
 
 def test_calls_go_on_from_what_ran_ahead(wide):
@@ -231,18 +237,6 @@ def test_only_the_first_minibatch_of_a_stream_runs_ahead(wide, caplog):
         results = list(gdb.imap(wide, samples, batch_size=1100))
     assert len(caplog.records) == 3
     equal(results, [wide(x) for x in samples], 1e-4)
-
-
-@pytest.mark.parametrize("options", [{"policy": "depth"}, {"max_rows": 5000}])
-def test_whoever_asks_for_something_has_one_flush(wide, options):
-    assert nodes(run(wide, wide_rows(1100), **options)[0]) == [1100]
-
-
-def test_what_is_little_work_or_may_go_backward_has_one_flush(net, wide):
-    assert nodes(run(net, rows(1100))[0]) == [1100]
-    with autograd.record():
-        batch, _ = run(wide, wide_rows(1100))
-    assert nodes(batch) == [1100]
 
 
 def test_pieces_run_ahead_but_what_is_traced_stays_whole(wide):
