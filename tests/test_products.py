@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gluon_dynbatch.kernel.expression import Slot, Weight
-from gluon_dynbatch.kernel.step import Place, Product
+from gluon_dynbatch.kernel.expression import Place, Slot, Weight
+from gluon_dynbatch.kernel.step import Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch
 
@@ -63,8 +63,8 @@ def multiply(a, b, c, bias=None, accumulate=False, transposed=False, few=False):
     """Write the product of two matrices, plus a vector, to a third, or add it."""
     left, weight, shift, result = Slot("in", 0), Slot("param", 0), Slot("param", 1), Slot("out", 0)
     arrays = {left: a, weight: b.ravel(), result: c, shift: bias}
-    factor = Weight(weight, *b.shape, transposed)
-    own = None if bias is None else shift
+    factor = Weight(Place(weight), *b.shape, transposed)
+    own = None if bias is None else Place(shift)
     step = Product(Place(left), factor, Place(result), own, accumulate, 1, a.dtype.name)
     launch([step], arrays, len(a), few)
 

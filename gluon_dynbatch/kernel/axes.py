@@ -91,7 +91,7 @@ _MOVES: Dict[str, Callable[..., Union[Array, List[Array]]]] = {
 }
 
 
-def _move(call: Call) -> List[Tensor]:
+def move(call: Call) -> List[Tensor]:
     """Do it to the numbers of elements of two rows: the second has to do as the first."""
     arrays, sizes = [], [prod(x.shape) for x in call.tensors]
     far, start = sum(sizes), 0
@@ -119,7 +119,7 @@ def _move(call: Call) -> List[Tensor]:
     return found
 
 
-MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES, _move)
+MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES, move)
 
 
 def without(x: Tensor, axes: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Callable, List, Tuple, Union
 import numpy as np
 
 from ..rules.site import Site
-from .expression import Expressions, Slot
+from .expression import Expressions, Place, Slot
 from .tensor import Tensor, require
 
 
@@ -19,13 +19,13 @@ class Call(Site):
     build: Expressions
     tensors: Tuple[Tensor, ...]
 
-    def matrix(self, number: int, like: int = 0) -> Slot:
+    def matrix(self, number: int, like: int = 0) -> Place:
         """Return a variable that all rows share, of the type of some input."""
         value = self.tensors[number]
         require(isinstance(value.source, Slot) and not value.rows, "a factor is computed")
         require(value.dtype == self.tensors[like].dtype, "dtypes differ")
         assert isinstance(value.source, Slot)
-        return value.source
+        return Place(value.source)
 
     def number(self, name: str, default: float = 1, single: bool = True) -> float:
         """Read a number, which MXNet keeps in single precision."""

@@ -23,9 +23,10 @@ from .expression import (
     READ,
     REDUCED,
     Node,
+    Place,
     Slot,
 )
-from .step import Access, Array, Dots, Instruction, Move, Place, Pointwise, Product, Step, Sum
+from .step import Access, Array, Dots, Instruction, Move, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])

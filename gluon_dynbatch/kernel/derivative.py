@@ -19,6 +19,7 @@ from .expression import (
     TOTAL,
     Expressions,
     Node,
+    Place,
     Slot,
     Weight,
 )
@@ -95,7 +96,7 @@ class Differentiation:
         if node.kind == READ:
             slot, every = node.attrs
             if every:
-                self._sums.append(Sum(Weight(slot, 1, g.width, False), g, None, 1))
+                self._sums.append(Sum(Weight(Place(slot), 1, g.width, False), g, None, 1))
             else:
                 self._rows[slot] = g
         elif node.kind == COLUMNS:

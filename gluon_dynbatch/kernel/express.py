@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple, Union
 import numpy as np
 from mxnet.gluon import Parameter
 
-from ..lower.segment import ParameterRows, Segment, whole_of
+from ..lower.segment import Segment
 from ..modes import TRAINING
 from ..rules.site import RefuseError
 from ..trace.symbols import VARIABLE, Op, Ref
@@ -99,9 +99,9 @@ class _Expressing:
         return tuple(found)
 
 
-def dtype_of(parameter: Union[Parameter, ParameterRows]) -> str:
+def dtype_of(parameter: Parameter) -> str:
     """Return the type of a parameter."""
-    return _name_of(whole_of(parameter).dtype)
+    return _name_of(parameter.dtype)
 
 
 @lru_cache(maxsize=None)
@@ -109,9 +109,7 @@ def _name_of(dtype: Any) -> str:
     return np.dtype(dtype).name
 
 
-def shape_of(parameter: Union[Parameter, ParameterRows]) -> Shape:
+def shape_of(parameter: Parameter) -> Shape:
     """Return the shape of a parameter."""
-    if isinstance(parameter, ParameterRows):
-        return parameter.stop - parameter.start, *parameter.parameter.shape[1:]
     # A block whose parameters another has initialized does not know their shapes.
     return tuple(parameter.shape or parameter.list_data()[0].shape)

@@ -38,10 +38,20 @@ class Slot(NamedTuple):
         return f"{self.kind}{self.number}"
 
 
+class Place(NamedTuple):
+    """Columns of an array, from `column` on."""
+
+    slot: Slot
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
+
+
 class Weight(NamedTuple):
     """A matrix that all rows are multiplied with, or chosen from."""
 
-    slot: Slot
+    place: Place
     #: As it is stored.
     rows: int
     columns: int
@@ -67,8 +77,14 @@ class Weight(NamedTuple):
         """Return what takes the gradient of the product to that of its rows."""
         return self._replace(transposed=not self.transposed)
 
+    def units_from(self, first: int, units: int) -> Weight:
+        """Return what multiplies rows to some of the numbers, of a matrix that is transposed."""
+        assert self.transposed
+        place = self.place._replace(column=self.place.column + first * self.columns)
+        return self._replace(place=place, rows=units)
+
     def __str__(self) -> str:
-        return f"{self.slot}{'.T' if self.transposed else ''}"
+        return f"{self.place}{'.T' if self.transposed else ''}"
 
 
 class Dot(NamedTuple):
@@ -328,7 +344,7 @@ class Expressions:
         return self._make(JOIN, flat, (), sum(p.width for p in flat), flat[0].dtype)
 
     def product(
-        self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Slot] = (), dtype: str = ""
+        self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Place] = (), dtype: str = ""
     ) -> Node:
         """Return the sum of products with matrices, and of biases.
 

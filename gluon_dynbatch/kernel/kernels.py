@@ -6,14 +6,12 @@ import weakref
 from math import prod
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
-import numpy as np
-
 from ..lower.segment import Segment
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
-from .expression import FUNCTION, PRODUCT, READ, Expressions, Node, Slot, remade
-from .step import Array, Kernel, Place, Wanted
+from .expression import FUNCTION, Expressions, Node, Place, Slot, remade
+from .step import Array, Kernel, Wanted
 from .tensor import NotExpressed, require
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
@@ -68,14 +66,14 @@ class SegmentKernels:
 
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)
-        #: Bytes of each parameter, or of the rows of it.
-        self.parameter_bytes = [
-            prod(shape_of(p)) * np.dtype(dtype_of(p)).itemsize for p in segment.parameters
-        ]
         self._arrays = {
             Slot("in", i): Array(port.row_size, port.dtype, port.shared)
             for i, port in enumerate(segment.inputs)
         }
+        self._arrays.update(
+            (Slot("param", j), Array(prod(shape_of(p)), dtype_of(p), True))
+            for j, p in enumerate(segment.parameters)
+        )
         outputs = {
             Slot("out", k): Array(port.row_size, port.dtype)
             for k, port in enumerate(segment.outputs)
@@ -87,7 +85,7 @@ class SegmentKernels:
         stored = compiler.stored
         #: What the backward pass can read.
         self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
-        self._arrays.update({**outputs, **compiler.arrays, **_shared(self._nodes)})
+        self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
 
@@ -121,7 +119,7 @@ class SegmentKernels:
                 node = rows.get(slot) or build.const(0, array.width, array.dtype)
                 stores.append((Place(target), node))
         compiler = Compiler(sum(slot.kind == "work" for slot in arrays))
-        sums = [found for found in sums if found.weight.slot in trained]
+        sums = [found for found in sums if found.weight.place.slot in trained]
         steps = compiler.steps(stores, sums)
         arrays.update(compiler.arrays)
         place = compiler.place_of
@@ -130,18 +128,3 @@ class SegmentKernels:
             for found in sums
         )
         return Kernel(steps, arrays, tuple(placed), wanted)
-
-
-def _shared(nodes: Sequence[Node]) -> Dict[Slot, Array]:
-    """Return the arrays that all rows share."""
-    found = {}
-    for node in nodes:
-        if node.kind == READ and node.attrs[1]:
-            found[node.attrs[0]] = Array(node.width, node.dtype, True)
-        elif node.kind == PRODUCT:
-            weights, biases = node.attrs
-            for weight in weights:
-                found[weight.slot] = Array(weight.rows * weight.columns, node.dtype, True)
-            for bias in biases:
-                found[bias] = Array(weights[0].units, node.dtype, True)
-    return found

@@ -127,6 +127,35 @@ def dense(call: Call) -> Tensor:
     return x.of(call.build.product([(x.node(), factor)], biases), (*kept, units))
 
 
+def split(call: Call) -> List[Tensor]:
+    """Cut columns into equal parts; those of a product that nobody else reads are products."""
+    x, axis = call.tensors[0], call.axis("axis", 1)
+    product, width = x.source, call.inputs[0][-1] // (call.integer("num_outputs", 1) or 1)
+    if not (
+        isinstance(product, Node)
+        and product.kind == PRODUCT
+        and len(product.args) == 1
+        and x.once
+        and len(x.shape) == 2
+        and axis == 1
+        and not call.flag("squeeze_axis")
+        and product.attrs[0][0].transposed
+        and product.width == product.attrs[0][0].units
+    ):
+        return axes.move(call)
+    (weight,), biases = product.attrs
+    return [
+        x.of(
+            call.build.product(
+                [(product.args[0], weight.units_from(first, width))],
+                [bias._replace(column=bias.column + first) for bias in biases],
+            ),
+            (1, width),
+        )
+        for first in range(0, product.width, width)
+    ]
+
+
 def take(call: Call) -> Tensor:
     """Choose rows of a matrix: products with rows of which a single element is one."""
     build = call.build
@@ -203,6 +232,7 @@ HANDLERS: Dict[str, Handler] = {
     "Dropout": dropout,
     **axes.MOVES,
     "FullyConnected": dense,
+    "SliceChannel": split,
     **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
     "batch_dot": batch_dot,

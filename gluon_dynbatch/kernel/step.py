@@ -12,17 +12,7 @@ from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from ..native import executing
-from .expression import Dot, Order, Slot, Weight
-
-
-class Place(NamedTuple):
-    """Columns of an array, from `column` on."""
-
-    slot: Slot
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
+from .expression import Dot, Order, Place, Slot, Weight
 
 
 class Packed(NamedTuple):
@@ -39,7 +29,7 @@ class Product(NamedTuple):
     left: Place
     weight: Weight
     result: Place
-    bias: Optional[Slot]
+    bias: Optional[Place]
     #: Whether the product is added to what is there.
     adds: bool
     #: How many rows of the product one row of the launch has.
@@ -50,7 +40,7 @@ class Product(NamedTuple):
         """Return what is read of the weight: to pack it for few rows takes too long."""
         weight = self.weight
         if weight.chosen or (few and weight.transposed):
-            return weight.slot
+            return weight.place.slot
         return Packed(weight._replace(transposed=False), weight.transposed, self.dtype)
 
     def __str__(self) -> str:
@@ -155,7 +145,7 @@ class Sum(NamedTuple):
 
     def __str__(self) -> str:
         turned = "" if self.rows is None else f".T x {self.rows}"
-        return f"gradient of {self.weight.slot} += {self.gradient}{turned}"
+        return f"gradient of {self.weight.place} += {self.gradient}{turned}"
 
 
 class Wanted(NamedTuple):
@@ -215,8 +205,8 @@ class Kernel:
         found = {place.slot for s in self.sums for place in (s.gradient, s.rows) if place}
         for step in self.steps:
             if isinstance(step, Product):
-                found |= {step.left.slot, step.weight.slot}
-                found |= {step.bias} if step.bias else set()
+                found |= {step.left.slot, step.weight.place.slot}
+                found |= {step.bias.slot} if step.bias else set()
             elif isinstance(step, Dots):
                 found |= {step.left.slot, step.right.slot}
             elif isinstance(step, Move):

@@ -17,7 +17,6 @@ from typing import (
     Sequence,
     Set,
     Tuple,
-    Union,
 )
 
 from mxnet.gluon import Parameter
@@ -27,7 +26,7 @@ from ..modes import FLOATS
 from ..record.types import elements
 from ..trace.symbols import VARIABLE, Builder, Ref
 from ..trace.variant import Variant
-from .segment import ARGUMENT, ParameterRows, Port, Segment, Source
+from .segment import ARGUMENT, Port, Segment, Source
 
 #: Operators whose gradient is the gradient of their result, unchanged, perhaps with another shape.
 HANDS_THROUGH = frozenset(
@@ -89,9 +88,8 @@ class NormalForm:
         self._inputs: Dict[int, int] = {}
         self._copies: Dict[int, Ref] = {}
         self._ports: List[Port] = []
-        self._parameters: List[Union[Parameter, ParameterRows]] = []
+        self._parameters: List[Parameter] = []
         self.sources: List[Tuple[Source, ...]] = []
-        self._split_products = _split_products(variant, members) if layout == "rows" else {}
 
     def segment(self, results: Iterable[Ref], reason: str) -> Segment:
         """Return the segment with these results of the program."""
@@ -189,9 +187,6 @@ class NormalForm:
             return self._input, ()
         if op.op == VARIABLE:
             return self._parameter, ()
-        if ref[0] in self._split_products:
-            product = self._program.ops[self._split_products[ref[0]]]
-            return self._product_part, product.inputs[:1]
         if ref[0] in self._sums:
             return self._sum, self._sums[ref[0]].others
         return self._operator, op.inputs
@@ -225,22 +220,8 @@ class NormalForm:
             self._done[ref] = self._add("elemwise_add", [self._done[ref], self._done[other]])
 
     def _parameter(self, ref: Ref) -> None:
-        self._done[ref] = self._variable(self._program.parameters[ref[0]])
-
-    def _variable(self, parameter: Union[Parameter, ParameterRows]) -> Ref:
-        self._parameters.append(parameter)
-        return self._builder.variable(f"param{len(self._parameters) - 1}")
-
-    def _product_part(self, ref: Ref) -> None:
-        """Emit one part of a product that is split: the product with some rows of its weight."""
-        product = self._program.ops[self._split_products[ref[0]]]
-        size = self._entry.shapes[ref][-1]
-        inputs = [self._done[product.inputs[0]]]
-        for argument, _ in product.inputs[1:]:
-            whole = self._program.parameters[argument]
-            inputs.append(self._variable(ParameterRows(whole, size * ref[1], size * (ref[1] + 1))))
-        attrs = {**rules.public_attrs(product.attrs), "num_hidden": str(size)}
-        self._done[ref] = self._add(product.op, inputs, attrs)
+        self._done[ref] = self._builder.variable(f"param{len(self._parameters)}")
+        self._parameters.append(self._program.parameters[ref[0]])
 
     def _add(
         self,
@@ -298,38 +279,3 @@ class NormalForm:
             return row, number
         nothing = self._add("_mul_scalar", [(row, 0)], {"scalar": "0"})
         return self._add("elemwise_add", [(row, number), nothing])
-
-
-def _split_products(variant: Variant, members: Set[int]) -> Dict[int, int]:
-    """Find products with parameters of which nothing but equal parts of the columns is used.
-
-    Each part is then a product with some rows of the weight: nothing is split, what is not used is
-    not computed, and each result is written where it belongs.
-
-    Returns
-    -------
-    dict
-        Position of the product, by that of the split.
-    """
-    program, found = variant.entry.program, {}
-    for number in members:
-        split = program.ops[number]
-        if split.op != "SliceChannel" or not variant.batched[number]:
-            continue
-        product, _ = split.inputs[0]
-        op, shape = program.ops[product], variant.entry.shapes[split.inputs[0]]
-        axis, parts = int(split.attrs.get("axis", "1")), int(split.attrs["num_outputs"])
-        if (
-            op.op == "FullyConnected"
-            and product in members
-            and variant.batched[product]
-            and all(argument in program.parameters for argument, _ in op.inputs[1:])
-            and len(shape) == 2
-            and axis in (1, -1)
-            and shape[1] // parts > 0
-            and split.attrs.get("squeeze_axis", "False") in ("False", "0")
-            and all(r != product for r, _ in program.heads)
-            and sum(r == product for op in program.ops for r, _ in op.inputs) == 1
-        ):
-            found[number] = product
-    return found

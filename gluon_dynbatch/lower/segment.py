@@ -7,11 +7,10 @@ import threading
 import weakref
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, NamedTuple, Tuple, Union
+from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
-from mxnet.ndarray import NDArray
 
 from ..schedule.dependencies import Array
 from ..trace.symbols import VARIABLE, Op, Ref
@@ -44,28 +43,6 @@ class Port(NamedTuple):
     concat: bool = False
 
 
-class ParameterRows(NamedTuple):
-    """Consecutive rows of a parameter, as an argument of an operator."""
-
-    parameter: Parameter
-    start: int
-    stop: int
-
-    @property
-    def grad_req(self) -> str:
-        """What happens to gradients of the parameter."""
-        return self.parameter.grad_req  # type: ignore[no-any-return]
-
-    def data(self, context: Any) -> NDArray:
-        """Return the rows, in place."""
-        return self.parameter.data(context)._slice(self.start, self.stop)
-
-
-def whole_of(parameter: Union[Parameter, ParameterRows]) -> Parameter:
-    """Return the parameter that an argument is, or has rows of."""
-    return parameter.parameter if isinstance(parameter, ParameterRows) else parameter
-
-
 @dataclass(frozen=True, eq=False)
 class Segment:
     """A piece of a program in its batching layout."""
@@ -77,7 +54,7 @@ class Segment:
     context: Any
     inputs: Tuple[Port, ...]
     outputs: Tuple[Port, ...]
-    parameters: Tuple[Union[Parameter, ParameterRows], ...]
+    parameters: Tuple[Parameter, ...]
     #: Variables are named ``in0``, ``in1``, ... for inputs and ``param0``, ... for parameters.
     ops: Tuple[Op, ...]
     heads: Tuple[Ref, ...]
@@ -97,10 +74,7 @@ class Segment:
             )
             for op in self.ops
         )
-        parameters = tuple(
-            (id(p.parameter), *p[1:]) if isinstance(p, ParameterRows) else id(p)
-            for p in self.parameters
-        )
+        parameters = tuple(map(id, self.parameters))
         ports = self.inputs, self.outputs
         return ops, self.heads, ports, parameters, self.layout, self.mode, self.context
 

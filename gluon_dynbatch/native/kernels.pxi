@@ -108,7 +108,8 @@ cdef struct Place:
 
 cdef struct Product:
     # Of a chosen product the matrix is a table, which has rows.
-    int64_t matrix, table_rows, inputs, units, bias, parts
+    Place matrix, bias
+    int64_t table_rows, inputs, units, parts
     bint adds, unpacked
 
 
@@ -221,10 +222,13 @@ cdef class Kernel:
         weight = given.weight
         step.run = run_chosen if weight.chosen else run_product
         product.unpacked = self.few and weight.transposed
-        product.matrix = self.number(given.matrix(self.few))
+        matrix = given.matrix(self.few)
+        # What is packed begins with the first row.
+        product.matrix = Place(
+            self.number(matrix), weight.place.column if matrix == weight.place.slot else 0)
         product.table_rows = weight.rows
         product.inputs, product.units = weight.inputs, weight.units
-        product.bias = -1 if given.bias is None else self.number(given.bias)
+        product.bias = Place(-1, 0) if given.bias is None else self.place(given.bias)
         product.adds, product.parts = given.adds, given.parts
         self.kernel.work += 2 * product.inputs * product.units * product.parts
         return 0
@@ -353,8 +357,8 @@ cdef void run_product(
     cdef int64_t c_row = n if product.parts > 1 else slots[step.result.slot].pitch
     cdef char *a = at(slots, &step.left, 0)
     cdef char *c = at(slots, &step.result, 0)
-    cdef char *matrix = slots[product.matrix].data
-    cdef char *bias = NULL if product.bias < 0 else slots[product.bias].data
+    cdef char *matrix = at(slots, &product.matrix, 0)
+    cdef char *bias = NULL if product.bias.slot < 0 else at(slots, &product.bias, 0)
     if product.unpacked:
         kernels.multiply_few(m, n, k, a, a_row, matrix, k, c, c_row, bias, product.adds)
     else:

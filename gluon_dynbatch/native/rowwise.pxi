@@ -75,7 +75,7 @@ cdef void run_chosen(
         target = at(slots, &step.result, row)
         for part in range(product.parts):
             place = place_of(place_dtype, at(slots, &step.left, row), part, product.table_rows)
-            source = slots[product.matrix].data + place * size
+            source = at(slots, &product.matrix, 0) + place * size
             if product.adds:
                 add_row(step.dtype, target, source, product.units)
             else:

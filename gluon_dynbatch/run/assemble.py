@@ -17,7 +17,7 @@ from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
-from ..lower.segment import ParameterRows, Segment, whole_of
+from ..lower.segment import Segment
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Slice, Whole
 
@@ -239,10 +239,7 @@ class Assembler:
 
     def parameter(self, kind: str, segment: Segment, number: int) -> Spot:
         """Return where a parameter of a segment is, or the gradient of one."""
-        p, offset = segment.parameters[number], 0
-        if isinstance(p, ParameterRows):
-            offset = bytes_of(p) // (p.stop - p.start) * p.start
-        return self.base(kind, whole_of(p), segment.context), offset
+        return self.base(kind, segment.parameters[number], segment.context), 0
 
     def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
         """Return where an operand is; rows that are put together take memory of some use."""
@@ -288,6 +285,7 @@ class Assembler:
     def pack(self, packed: Packed, source: Spot, use: str) -> Spot:
         """Pack a matrix for products with it, or with its transpose."""
         weight, kind = packed.weight, executing.DTYPES[packed.dtype]
+        source = source[0], source[1] + weight.place.column * itemsize(packed.dtype)
         inputs, units, strides = weight.rows, weight.columns, (weight.columns, 1)
         if packed.transposed:
             inputs, units, strides = units, inputs, (1, weight.columns)

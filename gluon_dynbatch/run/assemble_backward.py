@@ -6,7 +6,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Set, Tuple
 
 from ..kernel.expression import Slot
 from ..kernel.step import Kernel, Place, Sum
-from ..lower.segment import Segment, whole_of
+from ..lower.segment import Segment
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
 from .assemble import KEPT, TEMPORARY, Assembler, Run, Spot, bytes_of, itemsize
@@ -16,7 +16,9 @@ from .assemble_forward import Forward
 class Record(NamedTuple):
     """What adds up over rows to a gradient, as records of programs have it."""
 
+    #: An array, and where in it, in bytes.
     slot: Slot
+    first: int
     #: Which record, type, rows and columns of the gradient.
     head: Tuple[int, int, int, int]
     #: Whether what is read second is the gradient; of rows that are chosen, the type of places.
@@ -85,7 +87,8 @@ class Backward(Assembler):
             for slot, column, pitch in found.read:
                 base, offset = run.spots[slot]
                 chunk += (base, offset + column, pitch)
-            key = (found.head, self._target(launch, found.slot), found.extra)
+            base, offset = self._target(launch, found.slot)
+            key = found.head, (base, offset + found.first), found.extra
             self._sums.setdefault(key, []).extend(chunk)
 
     def finish(self) -> None:
@@ -104,15 +107,12 @@ class Backward(Assembler):
     def _zero_targets(self, launch: Launch) -> None:
         """Set what adds up to zero: all that is trained, also if no gradient flows there."""
         wanted, segment = self.trained[launch.number][0].wanted, launch.segment
-        kernels = self.kernels[segment]
-        assert wanted is not None and kernels is not None
+        assert wanted is not None
         if segment not in self._gradients:
             found = self._gradients[segment] = {}
             for number in wanted.parameters:
                 spot = found[Slot("param", number)] = self.parameter("gradient", segment, number)
-                parameter, count = segment.parameters[number], kernels.parameter_bytes[number]
-                whole = whole_of(parameter)
-                self._zero(spot[0], count if whole is parameter else bytes_of(whole))
+                self._zero(spot[0], bytes_of(segment.parameters[number]))
         for p in wanted.inputs:
             if launch.outputs[p] is None:
                 port, (base, _) = segment.inputs[p], self._target(launch, Slot("in", p))
@@ -148,7 +148,8 @@ class Backward(Assembler):
                 spot, arena = self.region(region), self.plan.arenas[region.arena]
                 count = region.rows * arena.row_size * itemsize(arena.dtype)
                 self.zero(spot, count)
-                own = [key for key in self._sums if key[1] == spot]
+                end = spot[0], spot[1] + count
+                own = [key for key in self._sums if spot <= key[1] < end]
                 self._add_up(own)
                 for key in own:
                     del self._sums[key]
@@ -165,15 +166,19 @@ def _record(kernel: Kernel, found: Sum) -> Record:
     def kind(place: Place) -> int:
         return int(executing.DTYPES[kernel.arrays[place.slot].dtype])
 
+    slot, first = (
+        weight.place.slot,
+        itemsize(kernel.arrays[found.gradient.slot].dtype) * weight.place.column,
+    )
     head = kind(found.gradient), weight.rows, weight.columns
     gradient = rows(found.gradient, weight.units)
     if found.rows is None:
         # All that is added is the gradient.
         read = gradient, (found.gradient.slot, 0, 0)
-        return Record(weight.slot, (executing.ROW, *head), 0, parts, read)
+        return Record(slot, first, (executing.ROW, *head), 0, parts, read)
     both = gradient, rows(found.rows, weight.inputs)
     if weight.chosen:
-        return Record(weight.slot, (executing.CHOSEN, *head), kind(found.rows), parts, both)
+        return Record(slot, first, (executing.CHOSEN, *head), kind(found.rows), parts, both)
     flipped = not weight.transposed
     both = both[::-1] if flipped else both
-    return Record(weight.slot, (executing.MATRIX, *head), int(flipped), parts, both)
+    return Record(slot, first, (executing.MATRIX, *head), int(flipped), parts, both)

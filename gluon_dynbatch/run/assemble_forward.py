@@ -127,11 +127,11 @@ class Forward(Assembler):
             kept = [s for s in own.slots if isinstance(s, Slot) and backward.arrays[s].every]
         recipe = Recipe(
             forward, backward, native, fixed, tuple(saved),
-            tuple(pair for pair in packs if pair[0].weight.slot not in fixed),
+            tuple(pair for pair in packs if pair[0].weight.place.slot not in fixed),
             tuple(slot for slot in kept if slot.kind == "in"),
         )  # fmt: skip
         for packed, use in packs:
-            if packed.weight.slot in fixed:
+            if packed.weight.place.slot in fixed:
                 self._pack(packed, fixed, use, self._copies)
         for slot in kept:
             if slot.kind == "param":
@@ -140,19 +140,18 @@ class Forward(Assembler):
 
     def _pack(self, packed: Packed, spots: Dict[Any, Spot], use: str, known: Any) -> None:
         weight = packed.weight
-        key = spots[weight.slot], packed.transposed, weight.rows, weight.columns, use
+        (slot, column), size = weight.place, (weight.rows, weight.columns)
+        key = spots[slot], column, packed.transposed, size, use
         if key not in known:
-            known[key] = self.pack(packed, spots[weight.slot], use)
+            known[key] = self.pack(packed, spots[slot], use)
         spots[packed] = known[key]
 
     def _copy(self, recipe: Recipe, slot: Slot, spots: Dict[Any, Spot]) -> None:
         """Copy what the backward pass reads, and the user may have written to by then."""
         assert recipe.backward is not None
         source, own = spots[slot], recipe.backward.arrays[slot]
-        # The first rows of a parameter stand where all of it does.
-        key = source, own.row_bytes
-        if key not in self._copies:
+        if source not in self._copies:
             target = self.reserve(SAVED, own.row_bytes)
             self.copy(source, target, own.dtype, own.width)
-            self._copies[key] = target
-        spots[slot] = self._copies[key]
+            self._copies[source] = target
+        spots[slot] = self._copies[source]

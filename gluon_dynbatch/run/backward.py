@@ -15,7 +15,6 @@ import numpy as np
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..lower.segment import whole_of
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
 from ..native.recording import part
@@ -195,7 +194,7 @@ class GradientTape(Pass):
         for number in self._reach.launches:
             segment = self.forward.launches[number].segment
             trained = (p for p in segment.parameters if p.grad_req != "null")
-            arrays += (whole_of(p).data(segment.context) for p in trained)
+            arrays += (p.data(segment.context) for p in trained)
         found = {
             id(array): array
             for array in arrays

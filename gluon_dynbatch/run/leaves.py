@@ -8,14 +8,12 @@ gradients, which wait for the read.  So it reads copies made in the forward pass
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import autograd
 from mxnet.ndarray import NDArray
 
-from ..lower.segment import ParameterRows, whole_of
-from ..native.recording import part
 from ..record.lazy import LazyNDArray
 from .buffers import zero
 
@@ -24,8 +22,8 @@ class Leaves:
     """The leaf copies of one flush."""
 
     def __init__(self) -> None:
-        #: By id of the original, and which rows of it.
-        self._leaves: Dict[Tuple[int, Optional[Tuple[int, int]]], NDArray] = {}
+        #: By id of the original.
+        self._leaves: Dict[int, NDArray] = {}
         self._numbers: Dict[int, int] = {}
         #: What is trained, and where MXNet's operators add up gradients; native code does so
         #: where MXNet wants to have them.
@@ -66,23 +64,15 @@ class Leaves:
 
     def parameter(self, parameter: Any, context: mx.Context) -> NDArray:
         """Return the leaf of a parameter."""
-        data, rows = whole_of(parameter).data(context), None
-        if isinstance(parameter, ParameterRows):
-            rows = parameter.start, parameter.stop
-        return self.leaf(data, parameter.grad_req != "null", rows)
+        return self.leaf(parameter.data(context), parameter.grad_req != "null")
 
-    def leaf(
-        self, array: NDArray, trained: bool = True, rows: Optional[Tuple[int, int]] = None
-    ) -> NDArray:
-        """Return the leaf of an array, or some rows of it."""
-        found = self._leaves.get((id(array), rows))
+    def leaf(self, array: NDArray, trained: bool = True) -> NDArray:
+        """Return the leaf of an array."""
+        found = self._leaves.get(id(array))
         if found is None:
-            found = array.copy() if rows is None else part(self.leaf(array, trained), *rows)
-            self._leaves[id(array), rows] = found
+            found = self._leaves[id(array)] = array.copy()
             if trained:
-                gradient = self.gradient(array)
-                own = gradient if rows is None else part(gradient, *rows)
-                autograd.mark_variables([found], [own], "add")
+                autograd.mark_variables([found], [self.gradient(array)], "add")
         return found
 
 

@@ -42,7 +42,7 @@ def launch(steps, arrays, rows, few=False):
     places = []
     for slot in native.slots:
         if isinstance(slot, Packed):
-            places += (pack(made, slot, arrays[slot.weight.slot]), 0)
+            places += (pack(made, slot, arrays[slot.weight.place.slot]), 0)
         else:
             places += (made.base(arrays[slot]), 0)
     made.code += [executing.LAUNCH, 1, native.address, rows, *places]
