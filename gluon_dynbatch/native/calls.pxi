@@ -145,11 +145,8 @@ def call(Calls recorder not None, Callee callee not None, args):
         tape = recorder.tape
     if not tape.started:
         tape.started = time.perf_counter()
-    try:
-        for arg in args:
-            scan(tape, callee, arg, key, operands)
-    except Moved:
-        return call(recorder, callee, args)
+    for arg in args:
+        scan(tape, callee, arg, key, operands)
     known = tuple(key)
     entry = callee.entries.get(known)
     place = user_place()
@@ -190,6 +187,9 @@ cdef Py_ssize_t append(
         if type(operand) is lazy_type:
             put(tape.sources, <object>slot(operand, value_at)[0])
             put_wide(tape.offsets, <object>slot(operand, offset_at)[0])
+        elif type(operand) is tuple:
+            put(tape.sources, (<tuple>operand)[0])
+            put_wide(tape.offsets, (<tuple>operand)[1])
         else:
             put(tape.sources, operand)
             put_wide(tape.offsets, 0)

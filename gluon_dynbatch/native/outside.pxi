@@ -62,7 +62,6 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
         if isinstance(owner, Constant):
             array_ = (<Constant>owner).made
         elif not kept:
-            stay(tape, array_)
             array_ = array_.real()
     identity = <size_t><PyObject *>array_
     known = tape.external_ids.get(identity)
@@ -74,17 +73,19 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
         check_array(array_)
     if type_id is None:
         type_id = type_id_of(array_)
-    return add_external(tape, array_, identity, type_id)
+    return add_external(tape, array_, array_, type_id)
 
 
 cdef Py_ssize_t add_external(
-    Tape tape, object array_, object identity, object type_id
+    Tape tape, object given, object array_, object type_id
 ) except -1:
+    """Put an array onto a tape, and what stands for it; return its value."""
     value = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
+    tape.given.append(given)
     tape.externals.append(array_)
-    tape.external_ids[identity] = value
+    tape.external_ids[<size_t><PyObject *>given] = value
     put(tape.external_values, value)
     put(tape.value_type, type_id)
     return value
@@ -97,9 +98,7 @@ cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
     """
     keeper, type_id = <Owner>slot(lazy, tape_at)[0], <object>slot(lazy, type_at)[0]
     value, offset = <object>slot(lazy, value_at)[0], <object>slot(lazy, offset_at)[0]
-    tape.kept.append(lazy)
-    place = new_lazy(keeper, value, offset, type_id)
-    return add_external(tape, place, <size_t><PyObject *>lazy, type_id)
+    return add_external(tape, lazy, new_lazy(keeper, value, offset, type_id), type_id)
 
 
 cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):

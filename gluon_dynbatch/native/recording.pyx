@@ -215,13 +215,12 @@ cdef class Tape(Owner):
     cdef readonly dict entries
     #: Per node: code object and instruction of the user's call.
     cdef readonly list wheres
-    #: Arrays from outside, held so that their ids stay theirs; their values; and these values by id
-    #: of the array.
+    #: Arrays from outside, as calls were given them, and what stands for each; their values; and
+    #: these values by id of the array given, which is held so that its id stays its own.
+    cdef readonly list given
     cdef public list externals
     cdef readonly array external_values
     cdef readonly dict external_ids
-    #: Lazy arrays that stand for themselves among the arrays from outside, so that ids stay theirs.
-    cdef readonly list kept
 
     def __cinit__(self):
         self.open = True
@@ -229,21 +228,22 @@ cdef class Tape(Owner):
         self.sources, self.offsets = array("i"), array("q")
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
-        self.wheres, self.lazies, self.externals, self.kept = [], [], [], []
+        self.wheres, self.lazies, self.externals, self.given = [], [], [], []
 
-    def held(self):
-        """Return the lazy arrays that somebody still holds and that are not computed yet."""
-        return [lazy for lazy in self.drop() if slot(lazy, real_at)[0] is <PyObject *>None]
+    def held(self, Py_ssize_t first=0):
+        """Return the lazy arrays, from one on, that somebody still holds and that are not computed.
 
-    cdef list drop(self):
-        """Let go of the lazy arrays that nobody else holds, and return the others."""
+        Let go of those that nobody else holds.
+        """
         cdef Py_ssize_t i
         # From the last on: arrays hold those that they are cut from.
-        for i in reversed(range(len(self.lazies))):
+        for i in range(len(self.lazies) - 1, first - 1, -1):
             if Py_REFCNT(PyList_GET_ITEM(self.lazies, i)) == 1:
                 self.lazies[i] = None
-        self.lazies = [lazy for lazy in self.lazies if lazy is not None]
-        return self.lazies
+        self.lazies[first:] = [lazy for lazy in self.lazies[first:] if lazy is not None]
+        return [
+            lazy for lazy in self.lazies[first:] if slot(lazy, real_at)[0] is <PyObject *>None
+        ]
 
 
 cdef int reserve(array numbers, Py_ssize_t more) except -1:
@@ -254,12 +254,6 @@ cdef int reserve(array numbers, Py_ssize_t more) except -1:
     resize_smart(numbers, count + more)
     numbers.ob_size = count
     return 0
-
-
-cdef inline int32_t *room(array numbers, Py_ssize_t more) noexcept:
-    """Return where so many numbers go for which there is room."""
-    numbers.ob_size += more
-    return <int32_t *>numbers.data.as_ints + (numbers.ob_size - more)
 
 
 cdef inline void put(array numbers, int32_t number) noexcept:

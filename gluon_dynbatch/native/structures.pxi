@@ -247,7 +247,6 @@ cdef class Structure:
             elif isinstance(owner, Constant):
                 self.walk((<Constant>owner).token)
             else:
-                stay(self.tape, value)
                 raise TypeError(value)
         else:
             type_id = type_id_of(value)

@@ -151,7 +151,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     def run_ahead(self) -> None:
         """Have what is pending computed while more is recorded, if the scope finds it is enough."""
         tape = self.tape
-        self._scope.run_ahead()
+        if self.tracing is None:
+            self._scope.run_ahead()
         tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
 
     def connect(self) -> None:
@@ -160,7 +161,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
-        self.refuse("it reads an array of another sample", None, lazy._tape)
         if STATE.recorder is not self or lazy._tape is not self.tape:
             return None
         mode = self.mode
@@ -201,14 +201,9 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         with leaves[0].context:
             return self._scope.at_work(lambda: block._call_cached_op(*args))
 
-    def refuse(
-        self, reason: str, where: Optional[Where] = None, until: Optional[Tape] = None
-    ) -> None:
-        """End the runs that are traced, as their pieces would not stand for other calls.
-
-        Those around the tape `until` go on.
-        """
-        while self.tracing is not None and self.tape is not until:
+    def refuse(self, reason: str, where: Optional[Where] = None) -> None:
+        """End the runs that are traced, as their pieces would not stand for other calls."""
+        while self.tracing is not None:
             where = where or user_line()
             self.tracing.give_up(reason, where)
 

@@ -119,7 +119,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.error = error
         # Who computed them may have the list.
         self.externals = []  # type: ignore[misc]
-        self.kept.clear()
+        self.given.clear()
         self.lazies = []  # type: ignore[misc]
         self.wheres.clear()
 
@@ -168,10 +168,8 @@ def check_tape(tape: Tape) -> None:
     assert len(tape.sources) == len(tape.offsets), "counts of operands"
     assert len(tape.externals) == len(tape.external_values), "externals"
     made, read = list(tape.external_values), 0
-    kept = iter(tape.kept)
-    for value, external in zip(tape.external_values, tape.externals):
-        external = next(kept) if type(external) is LazyNDArray else external
-        assert tape.external_ids.get(id(external)) == value, f"%{value}: not known by its array"
+    for value, given in zip(tape.external_values, tape.given):
+        assert tape.external_ids.get(id(given)) == value, f"%{value}: not known by its array"
     for node, number in enumerate(tape.node_entry):
         assert number in tape.entries, f"call {node}: no entry {number}"
         read += len(tape.entries[number].in_types)

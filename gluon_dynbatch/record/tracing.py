@@ -1,10 +1,10 @@
-"""One run of a dynamic block's ``forward``, on a tape of its own, and a piece made out of it."""
+"""One run of a dynamic block's ``forward``, and a piece made out of what it recorded."""
 
 from __future__ import annotations
 
+import bisect
 import gc
 import random
-import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import mxnet as mx
@@ -17,6 +17,7 @@ from ..native import recording
 from .lazy import Constant, LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
+from .types import TYPES, ArrayType
 from .where import where_of
 
 
@@ -33,9 +34,6 @@ class Refused(Exception):  # noqa: N818
 class Trace:
     """One run of ``forward``, from here on, until `end` or until something stands against a piece.
 
-    Calls go to a tape of its own, on which lazy arguments are arrays from outside; at the end, the
-    tape around it takes over all that is there.
-
     Parameters
     ----------
     recorder : Recorder
@@ -46,7 +44,9 @@ class Trace:
 
     def __init__(self, recorder: Any, leaves: List[NDArray]):
         self._recorder, self._leaves = recorder, leaves
-        self._around: Tape = recorder.tape
+        tape = self._tape = recorder.tape
+        #: Numbers of the first call, operand and lazy array of the run.
+        self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
         outer = self.outer = recorder.tracing
         #: What stands against a piece.
         self.refusal: Optional[Refused] = None
@@ -59,10 +59,7 @@ class Trace:
         self.draws = False
         if outer is None:
             self._random = _states_of_generators()
-        self.tape = Tape(recorder)
-        self.tape.ask_at = sys.maxsize  # type: ignore[misc]
-        self._lent = recording.lend(leaves, self._around, self.tape)
-        recorder.tape, recorder.tracing = self.tape, self
+        recorder.tracing = self
 
     def give_up(self, reason: str, where: Where) -> None:
         """End early: something stands against a piece."""
@@ -70,12 +67,8 @@ class Trace:
         self.end()
 
     def end(self) -> None:
-        """Put what was recorded onto the tape around it."""
-        recorder, tape, around = self._recorder, self.tape, self._around
-        recorder.tape, recorder.tracing = around, self.outer
-        recording.splice(around, tape, self._lent, self._leaves)
-        tape.recorder = None
-        tape.close()
+        """Look no more at what is recorded; after the outermost run, keep all pieces."""
+        self._recorder.tracing = self.outer
         if self.outer is None:
             self.draws = bool(self._random != _states_of_generators())
             for cache, *what in () if self.draws else self.pending:
@@ -95,82 +88,122 @@ class Trace:
         ------
         Refused
         """
-        tape = self.tape
-        numbers: Dict[int, int] = {}
-        for number, leaf in enumerate(self._leaves):
-            numbers.setdefault(id(leaf), number)
-            numbers.setdefault(id(_array_of(leaf)), number)
-        arrays, spec = self._returned(result)
-        results = self._results(arrays, numbers)
-        inputs = tuple(self._inputs(numbers, attributes))
-        known = {id(block) for block in attributes}
-        for entry in tape.entries.values():
+        tape, (node, operand, lazy) = self._tape, self._first
+        arrays, spec = _returned(result, tape, lazy)
+        made, known = recording.Piece(), {id(block) for block in attributes}
+        places = _Places(self._recorder, self._leaves, attributes, self.views, made.inputs)
+        made.take(tape, node, operand, places.numbers, places.find)
+        for entry in made.entries.values():
             if entry.block_id is not None and entry.block_id not in known:
                 raise Refused(f"it calls {entry.name}, which is no attribute of the block")
-        wheres = tuple(map(_PLACES.setdefault, tape.wheres, tape.wheres))
-        return recording.Piece(tape, wheres, inputs, results, spec)
+        made.results, made.spec = tuple(places.results(arrays)), spec
+        return made
 
-    def _returned(self, result: Any) -> Tuple[List[NDArray], Any]:
-        try:
-            arrays, spec = FLATTENER.flatten(result)
-        except TypeError as error:
-            raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
-        known = set(map(id, arrays))
-        if not known.issuperset(map(id, self.tape.held())):
-            gc.collect(1)  # closures that call themselves hold what is theirs
-            if not known.issuperset(map(id, self.tape.held())):
-                raise Refused("an array that it does not return is held elsewhere")
-        return arrays, spec
 
-    def _inputs(self, numbers: Dict[int, int], attributes: List[Any]) -> Iterator[Any]:
-        """Say of each array from outside what gives it to another call: see `give`."""
-        tape, originals = self.tape, iter(self.tape.kept)
-        for value, array in zip(tape.external_values, tape.externals):
-            try:
-                one = next(originals) if type(array) is LazyNDArray else array
-                yield self._source(one, numbers, attributes)
-            except Refused as refusal:
-                for node, call in enumerate(tape.calls()):
-                    if any(value == read for read, _ in call.operands):
-                        raise Refused(refusal.reason, where_of(tape.wheres[node])) from None
-                raise
+def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
+    """Return the arrays that ``forward`` returns, the only ones from a first on that are held."""
+    try:
+        arrays, spec = FLATTENER.flatten(result)
+    except TypeError as error:
+        raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
+    known = set(map(id, arrays))
+    if not known.issuperset(map(id, tape.held(first))):
+        gc.collect(1)  # closures that call themselves hold what is theirs
+        if not known.issuperset(map(id, tape.held(first))):
+            raise Refused("an array that it does not return is held elsewhere")
+    return arrays, spec
 
-    def _source(self, one: NDArray, numbers: Dict[int, int], attributes: List[Any]) -> Any:
-        if id(one) in numbers:
-            return numbers[id(one)]
-        if id(one) in self.views:
-            _, whole, index = self.views[id(one)]
-            return "view", self._source(whole, numbers, attributes), index
+
+class _Places:
+    """Where another call finds what one has read: numbers of its own values, and its inputs.
+
+    Parameters
+    ----------
+    recorder, leaves, attributes, views
+        As for `Trace`.
+    inputs : list
+        Gets source and type of each input.
+    """
+
+    def __init__(
+        self, recorder: Any, leaves: List[NDArray], attributes: List[Any], views: Any, inputs: Any
+    ):
+        self._recorder, self._tape = recorder, recorder.tape
+        self._attributes, self._views, self._inputs = attributes, views, inputs
+        #: Numbers by value of the tape, and by -1 - number of an argument.
+        self.numbers: Dict[int, int] = {}
+        #: By id of an array, which argument it is; by value, the parts that are arguments.
+        self._arguments: Dict[int, int] = {}
+        self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
+        for number, leaf in enumerate(leaves):
+            self._arguments.setdefault(id(leaf), number)
+            self._arguments.setdefault(id(_array_of(leaf)), number)
+            if type(leaf) is LazyNDArray and leaf._tape is self._tape:
+                part = leaf._offset, leaf._offset + leaf.size, number
+                self._parts.setdefault(leaf._value, []).append(part)
+
+    def find(self, value: int, offset: int, kind: ArrayType, where: Any = None) -> Tuple[int, int]:
+        """Return number and offset of what is read at a line."""
+        for begin, stop, argument in self._parts.get(value, ()):
+            if begin <= offset and offset + kind.elements <= stop:
+                return self._number(-1 - argument, value, argument), offset - begin
+        if value not in self.numbers:
+            self._number(value, value, self._source_of(value, where))
+        return self.numbers[value], offset
+
+    def _number(self, key: int, value: int, source: Any) -> int:
+        if key not in self.numbers:
+            self._inputs.append((source, self._tape.value_type[value]))
+            self.numbers[key] = -len(self._inputs)
+        return self.numbers[key]
+
+    def _source_of(self, value: int, where: Any) -> Any:
+        """Say what gives an array from outside to another call: see `give`."""
+        outside, reason = self._tape.external_values, "it reads an array of another sample"
+        at = bisect.bisect_left(outside, value)
+        if at < len(outside) and outside[at] == value:
+            source = self._source(self._tape.given[at])
+            if source is not None:
+                return source
+            reason = "it reads an array that is neither an argument nor the block's own"
+        raise Refused(reason, where and where_of(where))
+
+    def _source(self, one: NDArray) -> Any:
+        if id(one) in self._arguments:
+            return self._arguments[id(one)]
+        if id(one) in self._views:
+            _, whole, index = self._views[id(one)]
+            source = self._source(whole)
+            return source if source is None else ("view", source, index)
         for token, constant in self._recorder.constants.items():
             if constant.made is one:
                 return "constant", token, mx.current_context()
-        for number, known in enumerate(attributes):
+        for number, known in enumerate(self._attributes):
             if known is one:
                 return "attribute", number
             if isinstance(known, Parameter) and any(one is data for data in known._data or ()):
                 return "parameter", number, one.context
-        raise Refused("it reads an array that is neither an argument nor the block's own")
+        return None
 
-    def _results(self, arrays: List[NDArray], numbers: Dict[int, int]) -> Tuple[Any, ...]:
-        """Return what a piece has of the arrays that `forward` returns."""
-        results: List[Any] = []
+    def results(self, arrays: List[NDArray]) -> Iterator[Any]:
+        """Yield what a piece has of the arrays that `forward` returns."""
         earlier: Dict[int, int] = {}
         for number, one in enumerate(arrays):
             first = earlier.setdefault(id(one), number)
             if first < number:
-                results.append(first)
-            elif id(one) in numbers:
-                results.append(-1 - numbers[id(one)])
+                yield first
+            elif id(one) in self._arguments:
+                yield -1 - self._arguments[id(one)]
             elif type(one) is LazyNDArray and isinstance(one._tape, Constant):
-                recording.external(self.tape, one)  # so that the context is looked at
-                results.append(one._tape)
-            elif type(one) is not LazyNDArray or one._tape is not self.tape:
+                # An input, so that the context is looked at.
+                self.find(recording.external(self._tape, one), 0, TYPES[one._type])
+                yield one._tape
+            elif type(one) is not LazyNDArray or one._tape is not self._tape:
                 raise Refused("it returns an array that no call recorded")
             elif one._uncut is not None:
                 raise Refused("it returns an array that is cut from the gradient graph")
             else:
-                results.append((one._value, one._offset, one._type))
-        return tuple(results)
+                yield (*self.find(one._value, one._offset, TYPES[one._type]), one._type)
 
 
 def _array_of(leaf: NDArray) -> NDArray:
@@ -192,10 +225,6 @@ def give(source: Any, recorder: Any, leaves: List[NDArray], attributes: List[Any
     if kind == "constant":
         return recorder.constant(what) if mx.current_context() == more[0] else None
     return attributes[what].data(*more) if kind == "parameter" else attributes[what]
-
-
-#: Lines of the user's, once each.
-_PLACES: Dict[Any, Any] = {}
 
 
 def _states_of_generators() -> Tuple[Any, ...]:

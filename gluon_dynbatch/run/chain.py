@@ -115,6 +115,7 @@ class Chain:
         spots, groups = find_spots(places), {}
         for number, place in enumerate(places):
             groups.setdefault(place._tape, []).append(number)
+        given = dict(zip(map(id, tape.externals), tape.given))
         found: Dict[int, Route] = {}
         for kept, own in groups.items():
             routes: Iterable[Route]
@@ -123,7 +124,7 @@ class Chain:
                 heads = self._links[link].heads_at(*(column[own] for column in spots[:3]))
                 routes = [None if head < 0 else (link, head, offset) for head, offset in heads]
             else:
-                routes = [tape.kept[n].real() if kept.recorded else None for n in own]
+                routes = [given[id(places[n])].real() if kept.recorded else None for n in own]
             found.update(zip((id(places[n]) for n in own), routes))
         return found
 
