@@ -64,7 +64,8 @@ cdef class Calls:
         """Record a call of a block."""
         cdef dict fields = PyObject_GenericGetDict(block, NULL)
         if fields["_callback"] is not None:
-            return (<object>self).run_shown(block, args)
+            why = "register_op_hook shows their operators"
+            return (<object>self).run_at_once(block, args, why)
         callee = fields.get("_dynbatch_callee")
         if callee is None or not (<Callee?>callee).is_current(block):
             callee = (<object>self).library.callee(block)
@@ -73,7 +74,7 @@ cdef class Calls:
         except WithSymbols:
             # Gluon infers something of a block around this one.
             return block.forward(*args)
-        return (<object>self).enter(block, args) if type(results) is str else results
+        return (<object>self).enter(block, args, results) if type(results) is str else results
 
 
 @cython.binding(True)

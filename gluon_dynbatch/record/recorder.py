@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle
+from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
 
@@ -185,15 +186,17 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             constant = self.constants[token] = Constant(token, made)
         return LazyNDArray(constant, 0, 0, constant.type)
 
-    def enter(self, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Run a block as Python: its parameters draw for this call alone, or it is not compiled."""
+    def enter(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
+        """Run a block that is not recorded as one call: as Python, or at once if it has none."""
+        if isinstance(block, SymbolBlock):
+            return self.run_at_once(block, args, why)
         context = FLATTENER.flatten(args)[0][0].context
         with context:
             return run_as_python(block, args, context, self._scope.at_work)
 
-    def run_shown(self, block: Any, args: Tuple[Any, ...]) -> Any:
-        """Run a block at once: each of its operators is shown to somebody, for this call alone."""
-        self._note_at_once(self.library.callee(block), "register_op_hook shows their operators")
+    def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
+        """Run the graph of a block for this call alone."""
+        self._note_at_once(self.library.callee(block), why)
         leaves = FLATTENER.flatten(args)[0]
         for leaf in leaves:
             if type(leaf) is LazyNDArray:

@@ -15,9 +15,9 @@ from ..errors import Where
 from ..modes import RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements
-from .infer import infer
+from .infer import Shape, infer
 from .program import BlockCallee, Program, trace_block, trace_operator
-from .symbols import VARIABLE, count_operators
+from .symbols import VARIABLE, Ref, count_operators
 from .variant import Variant, choose_variant
 
 #: Operators that multiply with a weight, one row of it for each result.
@@ -36,7 +36,7 @@ class Entry:
         program: Program,
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
-        where: Where,
+        inferred: Tuple[Dict[Ref, Shape], Dict[Ref, str]],
     ):
         self.id = next(_NUMBERS)
         self.token = callee.token
@@ -51,7 +51,7 @@ class Entry:
         #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
-        self.shapes, self.dtypes = infer(program, in_types, callee.name, where)
+        self.shapes, self.dtypes = inferred
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
@@ -121,8 +121,10 @@ class Library:
                 if not (isinstance(callee, BlockCallee) and callee.draws(mode)):
                     program = self.program(callee, spec, len(types), where)
                     made = _why_at_once(program, mode)
-                    made = made or Entry(callee, mode, program, types, places, where)
-                callee.entries[key] = made
+                inferred = None if made else infer(program, types, callee.name, where)
+                if inferred is not None:
+                    made = Entry(callee, mode, program, types, places, inferred)
+                callee.entries[key] = made or "the shapes of its results depend on values"
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:

@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import SymbolBlock, nn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, cell, equal
 from tests.common import FIXED, refused, same_as_loop
 
@@ -134,6 +135,38 @@ def test_inference_and_summary_in_a_scope(dynamic, capsys):
 
     same_as_loop(program)
     assert capsys.readouterr().out.count("Total params: 14") == 3
+
+
+# Shapes that depend on values
+
+
+class Chosen(nn.HybridBlock):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = nn.Dense(2, in_units=3)
+
+    def hybrid_forward(self, F, x):
+        rows = F.slice_axis(x, axis=1, begin=0, end=1).reshape((-1,))
+        return F.contrib.boolean_mask(self.dense(x), rows)
+
+
+@pytest.mark.parametrize("kind", ["stock", "dynamic", "loaded"])
+def test_shapes_that_depend_on_values(kind, tmp_path):
+    """A block with such shapes is entered; one that was loaded has no Python, and runs at once."""
+    path, net = str(tmp_path / "net"), Chosen()
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.array([[0, i, 3], [i - 1, 2, 5], [1, i, i]]) for i in range(4)]
+    wanted = [net(x) for x in samples]
+    if kind == "loaded":
+        net.export(path)
+        net = SymbolBlock.imports(f"{path}-symbol.json", ["data"], f"{path}-0000.params")
+    elif kind == "dynamic":
+        gdb.convert(net).hybridize()
+    equal([net(x) for x in samples], wanted)
+    batch = check_against_loop(net, samples, net.collect_params(), **FIXED)
+    assert sum(one.calls for one in batch.report.alone) == 4
+    assert "depend on values" in batch.report.alone[-1].reason
 
 
 # Arrays without axes
