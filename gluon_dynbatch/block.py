@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
@@ -248,20 +248,23 @@ class DynamicHybridBlock(HybridBlock):
             return run_as_python(self, args, context)
 
     def _call_cached_op(self, *args: Any) -> Any:
+        """Record the call, or run the cached graph for this structure of arguments."""
         recorder = STATE.batch and STATE.batch.recorder_of(self)
         if recorder:
             return recorder.call_block(self, args)
         if self._backend:
             return super()._call_cached_op(*args)
-        return self._run_cached_graph(args)
-
-    def _run_cached_graph(self, args: Any) -> Any:
-        """Run the cached graph for this structure of arguments, without recording the call."""
         try:
             leaves, spec = FLATTENER.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
-        program, op, inputs = self._compiled(leaves, spec)
+        known = RUNTIME.library.callee(self).compiled
+        if spec not in known:
+            program = self._infer(leaves, spec)
+            are_data = [is_data for is_data, _ in program.given]
+            op = compile_symbol(program.symbol, are_data, *self._flags)
+            known[spec] = program, op, [mx.sym.var(name) for name in program.names]
+        program, op, inputs = known[spec]
         self._cached_graph = inputs, program.symbol
         # In place: a new list would mean that the graphs are out of date.
         self._cached_op_args[:] = program.given
@@ -273,17 +276,6 @@ class DynamicHybridBlock(HybridBlock):
             results = op(*given)
         results = [results] if isinstance(results, NDArray) else results
         return structure.unflatten(program.out_spec, results)
-
-    def _compiled(self, leaves: List[NDArray], spec: Any) -> Tuple[Any, Any, List[Any]]:
-        """Return program, compiled graph and symbols of arguments of this structure."""
-        known = RUNTIME.library.callee(self).compiled
-        if spec not in known:
-            program = self._infer(leaves, spec)
-            op = compile_symbol(
-                program.symbol, [is_data for is_data, _ in program.given], *self._flags
-            )
-            known[spec] = program, op, [mx.sym.var(name) for name in program.names]
-        return known[spec]  # type: ignore[no-any-return]
 
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
         """Return the program for arguments, whose parameters have their shapes by now."""

@@ -14,8 +14,8 @@ import sys
 import textwrap
 import time
 import traceback
-from collections import Counter
-from typing import Any, Dict, Iterator, List, Tuple
+from collections import Counter, defaultdict
+from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -47,11 +47,12 @@ class Line:
 class Site:
     """What is known of one place that opens scopes: of the second on, as the first compiles."""
 
-    def __init__(self) -> None:
+    def __init__(self, several: bool) -> None:
+        self.several = several
         self.reports: List[Report] = []
-        self.lines: Dict[Where, Line] = {}
+        self.lines: DefaultDict[Where, Line] = defaultdict(Line)
         #: Milliseconds of each call of ``mx.nd.array``, by line.
-        self.arrays: Dict[Where, List[float]] = {}
+        self.arrays: DefaultDict[Where, List[float]] = defaultdict(list)
         #: Milliseconds of launches of MXNet's operators, by block and reason, and a line of each.
         self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
 
@@ -60,22 +61,19 @@ class Stopwatch:
     """Waits for each launch of a flush and gives its time to the lines whose calls it runs."""
 
     def __init__(self, site: Site, tape: Any, planned: Any):
-        known = {place: where_of(place) for place in set(tape.wheres)}
-        self._wheres = [known[place] for place in tape.wheres]
-        lines = [site.lines.setdefault(where, Line()) for where in self._wheres]
-        self._by_mxnet = site.by_mxnet
+        self._site, graph = site, planned.plan.graph
+        self._wheres = [where_of(place) for place in tape.wheres]
+        lines = [site.lines[where] for where in self._wheres]
         for line, number in zip(lines, tape.node_entry):
             line.calls += 1
             if tape.entries[number].block_id is None:
                 line.operators[tape.entries[number].name] += 1
-        graph = planned.plan.graph
         #: Per unit, the line that recorded it.
         self._line_of = [lines[node] for node in graph.node.tolist()]
         mergeable = [graph.segments[n].layout != "unbatched" for n in graph.segment.tolist()]
-        signatures: Dict[Line, List[int]] = {}
+        signatures: DefaultDict[Line, List[int]] = defaultdict(list)
         for unit in np.flatnonzero(mergeable).tolist():
-            signature = int(graph.dependencies.signature[unit])
-            signatures.setdefault(self._line_of[unit], []).append(signature)
+            signatures[self._line_of[unit]].append(int(graph.dependencies.signature[unit]))
         for line, own in signatures.items():
             line.units, line.kinds = max((line.units, line.kinds), (len(own), len(set(own))))
         self._last = time.perf_counter()
@@ -92,9 +90,9 @@ class Stopwatch:
             line.running_ms += spent * units / len(launch.units)
         reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
-            key = graph.name(unit), reason
-            before, where = self._by_mxnet.get(key, (0.0, self._wheres[graph.node[unit]]))
-            self._by_mxnet[key] = before + spent, where
+            key, by_mxnet = (graph.name(unit), reason), self._site.by_mxnet
+            before, where = by_mxnet.get(key, (0.0, self._wheres[graph.node[unit]]))
+            by_mxnet[key] = before + spent, where
 
 
 class Observer:
@@ -105,12 +103,11 @@ class Observer:
 
     def opened(self, scope: Batch) -> None:
         """Take note of a scope."""
-        site = self.sites.setdefault(where_of(scope.place), Site())
-        if len(site.reports) == 1:
-            site.lines.clear()
-            site.arrays.clear()
-            site.by_mxnet.clear()
-        site.reports.append(scope.report)
+        place = where_of(scope.place)
+        known = self.sites.get(place)
+        if known is None or not known.several:
+            self.sites[place] = Site(known is not None)
+        self.sites[place].reports.append(scope.report)
 
     def timed(self, array: Any) -> Any:
         """Return ``mx.nd.array``, timed in scopes."""
@@ -121,8 +118,7 @@ class Observer:
             made = array(*args, **kwargs)
             if STATE.batch is not None:
                 arrays = self.sites[where_of(STATE.batch.place)].arrays
-                took = 1e3 * (time.perf_counter() - started)
-                arrays.setdefault(user_line(), []).append(took)
+                arrays[user_line()].append(1e3 * (time.perf_counter() - started))
             return made
 
         return create
@@ -139,11 +135,10 @@ class Observer:
 
 
 def _page(where: Where, site: Site) -> Iterator[str]:
-    several = len(site.reports) > 1
-    report = Report.together(site.reports[several:])
-    first = " (the first is not counted)" if several else ""
+    report = Report.together(site.reports)
+    first = " (the first is not counted)" if site.several else ""
     yield f"=== scope at {_short(where)}"
-    yield f"scopes: {len(site.reports)}{first}, flushes: {len(report.flushes)}"
+    yield f"scopes: {len(site.reports) + site.several}{first}, flushes: {len(report.flushes)}"
     if report.at_once:
         yield f"{report.at_once} calls ran at once, since recording them costs more"
     elif not site.lines:

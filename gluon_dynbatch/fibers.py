@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections import deque
-from typing import Any, Callable, Deque, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Deque, Iterable, List, Optional
 
 import greenlet
 import mxnet as mx
@@ -20,6 +20,7 @@ from .errors import SampleError, Where
 from .native.recording import differ, surroundings
 from .record.intercept import set_mode
 from .record.state import STATE
+from .record.where import user_line
 
 #: What MXNet keeps per thread: each may have an attribute ``value``.
 PER_THREAD = (
@@ -73,40 +74,38 @@ class Fibers:
         Computes what is pending, by ``await_flush()``.
     apply : callable
         Function of one sample.
+    samples : iterable
+        The samples.
     concurrency : int, optional
         How many samples are under way at most.
     keeps_errors : bool
         Whether an exception of a sample is its result, instead of the end of all.
-    place : Where
-        The line that maps, for messages.
     """
 
     def __init__(
         self,
         scope: Any,
         apply: Callable[[Any], Any],
+        samples: Iterable[Any],
         concurrency: Optional[int],
         keeps_errors: bool,
-        place: Where,
     ):
-        self._apply = apply
-        self._scope = scope
-        self._most = concurrency
-        self._keeps_errors = keeps_errors
-        self._place = place
+        self._scope, self._apply = scope, apply
+        self._coming = iter(samples)
+        self._most, self._keeps_errors = concurrency, keeps_errors
+        #: The line that maps, for messages.
+        self._place = user_line()
         self._results: List[Any] = []
-        self._coming: Iterator[Any] = iter(())
         #: Whether the next sample is being asked for, while the others cannot come as far.
         self.drawing = False
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Any] = deque()
         self._ending = False
         #: The surroundings of the greenlet that maps; those who park leave them as they were.
-        self._own: List[Any] = []
+        self._own: List[Any] = surroundings(PER_THREAD, MISSING)
 
-    def run(self, samples: Iterable[Any]) -> List[Any]:
+    def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
-        self._coming, self._own = iter(samples), surroundings(PER_THREAD, MISSING)
         try:
             self._begin()
             while self._parked:

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple
 
 from .errors import Where
-from .show.html import page
+from .show.draw import page
 from .show.plot import plot
 
 NOTHING = (

@@ -275,8 +275,7 @@ class Batch(Statements):
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)
-        fibers = Fibers(self, applier(fn), concurrency, on_error == "return", user_line())
-        return fibers.run(samples)
+        return Fibers(self, applier(fn), samples, concurrency, on_error == "return").run()
 
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from ..show.draw import MOST_NODES, draw
-from ..show.html import plan_html
+from ..show.draw import MOST_NODES, draw, plan_html
 
 if TYPE_CHECKING:
     from mxnet import Context

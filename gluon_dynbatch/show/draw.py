@@ -1,10 +1,14 @@
-"""A plan as a Graphviz graph: who is launched for how many calls, and what flows where."""
+"""A plan as a Graphviz graph: who is launched for how many calls, and what flows where; as HTML.
+
+HTML is for notebooks: in the colours of the page, with nothing installed.
+"""
 
 from __future__ import annotations
 
 import math
 import shutil
-from typing import TYPE_CHECKING, Any, Dict
+from html import escape
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Sequence
 
 from ..errors import MissingError
 from .flow import OUTSIDE, WHOLE, bars, flow, groups
@@ -13,8 +17,8 @@ from .plot import package
 if TYPE_CHECKING:
     from ..plan.plan import Plan
 
-#: More launches than this are grouped by what they run.
-MOST_NODES = 24
+#: More launches than this are grouped by what they run: in a drawing, and in a table.
+MOST_NODES, MOST_ROWS = 24, 40
 #: Fills for dark text, so that a picture suits light and dark pages; one per name.
 FILLS = ("#a8c8ec", "#f4c58b", "#aedcae", "#d3b9e3", "#f0b0b0", "#e2d38a", "#9fd8d2", "#cfcfcf")
 #: Of lines and the text at them, which stand on the page.
@@ -82,3 +86,25 @@ def _rows(count: int, size: int) -> str:
 
 def _arrays(count: int) -> str:
     return "1 array" if count == 1 else f"{count} arrays"
+
+
+def page(title: str, rows: Iterable[Sequence[str]], text: str) -> str:
+    """Show a table below a title, and a text on demand."""
+    cell = '<td style="text-align:left">{}</td>'
+    lines = ("".join(cell.format(escape(one)) for one in row) for row in rows)
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f"<div><b>{escape(title)}</b><table>{table}</table>"
+        f"<details><summary>as text</summary><pre>{escape(text)}</pre></details></div>"
+    )
+
+
+def plan_html(plan: Plan) -> str:
+    """Show a row per launch, with a bar for its calls."""
+    rows = [
+        (group.title, f"{sum(group.widths)} × {group.name}", bars(group.widths), group.reason)
+        for group in groups(plan, MOST_ROWS).values()
+    ]
+    calls = sum(len(launch.units) for launch in plan.launches)
+    title = f"{calls} calls in {len(plan.launches)} launches, {plan.arena_bytes / 1e6:.1f} MB"
+    return page(title, rows, str(plan))

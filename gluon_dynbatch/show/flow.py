@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Counter, Dict, List, NamedTuple, Tuple
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Counter, DefaultDict, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -76,27 +77,23 @@ def groups(plan: Plan, limit: int) -> Dict[Any, Group]:
 def flow(plan: Plan, found: Dict[Any, Group]) -> Dict[Tuple[Any, Any], Counter[int]]:
     """Return what flows between nodes: per maker and reader, rows by their length in elements."""
     key_of = {launch.number: key for key, group in found.items() for launch in group.launches}
-    keys: List[Any] = [*found, *(("fill", number) for number in range(len(plan.fills)))]
-    numbers = {key: number for number, key in enumerate(keys)}
-    #: Per row of each arena, who writes it.
+    #: Per row of each arena, the number of who writes it.
     maker = [np.zeros(rows, dtype=np.int64) for rows in plan.sizes]
-    writers: List[Any] = [
-        (("fill", number), [fill.region]) for number, fill in enumerate(plan.fills)
-    ]
+    writers: List[Any] = [(("fill", i), [fill.region]) for i, fill in enumerate(plan.fills)]
     writers += [(key_of[launch.number], launch.regions) for launch in plan.launches]
-    for key, regions in writers:
+    for number, (_, regions) in enumerate(writers):
         for region in regions:
-            maker[region.arena][region.start : region.start + region.rows] = numbers[key]
-    edges: Dict[Tuple[Any, Any], Counter[int]] = {}
+            maker[region.arena][region.start : region.start + region.rows] = number
+    edges: DefaultDict[Tuple[Any, Any], Counter[int]] = defaultdict(Counter)
     readers = [(key_of[launch.number], launch.operands) for launch in plan.launches]
     for key, operands in [*readers, (OUTSIDE, plan.results)]:
         for operand in operands:
             if hasattr(operand, "external"):
-                edges.setdefault((WHOLE, key), Counter())[0] += 1
+                edges[WHOLE, key][0] += 1
                 continue
             for arena, first, count in plan.stretches(operand):
                 size = plan.arenas[arena].row_size
                 rows = maker[arena][first // size : -(-(first + count) // size)]
                 for number, times in zip(*np.unique(rows, return_counts=True)):
-                    edges.setdefault((keys[number], key), Counter())[size] += int(times)
+                    edges[writers[number][0], key][size] += int(times)
     return edges
