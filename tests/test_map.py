@@ -57,12 +57,8 @@ class Object:
         return left.exp() + right
 
 
-TWO = [
-    lambda left, right: left * 2 + right,
-    functools.partial(lambda scale, left, right: left * scale + right, 3),
-    Object(),
-    Object().__call__,
-]
+PARTIAL = functools.partial(lambda scale, left, right: left * scale + right, 3)
+TWO = [lambda left, right: left * 2 + right, PARTIAL, Object(), Object().__call__]
 BLOCKS = [Cell, Plain, Dynamic, Called, lambda: gdb.convert(Plain()), gluon.loss.L2Loss]
 
 

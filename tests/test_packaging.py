@@ -3,7 +3,6 @@
 import importlib.metadata
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -66,13 +65,6 @@ def test_pip_refuses_another_python_by_a_sentence(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def run(command, **options):
-    """Run a command to its end, outside of the checkout; return what it prints."""
-    ran = subprocess.run(command, capture_output=True, text=True, **options)
-    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
-    return ran.stdout
-
-
 def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     """In an environment of its own that sees MXNet, built from what a release would hold."""
     # Unoptimized, whatever setup.py asks for: what is tested is that everything is there.
@@ -81,25 +73,28 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     compiler.chmod(0o755)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     env.update(CC=str(compiler), PIP_DISABLE_PIP_VERSION_CHECK="1", TMPDIR=str(tmp_path))
-    command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
-    run([*command, "sdist", "--dist-dir", str(tmp_path)], cwd=ROOT, env=env)
+
+    def run(*command, cwd=tmp_path):
+        """Run a command to its end, outside of the checkout; return what it prints."""
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+        return ran.stdout
+
+    build = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+    run(*build, "sdist", "--dist-dir", str(tmp_path), cwd=ROOT)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         made = [name for name in archive.getnames() if name.endswith((".c", ".so"))]
         assert all("/native/c/" in name for name in made)
         archive.extractall(tmp_path)
     source = next(tmp_path.glob("gluon_dynbatch-*/"))
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", str(source)]
-    run([*wheel, "--wheel-dir", str(tmp_path)], cwd=tmp_path, env=env)
+    pip, alone = [sys.executable, "-m", "pip", "--quiet"], ["--no-deps", "--no-index"]
+    run(*pip, "wheel", *alone, "--no-build-isolation", str(source), "--wheel-dir", str(tmp_path))
     venv.create(tmp_path / "env", symlinks=True)
-    python = tmp_path / "env" / "bin" / "python"
+    python = str(tmp_path / "env" / "bin" / "python")
     site = next((tmp_path / "env").glob("lib/*/site-packages"))
     (site / "mxnet.pth").write_text(str(Path(setuptools.__file__).parents[1]))
-    install = [*pip, "--python", str(python), "install", "--no-deps", "--no-index"]
-    run([*install, str(next(tmp_path.glob("*.whl")))], cwd=tmp_path, env=env)
-    for line in run(
-        [str(python), str(ROOT / "tools" / "smoke.py")], cwd=tmp_path, env=env
-    ).splitlines():
+    run(*pip, "--python", python, "install", *alone, str(next(tmp_path.glob("*.whl"))))
+    for line in run(python, str(ROOT / "tools" / "smoke.py")).splitlines():
         assert site in Path(line).parents, line
 
 
@@ -115,18 +110,6 @@ def test_make_says_what_to_type_where_python_is_not_supported(tmp_path, version)
     assert ran.returncode and "MXNet 1.9.1 needs Python 3.8 to 3.11" in ran.stderr
     assert "\n  uv python install 3.11\n  make PYTHON=$(uv python find 3.11) demo\n" in ran.stderr
     assert "is 3.12." in ran.stderr if version else "does not run." in ran.stderr
-
-
-def progress(*command):
-    told = [sys.executable, ROOT / "tools" / "progress.py", "work", "4", "^step", *command]
-    return subprocess.run(told, capture_output=True, text=True)
-
-
-def test_progress_of_what_takes_a_while():
-    ran = progress("sh", "-c", "echo step; echo other; echo step")
-    assert not ran.returncode and re.fullmatch(r"work: 4/4, \d+ s\n", ran.stderr)
-    ran = progress("sh", "-c", "echo step; echo no such thing >&2; exit 3")
-    assert ran.returncode == 3 and "step\nno such thing\nerror: work failed\n" in ran.stderr
 
 
 def test_without_native_code_the_import_says_how_to_build_it(tmp_path):

@@ -84,8 +84,7 @@ def test_threads_with_scopes_of_their_own(model, options, known):
     wanted = [[reference(s) for s in samples] for samples in work]
     if known:
         gdb.map(model, work[0], **options)
-    got = [None] * THREADS
-    scopes = [None] * THREADS
+    kept = []
 
     def serve(number):
         for _ in range(5):
@@ -97,14 +96,14 @@ def test_threads_with_scopes_of_their_own(model, options, known):
                 outputs = [model(s) for s in work[number]]
                 assert STATE.batch is batch
             equal(outputs, wanted[number])
-        got[number], scopes[number] = outputs, batch
+            assert batch.report.nodes + batch.report.at_once >= sum(map(len, work[number]))
+            # What "auto" tries out under a budget in milliseconds depends on the other threads.
+            assert not options or batch.report.launches <= 10, str(batch.report)
+        kept.append((outputs, wanted[number]))
 
     in_threads(serve)
-    for outputs, batch, samples, right in zip(got, scopes, work, wanted):
+    for outputs, right in kept:
         equal(outputs, right)
-        assert batch.report.nodes + batch.report.at_once >= sum(map(len, samples))
-        # What "auto" tries out under a budget in milliseconds depends on the other threads.
-        assert not options or batch.report.launches <= 10, str(batch.report)
 
 
 def test_a_thread_without_a_scope_is_not_recorded(model):
@@ -280,12 +279,8 @@ def test_results_do_not_depend_on_threads(threads):
 
 def test_two_scopes_at_once():
     pairs = [made() for _ in range(2)]
-    wanted, got = results(*pairs[0], 1), [None, None]
-
-    def work(i):
-        got[i] = results(*pairs[i], 3)
-
-    in_threads(work, 2)
+    wanted, got = results(*pairs[0], 1), []
+    in_threads(lambda i: got.append(results(*pairs[i], 3)), 2)
     assert same(got[0], wanted) and same(got[1], wanted)
 
 
