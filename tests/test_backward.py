@@ -115,27 +115,6 @@ def test_a_gradient_that_passes_through_unchanged(used, granularity):
 
 
 @ALL
-@pytest.mark.parametrize("computed", [False, True])
-def test_gradients_arrive_at_parts_of_results_that_nobody_holds(computed, granularity):
-    """They come from outside, or from calls of a later flush."""
-    net = make_cells()
-
-    def run(scope):
-        xs = attached([array(4, WIDTH, seed=i) for i in range(3)])
-        with autograd.record(), scope:
-            made = [net.linear(x) for x in xs]
-            parts = [y[i : i + 2] for y in made for i in (1, 2)]
-            del made
-            if computed:
-                mx.nd.waitall()
-                parts = [net.other(part[1:]) for part in parts]
-        autograd.backward(parts)
-        return [x.grad for x in xs]
-
-    loop_and_scope(run, granularity=granularity)
-
-
-@ALL
 @pytest.mark.parametrize("known", [(), (1,), (0, 2, 3)])
 def test_gradients_go_to_arrays_from_outside_that_are_in_a_graph(known, granularity):
     """Variables and results of the loop are in a graph, other arrays and detached ones are not."""

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections import OrderedDict
-from contextlib import nullcontext
 
 import mxnet as mx
 import numpy as np
@@ -148,18 +147,6 @@ def test_what_is_held_is_not_used_again(take):
     assert third.asnumpy().max() == 3
 
 
-def test_what_the_engine_still_reads_comes_first(take):
-    sums = []
-    for number in range(50):
-        array = take()
-        array[:] = number
-        for _ in range(3):
-            array += 1
-        sums.append(array.sum())
-        del array
-    assert [one.asscalar() / (512 * 200) for one in sums] == [n + 3 for n in range(50)]
-
-
 def test_what_is_free_is_used_again_if_it_fits(take):
     array = take()
     place = address_of(array)
@@ -289,21 +276,15 @@ def test_the_collector_does_not_look_at_what_a_flush_makes():
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_the_collector_rests_during_a_flush(enabled, fails, monkeypatch):
+def test_the_collector_rests_during_a_flush(enabled, monkeypatch):
     RUNTIME.plans.clear()
     during, real = [], flush.make_plan
-
-    def make_plan(*args):
-        during.append(gc.isenabled())
-        return None if fails else real(*args)
-
-    monkeypatch.setattr(flush, "make_plan", make_plan)
+    monkeypatch.setattr(
+        flush, "make_plan", lambda *args: during.append(gc.isenabled()) or real(*args)
+    )
     (gc.enable if enabled else gc.disable)()
     try:
-        scope = gdb.batching(granularity="block", policy="depth")
-        with pytest.raises(AttributeError) if fails else nullcontext(), scope:
-            A(array(1, WIDTH))
+        gdb.map(A, [array(1, WIDTH)], granularity="block", policy="depth")
         assert during == [False] and gc.isenabled() == enabled
     finally:
         gc.enable()

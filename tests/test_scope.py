@@ -20,29 +20,6 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import array, dense, equal
 from tests.common import ROOT, SAMPLES
 
-# What a scope leaves behind
-
-
-MODES = [
-    (autograd.record, True, True), (lambda: autograd.record(train_mode=False), True, False),
-    (autograd.train_mode, False, True), (autograd.predict_mode, False, False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode, recording, training", MODES)
-def test_mode_is_that_of_the_user(net, mode, recording, training):
-    with mode():
-        with gdb.batching() as batch:
-            net(SAMPLES[0])
-            batch.flush()
-            assert (autograd.is_recording(), autograd.is_training()) == (recording, training)
-            with autograd.pause():
-                net(SAMPLES[1]).asnumpy()
-                assert not autograd.is_recording()
-            net(SAMPLES[2])
-        assert (autograd.is_recording(), autograd.is_training()) == (recording, training)
-
-
 # Scopes in a program
 
 

@@ -91,10 +91,6 @@ def trained(tmp_path_factory):
     return folder
 
 
-def files(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-
-
 def by_chance(content, rng):
     """Cut, flip, drop, repeat or blank some bytes."""
     at = rng.randrange(len(content))
@@ -117,21 +113,6 @@ def test_bytes_that_change_by_chance_are_told(tmp_path, trained):
             read_checkpoint(tmp_path / "last")
 
 
-def edited(change):
-    """Make a damage that a right checksum hides: a change of the JSON and the arrays."""
-
-    def damage(path, content):
-        with np.load(io.BytesIO(content.split(b"\n", 1)[1])) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(arrays.pop("header").tobytes())
-        change(header, arrays)
-        body = io.BytesIO()
-        np.savez(body, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
-        path.write_bytes(first_line(body.getvalue()) + body.getvalue())
-
-    return damage
-
-
 class Runs:
     def __reduce__(self):
         return os.mkdir, ("ran",)
@@ -142,46 +123,37 @@ def pickled(header, arrays):
     arrays[next(iter(arrays))] = np.array([Runs()], object)
 
 
-def first(arrays, kind):
-    return next(name for name in arrays if name.startswith(kind))
-
-
+#: Changes of the JSON and the arrays that a right checksum hides.
 DAMAGES = [
-    (lambda path, content: os.mkfifo(path), "not a file"),
-    (lambda path, content: path.write_bytes(b""), "not a whole checkpoint"),
-    (lambda path, content: path.write_bytes(content.replace(b"checkpoint 6", b"checkpoint 5")),
-     "written by another version"),
-    (edited(pickled), "not a whole checkpoint"),
-    (edited(lambda header, arrays: header.pop("vocab")), "not a whole checkpoint"),
-    (edited(lambda header, arrays: header["state"]["settings"].pop("lr")),
-     "not a checkpoint of this program (KeyError: 'lr')"),
+    (pickled, "not a whole checkpoint"),
+    (lambda header, arrays: header.pop("vocab"), "not a whole checkpoint"),
     # A model that would not fit into memory.
-    (edited(lambda header, arrays: header["state"]["settings"].update(hidden=10**9)),
+    (lambda header, arrays: header["state"]["settings"].update(hidden=10**9),
      "--hidden is 5 but the run to resume has 1000000000"),
-    (edited(lambda header, arrays: arrays.pop(first(arrays, "parameter"))),
-     "does not fit the model"),
-    (edited(lambda header, arrays: arrays.pop(first(arrays, "state"))),
-     "the optimizer's state of"),
-    (edited(lambda header, arrays: header["optimizer"].update(kind="Adam")),
+    (lambda header, arrays: arrays.pop(min(arrays)), "does not fit the model"),
+    (lambda header, arrays: arrays.pop(max(arrays)), "the optimizer's state of"),
+    (lambda header, arrays: header["optimizer"].update(kind="Adam"),
      "written with the optimizer Adam"),
 ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("damage", "reason"), DAMAGES)
+@pytest.mark.parametrize(("change", "reason"), DAMAGES)
 def test_what_is_no_checkpoint_of_the_program_is_told(
-    tmp_path, monkeypatch, trained, capsys, damage, reason
+    tmp_path, monkeypatch, trained, capsys, change, reason
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    damage(tmp_path / "run" / "last", (trained / "last").read_bytes())
-    before = files(tmp_path / "run")
+    with np.load(io.BytesIO((trained / "last").read_bytes().split(b"\n", 1)[1])) as archive:
+        arrays = dict(archive)
+    header, body = json.loads(arrays.pop("header").tobytes()), io.BytesIO()
+    change(header, arrays)
+    np.savez(body, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    (tmp_path / "last").write_bytes(first_line(body.getvalue()) + body.getvalue())
     capsys.readouterr()
-    status = program.main(["train", *TINY, "--epochs", "3", "--output", "run", "--resume"])
+    assert program.main(["train", *TINY, "--epochs", "3", "--output", ".", "--resume"]) == 2
     printed = capsys.readouterr()
-    assert (status, printed.out, files(tmp_path / "run")) == (2, "", before)
-    assert reason in printed.err and printed.err.count("\n") == 1
-    assert not (tmp_path / "ran").exists()
+    assert printed.out == "" and reason in printed.err and printed.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
 def test_files_are_not_written_through_links(tmp_path):
