@@ -44,7 +44,7 @@ class Entry:
         self.block_id = callee.identity
         self.name = callee.name
         self.mode = mode
-        self.program = program
+        self.program = _sized(program, inferred[0])
         self.in_types = in_types
         #: Arrays of more than one row.
         self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[:1] > (1,))
@@ -137,6 +137,17 @@ class Library:
                 else:
                     callee.programs[spec] = trace_operator(callee, arguments)
             return callee.programs[spec]  # type: ignore[no-any-return]
+
+
+def _sized(program: Program, shapes: Dict[Ref, Shape]) -> Program:
+    """Give arrays that a program creates their sizes, of which 0 is one that MXNet infers."""
+    ops = (
+        op._replace(attrs={**op.attrs, "shape": str(shapes[row, 0])})
+        if "shape" in op.attrs and not op.inputs
+        else op
+        for row, op in enumerate(program.ops)
+    )
+    return program._replace(ops=tuple(ops))
 
 
 def _why_at_once(program: Program, mode: int) -> str:
