@@ -10,9 +10,8 @@ import numpy as np
 
 from ..rules.axes import reduced_axes
 from ..schedule.dependencies import Array
-from .call import Call, Handler
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, NUMBERS, NotExpressed, Shape, Tensor, few, require
+from .tensor import DTYPES, NUMBERS, Call, Handler, NotExpressed, Shape, Tensor, few, require
 
 # Elements that move: what operators do to arrays of NumPy.
 

@@ -7,7 +7,8 @@ time; what is needed at several times is stored at the first, unless it is cheap
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import Dict, Iterable, List, Sequence, Set, Tuple
+from operator import attrgetter
+from typing import Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
 from .expression import (
     CAST,
@@ -26,12 +27,14 @@ from .expression import (
     Place,
     Slot,
 )
-from .step import Access, Array, Dots, Instruction, Move, Pointwise, Product, Step, Sum
+from .step import Access, Array, Dots, How, Instruction, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
-#: Computed by steps other than loops, which run at odd times; by steps that read and write rows.
-OWN_STEP = frozenset([PRODUCT, DOT, MOVED])
+#: Computed by steps other than loops, which run at odd times.
+OWN_STEP = frozenset([PRODUCT, DOT])
+#: What is computed of values that are in memory.
+OF_STORED = OWN_STEP | {MOVED}
 STORED = PLACED - {READ}
 #: What is there before any step.
 GIVEN = frozenset([READ, CONST, RAMP])
@@ -64,7 +67,7 @@ class Compiler:
         """Return the steps that store what is to be stored, and have in memory what adds up."""
         gradients = [found.gradient for found in sums]
         self._order = _reachable([*(node for _, node in stores), *gradients])
-        factors = [(x, _parts(n)) for n in self._order if n.kind in OWN_STEP for x in n.args]
+        factors = [(x, _parts(n)) for n in self._order if n.kind in OF_STORED for x in n.args]
         factors += zip(gradients, (found.parts for found in sums))
         #: What is read in several parts, so that rows have to lie without gaps.
         self._dense = {x for x, parts in factors if parts > 1}
@@ -95,7 +98,7 @@ class Compiler:
                 continue
             self.stored.setdefault(node, place)
             for target, piece in _pieces(place, node) if node.kind == JOIN else ():
-                if piece.kind in OWN_STEP and _parts(piece) == 1 and piece not in self._dense:
+                if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
     def _not_there(self, place: Place, node: Node) -> List[Store]:
@@ -130,6 +133,8 @@ class Compiler:
                 if node.kind == CAST:
                     (source,) = node.args
                     self._keep(source.args[0] if source.kind == COLUMNS else source)
+                if node.kind == MOVED:
+                    self._keep_factor(node.args[0])
                 # What the same loop computes it need not read.
                 together = node.kind == FUNCTION
                 when = max(self._there(x, together) for x in node.args)
@@ -206,8 +211,6 @@ class Compiler:
         lefts = [self.place_of(x) for x in node.args]
         if node.kind == DOT:
             return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
-        if node.kind == MOVED:
-            return [Move(lefts[0], result, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(lefts, weights, biases)
@@ -216,8 +219,14 @@ class Compiler:
             for i, (left, weight, bias) in enumerate(terms)
         ]
 
-    def read(self, node: Node) -> Tuple[Place, str]:
-        """Return where a loop finds a value, and how it reads it."""
+    def read(self, node: Node, computed: bool) -> Tuple[Place, How]:
+        """Return where a loop finds a value, or what it computes it of, and how it reads it."""
+        if node.kind in (MOVED, CAST) and computed:
+            # Numbers are moved, and cast, when they are loaded.
+            (source,) = node.args
+            if node.kind == CAST:
+                return self.read(source, False)
+            return self.place_of(source), node.attrs[0]
         if node.kind != COLUMNS:
             return self.place_of(node), "row"
         (source,), (start, step) = node.args, node.attrs
@@ -234,14 +243,17 @@ class Compiler:
 Job = Tuple[Place, Node, str]
 
 
-def _reachable(roots: Iterable[Node]) -> List[Node]:
+def _reachable(
+    roots: Iterable[Node], args: Callable[[Node], Iterable[Node]] = attrgetter("args")
+) -> List[Node]:
+    """Return what values are computed from, arguments first."""
     found: Set[Node] = set()
     stack = list(roots)
     while stack:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack += node.args
+            stack += args(node)
     return sorted(found, key=lambda node: node.number)
 
 
@@ -280,7 +292,7 @@ class _Loop:
 
     def pointwise(self, jobs: Sequence[Job]) -> Pointwise:
         """Return the step that stores what is asked for."""
-        order = self._order([node for _, node, _ in jobs])
+        order = _reachable([node for _, node, _ in jobs], self._args)
         # What is read or constant is in its register from the beginning, so it shares it with none.
         loads, instructions = self._inputs(order)
         last = {x: i for i, node in enumerate(order) for x in self._args(node)}
@@ -315,10 +327,8 @@ class _Loop:
                 target = self._assign(node)
                 constants.append(Instruction(node.kind, target, (), (float(node.attrs[0]),)))
             elif not self._args(node):
-                # Numbers are cast when they are loaded.
-                casts = node.kind == CAST and self._compiler.computes(node, self._time)
-                source = node.args[0] if casts else node
-                loads.append(Access(self._assign(node), *self._compiler.read(source)))
+                computed = self._compiler.computes(node, self._time)
+                loads.append(Access(self._assign(node), *self._compiler.read(node, computed)))
         return loads, constants
 
     def _assign(self, node: Node) -> int:
@@ -329,21 +339,3 @@ class _Loop:
     def _args(self, node: Node) -> Tuple[Node, ...]:
         computed = node.kind == FUNCTION and self._compiler.computes(node, self._time)
         return node.args if computed else ()
-
-    def _order(self, roots: Iterable[Node]) -> List[Node]:
-        """Return all that is read or computed, arguments first: depth first, for few registers."""
-        done: Set[Node] = set()
-        order: List[Node] = []
-        for root in roots:
-            stack = [(root, False)]
-            while stack:
-                node, ready = stack.pop()
-                if node in done:
-                    continue
-                if ready:
-                    done.add(node)
-                    order.append(node)
-                else:
-                    stack.append((node, True))
-                    stack += [(x, False) for x in reversed(self._args(node))]
-        return order

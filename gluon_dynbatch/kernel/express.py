@@ -14,10 +14,9 @@ from ..lower.segment import Segment
 from ..modes import TRAINING
 from ..rules.site import RefuseError
 from ..trace.symbols import VARIABLE, Op, Ref
-from .call import Call
 from .expression import Expressions, Node, Slot
 from .operators import HANDLERS
-from .tensor import NotExpressed, Shape, Tensor, require
+from .tensor import Call, NotExpressed, Shape, Tensor, require
 
 
 def express(segment: Segment) -> Tuple[Node, ...]:

@@ -7,10 +7,9 @@ from typing import Dict, List, Tuple
 
 from .. import rules
 from . import axes
-from .call import Call, Handler
 from .expression import PRODUCT, TOP, Dot, Node, Weight
 from .functions import DERIVATIVES
-from .tensor import DTYPES, NUMBERS, Tensor, common_shape, require
+from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape, require
 
 # Functions of one element and its partners.
 

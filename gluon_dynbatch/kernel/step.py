@@ -6,6 +6,7 @@ rows at a time.  What adds up over rows, the gradients of weights, is left to th
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 
@@ -64,16 +65,9 @@ class Dots(NamedTuple):
         return f"{self.result} = {left} . {right}"
 
 
-class Move(NamedTuple):
-    """Columns in another order."""
-
-    source: Place
-    result: Place
-    order: Order
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.result} = {self.order} of {self.source}"
+#: "row", "spread" (one column in all columns) or columns by number; of what is written "row",
+#: "total" or "top".
+How = Union[str, Order]
 
 
 class Access(NamedTuple):
@@ -81,8 +75,7 @@ class Access(NamedTuple):
 
     register: int
     place: Place
-    #: "row", "spread" (one column in all columns); of what is written "row", "total" or "top".
-    how: str
+    how: How
 
     def __str__(self) -> str:
         return str(self.place) if self.how == "row" else f"{self.how} {self.place}"
@@ -113,7 +106,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Move, Pointwise]
+Step = Union[Product, Dots, Pointwise]
 
 
 class Array(NamedTuple):
@@ -156,38 +149,28 @@ class Wanted(NamedTuple):
     parameters: Tuple[int, ...]
 
 
+@dataclass(eq=False)
 class Kernel:
-    """The steps of a launch, in one direction, and backward what adds up to gradients.
+    """The steps of a launch, in one direction, and backward what adds up to gradients."""
 
-    Parameters
-    ----------
-    steps : tuple of Step
-        In order.
-    arrays : dict of Slot to Array
-        What they work on.
-    sums : tuple of Sum
-        Backward, what adds up.
-    wanted : Wanted, optional
-        Backward, what for.
-    """
-
-    def __init__(
-        self,
-        steps: Tuple[Step, ...],
-        arrays: Dict[Slot, Array],
-        sums: Tuple[Sum, ...] = (),
-        wanted: Optional[Wanted] = None,
-    ):
-        self.steps, self.arrays, self.sums, self.wanted = steps, arrays, sums, wanted
-        #: What adds up to gradients.
-        self.summed = frozenset(found.gradient.slot for found in sums)
-        self._native: Dict[bool, executing.Kernel] = {}
+    steps: Tuple[Step, ...]
+    #: What they work on.
+    arrays: Dict[Slot, Array]
+    #: Backward, what adds up, and what for.
+    sums: Tuple[Sum, ...] = ()
+    wanted: Optional[Wanted] = None
+    _native: Dict[bool, executing.Kernel] = field(default_factory=dict)
 
     def native(self, few: bool = False) -> executing.Kernel:
         """Return the kernel in native code, perhaps one for few rows."""
         if few not in self._native:
             self._native[few] = executing.Kernel(self, few)
         return self._native[few]
+
+    @cached_property
+    def summed(self) -> FrozenSet[Slot]:
+        """What adds up to gradients."""
+        return frozenset(found.gradient.slot for found in self.sums)
 
     @cached_property
     def row_bytes(self) -> Dict[Slot, int]:
@@ -201,19 +184,9 @@ class Kernel:
 
     @cached_property
     def read(self) -> FrozenSet[Slot]:
-        """What steps and sums read."""
-        found = {place.slot for s in self.sums for place in (s.gradient, s.rows) if place}
-        for step in self.steps:
-            if isinstance(step, Product):
-                found |= {step.left.slot, step.weight.place.slot}
-                found |= {step.bias.slot} if step.bias else set()
-            elif isinstance(step, Dots):
-                found |= {step.left.slot, step.right.slot}
-            elif isinstance(step, Move):
-                found.add(step.source.slot)
-            else:
-                found |= {load.place.slot for load in step.loads}
-        return frozenset(found)
+        """What sums read, and steps read or write."""
+        found = (place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
+        return frozenset(found).union(self.native().slots)
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self.steps, *self.sums)))

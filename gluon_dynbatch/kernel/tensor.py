@@ -1,4 +1,4 @@
-"""Arrays of a segment, of several axes: broadcast, moved, reduced.
+"""Arrays of a segment, of several axes: broadcast, moved, reduced; and its operators' calls.
 
 An array is some columns of a row.  Elements lie one after another in the order of the axes, so what
 an operator does along an axis is done to pieces of the columns, one for each element of the axes
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import List, Optional, Sequence, Tuple, Union
+from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from ..rules.site import Site
 from ..schedule.dependencies import Array
 from .expression import (
     FUNCTION,
@@ -21,6 +22,7 @@ from .expression import (
     Expressions,
     Node,
     Order,
+    Place,
     Slot,
 )
 
@@ -180,3 +182,35 @@ def _spread(x: Node, width: int) -> Node:
     # The sum of a single column is a place for it.
     computed = width > 1 and x.kind == FUNCTION and x.attrs[0] != "multiplier"
     return x.owner.spread(x.owner.reduced(x) if computed else x, width)
+
+
+@dataclass(frozen=True)
+class Call(Site):
+    """One operator of a segment; axis 0 of what has rows is counted per row of the launch."""
+
+    build: Expressions
+    tensors: Tuple[Tensor, ...]
+
+    def matrix(self, number: int, like: int = 0) -> Place:
+        """Return a variable that all rows share, of the type of some input."""
+        value = self.tensors[number]
+        require(isinstance(value.source, Slot) and not value.rows, "a factor is computed")
+        require(value.dtype == self.tensors[like].dtype, "dtypes differ")
+        assert isinstance(value.source, Slot)
+        return Place(value.source)
+
+    def number(self, name: str, default: float = 1, single: bool = True) -> float:
+        """Read a number, which MXNet keeps in single precision."""
+        text = self.attrs.get(name, "None")
+        value = default if text == "None" else float(text)
+        return float(np.float32(value)) if single else value
+
+    def own_axis(self, name: str = "axis", default: int = -1) -> int:
+        """Read an axis of the first input that is not that of rows."""
+        axis = self.axis(name, default)
+        self.tensors[0].own_axes(axis)
+        return axis
+
+
+#: Returns the result, or several.
+Handler = Callable[[Call], Union[Tensor, List[Tensor]]]

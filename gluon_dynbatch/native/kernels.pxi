@@ -51,6 +51,7 @@ cdef extern from "c/pointwise.h" nogil:
 
     ctypedef struct gdb_access:
         int32_t reg, slot, column, how
+        int32_t *order
 
     ctypedef struct gdb_loop:
         int32_t dtype, n_registers
@@ -69,7 +70,7 @@ DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
 CODES = {
     gdb_code_names[code].decode(): (code, gdb_code_arity[code]) for code in range(GDB_N_CODES)
 }
-cdef dict HOW = {"row": 0, "spread": 1, "total": 2, "top": 3}
+cdef dict HOW = {"row": 0, "spread": 1, "moved": 2, "total": 3, "top": 4}
 cdef int64_t *SIZES = [4, 8, 4, 8]
 
 cdef enum:
@@ -113,12 +114,6 @@ cdef struct Product:
     bint adds, unpacked
 
 
-cdef struct Move:
-    # Per column the one that is moved there, or -1.
-    int64_t width
-    int32_t *order
-
-
 cdef struct Dots:
     # As `kernel.expression.Dot` says.
     int64_t matrices, m, k, n, turn_left, turn_right, gradient
@@ -131,11 +126,10 @@ ctypedef void (*Run)(
 cdef struct Step:
     Run run
     int32_t dtype
-    #: Of all but loops; what is moved is on the left, the right factor of products is a parameter.
+    #: Of all but loops; the right factor of products is a parameter.
     Place left, right, result
     Product product
     Dots dots
-    Move move
     gdb_loop loop
 
 
@@ -156,14 +150,15 @@ cdef struct Kernel_:
 
 
 cdef void release_kernel(Kernel_ *kernel) noexcept nogil:
-    cdef int64_t i
+    cdef int64_t i, k
     if RELEASE(&kernel.references):
         return
     for i in range(kernel.steps_count):
+        for k in range(kernel.steps[i].loop.n_loads):
+            free(kernel.steps[i].loop.loads[k].order)
         free(<void *>kernel.steps[i].loop.loads)
         free(<void *>kernel.steps[i].loop.instructions)
         free(<void *>kernel.steps[i].loop.stores)
-        free(kernel.steps[i].move.order)
     free(kernel.steps)
     free(kernel.slots)
     free(kernel.local)
@@ -210,10 +205,7 @@ cdef class Kernel:
         """Take over a step; return how much scratch it needs."""
         if hasattr(given, "instructions"):
             return self.add_loop(&step.loop, step, given)
-        step.result = self.place(given.result)
-        if hasattr(given, "order"):
-            return self.add_move(&step.move, step, given)
-        step.left = self.place(given.left)
+        step.left, step.result = self.place(given.left), self.place(given.result)
         if hasattr(given, "how"):
             return self.add_dots(&step.dots, step, given)
         return self.add_product(&step.product, step, given)
@@ -233,16 +225,6 @@ cdef class Kernel:
         self.kernel.work += 2 * product.inputs * product.units * product.parts
         return 0
 
-    cdef int64_t add_move(self, Move *move, Step *step, given) except -1:
-        step.run = run_move
-        step.left = self.place(given.source)
-        move.width = len(given.order)
-        move.order = <int32_t *>room(move.width, sizeof(int32_t))
-        for i, column in enumerate(given.order):
-            move.order[i] = column
-        self.kernel.work += FUNCTION * move.width
-        return 0
-
     cdef int64_t add_dots(self, Dots *dots, Step *step, given) except -1:
         step.run = run_dots
         step.right = self.place(given.right)
@@ -255,8 +237,8 @@ cdef class Kernel:
         cdef gdb_instruction *found
         step.run = run_loop
         loop.dtype, loop.width, loop.n_registers = step.dtype, given.width, given.registers
-        loop.n_loads, loop.n_stores = len(given.loads), len(given.stores)
         loop.loads, loop.stores = self.accesses(given.loads), self.accesses(given.stores)
+        loop.n_loads, loop.n_stores = len(given.loads), len(given.stores)
         loop.n_instructions = len(given.instructions)
         found = <gdb_instruction *>room(loop.n_instructions, sizeof(gdb_instruction))
         loop.instructions = found
@@ -270,7 +252,13 @@ cdef class Kernel:
     cdef gdb_access *accesses(self, given) except NULL:
         cdef gdb_access *found = <gdb_access *>room(len(given), sizeof(gdb_access))
         for i, (register, place, how) in enumerate(given):
-            found[i] = gdb_access(register, self.number(place.slot), place.column, HOW[how])
+            order = how if isinstance(how, tuple) else ()
+            how = HOW["moved" if order else how]
+            found[i] = gdb_access(register, self.number(place.slot), place.column, how, NULL)
+            if order:
+                found[i].order = <int32_t *>room(len(order), sizeof(int32_t))
+                for k, column in enumerate(order):
+                    found[i].order[k] = column
         return found
 
     cdef int64_t number(self, slot) except -1:

@@ -24,28 +24,6 @@ ctypedef fused Number:
     int64_t
 
 
-cdef inline void move_row(
-    Number *target, const Number *source, const int32_t *order, int64_t width) noexcept nogil:
-    cdef int64_t i
-    for i in range(width):
-        target[i] = source[order[i]] if order[i] >= 0 else 0
-
-
-cdef void run_move(
-    const Step *step, const gdb_array *slots, int64_t rows, char *scratch) noexcept nogil:
-    """Copy columns in another order."""
-    cdef const Move *move = &step.move
-    cdef const char *source
-    cdef char *target
-    cdef int64_t row
-    for row in range(rows):
-        source, target = at(slots, &step.left, row), at(slots, &step.result, row)
-        if step.dtype == 0:
-            move_row(<float *>target, <const float *>source, move.order, move.width)
-        else:
-            move_row(<double *>target, <const double *>source, move.order, move.width)
-
-
 cdef inline void add(Number *target, const Number *source, int64_t count) noexcept nogil:
     cdef int64_t i
     for i in range(count):

@@ -80,6 +80,22 @@ static void spread(gdb_array to, gdb_array from, int64_t rows, int64_t columns) 
         SPREAD(float)
 }
 
+#define GATHER(D) \
+    for (int64_t row = 0; row < rows; row++) { \
+        D *const t = (D *)to.data + row * columns; \
+        const D *const f = (const D *)from.data + row * from.pitch; \
+        for (int64_t i = 0; i < columns; i++) \
+            t[i] = order[i] < 0 ? 0 : f[order[i]]; \
+    }
+
+/* Write elements of each row by number into a register, of the same type. */
+static void gather(gdb_array to, gdb_array from, const int32_t *order, int64_t rows, int64_t columns) {
+    if (to.dtype)
+        GATHER(double)
+    else
+        GATHER(float)
+}
+
 /* ------------------------------------------------------------------ a run */
 
 typedef struct {
@@ -159,6 +175,17 @@ static inline void execute(const run *r, const gdb_instruction *i, void *out, in
         out, r->read[i->a], r->read[i->b], r->read[i->c], n, i->value, i->value2);
 }
 
+static void load_register(const run *r, const gdb_access *load, int64_t row, int64_t column,
+                          int64_t rows, int64_t columns) {
+    const gdb_array to = {own(r, load->reg), columns, r->loop->dtype};
+    if (load->how == GDB_SPREAD)
+        spread(to, accessed(r, load, row, 0), rows, columns);
+    else if (load->how == GDB_MOVED)
+        gather(to, accessed(r, load, row, 0), load->order + column, rows, columns);
+    else
+        copy(to, accessed(r, load, row, column), rows, columns);
+}
+
 /* Fill the registers that are the same in all tiles. */
 static void prepare(const run *r) {
     const gdb_loop *loop = r->loop;
@@ -166,12 +193,10 @@ static void prepare(const run *r) {
         r->read[reg] = own(r, reg);
     for (int32_t l = 0; l < loop->n_loads; l++) {
         const gdb_access *load = &loop->loads[l];
-        const gdb_array to = {own(r, load->reg), r->tile_columns, loop->dtype};
         r->ready[l] = r->slots[load->slot].pitch == 0
             && (load->how == GDB_SPREAD || r->width == r->tile_columns);
         if (r->ready[l])
-            (load->how == GDB_SPREAD ? spread : copy)(
-                to, accessed(r, load, 0, 0), r->tile_rows, r->tile_columns);
+            load_register(r, load, 0, 0, r->tile_rows, r->tile_columns);
     }
     for (int32_t i = 0; i < loop->n_instructions; i++)
         if (loop->instructions[i].code == GDB_const)
@@ -200,19 +225,15 @@ static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, i
         const gdb_access *load = &r->loop->loads[l];
         if (r->ready[l])
             continue;
-        const gdb_array to = {own(r, load->reg), columns, r->loop->dtype};
-        r->read[load->reg] = to.data;
-        if (load->how == GDB_SPREAD) {
-            spread(to, accessed(r, load, row, 0), rows, columns);
-            continue;
-        }
         const gdb_array from = accessed(r, load, row, column);
-        if (in_place(r, from, rows, columns)) {
+        char *to = own(r, load->reg);
+        if (load->how == GDB_ROW && in_place(r, from, rows, columns)) {
             r->read[load->reg] = from.data;
             continue;
         }
-        copy(to, from, rows, columns);
-        memset(to.data + n * r->size, 0, spare * r->size);
+        load_register(r, load, row, column, rows, columns);
+        memset(to + n * r->size, 0, spare * r->size);
+        r->read[load->reg] = to;
     }
 }
 

@@ -15,8 +15,8 @@ enum {
     GDB_N_CODES
 };
 
-/* How a register is loaded, GDB_ROW or GDB_SPREAD, and how it is stored. */
-enum { GDB_ROW, GDB_SPREAD, GDB_TOTAL, GDB_TOP };
+/* How a register is loaded, the first three, and how it is stored. */
+enum { GDB_ROW, GDB_SPREAD, GDB_MOVED, GDB_TOTAL, GDB_TOP };
 
 /* Rows of numbers: the address of the first, elements between rows (0: one row for all), and type.
  * Integers are only loaded. */
@@ -32,10 +32,12 @@ typedef struct {
 } gdb_instruction;
 
 /* GDB_ROW is for columns [column, column + width) of each row; of one column, all are. GDB_SPREAD takes
- * element `column` of each row for all columns; GDB_TOTAL and GDB_TOP (where NaN wins) assign the sum or maximum over a
+ * element `column` of each row for all columns; GDB_MOVED takes those by number that `order` says, -1 for
+ * zeros; GDB_TOTAL and GDB_TOP (where NaN wins) assign the sum or maximum over a
  * row's columns to it. */
 typedef struct {
     int32_t reg, slot, column, how;
+    int32_t *order;
 } gdb_access;
 
 typedef struct {
