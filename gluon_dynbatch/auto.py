@@ -67,6 +67,7 @@ def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
     blocks = (entry.block_id for entry in tape.entries.values())
     counts = np.bincount(tape.node_entry).tolist()
     calls = [(entry, counts[number]) for number, entry in tape.entries.items()]
+    at_once = sum(n * (CALL + OPERATOR * entry.program.operators) for entry, n in calls)
     launches = sum(
         CALL + OPERATOR * count_operators(launch.segment.ops)
         if natives[launch.segment] is None
@@ -74,11 +75,12 @@ def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
         for launch in plan.launches
     )
     backward = is_recorded(tape)
-    at_once, times = (BACKWARD_AT_ONCE, BACKWARD) if backward else (1, 1)
+    at_once, times = (BACKWARD_AT_ONCE * at_once, BACKWARD) if backward else (at_once, 1)
     return Costs(
         next((block for block in blocks if block is not None), None),
         sum(count for entry, count in calls if entry.block_id is not None),
-        at_once * sum(count * (CALL + OPERATOR * entry.operators) for entry, count in calls),
+        at_once
+        * sum(count * (CALL + OPERATOR * entry.program.operators) for entry, count in calls),
         times * (FLUSH + RECORDED * len(tape.node_entry) + launches),
         times * PLAN,
     )

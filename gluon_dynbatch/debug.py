@@ -163,7 +163,7 @@ def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
     """Yield calls with their results, but for those that depend on random numbers."""
     random: Set[int] = set()
     for node, call in enumerate(recording.calls()):
-        if call.entry.draws or any(value in random for value, _ in call.operands):
+        if call.entry.program.draws or any(value in random for value, _ in call.operands):
             random.update(call.results)
             continue
         for value in call.results:

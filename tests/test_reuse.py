@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import autograd
+from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch import flush
 from gluon_dynbatch.cache import PlanCache
+from gluon_dynbatch.lower.cut import cut_call
 from gluon_dynbatch.record.tape import Tape
 from gluon_dynbatch.run import pool
 from gluon_dynbatch.run.buffers import address_of
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
+from gluon_dynbatch.trace import entry
+from gluon_dynbatch.trace.variant import choose_variant
 from tests.cells import WIDTH, array, binary, chain, complete, inputs, ready, tree, unary
 from tests.common import output_of
 
@@ -45,6 +48,57 @@ def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
     run([(x, ((x, y), y)), complete(3, y), x, (x, y)])
     run([complete(height, x) for height in (4, 1, 0)])
     assert RUNTIME.dispatcher.built == built
+
+
+def of_rows(fn):
+    return ready(gluon.nn.HybridLambda(fn))
+
+
+#: Blocks whose calls merge as rows, and what they are called with.
+OF_ROWS = {
+    "embedding": (lambda: ready(gluon.nn.Embedding(9, 4)), lambda n: [mx.nd.arange(n)]),
+    "dense": (
+        lambda: ready(gluon.nn.Dense(3, flatten=False, in_units=5)),
+        lambda n: [array(n, 2, 5)],
+    ),
+    "normalized": (lambda: ready(gluon.nn.LayerNorm(in_channels=5)), lambda n: [array(n, 5)]),
+    "loss": (
+        lambda: ready(gluon.loss.SoftmaxCrossEntropyLoss()),
+        lambda n: [array(n, 5), mx.nd.ones((n,))],
+    ),
+    "reshaped": (lambda: of_rows(lambda F, x: F.reshape(x, (-1, 2, 3))), lambda n: [array(n, 6)]),
+}
+
+
+@pytest.mark.parametrize("granularity", ["block", "operator"])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_calls_are_analysed_once_whatever_the_number_of_rows(name, granularity, monkeypatch):
+    """What is taken over for another number of rows is what an analysis would find."""
+    (make, draw), table = OF_ROWS[name], RUNTIME.segments
+    net = make()
+    infer, asked = entry.infer, []
+    monkeypatch.setattr(entry, "infer", lambda *args: asked.append(args) or infer(*args))
+    check_against_loop(lambda x: net(*x), [draw(n) for n in (4, 7, 3)], granularity=granularity)
+    assert {types[0].shape[0] for _, types, *_ in asked} == {4}
+    (first, *others) = RUNTIME.library.callee(net).entries.values()
+    assert [one.like for one in others] == [first, first]
+    for one in others:
+        shapes, dtypes = infer(one.program, one.in_types, "", None)
+        assert (one.shapes, one.dtypes) == (shapes, dtypes)
+        variant = choose_variant(one, frozenset())
+        assert vars(variant) == vars(one.variant(frozenset()))
+        for (shared, how), cut in table.cuts(one).items():
+            assert not shared
+            other = cut_call(variant, *how, table)
+            assert cut.uses == other.uses and np.array_equal(cut.code, other.code)
+
+
+def test_one_row_and_several_are_analysed_apart(monkeypatch):
+    net, asked = ready(gluon.nn.Dense(3, in_units=5)), []
+    infer = entry.infer
+    monkeypatch.setattr(entry, "infer", lambda *args: asked.append(args) or infer(*args))
+    check_against_loop(net, [array(n, 5) for n in (4, 1, 7)])
+    assert [types[0].shape[0] for _, types, *_ in asked] == [4, 1]
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Dict, List, Tuple, Union
+from typing import Dict, List, Tuple, Union
 
-import numpy as np
 from mxnet.gluon import Parameter
 
 from ..lower.segment import Segment
 from ..modes import TRAINING
+from ..record.types import name_of
 from ..rules.site import RefuseError
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node, Slot
@@ -100,12 +99,7 @@ class _Expressing:
 
 def dtype_of(parameter: Parameter) -> str:
     """Return the type of a parameter."""
-    return _name_of(parameter.dtype)
-
-
-@lru_cache(maxsize=None)
-def _name_of(dtype: Any) -> str:
-    return np.dtype(dtype).name
+    return name_of(parameter.dtype)
 
 
 def shape_of(parameter: Parameter) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
 from .graph import Graph
-from .segment import Segment, SegmentTable
+from .segment import Cut, Segment, SegmentTable
 from .wire import wire
 
 NONE: FrozenSet[int] = frozenset()
@@ -70,11 +71,26 @@ def expand(
         callee, shared = survey.callee[number], survey.shared(entry)
         delivered = _arguments(entry, recurrent.get(callee))
         varying = _arguments(entry, uneven.get(callee))
-        key, known = (shared, granularity, delivered, varying), table.cuts(entry)
-        if key not in known:
-            known[key] = cut_call(_variant(entry, shared), *key[1:], table)
-        cuts[number] = known[key]
+        cuts[number] = _cut(entry, shared, (granularity, delivered, varying), table)
     return wire(tape, cuts, ragged, granularity == "graph")
+
+
+def _cut(
+    entry: Entry,
+    shared: FrozenSet[int],
+    how: Tuple[str, FrozenSet[int], FrozenSet[int]],
+    table: SegmentTable,
+) -> Cut:
+    """Return a cut that was made before, perhaps for another number of rows, or make it."""
+    known = table.cuts(entry)
+    if (shared, how) not in known:
+        like = None if shared or how[0] == "unbatched" else entry.like
+        if like is None:
+            made = cut_call(_variant(entry, shared), *how, table)
+        else:
+            made = replace(_cut(like, shared, how, table), rows=entry.in_types[0].shape[0])
+        known[shared, how] = made
+    return known[shared, how]
 
 
 def _arguments(entry: Entry, places: Optional[FrozenSet[int]]) -> FrozenSet[int]:
@@ -170,7 +186,7 @@ class _Survey:
             entries.setdefault(self.callee[number], []).append(entry)
         found = {}
         for callee, own in entries.items():
-            if len({len(entry.in_types) for entry in own if entry.adds}) > 1:
+            if len({len(entry.in_types) for entry in own if entry.program.adds}) > 1:
                 counts = [Counter(entry.places) for entry in own]
                 places = set().union(*counts)
                 found[callee] = frozenset(p for p in places if len({c[p] for c in counts}) > 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import threading
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -20,11 +21,17 @@ from ..native import recording
 elements = math.prod
 
 
+@functools.lru_cache(maxsize=None)
+def name_of(dtype: Any) -> str:
+    """Return NumPy's name of an element type, e.g. ``"float32"``."""
+    return np.dtype(dtype).name
+
+
 class ArrayType(NamedTuple):
     """What is known of an array without running anything."""
 
     shape: Tuple[int, ...]
-    #: NumPy's name of the element type, e.g. ``"float32"``.
+    #: See `name_of`.
     dtype: str
     context: mx.Context
 

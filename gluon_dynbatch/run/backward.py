@@ -21,6 +21,7 @@ from ..native.recording import part
 from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.reach import live_units
 from ..record.lazy import LazyNDArray
+from ..record.types import name_of
 from .buffers import put_together, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
@@ -201,7 +202,7 @@ class GradientTape(Pass):
             # What is kept in an arena gets no gradient but that of the flush that has made it.
             if type(array) is not LazyNDArray and array not in self._leaves
         }
-        real = (array for array in found.values() if np.dtype(array.dtype).name in FLOATS)
+        real = (array for array in found.values() if name_of(array.dtype) in FLOATS)
         return list(map(with_dense_gradient, real))
 
     def pull(

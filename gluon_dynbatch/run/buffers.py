@@ -14,6 +14,7 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording, resolving
 from ..native.recording import part
 from ..plan.plan import Arena, Region, Slice, pieces_of
+from ..record.types import name_of
 from .assemble import code_of, itemsize
 from .pool import POOL, allocate
 
@@ -76,7 +77,7 @@ class Buffers:
 
 def put_together(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
     """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas."""
-    code = code_of(target.context, np.dtype(target.dtype).name, pieces)
+    code = code_of(target.context, name_of(target.dtype), pieces)
     if code is None:
         _put_by_operators(target, arrays, pieces)
         return
@@ -103,7 +104,7 @@ def take_out(
 ) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at some elements of an arena."""
     source, size = buffers.arrays[arena], prod(shape)
-    most = max(SHARED // max(size * itemsize(np.dtype(source.dtype).name), 1), 1)
+    most = max(SHARED // max(size * itemsize(name_of(source.dtype)), 1), 1)
     made: List[NDArray] = []
     for low in range(0, len(starts), most):
         some = starts[low : low + most]

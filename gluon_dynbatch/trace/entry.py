@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
+from dataclasses import replace
 from typing import Any, Dict, FrozenSet, Optional, Tuple, Union
 
 import mxnet as mx
@@ -16,8 +17,8 @@ from ..modes import RECORDING, TRAINING
 from ..record.operators import Operator
 from ..record.types import TYPES, ArrayType, elements
 from .infer import Shape, infer
-from .program import BlockCallee, Program, trace_block, trace_operator
-from .symbols import VARIABLE, Ref, count_operators
+from .program import BlockCallee, Program, is_drawn, trace_block, trace_operator
+from .symbols import VARIABLE, Ref
 from .variant import Variant, choose_variant
 
 #: Operators that multiply with a weight, one row of it for each result.
@@ -25,9 +26,16 @@ PRODUCTS = frozenset(["Convolution", "Deconvolution", "FullyConnected"])
 #: Ids of entries.
 _NUMBERS = itertools.count()
 
+#: What `infer` returns.
+Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
+
 
 class Entry:
-    """One kind of call: a callee with exact argument types, in one mode."""
+    """One kind of call: a callee with exact argument types, in one mode.
+
+    Calls that merge as rows are analysed once, for whatever number of rows: an entry with another
+    number is `like` the first one.
+    """
 
     def __init__(
         self,
@@ -36,7 +44,8 @@ class Entry:
         program: Program,
         in_types: Tuple[ArrayType, ...],
         places: Tuple[int, ...],
-        inferred: Tuple[Dict[Ref, Shape], Dict[Ref, str]],
+        inferred: Inferred,
+        like: Optional[Entry],
     ):
         self.id = next(_NUMBERS)
         self.token = callee.token
@@ -44,7 +53,7 @@ class Entry:
         self.block_id = callee.identity
         self.name = callee.name
         self.mode = mode
-        self.program = _sized(program, inferred[0])
+        self.program = like.program if like else _sized(program, inferred[0])
         self.in_types = in_types
         #: Arrays of more than one row.
         self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[:1] > (1,))
@@ -52,30 +61,42 @@ class Entry:
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
         self.shapes, self.dtypes = inferred
+        #: An entry that merges as rows, and differs in their number only.
+        self.like = like
+        self._variants: Dict[FrozenSet[int], Variant] = {}
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
         self.out_types = [TYPES.id_of(t) for t in self.out_array_types]
-        self.operators = count_operators(program.ops)
         #: Operations of its products.
         self.work = sum(
             2 * elements(self.shapes[row, 0]) * elements(self.shapes[op.inputs[1]][1:])
             for row, op in enumerate(program.ops)
             if op.op in PRODUCTS
         )
-        #: Whether it has a sum of several arrays.
-        self.adds = any(op.op == "add_n" for op in program.ops)
-        #: Whether it draws random numbers.
-        self.draws = any(rules.is_random(op.op) for op in program.ops)
         #: What recording a call needs, for the native code.
         self.recorded = (self.id, tuple(self.out_types), program.out_spec)
-        self._variants: Dict[FrozenSet[int], Variant] = {}
 
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return how calls run together if they share these arguments."""
         if shared not in self._variants:
-            self._variants[shared] = choose_variant(self, shared)
+            like = None if shared or self.like is None else self.like.variant(shared)
+            made = replace(like, entry=self) if like else choose_variant(self, shared)
+            self._variants[shared] = made
         return self._variants[shared]
+
+    def with_rows(self, types: Tuple[ArrayType, ...]) -> Optional[Inferred]:
+        """Return what `infer` would for another number of rows; None if calls have no rows."""
+        rows, alike = types[0].shape[:1], len({kind.shape[:1] for kind in types}) == 1
+        # Arrays of one row may merge in another way.
+        if not alike or not rows > (1,) or len(self.several) < len(types):
+            return None
+        variant = self.variant(frozenset())
+        if variant.layout != "rows":
+            return None
+        own = variant.batched
+        shapes = {ref: rows + s[1:] if own[ref[0]] else s for ref, s in self.shapes.items()}
+        return shapes, self.dtypes
 
 
 class Library:
@@ -117,14 +138,9 @@ class Library:
         with self._lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             if key not in callee.entries:
-                made: Union[Entry, str] = "its parameters are drawn for each call"
-                if not (isinstance(callee, BlockCallee) and callee.draws(mode)):
-                    program = self.program(callee, spec, len(types), where)
-                    made = _why_at_once(program, mode)
-                inferred = None if made else infer(program, types, callee.name, where)
-                if inferred is not None:
-                    made = Entry(callee, mode, program, types, places, inferred)
-                callee.entries[key] = made or "the shapes of its results depend on values"
+                program = self.program(callee, spec, len(types), where)
+                call = callee, mode, program, types, places, where
+                callee.entries[key] = _why_at_once(program, mode) or _make_entry(*call)
             return callee.entries[key]  # type: ignore[no-any-return]
 
     def program(self, callee: Any, spec: Any, arguments: int, where: Where) -> Program:
@@ -150,12 +166,35 @@ def _sized(program: Program, shapes: Dict[Ref, Shape]) -> Program:
     return program._replace(ops=tuple(ops))
 
 
+def _make_entry(
+    callee: Any,
+    mode: int,
+    program: Program,
+    types: Tuple[ArrayType, ...],
+    places: Tuple[int, ...],
+    where: Where,
+) -> Union[Entry, str]:
+    rowless = mode, *(kind._replace(shape=kind.shape[1:]) for kind in types)
+    like = program.first.get(rowless)
+    inferred = like and like.with_rows(types)
+    if inferred is None:
+        like, inferred = None, infer(program, types, callee.name, where)
+    if inferred is None:
+        return "the shapes of its results depend on values"
+    entry = Entry(callee, mode, program, types, places, inferred, like)
+    program.first.setdefault(rowless, entry)
+    return entry
+
+
 def _why_at_once(program: Program, mode: int) -> str:
     """Say why calls cannot be recorded as one; empty if they can."""
     operators = [op.op for op in program.ops if op.op != VARIABLE]
+    training = bool(mode & TRAINING)
+    if any(is_drawn(parameter, training) for parameter in program.parameters.values()):
+        return "its parameters are drawn for each call"
     if not program.compiles:
         return "MXNet cannot compile it"
-    if mode & TRAINING and set(program.symbol.list_auxiliary_states()) & set(program.names):
+    if training and set(program.symbol.list_auxiliary_states()) & set(program.names):
         return "in training it writes to its arguments"
     if mode & RECORDING and any(rules.of(op).hangs_in_backward for op in operators):
         return "MXNet may never finish its backward pass within another"

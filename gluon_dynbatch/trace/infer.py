@@ -17,7 +17,7 @@ from ..errors import (
     UninitializedError,
     Where,
 )
-from ..record.types import ArrayType
+from ..record.types import ArrayType, name_of
 from .program import Program
 from .symbols import Ref
 
@@ -106,7 +106,7 @@ def _infer_dtypes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, str
     _, outputs, _ = program.internals._infer_type_impl(False, **known)
     if outputs is None:
         raise MXNetError("the dtypes of the results cannot be inferred from those of the arguments")
-    return {ref: np.dtype(t).name for ref, t in zip(chain(*program.outputs), outputs)}
+    return {ref: name_of(t) for ref, t in zip(chain(*program.outputs), outputs)}
 
 
 def _first_line(error: BaseException) -> str:

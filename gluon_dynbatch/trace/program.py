@@ -11,8 +11,8 @@ from mxnet.base import NotImplementedForSymbol
 from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
+from .. import rules
 from ..errors import CellError, Where
-from ..modes import TRAINING
 from ..native import recording
 from ..record import structure
 from ..record.operators import Operator
@@ -42,6 +42,12 @@ class Program(NamedTuple):
     out_spec: Any
     #: Whether MXNet can make a ``CachedOp`` of it.
     compiles: bool
+    #: Number of operators, whether one is a sum of several arrays, and whether one is random.
+    operators: int
+    adds: bool
+    draws: bool
+    #: By mode and types without the number of rows: the first entry.
+    first: Dict[Any, Any]
 
 
 def read_program(
@@ -57,6 +63,7 @@ def read_program(
     ops = tuple(
         op._replace(attrs={k: v for k, v in op.attrs.items() if k != "sparse_grad"}) for op in ops
     )
+    operators = [op.op for op in ops if op.op != VARIABLE]
     variables = {op.name: at for at, op in enumerate(ops) if op.op == VARIABLE}
     outputs: List[List[Ref]] = [[] for _ in ops]
     for ref in visible:
@@ -76,6 +83,10 @@ def read_program(
         internals,
         out_spec,
         can_compile(symbol),
+        len(operators),
+        "add_n" in operators,
+        any(map(rules.is_random, operators)),
+        {},
     )
 
 
@@ -104,13 +115,8 @@ class BlockCallee(recording.Callee):  # type: ignore[misc]
         block = self._block()
         return "a block" if block is None else (block.name or type(block).__name__)
 
-    def draws(self, mode: int) -> bool:
-        """Whether some of its parameters have other values at every call."""
-        parameters = self.block.collect_params().values()
-        return any(_draws(parameter, bool(mode & TRAINING)) for parameter in parameters)
 
-
-def _draws(parameter: Parameter, training: bool) -> bool:
+def is_drawn(parameter: Parameter, training: bool) -> bool:
     """Whether a parameter has another value at every call, as GluonNLP's that are dropped have."""
     if type(parameter).data is Parameter.data:
         return False
@@ -196,8 +202,8 @@ def trace_operator(operator: Operator, arguments: int) -> Program:
     builder = Builder()
     inputs = [builder.variable(f"argument{i}") for i in range(arguments)]
     call = builder.add(operator.name, inputs, operator.attributes(arguments))
-    visible = list(make_symbol(builder.ops, [call]).get_internals())
-    outputs = visible[arguments:]
+    visible = make_symbol(builder.ops, [call]).get_internals()
+    outputs = [visible[i] for i in range(arguments, len(visible.list_outputs()))]
     names = [op.name for op in builder.ops[:arguments]]
     out_spec = list, (structure.LEAF,) * len(outputs)
     return read_program(mx.sym.Group(outputs), names, {}, out_spec)
