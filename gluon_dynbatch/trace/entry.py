@@ -53,14 +53,15 @@ class Entry:
         self.block_id = callee.identity
         self.name = callee.name
         self.mode = mode
-        self.program = like.program if like else _sized(program, inferred[0])
+        self.program: Program = like.program if like else _sized(program, inferred[0])
         self.in_types = in_types
         #: Arrays of more than one row.
         self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[:1] > (1,))
         #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
-        self.shapes, self.dtypes = inferred
+        self.shapes: Dict[Ref, Shape] = inferred[0]
+        self.dtypes: Dict[Ref, str] = inferred[1]
         #: An entry that merges as rows, and differs in their number only.
         self.like = like
         self._variants: Dict[FrozenSet[int], Variant] = {}

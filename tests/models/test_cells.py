@@ -9,7 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import contrib, rnn
 
 import gluon_dynbatch as gdb
-from tests.cells import WIDTH, cell, widths
+from tests.cells import WIDTH, widths
 from tests.common import LENGTHS, check, prepared, ragged, several
 
 PROJECTED = 5
