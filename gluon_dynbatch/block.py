@@ -302,7 +302,7 @@ def _trace_once(wanted: bool, block: Block) -> None:
 
 #: Blocks with one of these methods are cells.
 CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
-recording.connect_cells(CELL_FORWARDS)
+recording.cell_forwards = CELL_FORWARDS
 PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward, RecurrentCell.forward]
 
 

@@ -17,7 +17,7 @@ from mxnet.gluon.block import _BlockScope
 from mxnet.util import _NumpyArrayScope
 
 from .errors import SampleError, Where
-from .native.recording import differ, surroundings
+from .native.recording import surroundings
 from .record.intercept import set_mode
 from .record.state import STATE
 from .record.where import user_line
@@ -166,7 +166,7 @@ class Fibers:
                 fiber.throw(error)
         finally:
             parks = not fiber.dead and fiber.crew is self
-            if not parks and differ(surroundings(PER_THREAD, MISSING), self._own):
+            if not parks and surroundings(PER_THREAD, MISSING) != self._own:
                 put(*self._own)
         if parks:
             self._parked.append(fiber)
@@ -180,7 +180,7 @@ class Fibers:
         if self._ending:
             raise greenlet.GreenletExit
         own = surroundings(PER_THREAD, MISSING)
-        differs = differ(own, self._own)
+        differs = own != self._own
         if differs:
             put(*self._own)
         try:

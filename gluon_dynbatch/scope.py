@@ -24,7 +24,7 @@ from .plan.plan import Plan
 from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
-from .record.tape import check_tape
+from .record.tape import Tape, check_tape
 from .record.where import user_line, where_of
 from .report import Report
 from .run.chain import Chain
@@ -322,7 +322,7 @@ class Batch(Statements):
         try:
             if mode:
                 set_mode(0)
-            recorder.fresh()
+            recorder.tape = Tape(recorder)
             if recorder.watch is not None:
                 recorder.watch.check()
                 check_tape(tape)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from ..native import lowering, recording
+from ..native import lowering
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
@@ -28,9 +28,10 @@ MOST_EDGES = 2**22
 
 def find_weights(tape: Tape) -> Tuple[int, ...]:
     """Return the values that are variables with a gradient of their own and several rows."""
+    several = np.frombuffer(bytes(TYPES.several), np.uint8)[tape.external_type]
     return tuple(
         tape.external_values[number]
-        for number in recording.externals_of(tape, TYPES.several)
+        for number in np.flatnonzero(several).tolist()
         if _grad(tape.externals[number]) is not None
     )
 

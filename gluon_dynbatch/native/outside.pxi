@@ -19,14 +19,24 @@ cdef class Keeper(Owner):
         return 0
 
 
-cdef class Constant:
-    """What a creation operator made: base of `record.lazy.Constant`."""
+cdef class Constant(Owner):
+    """What all arrays belong to that a creation operator made with equal attributes.
+
+    They are one array from outside; who looks into one, or writes to it, gets a copy.
+    """
 
     #: The operator with its attributes, the array, and its type.
     cdef readonly object token, made, type
 
     def __init__(self, token, made):
         self.token, self.made, self.type = token, made, type_id_of(made)
+
+    cdef int add(self, lazy) except -1:
+        return 0  # there is nothing to compute
+
+    def realise(self, lazy):
+        """Give an array memory of its own."""
+        become([lazy], [self.made.copy()])
 
 
 cdef object type_id_of(object array_):
@@ -133,8 +143,13 @@ def keep(
         change_slot(lazy, offset_at, element_of[at] + <object>slot(lazy, offset_at)[0])
 
 
-def become(list lazies not None, list reals not None, Tape realised not None):
-    """Let lazy arrays stand for real ones, and belong to a tape of such."""
+#: What lazy arrays that have become real belong to.
+cdef Tape realised = Tape()
+realised.open = False
+
+
+def become(list lazies not None, list reals not None):
+    """Let lazy arrays take the values of real ones, for good."""
     cdef Py_ssize_t i
     for i, lazy in enumerate(lazies):
         change_slot(lazy, real_at, reals[i])
@@ -221,12 +236,3 @@ def in_graph(list arrays not None, Py_ssize_t node_at):
             handle = array_.handle.value
             found[i] = 1 if (<void **>(handle + node_at))[0] is not NULL else 0
     return bytes(found)
-
-
-def externals_of(Tape tape not None, const unsigned char[:] types):
-    """Return the numbers of the arrays from outside whose type is marked."""
-    cdef Py_ssize_t i
-    return [
-        i for i in range(tape.external_values.ob_size)
-        if types[tape.value_type.data.as_ints[tape.external_values.data.as_ints[i]]]
-    ]

@@ -61,88 +61,47 @@ ctypedef int (*IsInMode)(unsigned char *) noexcept
 cdef type lazy_type, array_type
 #: What ctypes takes for handles.
 cdef object handle_type
-#: Views that are known: see `TypeTable.views`.
-cdef dict views
-#: Directories of libraries; by id of a code object, whether it is the user's, and itself: hashing it
-#: would read all of it.
-cdef tuple libraries
+#: By id of a code object, whether it is the user's, and itself: hashing it would read all of it.
 cdef dict known_code = {}
-#: Takes an argument apart that is neither an array nor a list; raises for a wrong kind of array.
-cdef object take_apart, check_array
-#: Tells the type id of an array; what it has told, by what MXNet's functions tell.
-cdef object type_of
+#: What `type_of` has told, by what MXNet's functions tell.
 cdef dict known_types = {}
 cdef GetShape get_shape
 cdef GetType get_type
 cdef GetContext get_context
 cdef GetRows get_rows
 cdef GetRow get_row
-#: What a thread knows of its scope: `record.state.STATE`; and which methods `forward` cells have.
-cdef object state
-cdef tuple cell_forwards = ()
-
-
 cdef IsInMode is_recording, is_training
-#: Per class of blocks, whether calls are passed on to ``hybrid_forward``, and whether it is MXNet's
-#: own; what finds that; what calls blocks of MXNet's own that are not hybridized.
-cdef dict classes
-cdef object class_of, call_stock
-#: Methods of lazy arrays that do not go by `mx.nd`, which takes five times as long, and operators.
-ARITHMETIC = {
-    "__add__": "broadcast_add",
-    "__sub__": "broadcast_sub",
-    "__mul__": "broadcast_mul",
-    "__truediv__": "broadcast_div",
-}
+#: What a thread knows of its scope: `record.state.STATE`.
+cdef object state
 #: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
 cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
 cdef Py_ssize_t handle_at, writable_at
 
+# What the modules of `record` and `block.py` assign: see there.
+libraries = cell_forwards = ()
+ignored = frozenset()
+take_apart = check_array = type_of = class_of = call_stock = describe = number_of = give = None
+#: Views that are known, by `view_key`: see `TypeTable.view`.
+views = {}
 
-def connect(
-    state_, type lazy not None, type array_ not None, handle,
-    dict views_ not None, tuple directories not None, apart, check, array_type_id, tuple addresses not None,
-):
-    """Take what is to be known of the Python side; once per process."""
-    global state, lazy_type, array_type, handle_type, views, libraries
-    global take_apart, check_array, type_of
-    global tape_at, value_at, offset_at, type_at, real_at, uncut_at
-    global handle_at, writable_at
-    global get_shape, get_type, get_context, get_rows, get_row
-    state, lazy_type, array_type, handle_type, views = state_, lazy, array_, handle, views_
-    libraries = directories
-    take_apart, check_array, type_of = apart, check, array_type_id
+
+def connect(state_, type lazy not None, type array_ not None, handle, tuple addresses not None):
+    """Take what is to be known of lazy and plain arrays; once per process."""
+    global state, lazy_type, array_type, handle_type
+    global tape_at, value_at, offset_at, type_at, real_at, uncut_at, handle_at, writable_at
+    global get_shape, get_type, get_context, get_rows, get_row, is_recording, is_training
+    state, lazy_type, array_type, handle_type = state_, lazy, array_, handle
     tape_at, value_at, offset_at, type_at, real_at, uncut_at = [
         slot_offset(lazy, name)
         for name in ("_tape", "_value", "_offset", "_type", "_real", "_uncut")
     ]
     handle_at, writable_at = slot_offset(array_, "handle"), slot_offset(array_, "writable")
-    shape, element_type, context, rows, row = addresses
+    shape, element_type, context, rows, row, recording, training = addresses
     get_shape = <GetShape><size_t>shape
     get_type = <GetType><size_t>element_type
     get_context = <GetContext><size_t>context
     get_rows, get_row = <GetRows><size_t>rows, <GetRow><size_t>row
-    lazy.__getitem__ = index
-    for name, operator in ARITHMETIC.items():
-        setattr(lazy, name, arithmetic(operator, getattr(lazy, name)))
-
-
-def connect_cells(tuple forwards not None):
-    """Take the methods `forward` that cells have."""
-    global cell_forwards
-    cell_forwards = forwards
-
-
-def connect_blocks(dict classes_ not None, class_of_, call_stock_):
-    """Take what is known of classes of blocks, what finds it, and what calls MXNet's own blocks."""
-    global classes, class_of, call_stock
-    classes, class_of, call_stock = classes_, class_of_, call_stock_
-
-
-def connect_modes(size_t recording, size_t training):
-    """Take the addresses of the functions of MXNet's that tell autograd's mode."""
-    global is_recording, is_training
-    is_recording, is_training = <IsInMode>recording, <IsInMode>training
+    is_recording, is_training = <IsInMode><size_t>recording, <IsInMode><size_t>training
 
 
 def current_mode():
@@ -160,14 +119,6 @@ def surroundings(tuple held not None, missing):
     for own in held:
         found.append(getattr(own, "value", missing))
     return found
-
-
-def differ(list some not None, list others not None):
-    """Whether any of these surroundings is another one."""
-    for i, one in enumerate(some):
-        if one is not others[i]:
-            return True
-    return False
 
 
 cdef Py_ssize_t slot_offset(type owner, str name) except -1:
@@ -191,10 +142,6 @@ cdef class Owner:
     cdef int add(self, lazy) except -1:
         self.lazies.append(lazy)
         return 0
-
-    def note(self, lazy):
-        """Take note of an array that is handed out."""
-        self.add(lazy)
 
 
 cdef class Tape(Owner):
@@ -292,8 +239,13 @@ cdef object new_lazy(Owner owner, object value, object offset, object type_id):
     return lazy
 
 
-cdef object make_lazy(Owner owner, object value, object offset, object type_id):
+cpdef object make_lazy(
+    Owner owner, object value, object offset, object type_id, object uncut=None
+):
+    """Return a new lazy array; see `record.lazy.LazyNDArray`."""
     lazy = new_lazy(owner, value, offset, type_id)
+    if uncut is not None:
+        change_slot(lazy, uncut_at, uncut)
     owner.add(lazy)
     return lazy
 
@@ -328,7 +280,7 @@ def index(self, key):
         isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
     ):
         known = view_key(<object>slot(self, type_at)[0], key)
-        view = None if known is None else views.get(known)
+        view = None if known is None else (<dict>views).get(known)
         if view is not None:
             value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
             return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])

@@ -19,24 +19,6 @@ cdef extern from *:
     void __builtin_prefetch(const void *) noexcept
 
 
-#: Says how the objects of a class are told apart: a tag, a number of the class, and what the tag
-#: needs.  What it has said, by class.
-cdef object describe
-cdef dict known_kinds = {}
-#: Numbers an object that is told apart by identity.
-cdef object number_of
-#: Attributes of blocks that say nothing of what `forward` does.
-cdef frozenset ignored
-#: Gives an array that a piece reads and that is no argument.
-cdef object give
-
-
-def connect_structures(describe_, number_of_, frozenset ignored_ not None, give_):
-    """Take what is to be known of the Python side; once per process."""
-    global describe, number_of, ignored, give
-    describe, number_of, ignored, give = describe_, number_of_, ignored_, give_
-
-
 # --------------------------------------------------------------------------- structures
 
 cdef enum:
@@ -260,12 +242,7 @@ cdef class Structure:
 
     cdef int other(self, object kind, object value) except -1:
         """Write a value of any other class, as `describe` has it."""
-        described = known_kinds.get(kind)
-        if described is None:
-            if len(known_kinds) > 10000:
-                known_kinds.clear()
-            described = known_kinds[kind] = describe(kind)
-        how, number, more = <tuple>described
+        how, number, more = <tuple>describe(kind)
         self.tag(b"c", number)
         if how == "items":
             return self.items(b"(", <tuple>value)

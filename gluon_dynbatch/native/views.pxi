@@ -15,23 +15,16 @@ cdef object new_array(void *handle):
     return array_
 
 
-cdef object rows_between(object array_, int64_t start, int64_t stop):
-    """Return some rows; None if MXNet refuses."""
+cdef object rows_at(object array_, int64_t start, int64_t stop=0):
+    """Return some rows, or a single one without axis 0; None if MXNet refuses."""
     cdef void *handle = <void *><size_t>array_.handle.value
     cdef void *made = NULL
     cdef int failed
     with nogil:
-        failed = get_rows(handle, <unsigned>start, <unsigned>stop, &made)
-    return None if failed else new_array(made)
-
-
-cdef object row_at(object array_, int64_t number):
-    """Return a row, without axis 0; None if MXNet refuses."""
-    cdef void *handle = <void *><size_t>array_.handle.value
-    cdef void *made = NULL
-    cdef int failed
-    with nogil:
-        failed = get_row(handle, <unsigned>number, &made)
+        if stop:
+            failed = get_rows(handle, <unsigned>start, <unsigned>stop, &made)
+        else:
+            failed = get_row(handle, <unsigned>start, &made)
     return None if failed else new_array(made)
 
 
@@ -43,12 +36,12 @@ cdef object checked(object found, object array_):
 
 def part(array_, int64_t start, int64_t stop):
     """Return ``array[start:stop]``, for numbers that are within the array."""
-    return checked(rows_between(array_, start, stop), array_)
+    return checked(rows_at(array_, start, stop), array_)
 
 
 def rows_of(array_):
     """Return all rows, without axis 0."""
-    return [checked(row_at(array_, number), array_) for number in range(array_.shape[0])]
+    return [checked(rows_at(array_, number), array_) for number in range(array_.shape[0])]
 
 
 def plain_view(array_, key):
@@ -56,9 +49,9 @@ def plain_view(array_, key):
     if type(array_) is not array_type or not array_.writable:
         return None
     if type(key) is int:
-        return row_at(array_, key) if 0 <= key < MOST_ROWS else None
+        return rows_at(array_, key) if 0 <= key < MOST_ROWS else None
     if type(key) is slice and key.step is None and type(key.start) is type(key.stop) is int:
         # MXNet's indexing cuts slices to the array, and has an error of its own.
         if 0 <= key.start < key.stop < MOST_ROWS:
-            return rows_between(array_, key.start, key.stop)
+            return rows_at(array_, key.start, key.stop)
     return None

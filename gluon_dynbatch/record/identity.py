@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import itertools
 import random
 import types
@@ -54,6 +55,7 @@ def _array_values(value: Any) -> Tuple[Any, ...]:
     return value.dtype.str, value.shape, value.tobytes()
 
 
+@functools.lru_cache(maxsize=10_000)
 def describe(kind: type) -> Tuple[str, int, Any]:
     """Say how the objects of a class are told apart: see `Structure.other`, natively."""
     number = next(_NUMBERS)

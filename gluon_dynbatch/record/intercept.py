@@ -5,9 +5,9 @@ The replacements act for threads that have a scope open; for any other they pass
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from mxnet import autograd
 from mxnet.base import _LIB
@@ -63,29 +63,30 @@ def _invoke_hook(original: Any) -> Any:
     return invoke
 
 
-#: By class of a block: whether its ``forward`` only passes arguments on to ``hybrid_forward``, and
-#: whether that is MXNet's own, and nothing but operators.
-_CLASSES: Dict[type, Tuple[bool, bool]] = {}
 _FORWARDS = (HybridBlock.forward, rnn.RecurrentCell.forward)
 #: Their ``hybrid_forward`` is the user's, or keeps something from call to call.
 _NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 
 
-def _class_of(kind: type) -> Tuple[bool, bool]:
+@functools.lru_cache(maxsize=None)
+def _class_of(kind: Any) -> Tuple[bool, bool]:
+    """Say of a class of blocks what its ``forward`` is.
+
+    That is whether it only passes arguments on to ``hybrid_forward``, and whether that is MXNet's
+    own, and nothing but operators.
+    """
     forward = getattr(kind, "forward", None)
     passes = issubclass(kind, HybridBlock) and getattr(forward, REPLACES, forward) in _FORWARDS
     calls = [base for base in kind.__mro__ if "__call__" in vars(base)]
     stock = kind.__module__.startswith("mxnet.gluon.") and calls == [Block]
-    _CLASSES[kind] = passes, passes and stock and not issubclass(kind, _NOT_PLAIN)
-    return _CLASSES[kind]
+    return passes, passes and stock and not issubclass(kind, _NOT_PLAIN)
 
 
 def is_stock(block: Block) -> bool:
     """Whether a block and all in it are MXNet's own, and nobody has to see their calls."""
     inner = block._children.values()
     hooked = block._forward_hooks or block._forward_pre_hooks
-    kind = type(block)
-    return not hooked and (_CLASSES.get(kind) or _class_of(kind))[1] and all(map(is_stock, inner))
+    return not hooked and _class_of(block.__class__)[1] and all(map(is_stock, inner))
 
 
 def _any_lazy(args: Any) -> bool:
@@ -106,13 +107,7 @@ def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
     return original(block, *args)
 
 
-recording.connect_modes(
-    *(
-        ctypes.cast(getattr(_LIB, f"MXAutogradIs{name}"), ctypes.c_void_p).value
-        for name in ("Recording", "Training")
-    )
-)
-recording.connect_blocks(_CLASSES, _class_of, _call_stock)
+recording.class_of, recording.call_stock = _class_of, _call_stock
 
 
 def _cached_op_hook(original: Any) -> Any:

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet.base import _LIB, NDArrayHandle
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
 from mxnet.util import is_np_shape
 
 from ..errors import GradientError
 from ..native import recording
+from .state import STATE
 from .types import TYPES
 from .where import user_line
 
 #: Types of indices that leave a part of an array, or its elements in another shape.
 BASIC = (int, slice, type(None), type(Ellipsis))
-
-#: What lazy arrays that have become real belong to.
-_REALISED = recording.Tape()
-_REALISED.open = False
-
-
-class Constant(recording.Constant):  # type: ignore[misc]
-    """What all arrays belong to that a creation operator made with equal attributes.
-
-    They are one array from outside; who looks into one, or writes to it, gets a copy.
-    """
-
-    open = False
-
-    @property
-    def recorder(self) -> Constant:
-        """Who makes arrays real."""
-        return self
-
-    def note(self, lazy: LazyNDArray) -> None:
-        """Take no note of an array: there is nothing to compute."""
-
-    def realise(self, lazy: LazyNDArray) -> None:
-        """Give an array memory of its own."""
-        lazy.become(self.made.copy())
 
 
 class LazyNDArray(NDArray):  # type: ignore[misc]
@@ -50,22 +28,18 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     Its shape, dtype and context are known at once.  Whatever asks for its value, in this package or
     in any other code, makes it real, and from then on it is an array like any other.
+    `recording.make_lazy` makes one.
     """
 
     __slots__ = ("_tape", "_value", "_offset", "_type", "_real", "_uncut", "__weakref__")
 
-    def __init__(
-        self, tape: Any, value: int, offset: int, type_id: int, uncut: Optional[NDArray] = None
-    ):
-        # NDArrayBase.__init__ would store a handle, and there is none yet.
-        self._tape = tape
-        self._value = value
-        self._offset = offset
-        self._type = type_id
-        self._real: Optional[NDArray] = None
-        #: Of what is cut from the gradient graph, the array whose memory it is to share.
-        self._uncut = uncut
-        tape.note(self)
+    _tape: Any
+    _value: int
+    _offset: int
+    _type: int
+    _real: Optional[NDArray]
+    #: Of what is cut from the gradient graph, the array whose memory it is to share.
+    _uncut: Optional[NDArray]
 
     #: Storage type.
     stype = "default"
@@ -83,12 +57,12 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
         if self._real is None:
-            self._tape.recorder.realise(self)
+            self._tape.realise(self)
         return self._real
 
     def become(self, real: NDArray) -> None:
         """Take the value of `real`, for good."""
-        become([self], [real])
+        recording.become([self], [real])
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
@@ -128,8 +102,14 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Whether views can be made without a handle."""
         return self._tape.open or isinstance(self._tape, recording.Keeper)
 
-    # ``__getitem__`` is native (see `recorder.py`): slices and numbers that were asked for before
-    # it knows, for all others it calls this.
+    # By `mx.nd` it would take five times as long.
+    __add__ = recording.arithmetic("broadcast_add", NDArray.__add__)
+    __sub__ = recording.arithmetic("broadcast_sub", NDArray.__sub__)
+    __mul__ = recording.arithmetic("broadcast_mul", NDArray.__mul__)
+    __truediv__ = recording.arithmetic("broadcast_div", NDArray.__truediv__)
+    # Slices and numbers that were asked for before it knows, for all others it calls `_index`.
+    __getitem__ = recording.index
+
     def _index(self, key: Any) -> NDArray:
         parts = key if type(key) is tuple else (key,)
         basic = all(type(k) in BASIC or isinstance(k, np.integer) for k in parts)
@@ -142,7 +122,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         if TYPES[view[1]].elements == (1 if is_np_shape() else 0):
             return self.real()[key]
         uncut = None if self._uncut is None else self._uncut[key]
-        return LazyNDArray(self._tape, self._value, self._offset + view[0], view[1], uncut)
+        return recording.make_lazy(self._tape, self._value, self._offset + view[0], view[1], uncut)
 
     def reshape(self, *shape: Any, **kwargs: Any) -> NDArray:
         """Return a view of another shape; the arguments are those of ``NDArray.reshape``."""
@@ -154,7 +134,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             kwargs["shape"] = tuple(kwargs["shape"])
         kind = TYPES[self._type]._replace(shape=reshaped(self.shape, *shape, **kwargs))
         uncut = None if self._uncut is None else self._uncut.reshape(*shape, **kwargs)
-        return LazyNDArray(self._tape, self._value, self._offset, TYPES.id_of(kind), uncut)
+        return recording.make_lazy(self._tape, self._value, self._offset, TYPES.id_of(kind), uncut)
 
     def copy(self) -> NDArray:
         """Return a copy."""
@@ -193,12 +173,22 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         return self.real().__reduce__()
 
 
-def become(arrays: List[LazyNDArray], reals: List[NDArray]) -> None:
-    """Let lazy arrays take the values of others, for good."""
-    recording.become(arrays, reals, _REALISED)
-
-
 @functools.lru_cache(maxsize=10_000)
 def reshaped(old: Tuple[int, ...], /, *args: Any, **kwargs: Any) -> Any:
     """Return the shape that MXNet's ``reshape`` gives, by an array without memory."""
     return NDArray(_new_alloc_handle(old, mx.cpu(), True)).reshape(*args, **kwargs).shape
+
+
+recording.connect(
+    STATE,
+    LazyNDArray,
+    NDArray,
+    NDArrayHandle,
+    tuple(
+        ctypes.cast(getattr(_LIB, f"MX{name}"), ctypes.c_void_p).value
+        for name in (
+            *("NDArrayGetShapeEx64", "NDArrayGetDType", "NDArrayGetContext"),
+            *("NDArraySlice", "NDArrayAt", "AutogradIsRecording", "AutogradIsTraining"),
+        )
+    ),
+)

@@ -28,8 +28,8 @@ CAPACITY = 32 << 20
 #: So many refusals that are not made up for by pieces end the attempts.
 PATIENCE = 16
 
-recording.connect_structures(describe, number_of, IGNORED, give)
-
+recording.describe, recording.number_of, recording.ignored = describe, number_of, IGNORED
+recording.give = give
 
 #: State of the block, and structure of the arguments.
 _Key = Tuple[bytes, bytes]

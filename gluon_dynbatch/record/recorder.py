@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from textwrap import shorten
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
-from mxnet.base import _LIB, NDArrayHandle
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
@@ -25,12 +23,12 @@ from ..modes import RECORDING
 from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
-from .lazy import Constant, LazyNDArray
+from .lazy import LazyNDArray
 from .operators import Operator
 from .state import STATE
-from .tape import LOOK, Tape, check_storage
+from .tape import LOOK, Tape
 from .types import TYPES
-from .where import library_directories, user_line, where_of
+from .where import user_line, where_of
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -48,21 +46,7 @@ def _take_apart(callee: Any, value: Any) -> Tuple[List[NDArray], Any]:
         raise bad_argument(error.args[0], callee.name) from None
 
 
-recording.connect(
-    STATE,
-    LazyNDArray,
-    NDArray,
-    NDArrayHandle,
-    TYPES.views,
-    library_directories(),
-    _take_apart,
-    check_storage,
-    TYPES.of,
-    tuple(
-        ctypes.cast(getattr(_LIB, f"MXNDArray{what}"), ctypes.c_void_p).value
-        for what in ("GetShapeEx64", "GetDType", "GetContext", "Slice", "At")
-    ),
-)
+recording.take_apart = _take_apart
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
@@ -94,7 +78,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self._strict = strict
         self.watch = watch
         #: What creation operators made, by operator and attributes.
-        self.constants: Dict[Any, Constant] = {}
+        self.constants: Dict[Any, recording.Constant] = {}
         #: The run of a block's `forward` that is being traced.
         self.tracing: Any = None
 
@@ -108,16 +92,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if tape is not None:
             tape.close(reason)
         self.tape = None  # type: ignore[assignment]
-
-    def fresh(self) -> None:
-        """Start a new tape."""
-        self.tape = Tape(self)
-
-    def realise(self, lazy: LazyNDArray) -> None:
-        """Make `lazy` real."""
-        self.compute(lazy)
-        if lazy._real is None:
-            lazy._tape.realise(lazy)
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
@@ -183,8 +157,9 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
             made = self._scope.at_work(lambda: create(**dict(zip(keys, values))))
-            constant = self.constants[token] = Constant(token, made)
-        return LazyNDArray(constant, 0, 0, constant.type)
+            constant = self.constants[token] = recording.Constant(token, made)
+        lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
+        return lazy
 
     def enter(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run a block that is not recorded as one call: as Python, or at once if it has none."""

@@ -113,6 +113,12 @@ class Tape(recording.Tape):  # type: ignore[misc]
                 range(first, first + len(entry.out_types)),
             )
 
+    def realise(self, lazy: LazyNDArray) -> None:
+        """Make a lazy array real."""
+        self.recorder.compute(lazy)
+        if lazy._real is None:
+            lazy._tape.realise(lazy)
+
     def close(self, error: Optional[str] = None) -> None:
         """Let go of what only a flush needs; `error` says why arrays handed out have no value."""
         self.open = False  # type: ignore[misc]
@@ -155,6 +161,9 @@ def check_storage(array: NDArray) -> None:
     raise ArgumentError(
         f"an array {kind} cannot be batched", user_line(), None, f"convert it with .{method}"
     )
+
+
+recording.check_array = check_storage
 
 
 def check_tape(tape: Tape) -> None:

@@ -14,7 +14,7 @@ from mxnet.ndarray import NDArray
 
 from ..errors import Where
 from ..native import recording
-from .lazy import Constant, LazyNDArray
+from .lazy import LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
 from .types import TYPES, ArrayType
@@ -194,7 +194,7 @@ class _Places:
                 yield first
             elif id(one) in self._arguments:
                 yield -1 - self._arguments[id(one)]
-            elif type(one) is LazyNDArray and isinstance(one._tape, Constant):
+            elif type(one) is LazyNDArray and isinstance(one._tape, recording.Constant):
                 # An input, so that the context is looked at.
                 self.find(recording.external(self._tape, one), 0, TYPES[one._type])
                 yield one._tape
@@ -210,7 +210,7 @@ def _array_of(leaf: NDArray) -> NDArray:
     """Return what is among arrays from outside for an argument that is not pending."""
     if type(leaf) is not LazyNDArray:
         return leaf
-    if isinstance(leaf._tape, Constant):
+    if isinstance(leaf._tape, recording.Constant):
         return leaf._tape.made
     return leaf if leaf._real is None else leaf._real
 

@@ -92,8 +92,6 @@ class TypeTable:
         self.sizes: List[int] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
-        #: What `view` has returned, by `recording.view_key`.
-        self.views: Dict[Tuple[Any, ...], Tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, type_id: int) -> ArrayType:
@@ -133,11 +131,11 @@ class TypeTable:
         view = first, self.id_of(whole._replace(shape=part.shape or (1,)))
         # What an element is depends on MXNet's np_shape: not for native code to tell.
         if part.size and part.shape:
-            if len(self.views) > MOST_VIEWS:
-                self.views.clear()
+            if len(recording.views) > MOST_VIEWS:
+                recording.views.clear()
             known = recording.view_key(type_id, key)
             if known is not None:
-                self.views[known] = view
+                recording.views[known] = view
         return view
 
     def of(self, value: NDArray) -> int:
@@ -153,3 +151,4 @@ MOST_VIEWS = 100_000
 
 #: Array types of this process.  Types are values: sharing them between scopes shares no state.
 TYPES = TypeTable()
+recording.type_of = TYPES.of

@@ -12,13 +12,11 @@ import mxnet as mx
 from ..errors import Where
 from ..native import recording
 
-
-def library_directories() -> Tuple[str, ...]:
-    """Return the directories of what stands between the user's code and the recorder."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    roots = [os.path.dirname(mx.__file__), package]
-    site = os.path.dirname(roots[0])
-    return tuple(os.path.join(r, "") for r in [*roots, os.path.join(site, "gluonnlp")])
+_MXNET = os.path.dirname(mx.__file__)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
+#: What stands between the user's code and the recorder.
+recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
 
 
 @functools.lru_cache(maxsize=10_000)

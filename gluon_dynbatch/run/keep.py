@@ -10,7 +10,7 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
-from ..record.lazy import LazyNDArray, become
+from ..record.lazy import LazyNDArray
 from ..record.types import TYPES
 from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
@@ -85,7 +85,7 @@ class Memories(NamedTuple):
                     reals[at] = _view(reals[at], first, self.arrays[at])
             finally:
                 autograd.set_recording(previous)
-        become(self.arrays, reals)
+        recording.become(self.arrays, reals)
 
 
 def _view(array: NDArray, first: int, lazy: LazyNDArray) -> NDArray:
@@ -138,11 +138,6 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self.recorded = recorded
         #: The flushes that this one is to be part of MXNet's tape with.
         self.chain: Any = None
-
-    @property
-    def recorder(self) -> Kept:
-        """Who makes arrays real."""
-        return self
 
     def realise(self, lazy: LazyNDArray) -> None:
         """Copy an array out of its arena, and with it all that belong to this."""
