@@ -10,9 +10,9 @@ run one after another, wide ones in several threads.
 
 import os
 
-from cpython.array cimport array, clone
+from cpython.array cimport array
 from libc.stdint cimport int32_t, int64_t, uintptr_t
-from libc.stdlib cimport bsearch, calloc, free, malloc, qsort
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -138,16 +138,16 @@ cdef int give_scratch(Push *push) except -1:
     return 0
 
 
-cdef void *copied(array numbers, int64_t count) except NULL:
-    cdef void *found = room(count, 8)
-    memcpy(found, numbers.data.as_voidptr, 8 * count)
+cdef void *copied(array numbers) except NULL:
+    cdef void *found = room(len(numbers), 8)
+    memcpy(found, numbers.data.as_voidptr, 8 * len(numbers))
     return found
 
 
-cdef int hold(Push *push, array handles, int64_t count) except -1:
+cdef int hold(Push *push, array handles) except -1:
     """Make arrays of our own that share memory with some."""
-    cdef int64_t i
-    for i in range(count):
+    cdef Py_ssize_t i
+    for i in range(len(handles)):
         if detach_array(handles_in(handles)[i], &push.held[push.held_count]):
             raise MemoryError("an array is gone")
         push.held_count += 1
@@ -182,25 +182,6 @@ cdef void run_program(void *context, void *given) noexcept nogil:
             code = run_sum(&split, threads)
 
 
-cdef int by_memory(const void *one, const void *other) noexcept nogil:
-    """Compare two arrays by MXNet's first member of them, which they share if they share memory."""
-    cdef uintptr_t a = (<uintptr_t **>one)[0][0], b = (<uintptr_t **>other)[0][0]
-    return (a > b) - (a < b)
-
-
-cdef int64_t distinct(void **arrays, int64_t count, void **others, int64_t n) noexcept nogil:
-    """Keep one array for each memory, none for that of others, which are sorted, as these are then."""
-    cdef int64_t kept = 0, i
-    qsort(arrays, count, 8, by_memory)
-    for i in range(count):
-        if kept and by_memory(&arrays[i], &arrays[kept - 1]) == 0:
-            continue
-        if n == 0 or bsearch(&arrays[i], others, n, 8, by_memory) == NULL:
-            arrays[kept] = arrays[i]
-            kept += 1
-    return kept
-
-
 cdef class Bases:
     """Arrays that a program works on, for as many pushes as there are.
 
@@ -216,38 +197,29 @@ cdef class Bases:
 
     cdef object arrays
     cdef readonly array addresses, handles
-    #: Handles of what is read, written, and late; only the first numbers of each count.
-    cdef array read, written, late
-    #: Which bases the late ones are.
-    cdef array places
-    cdef Py_ssize_t reads, writes, lates
+    #: Handles of what is read, written, and late, and which bases the late ones are.
+    cdef array read, written, late, places
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
+        cdef dict read = {}, written = {}
         cdef Py_ssize_t i
+        cdef uintptr_t handle
         cdef char use
         self.arrays, self.addresses, self.handles = arrays, addresses, handles
-        self.read, self.written = clone(handles, len(uses), False), clone(handles, len(uses), False)
-        self.late, self.places = clone(handles, len(uses), False), clone(handles, len(uses), False)
+        self.late, self.places = array("Q"), array("Q")
         for i in range(len(uses)):
-            use = uses[i]
+            use, handle = uses[i], handles.data.as_ulonglongs[i]
             if use in b"RW":
-                self.late.data.as_ulonglongs[self.lates] = handles.data.as_ulonglongs[i]
-                self.places.data.as_ulonglongs[self.lates] = i
-                self.lates += 1
+                self.late.append(handle)
+                self.places.append(i)
+            # The engine wants each memory once, and what is written not among what is read.  Arrays
+            # that share it have the first member of MXNet's array in common.
             if use in b"wW":
-                self.written.data.as_ulonglongs[self.writes] = handles.data.as_ulonglongs[i]
-                self.writes += 1
+                written[(<uintptr_t **>handle)[0][0]] = handle
             elif use in b"raR":
-                if self.reads and (
-                    self.read.data.as_ulonglongs[self.reads - 1] == handles.data.as_ulonglongs[i]
-                ):
-                    continue
-                self.read.data.as_ulonglongs[self.reads] = handles.data.as_ulonglongs[i]
-                self.reads += 1
-        # The engine wants each memory once, and what is written not among what is read.
-        self.writes = distinct(handles_in(self.written), self.writes, NULL, 0)
-        self.reads = distinct(
-            handles_in(self.read), self.reads, handles_in(self.written), self.writes)
+                read[(<uintptr_t **>handle)[0][0]] = handle
+        self.written = array("Q", written.values())
+        self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
 
 
 cdef inline void **handles_in(array numbers) noexcept:
@@ -304,25 +276,23 @@ cdef class Program:
             Numbers of the code, all by default.
         """
         cdef Push *push = <Push *>room(1, sizeof(Push))
-        cdef int64_t count = len(bases.addresses)
         RETAIN(&self.program.references)
         push.program = self.program
         push.low, push.high = low, self.program.length if high < 0 else high
         try:
             give_scratch(push)
-            push.bases = <char **>copied(bases.addresses, count)
-            push.held = <void **>room(bases.reads + bases.lates, 8)
-            hold(push, bases.read, bases.reads)
-            push.late_held = push.held_count
-            hold(push, bases.late, bases.lates)
-            push.late = <int64_t *>copied(bases.places, bases.lates)
-            push.late_count = bases.lates
+            push.bases = <char **>copied(bases.addresses)
+            push.held = <void **>room(len(bases.read) + len(bases.late), 8)
+            hold(push, bases.read)
+            push.late_held, push.late_count = push.held_count, len(bases.late)
+            hold(push, bases.late)
+            push.late = <int64_t *>copied(bases.places)
         except BaseException:
             release_push(push)
             raise
         return push_to_engine(
-            run_program, push, release_push, CPU, handles_in(bases.read), bases.reads,
-            handles_in(bases.written), bases.writes, NULL, 0, name)
+            run_program, push, release_push, CPU, handles_in(bases.read), len(bases.read),
+            handles_in(bases.written), len(bases.written), NULL, 0, name)
 
     def run(self, const uintptr_t[::1] bases):
         """Run all records here and now; for tests."""
