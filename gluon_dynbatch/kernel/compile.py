@@ -44,15 +44,10 @@ Store = Tuple[Place, Node]
 
 
 class Compiler:
-    """Turns expressions into steps.
-
-    Parameters
-    ----------
-    works : int
-        Number of the first array that steps may leave something in.
-    """
+    """Turns expressions into steps."""
 
     def __init__(self, works: int = 0):
+        #: What steps leave something in; the first number of such arrays is given.
         self.arrays: Dict[Slot, Array] = {}
         #: Where values are in memory when all steps have run, beside those that are read.
         self.stored: Dict[Node, Place] = {}

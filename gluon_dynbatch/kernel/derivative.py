@@ -32,20 +32,13 @@ class Differentiation:
 
     A gradient that is zero stays zero, also at a place where the derivative is infinite or no
     number: what no loss depends on contributes nothing.
-
-    Parameters
-    ----------
-    build : Expressions
-        Where to build.
-    values : dict of Node to Node
-        What was computed, the last of it last, and where to build it, as it is to be used there.
-    heads : list of (Node, Node)
-        Results with their gradients.
     """
 
     def __init__(
         self, build: Expressions, values: Dict[Node, Node], heads: List[Tuple[Node, Node]]
     ):
+        """Take results with their gradients, in expressions in which gradients are built."""
+        #: What was computed, the last of it last, and what it is in these.
         self._build, self._values = build, values
         #: Per node the gradients of some of its columns: first column, and a node.
         self._pieces: Dict[Node, List[Tuple[int, Node]]] = {}
@@ -55,15 +48,7 @@ class Differentiation:
             self._add(node, gradient)
 
     def gradients(self) -> Tuple[Dict[Slot, Node], List[Sum]]:
-        """Go through all nodes, the last one first.
-
-        Returns
-        -------
-        rows : dict of Slot to Node
-            Gradients of arrays of which each row has its own row.
-        sums : list of Sum
-            Of arrays that all rows share.
-        """
+        """Return gradients of arrays of which each row has its own row, and of all others."""
         for node in reversed(list(self._values)):
             if node in self._pieces:
                 self._visit(node, self._assembled(node))

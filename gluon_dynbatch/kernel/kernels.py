@@ -54,15 +54,7 @@ def _refuse_rough_doubles(results: Sequence[Node]) -> None:
 
 
 class SegmentKernels:
-    """What runs a segment natively.
-
-    Parameters
-    ----------
-    segment : Segment
-        A piece of a program.
-    results : sequence of Node
-        What it computes.
-    """
+    """What runs a segment natively, given what this computes."""
 
     def __init__(self, segment: Segment, results: Sequence[Node]):
         self._results, self._nodes = results, list(results[0].owner.nodes)

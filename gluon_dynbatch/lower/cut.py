@@ -40,19 +40,9 @@ def cut_call(
 ) -> Cut:
     """Return the segments of a call.
 
-    Parameters
-    ----------
-    variant : Variant
-        The call, and which of its arguments all calls share.
-    granularity : str
-        ``"graph"``, ``"block"`` or ``"operator"``; ``"unbatched"`` keeps every call as it was
-        written.
-    recurrent : frozenset of int
-        Arguments that come out of the recursion this call takes part in.
-    uneven : frozenset of int
-        Arguments of which other calls with sums have more or fewer.
-    table : SegmentTable
-        Where equal segments meet.
+    Granularity ``"unbatched"`` keeps every call as it was written.  Recurrent arguments come out of
+    the recursion that this call takes part in; of uneven ones, other calls with sums have more or
+    fewer.
     """
     whole = granularity == "operator" and variant.layout in ("unbatched", "concat")
     if whole or granularity == "graph":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Tuple
+from typing import Callable, Tuple
 
 from .build import Builder
 from .operators import of
@@ -28,56 +28,32 @@ _remembered = lru_cache(maxsize=4096)
 def rows(site: Site) -> Answer:
     """Say how to run a site once on the samples' arrays concatenated along axis 0.
 
-    Parameters
-    ----------
-    site : Site
-        The call of one sample.  The leading size of its batched arrays is taken as unknown: the
-        rewrite is right for samples of any leading sizes, different ones in one launch included,
-        if the call itself is possible with any, and has results of as many rows and of the same
-        shapes but for that.  Who asks infers shapes for more rows to know that.
-
-    Returns
-    -------
-    Rewrite or Refusal
+    The site is the call of one sample.  The leading size of its batched arrays is taken as unknown:
+    the rewrite is right for samples of any leading sizes, different ones in one launch included, if
+    the call itself is possible with any, and has results of as many rows and of the same shapes but
+    for that.  Who asks infers shapes for more rows to know that.
     """
-    try:
-        rule = _rule(site)
-        build = Builder(site, False, rule.parameters)
-        outputs = _rows(rule, build)
-    except RefuseError as refused:
-        return Refusal(str(refused))
-    return Rewrite(tuple(build.steps), outputs)
+    return _answer(site, False, _rows)
 
 
 @_remembered
 def stack(site: Site) -> Answer:
     """Say how to run a site once on the samples' arrays stacked along a new axis 0.
 
-    Parameters
-    ----------
-    site : Site
-        The call of one sample, whose shapes all samples have.
-
-    Returns
-    -------
-    Rewrite or Refusal
+    The site is the call of one sample, whose shapes all samples have.
     """
-    for attempt in (_direct, _fold):
-        try:
-            rule = _rule(site)
-            refuse_unless(
-                max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
-                f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
-            )
-            build = Builder(site, True, rule.parameters)
-            outputs = attempt(rule, build)
-        except RefuseError as refused:
-            reason = str(refused)
-            if reason:
-                break
-        else:
-            return Rewrite(tuple(build.steps), outputs)
-    return Refusal(reason)
+    found = _answer(site, True, _direct)
+    return _answer(site, True, _fold) if found == Refusal("") else found
+
+
+def _answer(site: Site, stacked: bool, ask: Callable[[Rule, Builder], Tuple[Ref, ...]]) -> Answer:
+    try:
+        rule = _rule(site)
+        build = Builder(site, stacked, rule.parameters)
+        outputs = ask(rule, build)
+    except RefuseError as refused:
+        return Refusal(str(refused))
+    return Rewrite(tuple(build.steps), outputs)
 
 
 def _rule(site: Site) -> Rule:
@@ -120,9 +96,14 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
 
 
 def _direct(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
+    site = build.site
+    refuse_unless(
+        max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
+        f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
+    )
     if rule.stack is None:
         raise RefuseError
-    return rule.stack(build.site, build)
+    return rule.stack(site, build)
 
 
 def _fold(rule: Rule, build: Builder) -> Tuple[Ref, ...]:

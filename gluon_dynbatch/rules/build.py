@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Callable, List, Sequence, Tuple
 
 from .site import INPUT, Ref, Site, Step, public_attrs, refuse_unless
 
 
+@dataclass
 class Builder:
-    """Collects the steps that replace one site.
+    """Collects the steps that replace one site."""
 
-    Parameters
-    ----------
-    site : Site
-        The site that is rewritten.
-    stacked : bool
-        True in the stack layout (a new leading axis), False in the rows layout (longer axis 0).
-    parameters : tuple of int, optional
-        Inputs that all samples share by their nature, and that are passed on as they are.
-    refs : sequence of Ref, optional
-        Where the site's inputs are found; by default they are the rewrite's own inputs.
-    steps : list of Step, optional
-        Steps to append to.
-    """
+    site: Site
+    #: Whether it is for the stack layout (a new leading axis), not for rows (longer axis 0).
+    stacked: bool
+    #: Inputs that all samples share by their nature, and that are passed on as they are.
+    parameters: Tuple[int, ...]
+    #: Where the site's inputs are found; by default they are the rewrite's own inputs.
+    refs: Tuple[Ref, ...] = ()
+    steps: List[Step] = field(default_factory=list)
 
-    def __init__(
-        self,
-        site: Site,
-        stacked: bool,
-        parameters: Tuple[int, ...] = (),
-        refs: Optional[Sequence[Ref]] = None,
-        steps: Optional[List[Step]] = None,
-    ) -> None:
-        self.site = site
-        self.stacked = stacked
-        self.parameters = parameters
-        self.steps: List[Step] = [] if steps is None else steps
-        inputs = [(INPUT, i) for i in range(len(site.inputs))]
-        self.refs: Tuple[Ref, ...] = tuple(inputs if refs is None else refs)
+    def __post_init__(self) -> None:
+        self.refs = self.refs or tuple((INPUT, i) for i in range(len(self.site.inputs)))
 
     def add(self, op: str, *inputs: Ref, **attrs: object) -> Ref:
         """Append a step and return its first output."""

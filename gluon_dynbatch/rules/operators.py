@@ -276,34 +276,15 @@ _REASONS: Dict[str, str] = {op: known.text for known in UNSUPPORTED for op in kn
 
 
 def of(op: str) -> Rule:
-    """Return what is known of an operator, which may be nothing.
-
-    Parameters
-    ----------
-    op : str
-        Canonical operator name, as ``Symbol.tojson()`` spells it: ``"broadcast_add"``.
-
-    Returns
-    -------
-    Rule
-    """
+    """Return what is known of an operator, by its canonical name; this may be nothing."""
     return TABLE.get(op) or unmerged(op, _REASONS.get(op, ""))
 
 
 def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:
     """Say whether two calls of an operator with equal inputs may differ.
 
-    Parameters
-    ----------
-    op : str
-        Canonical operator name.
-    attrs : mapping of str to str, optional
-        Without them, an operator that is random for some attributes counts as random.
-
-    Returns
-    -------
-    bool
-        True for ``Dropout`` too, which draws in training only.
+    Without attributes, an operator that is random for some attributes counts as random; so does
+    ``Dropout``, which draws in training only.
     """
     if op == "LeakyReLU" and attrs is not None:
         return attrs.get("act_type") == "rrelu"

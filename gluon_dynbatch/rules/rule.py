@@ -8,49 +8,33 @@ from .build import Handler, same
 
 
 class Rule(NamedTuple):
-    """All that is known of an operator without its shapes.
+    """All that is known of an operator without its shapes."""
 
-    Attributes
-    ----------
-    rows, stack : Handler, optional
-        How it merges in either layout; without `stack`, or where that refuses, it is folded.
-    parameters : tuple of int
-        Inputs without rows, which merge only if all samples share them.
-    called : str
-        What these are, for the refusal.
-    row_dims : int
-        Dimensions that the first input has at least if its axis 0 numbers rows.
-    not_with : str
-        An attribute and a value for which no rule is right: ``"mode=raise"``.
-    reason : str
-        Why it never merges, as the end of a sentence.
-    no_gradient : tuple of int
-        Inputs that never get a gradient other than zero: indices, lengths, conditions, arrays of
-        which only the shape counts.
-    random : bool
-        Whether two calls with equal inputs may differ, so that samples need their own.
-    writes : str
-        When it writes to its inputs: ``"training"``, ``"always"`` or never.
-    overwrites : bool
-        Whether it overwrites, loses, spoils or refuses to write gradients that are to be added up.
-    reads_first_result : bool
-        Whether its second result is wrong in a ``CachedOp`` in which nobody reads the first one.
-    hangs_in_backward : bool
-        Whether MXNet may never finish its backward pass if that begins within a function's.
-    """
-
+    #: How it merges in either layout; without `stack`, or where that refuses, it is folded.
     rows: Optional[Handler] = None
     stack: Optional[Handler] = None
+    #: Inputs without rows, which merge only if all samples share them.
     parameters: Tuple[int, ...] = ()
+    #: What these are, for the refusal.
     called: str = "parameters"
+    #: Dimensions that the first input has at least if its axis 0 numbers rows.
     row_dims: int = 1
+    #: An attribute and a value for which no rule is right: ``"mode=raise"``.
     not_with: str = ""
+    #: Why it never merges, as the end of a sentence.
     reason: str = ""
+    #: Inputs that never get a gradient other than zero: indices, lengths, conditions, arrays of
+    #: which only the shape counts.
     no_gradient: Tuple[int, ...] = ()
+    #: Whether two calls with equal inputs may differ, so that samples need their own.
     random: bool = False
+    #: When it writes to its inputs: ``"training"``, ``"always"`` or never.
     writes: str = ""
+    #: Whether it overwrites, loses, spoils or refuses to write gradients that are to be added up.
     overwrites: bool = False
+    #: Whether its second result is wrong in a ``CachedOp`` in which nobody reads the first one.
     reads_first_result: bool = False
+    #: Whether MXNet may never finish its backward pass if that begins within a function's.
     hangs_in_backward: bool = False
 
     @property

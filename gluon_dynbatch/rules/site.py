@@ -31,41 +31,18 @@ def refuse_unless(condition: bool, reason: str) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """One operator call of one sample.
+    """One operator call of one sample."""
 
-    Attributes
-    ----------
-    op : str
-        Canonical operator name, as ``Symbol.tojson()`` spells it: ``"broadcast_add"``.
-    attrs : mapping of str to str
-        Operator attributes as in ``Symbol.tojson()``.
-    inputs, outputs : tuple of shapes
-        Shapes for one sample.
-    batched : tuple of bool
-        Per input: every sample brings its own array (True), or all share one array (False).
-    training : bool
-        What ``autograd.is_training()`` said when the call was recorded.
-    """
-
+    #: Canonical name and attributes, as ``Symbol.tojson()`` spells them: ``"broadcast_add"``.
     op: str
     attrs: Mapping[str, str] = field(hash=False)
+    #: Shapes for one sample.
     inputs: Tuple[Shape, ...]
     outputs: Tuple[Shape, ...]
+    #: Per input: every sample brings its own array (True), or all share one array (False).
     batched: Tuple[bool, ...]
+    #: What ``autograd.is_training()`` said when the call was recorded.
     training: bool
-
-    def literal(self, name: str) -> object:
-        """Return attribute `name` as a Python value, None if it is absent."""
-        text = self.attrs.get(name)
-        if text is None or text in ("", "None"):
-            return None
-        try:
-            value: object = _parsed(text)
-        except (SyntaxError, ValueError):
-            raise RefuseError(
-                f"The batching rule of operator {self.op} does not understand {name}={text!r}."
-            ) from None
-        return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Read a boolean attribute; MXNet writes both ``True`` and ``1``."""
@@ -84,9 +61,15 @@ class Site:
 
     def slots(self, name: str) -> Tuple[Optional[int], ...]:
         """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
-        value = self.literal(name)
-        if value is None:
+        text = self.attrs.get(name)
+        if text in (None, "", "None"):
             return ()
+        try:
+            value = _parsed(text)
+        except (SyntaxError, ValueError):
+            raise RefuseError(
+                f"The batching rule of operator {self.op} does not understand {name}={text!r}."
+            ) from None
         items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         if not all(item is None or isinstance(item, int) for item in items):
             raise RefuseError(f"Attribute {name}={value!r} of operator {self.op} is not a tuple.")
@@ -101,8 +84,9 @@ class Site:
     def positive(self, axis: int, ndim: Optional[int] = None) -> int:
         """Count an axis, of the first input unless `ndim` is given, from the front."""
         ndim = len(self.inputs[0]) if ndim is None else ndim
-        if not -ndim <= axis < ndim:
-            raise RefuseError(f"Axis {axis} of operator {self.op} is outside {ndim} dimensions.")
+        refuse_unless(
+            -ndim <= axis < ndim, f"Axis {axis} of operator {self.op} is outside {ndim} dimensions."
+        )
         return axis % ndim
 
     def axis(self, name: str, default: int) -> int:
