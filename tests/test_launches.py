@@ -9,6 +9,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.lower import expand
@@ -38,12 +39,13 @@ from tests.cells import (
 )
 from tests.common import ALL
 
-A, B, C = (ready(unary(prefix=f"launches_{name}_")) for name in "abc")
-JOIN, CHILD_SUM = ready(binary(prefix="launches_join_")), ChildSum(prefix="launches_sum_")
-FOREST, OUTPUT = ready(TreeNet(CHILD_SUM)), ready(Output())
+A, B, C = (ready(unary(prefix=f"{name}_")) for name in "abc")
+JOIN, CHILD_SUM = ready(binary(prefix="join_")), ChildSum(prefix="child_sum_")
+WIDE = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
+FOREST, OUTPUT = ready(TreeNet(CHILD_SUM)), ready(Output(prefix="output_"))
 EVERY = tuple(POLICIES)
 X, Y = inputs(2)
-LOOKUP, OTHER = ready(Attention()), ready(Attention())
+LOOKUP, OTHER = (ready(Attention(prefix=prefix)) for prefix in ("lookup_", "other_"))
 MEMORIES, TRAINED = ([array(5, WIDTH, seed=k) for k in (0, 1)] for _ in range(2))
 (TRAINED_ROW,) = attached(inputs(1))
 attached(TRAINED)
@@ -94,6 +96,18 @@ def two_views(rows):
     return top + [OTHER(x, memory[2:4]) for x in inputs(2)]
 
 
+def shared_and_own(x):
+    """Look at a matrix that all samples read, which is passed as it is, and at one of its own."""
+    state = A(x)
+    return LOOKUP(state, MEMORIES[0]) + OTHER(state, mx.nd.concat(x, A(x), dim=0))
+
+
+def halves(sample):
+    """Read rows of one operand that lie in arenas of different widths."""
+    half, x = sample
+    return A(WIDE(x).reshape((2, WIDTH))[1:2] if half else A(x))
+
+
 def two(F, x, h, left, right):
     """Two arguments, each with a product of its own; either may be recurrent."""
     x = F.FullyConnected(x, left, no_bias=True, num_hidden=WIDTH)
@@ -141,14 +155,14 @@ def with_children(*counts):
 #: or their widths.
 CASES = {
     # a
-    # a -> a                every launch holds whoever still goes on: {a a a} {a a} {a} {a}
-    # a -> a -> a -> a      at "graph", samples merge with their like, or else call by call
+    # a -> a -> a      every launch holds whoever still goes on: {a a a} {a a} {a}
+    # a -> a           at "graph", samples merge with their like, or else call by call
     "chains": (
-        chain, chains([A], [A] * 2, [A] * 4), EVERY, {"block": 4, "operator": 4, "graph": 4},
+        chain, chains([A], [A] * 3, [A] * 2), EVERY, {"block": 3, "operator": 3, "graph": 3},
     ),
     "chains twice": (
-        chain, chains([A], [A] * 2, [A] * 4) * 2, EVERY,
-        {"block": 4, "operator": 4, "graph": 1 + 2 + 4},
+        chain, chains([A], [A] * 3, [A] * 2) * 2, EVERY,
+        {"block": 3, "operator": 3, "graph": 1 + 3 + 2},
     ),
     # a -> a -> a -> b -> b    the recursion of b waits for that of a: {a a} {a} {a} {b b} {b b}
     # a -> b -> b
@@ -266,6 +280,12 @@ CASES = {
     # {a} {lookup x 2: rows 0 and 1} {other lookup x 2: rows 2 and 3}
     "two views of one array are two shared arrays": (
         two_views, [mx.nd.concat(*inputs(4), dim=0)], ("depth",), {"block": [2, 2, 1]},
+    ),
+    # {a x 6} {concat x 3} {lookup x 3} {other lookup x 3} {+ x 3}
+    "a shared matrix and own ones": (shared_and_own, inputs(3), ("depth",), {"block": 5}),
+    # {wide x 2} {a} {a x 3}
+    "rows of two arenas": (
+        halves, list(zip((True, False, True), inputs(3))), ("depth",), {"block": [3, 2, 1]},
     ),
     # A common begin state is a row of each call, also if it is a variable.
     "a row that some samples share": (

@@ -13,24 +13,39 @@ from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import Rows, Slice, Whole
 from gluon_dynbatch.plan.transpose import transpose
 from tests.cells import heads_of
-from tests.golden.cases import CASES
+from tests.test_launches import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
+BLOCK, OPERATOR, GRAPH = ({"granularity": name} for name in ("block", "operator", "graph"))
+#: By name of a plan, the program of `tests/test_launches.py` and options of the scope.
+PLANS = {
+    "chains": ("chains", BLOCK),
+    "trees": ("a long arm", BLOCK),
+    "sums": ("child sums of several arities", OPERATOR),
+    "hoisted": ("one argument is recurrent", OPERATOR),
+    "shared": ("a shared matrix and own ones", BLOCK),
+    "mixed": ("rows of two arenas", BLOCK),
+    "alone": ("an operator alone", BLOCK),
+    "limited": ("chains", {**BLOCK, "max_rows": 2}),
+    "graphs": ("chains twice", GRAPH),
+    "by_agenda": ("interleaved", {**BLOCK, "policy": "agenda"}),
+}
 
 
 def plan_of(name):
-    fn, samples, options = CASES[name]()
+    case, options = PLANS[name]
+    fn, samples, *_ = CASES[case]
     options = {"policy": "depth", "analysis_budget": None, **options}
     with autograd.record(), gdb.batching(**options) as batch:
-        results = [fn(sample) for sample in samples]
+        results = batch.map(fn, samples)
     del results
     return batch.plan
 
 
 def test_plans_read_as_they_did_and_show_every_kind_of_operand():
-    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(PLANS)
     launches = []
-    for name in CASES:
+    for name in PLANS:
         plan = plan_of(name)
         assert str(plan) + "\n" == (GOLDEN / f"{name}.txt").read_text("utf-8")
         check_plan(plan)
@@ -53,16 +68,18 @@ def test_a_transposed_plan_reads_like_a_plan():
     backward = transpose(plan, heads)
     check_transposed(plan, heads, backward)
     assert str(backward).splitlines() == [
-        "arena 0: 19 rows of 4 float32 on cpu(0)",
-        "fill    arena 0[0:2] <- 2 arrays from outside",
-        "2       arena 0[8:10], arena 0[17:19] <- join x2(arena 0[0:8])",
-        "1       arena 0[2:5], arena 0[5:8] <- join x3(3 rows of 2 pieces)",
-        "0       arena 0[10:17] <- leaf x7(7 rows of 2 pieces)",
-        "fill 0  <- 2 rows of 6 pieces",
+        "arena 0: 24 rows of 4 float32 on cpu(0)",
+        "fill    arena 0[0:1] <- 1 arrays from outside",
+        "4       arena 0[12:13], arena 0[8:9] <- join x1(arena 0[0:4])",
+        "3       arena 0[11:12], arena 0[7:8] <- join x1(arena 0[48:52])",
+        "2       arena 0[9:11], arena 0[22:24] <- join x2(2 rows of 2 pieces)",
+        "1       arena 0[1:4], arena 0[4:7] <- join x3(3 rows of 2 pieces)",
+        "0       arena 0[13:22] <- a x9(9 rows of 3 pieces)",
+        "fill 0  <- 2 rows of 7 pieces",
     ]
 
 
 if __name__ == "__main__":
     GOLDEN.mkdir(exist_ok=True)
-    for case in CASES:
+    for case in PLANS:
         (GOLDEN / f"{case}.txt").write_text(str(plan_of(case)) + "\n", "utf-8")

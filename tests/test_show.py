@@ -16,8 +16,7 @@ from gluon_dynbatch.plan.plan import Whole
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.flow import bars, flow, groups
 from tests.cells import dense, heads_of, inputs, ready
-from tests.golden.cases import CASES
-from tests.test_plan import plan_of
+from tests.test_plan import PLANS, plan_of
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +58,7 @@ def flow_by_terms(plan):
     return +found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PLANS)
 def test_what_flows_is_what_the_graph_says(name):
     plan = plan_of(name)
     found = Counter()
