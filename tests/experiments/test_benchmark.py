@@ -240,35 +240,3 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     (tmp_path / "benchmark.json").write_text("[1]")
     assert program.main(["--read", "--output", str(tmp_path)]) == 2
     assert "benchmark.json: not written by this program" in capsys.readouterr().err
-
-
-def test_turns_are_shorter_if_the_time_is_limited(monkeypatch, tmp_path):
-    """The clock stands still: each contest gets its share of all of the time."""
-    asked = []
-
-    def note(contenders, fresh, kind, size, rounds, seconds, seed, warm):
-        asked.append((seconds * len(contenders) * (rounds + 1), warm == seconds))
-        return rows_of({"gdb": [1.0]}, kind)
-
-    monkeypatch.setattr(contest, "contest", note)
-    monkeypatch.setattr(program.time, "monotonic", lambda: 0.0)
-    argv = [*TINY, "--workloads", "tagger,reads", "--ways", "gdb,hybridized", "--batch-sizes", "2",
-            "--output", str(tmp_path), "--seconds", "100", "--minutes", "0.1"]  # fmt: skip
-    program.measure(program.parse(argv))
-    shares = [program.SHARE * 6 / left for left in (4, 3, 2, 1)]
-    assert asked == [(pytest.approx(share), True) for share in shares]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--batch-sizes", "13", "--workloads", "tagger"], "a minibatch of 13 is asked for"),
-        (["--workloads", "reads,tagger", "--wikiner", "nowhere"], "nowhere/train.txt"),
-        (["--workloads", "treefc", "--ways", "hand"], "no way is left of treefc"),
-    ],
-)
-def test_mistakes_are_answered_by_one_line(monkeypatch, tmp_path, capsys, arguments, reason):
-    monkeypatch.setattr(contest, "contest", None)  # nothing is timed
-    assert program.main([*TINY, "--output", str(tmp_path), *arguments]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ") and reason in message and message.count("\n") == 1

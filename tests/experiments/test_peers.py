@@ -9,8 +9,8 @@ import mxnet as mx
 import pytest
 
 import benchmark as program
-from suite import remote, ways
-from suite.contest import DiffersError, Local
+from suite import remote
+from suite.contest import Local
 from suite.runner import Runner
 from workloads.registry import make
 
@@ -108,27 +108,3 @@ def test_all_run_the_same_minibatches_and_who_differs_is_left_out(tmp_path, fake
         what = "predict" if kind == "inference" else "step"
         warm = [[what, first]] if first else []
         assert log == [*warm, ["reset", []], *([what, batch] for batch in work)]
-
-
-def test_a_peer_that_ends_at_work_is_an_error_of_one_line(fakes):
-    fakes.write_text("{}")
-    args = program.parse(TINY)
-    made = make("sick", args, **args.sizes)
-    one = remote.Remote("dynet", made, Path(sys.executable))
-    try:
-        row = one.time("inference", [made.samples[:3], made.samples[3:6]], 3)
-        assert (row.way, row.minibatches, row.samples) == ("dynet", 2, 6)
-        with pytest.raises(DiffersError, match="^AttributeError: "):
-            one._ask("nothing")
-        with pytest.raises(DiffersError, match="^AttributeError: "):
-            one.check([])
-    finally:
-        one.close()
-
-
-def test_a_missing_environment_is_told():
-    args = program.parse(TINY)
-    made = make("sick", args, **args.sizes)
-    with pytest.raises(DiffersError, match="nowhere/python does not run .*make peers"):
-        remote.Remote("dgl", made, Path("nowhere/python"))
-    assert set(ways.GROUPS["peers"]) == set(remote.PEERS)

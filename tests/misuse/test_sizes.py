@@ -11,6 +11,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from tests.cells import array, attached, cell, ready
 from tests.common import ALL, FIXED, output_of
+from tests.misuse.test_failures import Interrupt
 
 DEPTH = 5_000
 
@@ -104,28 +105,8 @@ def flat():
     return ready(cell(head, down))
 
 
-def instructions(work):
-    """Count the instructions of Python's that the library runs in `work`."""
-    count = 0
-
-    def seen(frame, event, argument):
-        nonlocal count
-        count += event == "opcode"
-        return seen
-
-    def entered(frame, event, argument):
-        if not frame.f_globals.get("__name__", "").startswith("gluon_dynbatch"):
-            return None
-        frame.f_trace_opcodes = True
-        return seen
-
-    before = sys.gettrace()
-    sys.settrace(entered)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
+#: The modules of the library.
+LIBRARY = [one for name, one in sys.modules.items() if name.split(".")[0] == gdb.__name__]
 
 
 @ALL
@@ -143,7 +124,9 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
                 ]
             autograd.backward(losses)
 
-        return instructions(run)
+        with Interrupt(0, LIBRARY) as counter:
+            run()
+        return counter.seen
 
     count(2)
     assert count(80) < 2.2 * count(40)

@@ -37,8 +37,7 @@ def model(dynamic=True):
 
 
 @DYNAMIC
-@pytest.mark.parametrize("monitor_all", [False, True])
-@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("monitor_all, called_before", [(False, False), (True, True)])
 def test_operators_are_shown(dynamic, monitor_all, called_before):
     """Blocks whose operators are shown run at once, one by one; others are merged."""
     seen = []

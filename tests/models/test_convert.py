@@ -101,16 +101,15 @@ def batched(net, x):
 
 def test_changes_of_a_block_after_its_first_call_are_seen():
     """New values, new layers and another grad_req, each after a scope has compiled the block."""
-    net, xs = prepared(stock()), inputs(3)
-    check(net, xs, net)
-    net[0].weight.set_data(net[0].weight.data() * 3)
-    check(net, xs, net)
-    net[1].collect_params().setattr("grad_req", "null")
-    check(net, xs, net)
-    net.add(gdb.convert(nn.Dense(7, in_units=2)))
-    net[2].initialize()
-    net.hybridize()
-    batch = check(net, xs, net)
+    net, xs, more = prepared(stock()), inputs(3), prepared(nn.Dense(7, in_units=2))
+    for change in (
+        lambda: None,
+        lambda: net[0].weight.set_data(net[0].weight.data() * 3),
+        lambda: net[1].collect_params().setattr("grad_req", "null"),
+        lambda: [net.add(more), net.hybridize()],
+    ):
+        change()
+        batch = check(net, xs, net)
     assert batch.report.launches == 1 and net(xs[0]).shape == (1, 7)
 
 
