@@ -54,12 +54,7 @@ def slow(clock, monkeypatch):
     """Let every wait of MXNet's take five seconds."""
     for name in WAITS:
         original = getattr(_LIB, name)
-
-        def wait(*args, original=original):
-            clock(5)
-            return original(*args)
-
-        monkeypatch.setattr(_LIB, name, wait)
+        monkeypatch.setattr(_LIB, name, lambda *args, real=original: clock(5) or real(*args))
 
 
 @pytest.mark.parametrize("name", ["asnumpy", "wait_to_read"])

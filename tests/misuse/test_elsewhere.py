@@ -155,25 +155,7 @@ TRAINING = """
     import mxnet as mx, numpy as np, gluon_dynbatch as gdb
     from mxnet.gluon import nn
 
-    def trained(net, optimizer):
-        net.initialize(mx.init.Uniform(0.1), force_reinit=True)
-        net.hybridize()
-        return mx.gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01})
-
-    def learns(optimizer):
-        net = gdb.convert(nn.Dense(1, in_units=64))
-        trainer, told = trained(net, optimizer), []
-        samples = [mx.nd.random.normal(shape=(1, 64)) for _ in range(64)]
-        for _ in range(10):
-            with mx.autograd.record():
-                with gdb.batching():
-                    losses = [(net(x) - 1) ** 2 for x in samples]
-                told.append(mx.nd.concat(*losses, dim=0).mean())
-            told[-1].backward()
-            trainer.step(1)
-        return told[0].asscalar() > told[-1].asscalar()
-
-    def skips(tied):
+    def skips(tied, optimizer):
         # The loss that is not finite is left out; then there are two backward passes.  Looked up,
         # a table is not read in the backward pass; as a weight, it is.
         table = nn.Embedding(9, 64)
@@ -182,7 +164,9 @@ TRAINING = """
         net.add(table, nn.Dense(64, in_units=64, activation="relu"), out)
         for layer in net:
             gdb.convert(layer)
-        trainer = trained(net, "adam")
+        net.initialize(mx.init.Uniform(0.1))
+        net.hybridize()
+        trainer = mx.gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01})
         for step in range(6):
             with mx.autograd.record(), gdb.batching(granularity="block"):
                 rows = net[0](mx.nd.arange(9))
@@ -193,11 +177,11 @@ TRAINING = """
         params = net.collect_params().values()
         return all(np.isfinite(p.data().asnumpy()).all() for p in params)
 
-    print("told", learns("sgd"), learns("adam"), skips(False), skips(True))
+    print("told", skips(False, "sgd"), skips(False, "adam"), skips(True, "adam"))
 """
 
 
 @pytest.mark.parametrize("engine", ["ThreadedEnginePerDevice", "NaiveEngine"])
 def test_trainer_step_right_after_backward(engine):
     """Nothing waits between the steps: a backward pass that waited for the optimizer would hang."""
-    assert output_of(TRAINING, MXNET_ENGINE_TYPE=engine).endswith("told True True True True\n")
+    assert output_of(TRAINING, MXNET_ENGINE_TYPE=engine).endswith("told True True True\n")
