@@ -102,21 +102,14 @@ def test_a_wrong_call_is_told_at_its_line_and_leaves_the_scope_in_order(net, kin
     equal([first, second], [wanted] * 2)
 
 
-def picky(x, number):
+def picky(F, x, number):
     if number == 37:
         raise KeyError("sample 37")  # wrong
     return x * number
 
 
-class PickyBlock(gdb.DynamicHybridBlock):
-    def forward(self, x, number):
-        return picky(x, number)
-
-
-@pytest.mark.parametrize("make", [lambda: cell(lambda F, x, number: picky(x, number)), PickyBlock])
-def test_own_exception_for_the_37th_sample(net, make):
-    block = make()
-    block.hybridize()
+def test_own_exception_for_the_37th_sample(net):
+    block = cell(picky)
     with pytest.raises(KeyError, match="sample 37") as caught, gdb.batching():
         for number in range(100):
             block(net(array(1, 4)), number)

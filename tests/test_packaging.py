@@ -45,26 +45,6 @@ def test_dependencies_are_those_of_a_supported_python(metadata, version):
         assert bool(names) == supported
 
 
-def test_pip_refuses_another_python_by_a_sentence(tmp_path):
-    """Asked in a way that needs no network: without an index, with the setuptools that is here."""
-    found = [shutil.which("python3.12"), *Path.home().glob(".pyenv/versions/3.12.*/bin/python")]
-    for python in filter(None, found):
-        if not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
-            break
-    else:
-        pytest.skip("no Python 3.12 with pip on this machine")
-    command = [python, "-m", "pip", "install", "--no-index", "--no-build-isolation"]
-    ran = subprocess.run(
-        [*command, "--target", str(tmp_path), str(ROOT)],
-        env={**os.environ, "PYTHONPATH": str(Path(setuptools.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode
-    assert "requires a different Python" in ran.stderr, ran.stdout + ran.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     """In an environment of its own that sees MXNet, built from what a release would hold."""
     # Unoptimized, whatever setup.py asks for: what is tested is that everything is there.

@@ -58,14 +58,6 @@ def test_the_page_is_current():
     assert page == reference(), "run python docs/list_operators.py"
 
 
-def site_of(c, pattern):
-    arrays = [a.draw(np.random.default_rng(0), 2) for a in c.inputs]
-    with autograd.predict_mode():
-        outputs = call_operator(c, arrays)
-    shapes = tuple(a.shape for a in arrays), tuple(o.shape for o in outputs)
-    return rules.Site(c.op, c.attrs, *shapes, tuple(letter == "B" for letter in pattern), False)
-
-
 def plain(op, **attrs):
     return rules.Site(op, attrs, ((2, 3),), ((2, 3),), (True,), False)
 
@@ -94,21 +86,6 @@ def test_refusals():
     assert refusals(
         rules.Site("Reshape", {"shape": "(1, -2)"}, ((2, 3),), ((1, 3),), (True,), False)
     )
-
-
-#: A tree cell's operators must not pay for generality: one sample's step is one merged step.
-SINGLE = (
-    "Activation Concat Embedding FullyConnected SliceChannel add_n broadcast_add dot elemwise_add "
-    "slice_axis softmax sum"
-)
-
-
-@pytest.mark.parametrize("op", SINGLE.split())
-def test_operators_that_need_no_help_stay_single_steps(op):
-    c = next(c for c in EVERY if c.op == op)
-    for ask in (rules.rows, rules.stack):
-        answer = ask(site_of(c, c.rows))
-        assert isinstance(answer, rules.Rewrite) and len(answer.steps) == 1
 
 
 #: MXNet leaves these gradients unwritten or refuses to compute them.
