@@ -5,6 +5,7 @@ import weakref
 from collections import OrderedDict
 
 import mxnet as mx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

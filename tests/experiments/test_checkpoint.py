@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 import tree_lstm_relatedness as program
-from relatedness.checkpoint import (
-    CheckpointError,
-    first_line,
-    read_checkpoint,
-    write_checkpoint,
-)
+from relatedness.checkpoint import CheckpointError, first_line, read_checkpoint, write_checkpoint
 from tests.experiments import test_program
 
 TINY = [*test_program.TINY, *test_program.FIXED]

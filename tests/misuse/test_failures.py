@@ -21,15 +21,7 @@ from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, cell, dense, equal, inputs
-from tests.common import (
-    FIXED,
-    alive,
-    assert_nothing_is_left,
-    none_left,
-    refused,
-    state_of,
-    works,
-)  # fmt: skip
+from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused, state_of, works
 
 SAMPLES = inputs(5)
 

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import OptionError
-from gluon_dynbatch.schedule import (
-    POLICIES,
-    Budget,
-    analyze,
-    group_by_depth,
-    lower_bound,
-    merges,
-)
+from gluon_dynbatch.schedule import POLICIES, Budget, analyze, group_by_depth, lower_bound, merges
 from gluon_dynbatch.schedule.bound import path_counts_cost
 from gluon_dynbatch.schedule.budget import DEFAULT_RATE, parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
