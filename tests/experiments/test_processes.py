@@ -1,7 +1,5 @@
-"""The program as a process of its own: killed, interrupted, in a pipe, as one of several."""
+"""The program as a process of its own: killed, interrupted, as one of several."""
 
-import io
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +14,7 @@ import pytest
 import launch
 import tree_lstm_relatedness as program
 from relatedness.checkpoint import read_checkpoint
+from tests.common import ROOT
 from tests.experiments.test_program import losses_of
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -26,15 +25,13 @@ TINY = ["--limit", "24", "--embedding-size", "6", "--hidden", "5", "--similarity
 BATCH = ["--batch-size", "2"]
 
 
-def start(*arguments, program=program, **environment):
+def start(*arguments, program=program):
     mx.nd.waitall()  # a fork that meets a pending backward pass never returns
-    root = Path(program.__file__).parents[1]
     # A process inherits that Ctrl-C is ignored, as it is in the background, but not who handles it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", program.__file__, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(root), **environment},
-        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,26 +83,6 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop):
         assert all(one.state[key] == other.state[key] for key in ("epoch", "best", "settings"))
     assert losses_of(parts) == losses_of(whole)
     assert not [path for path in parts.iterdir() if path.suffix == ".tmp"]
-
-
-PAIR = {"a": {"words": "a dog runs", "heads": [2, 3, 0]}, "b": {"words": "it", "heads": [0]}}
-
-
-def test_pairs_from_a_pipe_are_scored(tmp_path, monkeypatch, capsys):
-    program.main(["train", *TINY, "--epochs", "1", "--output", str(tmp_path)])
-    command = ["predict", "--checkpoint", str(tmp_path / "best"), "--input"]
-    text = "".join(json.dumps(each) + "\n" for each in (PAIR, {**PAIR, "name": "tea"}))
-    (tmp_path / "pairs").write_text(text)
-    capsys.readouterr()
-    assert program.main([*command, str(tmp_path / "pairs")]) == 0
-    from_file = capsys.readouterr()
-    names, scores = zip(*(line.split("\t") for line in from_file.out.splitlines()))
-    assert names == ("1", "tea") and all(1 <= float(score) <= 5 for score in scores)
-    assert " of 8 words are not in the vocabulary of " in from_file.err
-    assert start(*command, "-").communicate(text, timeout=120)[0] == from_file.out
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode() + b"{}\n")))
-    assert program.main([*command, "-"]) == 2
-    assert capsys.readouterr().err.startswith("error: <stdin>:3: not a pair such as ")
 
 
 def alive(process):

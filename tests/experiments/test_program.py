@@ -146,7 +146,6 @@ def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
         (["train", "--optimizer", "sgd", "--lr", "1e30"], "try a smaller --lr"),
         (["evaluate"], "--checkpoint is needed"),
         (["predict", "--checkpoint", "file"], "file: not a whole checkpoint"),
-        (["predict", "--input", "-", "--split", "dev"], "--input takes the place of"),
     ],
 )
 def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, arguments, reason):
