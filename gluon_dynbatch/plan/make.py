@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
 from .order import Members, order_members
-from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Whole
-from .resolve import Layout, resolve
+from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Rows, Slice, Whole
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
@@ -210,4 +209,47 @@ class _Planner:
             slice(*table.first[k : k + 2]) for table in (self._members, self._inputs, self._outputs)
         )
         own = self._members.units[units], tuple(operands[read]), tuple(regions[made])
-        return Launch(k, self._members.parts[k], *own)
+        parts = self._members.parts[k]
+        return Launch(k, parts[0].segment, parts, *own)
+
+
+class Layout:
+    """Arenas being laid out."""
+
+    def __init__(self) -> None:
+        self.arenas: List[Arena] = []
+        #: Rows reserved so far.
+        self.sizes: List[int] = []
+        self._numbers: Dict[Arena, int] = {}
+
+    def reserve(self, arena: Arena, rows: int) -> Region:
+        """Reserve the next rows of `arena`."""
+        number = self._numbers.setdefault(arena, len(self.arenas))
+        if number == len(self.arenas):
+            self.arenas.append(arena)
+            self.sizes.append(0)
+        start = self.sizes[number]
+        self.sizes[number] += rows
+        return Region(number, start, rows)
+
+
+def resolve(rows: Array, row_sizes: Array, reads: Reads) -> Tuple[List[Optional[Operand]], Array]:
+    """Find out how operands are read: in place, or put together from pieces.
+
+    Parameters
+    ----------
+    rows, row_sizes : numpy.ndarray of int64, shape (operands,)
+        Rows of each operand, -1 if it is none of these, and elements of each row.
+    reads : Reads
+        What to read.  Several reads of one element are added up, in their order.
+
+    Returns
+    -------
+    list of Operand
+        None for operands without reads or rows.
+    numpy.ndarray of int64, shape (pieces, 5)
+        All pieces.
+    """
+    operand, _, *columns = reads
+    found, pieces = resolving.resolve(Slice, Rows, rows, row_sizes, operand, *columns)
+    return found, np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))

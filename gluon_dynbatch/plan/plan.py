@@ -93,6 +93,8 @@ class Launch(NamedTuple):
 
     #: Of a backward run, the number of the forward run.
     number: int
+    #: The segment of the first part, which tells of all what does not depend on sizes.
+    segment: Segment
     #: What is run, once for each size that arrays have; the segments are equal but for that.
     parts: Tuple[Part, ...]
     #: Member units, in the order of their rows.
@@ -101,16 +103,6 @@ class Launch(NamedTuple):
     operands: Tuple[Optional[Operand], ...]
     #: Per result of the segment; backward, per input its gradient, None if there is none.
     outputs: Tuple[Optional[Region], ...]
-
-    @property
-    def segment(self) -> Segment:
-        """The first of the segments, which tells of all what does not depend on sizes."""
-        return self.parts[0].segment
-
-    @property
-    def rows(self) -> int:
-        """Rows of all parts."""
-        return sum(part.rows for part in self.parts)
 
     @property
     def regions(self) -> Iterator[Region]:

@@ -47,7 +47,9 @@ class Forward(Assembler):
         self._counts: Dict[str, int] = {}
         for launch in plan.launches:
             family = launch.segment.family
-            self._counts[family] = self._counts.get(family, 0) + launch.rows
+            self._counts[family] = self._counts.get(family, 0) + sum(
+                part.rows for part in launch.parts
+            )
         self._recipes: Dict[Any, Recipe] = {}
         self._ports: Dict[Any, List[Tuple[Slot, str, str]]] = {}
         #: Copies of parameters, and packed ones.

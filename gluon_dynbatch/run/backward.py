@@ -19,7 +19,7 @@ from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
 from ..native.recording import part
 from ..plan.plan import Launch, Plan, Whole, pieces_of
-from ..plan.reach import live_units
+from ..plan.transpose import live_units
 from ..record.lazy import LazyNDArray
 from ..record.types import name_of
 from .buffers import put_together, zero

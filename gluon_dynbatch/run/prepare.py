@@ -8,8 +8,7 @@ from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 from ..kernel.step import Wanted
 from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
-from ..plan.reach import Reach, find_reach
-from ..plan.transpose import Heads, transpose
+from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..schedule.dependencies import Array
 from .assemble import SAVED, Assembled, Base
 from .assemble_backward import Backward

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 from ..errors import BudgetError
-
-DEFAULT_RATE = 20_000.0
-"""Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
-
-UNLIMITED = 2**62
-"""What `Meter.left` is when nothing limits the visits."""
 
 
 @dataclass(frozen=True)
@@ -84,37 +78,6 @@ def parse_budget(value: object) -> Budget | str:
             number = math.nan
     _check("analysis budget", value, number, more='"auto", ')
     return Budget(None if number is None else float(number))
-
-
-class Meter:
-    """Holds the analysis of one flush, from now on, to `budget`.
-
-    `rate` (visits per millisecond) expresses the time left in visits; `clock` returns seconds.
-    """
-
-    def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
-        #: Visits charged.
-        self.visits = 0
-        self._budget = budget
-        self._rate = DEFAULT_RATE if rate is None else rate
-        self._clock = clock
-        self._start = clock()
-
-    @property
-    def milliseconds(self) -> float:
-        """Time since the meter was made."""
-        return (self._clock() - self._start) * 1e3
-
-    @property
-    def left(self) -> int:
-        """Visits that both limits still allow; `UNLIMITED` if there is none."""
-        left = float(UNLIMITED)
-        if self._budget.visits is not None:
-            left = min(left, self._budget.visits - self.visits)
-        if self._budget.milliseconds is not None:
-            time_left = self._budget.milliseconds - self.milliseconds
-            left = min(left, time_left * self._rate if time_left > 0 else 0)
-        return max(0, int(left))
 
 
 def _check(what: str, given: object, limit: Any, whole: bool = False, more: str = "") -> None:

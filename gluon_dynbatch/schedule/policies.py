@@ -21,14 +21,52 @@ import numpy as np
 from ..errors import OptionError
 from .agenda import agenda_cost, group_by_agenda
 from .bound import path_counts, path_counts_cost, quick_bound
-from .budget import Budget, Meter
+from .budget import Budget
 from .dependencies import Dependencies, Ints, reverse, unreverse
 from .depth import group_by_level, unit_depth
 from .groups import count_groups
 from .merge import MOST_GROUPS, drop_cost, drop_groups, merge_cost, merge_groups
 
+DEFAULT_RATE = 20_000.0
+"""Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
+
+UNLIMITED = 2**62
+"""What `Meter.left` is when nothing limits the visits."""
+
+
 #: What a policy does next: the visits that it is worth, and what returns a valid grouping, or None.
 Step = Tuple[int, Callable[[], Optional[Ints]]]
+
+
+class Meter:
+    """Holds the analysis of one flush, from now on, to `budget`.
+
+    `rate` (visits per millisecond) expresses the time left in visits; `clock` returns seconds.
+    """
+
+    def __init__(self, budget: Budget, rate: float | None, clock: Callable[[], float]) -> None:
+        #: Visits charged.
+        self.visits = 0
+        self._budget = budget
+        self._rate = DEFAULT_RATE if rate is None else rate
+        self._clock = clock
+        self._start = clock()
+
+    @property
+    def milliseconds(self) -> float:
+        """Time since the meter was made."""
+        return (self._clock() - self._start) * 1e3
+
+    @property
+    def left(self) -> int:
+        """Visits that both limits still allow; `UNLIMITED` if there is none."""
+        left = float(UNLIMITED)
+        if self._budget.visits is not None:
+            left = min(left, self._budget.visits - self.visits)
+        if self._budget.milliseconds is not None:
+            time_left = self._budget.milliseconds - self.milliseconds
+            left = min(left, time_left * self._rate if time_left > 0 else 0)
+        return max(0, int(left))
 
 
 class Search:

@@ -11,10 +11,11 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import POLICIES, Budget, analyze, group_by_depth, lower_bound, merges
 from gluon_dynbatch.schedule.bound import path_counts_cost
-from gluon_dynbatch.schedule.budget import DEFAULT_RATE, parse_budget
+from gluon_dynbatch.schedule.budget import parse_budget
 from gluon_dynbatch.schedule.dependencies import reverse, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
+from gluon_dynbatch.schedule.policies import DEFAULT_RATE
 from tests.cells import chain, inputs, launches, ready, unary
 from tests.schedule.dags import build, check_promises, graphs, random_graph, random_trees
 
