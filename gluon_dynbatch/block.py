@@ -285,13 +285,9 @@ class DynamicHybridBlock(HybridBlock):
         infer_shapes(program, types)
         return program
 
-    def _deferred_infer_shape(self, *args: Any) -> None:
-        try:
-            self._infer(*FLATTENER.flatten(args))
-        except Exception as error:
-            raise ValueError(
-                f"Deferred initialization failed because shape cannot be inferred. {error}"
-            ) from error
+    def infer_shape(self, *args: Any) -> None:
+        """Give parameters their shapes, from arguments of any structure."""
+        self._infer(*FLATTENER.flatten(args))
 
 
 def _trace_once(wanted: bool, block: Block) -> None:

@@ -83,8 +83,7 @@ class Watch:
                     f"{name} of shape {array.shape}, which a recorded call reads, {change} "
                     "before the call was computed",
                     where_of(where),
-                    None,
-                    "call batch.flush() before the change, or pass a copy to the call",
+                    advice="call batch.flush() before the change, or pass a copy to the call",
                 )
 
 
@@ -97,8 +96,6 @@ class Comparison:
         What was recorded.
     plan : Plan
         The launches to check.
-    terms : numpy.ndarray of int, shape (values,)
-        Where their run holds each recorded value; negative for what no launch makes.
     segments, dispatcher
         Where segments are kept and compiled.
     """
@@ -107,12 +104,12 @@ class Comparison:
         self,
         recording: Tape,
         plan: Plan,
-        terms: np.ndarray,
         segments: SegmentTable,
         dispatcher: Dispatcher,
     ):
         self._recording = recording
-        self._terms = terms
+        #: Where their run holds each recorded value; negative for what no launch makes.
+        self._terms = terms = plan.graph.value_term
         # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
         found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
         self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))

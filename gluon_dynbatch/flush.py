@@ -59,11 +59,8 @@ class Planned(NamedTuple):
     plan: Plan
     #: Heads and what is trained, with the code of both directions: the last ones only.
     prepared: List[Tuple[Any, Prepared]]
-    #: Per recorded value: mode of the call that made it, and the term that stands for it.
-    mode: np.ndarray
-    term: np.ndarray
-    #: Whether any of it is recorded for a backward pass.
-    recorded: bool
+    #: Per value whether it is recorded for a backward pass.
+    recorded: np.ndarray
     #: What is reported of all flushes with this plan, with the number of a call for its line.
     report: FlushReport
     costs: Costs
@@ -74,7 +71,7 @@ class Planned(NamedTuple):
     def bytes(self) -> int:
         """About what the plan takes in memory, with one for the backward pass of the same size."""
         graph = self.plan.graph
-        parts = (self.plan, self.plan.reads, graph, graph.dependencies, (self.mode, self.term))
+        parts = (self.plan, self.plan.reads, graph, graph.dependencies, (self.recorded,))
         held = [array for part in parts for array in part]
         return 2 * sum(array.nbytes for array in held if isinstance(array, np.ndarray))
 
@@ -121,8 +118,8 @@ class Flush:
         # memory.
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
-        kept = Kept(execution.buffers, execution.given, planned.recorded, size)
-        keep(lazies, kept, planned.term, plan.arena_of, plan.element_of)
+        kept = Kept(execution.buffers, execution.given, bool(planned.recorded.any()), size)
+        keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, routes)
         finished = time.perf_counter()
@@ -176,13 +173,11 @@ class Flush:
         if self._options.debug:
             check_groups(graph.dependencies, groups)
         plan = make_plan(graph, groups, recording.external_type, TYPES.__getitem__)
-        places = graph.value_term
-        mode_of = np.array([segment.mode for segment in graph.segments])
-        made = graph.segment[graph.slot_unit[np.maximum(places, 0)]]
-        modes = np.where(places >= 0, mode_of[made], 0)
+        by_segment = np.array([bool(segment.mode & RECORDING) for segment in graph.segments])
+        made = graph.segment[graph.slot_unit[np.maximum(graph.value_term, 0)]]
+        recorded = by_segment[made] & (graph.value_term >= 0)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         natives = runtime.dispatcher.natives(plan)
-        recorded, costs = bool((modes & RECORDING).any()), costs_of(recording, plan, natives)
         report = FlushReport(
             nodes=len(recording.node_entry),
             units=graph.dependencies.size,
@@ -197,7 +192,8 @@ class Flush:
             **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
             split=find_split(plan, recording.entries, choice.granularity),
         )
-        return Planned(plan, [], modes, places, recorded, report, costs, analysed)
+        costs = costs_of(recording, plan, natives)
+        return Planned(plan, [], recorded, report, costs, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:
@@ -219,17 +215,16 @@ class Flush:
     def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
         """Return what names the arrays held, and the plan made ready for their gradients."""
         plan, key, heads = planned.plan, None, None
-        if planned.recorded:
+        if planned.recorded.any():
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
             trained = [p.grad_req for launch in plan.launches for p in launch.segment.parameters]
             marks = in_graph(self._recording.externals, NODE_AT)
             key = [column.tobytes() for column in spots], trained, marks
         known = next((made for own, made in planned.prepared if own == key), None)
         if known is None:
-            if planned.recorded:
-                recorded = planned.mode & RECORDING != 0
+            if key is not None:
                 marks = np.frombuffer(marks, dtype=bool)
-                heads = find_heads(plan, spots, recorded, planned.term, marks)
+                heads = find_heads(plan, spots, planned.recorded, plan.graph.value_term, marks)
             known = Prepared(plan, heads, self._runtime.dispatcher)
         return key, known
 
@@ -245,9 +240,7 @@ class Flush:
             check_plan(plan)
             if tape is not None:
                 check_transposed(plan, tape.heads, tape.plan)
-            checks = Comparison(
-                self._recording, plan, planned.term, runtime.segments, runtime.dispatcher
-            )
+            checks = Comparison(self._recording, plan, runtime.segments, runtime.dispatcher)
         execution = Execution(
             plan,
             externals,

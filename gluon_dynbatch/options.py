@@ -94,6 +94,5 @@ def check_joined(asked: Options, given: Options, outer: Where) -> None:
                 f"a batching scope inside another has {name}={own!r}, but the outer scope, "
                 f"opened at {outer.filename}:{outer.line}, has {name}={others!r}",
                 user_line(),
-                None,
-                "pass the option to the outer scope, or leave it out here",
+                advice="pass the option to the outer scope, or leave it out here",
             )

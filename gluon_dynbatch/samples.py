@@ -146,8 +146,7 @@ def _misfit(fn: Any, signature: Any, sample: Any) -> ArgumentError:
     return ArgumentError(
         f"{_name(fn)} takes the arguments ({taken}), but the sample is {given}",
         user_line(),
-        None,
-        "make each sample a tuple of these arguments, or map a function of one sample: "
+        advice="make each sample a tuple of these arguments, or map a function of one sample: "
         "map(lambda sample: net(sample[0], sample[1]), samples)",
     )
 
@@ -156,6 +155,5 @@ def _unstarted(fn: Any, what: str) -> ArgumentError:
     return ArgumentError(
         f"{_name(fn)} returns {what}, which map does not run",
         user_line(),
-        None,
-        "map a function that returns its result",
+        advice="map a function that returns its result",
     )

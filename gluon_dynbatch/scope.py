@@ -124,8 +124,7 @@ class Batch(Statements):
             raise ScopeError(
                 "this scope is open in another thread",
                 user_line(),
-                None,
-                "make a scope for each thread with gluon_dynbatch.batching()",
+                advice="make a scope for each thread with gluon_dynbatch.batching()",
             )
         if scope is None:
             self._open(sys._getframe(1))
@@ -270,8 +269,7 @@ class Batch(Statements):
             raise ScopeError(
                 "map was called on a scope that is not open",
                 user_line(),
-                None,
-                "call it inside `with gluon_dynbatch.batching() as batch:`",
+                advice="call it inside `with gluon_dynbatch.batching() as batch:`",
             )
         check_choice("on_error", on_error, ("raise", "return"))
         check_count("concurrency", concurrency)

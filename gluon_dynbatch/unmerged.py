@@ -5,7 +5,8 @@ A plan does not know lines: in the place of its line, each `Alone` has the numbe
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+from collections import defaultdict
+from typing import Any, DefaultDict, Dict, Iterator, List, Mapping, Set, Tuple
 
 import numpy as np
 
@@ -73,28 +74,24 @@ def _by_size(plan: Plan) -> Iterator[Alone]:
 
 def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> Iterator[Alone]:
     """Find callees with pieces that only calls with one number of arrays have."""
-    kinds: Dict[Tuple[Any, int], int] = {}
-    kind_of = np.zeros(max(entries) + 1, dtype=np.int64)
-    for number, entry in entries.items():
-        key = entry.token, len(entry.in_types)
-        kind_of[number] = kinds.setdefault(key, len(kinds))
-    callees: Dict[Any, List[int]] = {}
-    for (token, _), kind in kinds.items():
-        callees.setdefault(token, []).append(kind)
-    several = [own for own in callees.values() if len(own) > 1]
-    if not several:
+    arrays: DefaultDict[Any, Set[int]] = defaultdict(set)
+    for entry in entries.values():
+        arrays[entry.token].add(len(entry.in_types))
+    if all(len(numbers) == 1 for numbers in arrays.values()):
         return
-    pieces: List[Set[str]] = [set() for _ in kinds]
-    kind_of_call = kind_of[graph.entry]
-    met = np.bincount(kind_of_call[graph.node] * len(graph.segments) + graph.segment)
-    for pair in np.flatnonzero(met).tolist():
-        kind, number = divmod(pair, len(graph.segments))
-        if graph.segments[number].layout != "unbatched":
-            pieces[kind].add(graph.segments[number].family)
-    for own in several:
-        apart = [k for k in own if pieces[k].difference(*(pieces[o] for o in own if o != k))]
+    #: Per callee and piece, the numbers of arrays of its calls.
+    pieces: DefaultDict[Any, DefaultDict[str, Set[int]]] = defaultdict(lambda: defaultdict(set))
+    pairs = np.unique(graph.entry[graph.node] * len(graph.segments) + graph.segment)
+    for pair in pairs.tolist():
+        number, kind = divmod(pair, len(graph.segments))
+        entry, segment = entries[number], graph.segments[kind]
+        if segment.layout != "unbatched":
+            pieces[entry.token][segment.family].add(len(entry.in_types))
+    for token, found in pieces.items():
+        apart = set().union(*(numbers for numbers in found.values() if len(numbers) == 1))
         if len(apart) > 1:
-            calls = np.flatnonzero(np.isin(kind_of_call, apart))
+            own = [n for n, e in entries.items() if e.token == token and len(e.in_types) in apart]
+            calls = np.flatnonzero(np.isin(graph.entry, own))
             entry = entries[int(graph.entry[calls[0]])]
             reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]
             yield Alone(entry.name, reason, len(calls), int(calls[0]))

@@ -7,24 +7,10 @@ behind it is in `c`.
 
 from __future__ import annotations
 
-__all__ = [
-    "executing",
-    "lowering",
-    "ordering",
-    "recording",
-    "resolving",
-    "scheduling",
-]
+__all__ = ["executing", "lowering", "ordering", "recording", "resolving", "scheduling"]
 
 try:
-    from . import (
-        executing,
-        lowering,
-        ordering,
-        recording,
-        resolving,
-        scheduling,
-    )
+    from . import executing, lowering, ordering, recording, resolving, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

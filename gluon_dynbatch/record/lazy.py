@@ -165,8 +165,8 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
                 "or backward has "
                 "already been called on an array of the same flush",
                 user_line(),
-                None,
-                "call mx.autograd.backward(losses) once for all arrays, or pass retain_graph=True",
+                advice="call mx.autograd.backward(losses) once for all arrays, "
+                "or pass retain_graph=True",
             ) from error
 
     def __reduce__(self) -> Any:

@@ -99,8 +99,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             raise ScopeError(
                 "another thread read a value of an open batching scope",
                 user_line(),
-                None,
-                "call batch.flush() in the scope's own thread first",
+                advice="call batch.flush() in the scope's own thread first",
             )
         self.refuse("it reads a value")
         tape = lazy._tape
@@ -112,8 +111,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                 "this array was recorded in a batching scope and never computed: "
                 + (tape.error or "the scope ended with an exception"),
                 user_line(),
-                None,
-                "run the computation again in a new scope",
+                advice="run the computation again in a new scope",
             )
 
     def run_pending(self) -> None:

@@ -11,15 +11,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from typing import (
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    List,
-    Optional,
-    Tuple,
-)
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -80,8 +72,7 @@ def _watch_backward(original: Callable[..., int]) -> Callable[..., int]:
             raise GradientError(
                 "gradients of gradients through a batching scope are not supported",
                 user_line(),
-                None,
-                "compute the part that is differentiated twice outside of the scope",
+                advice="compute the part that is differentiated twice outside of the scope",
             )
         _repeatable += bool(retain_graph)
         return original(count, heads, *others)
