@@ -48,6 +48,7 @@ def _fiber(crew: Fibers) -> Any:
     """Return a fiber that runs samples for a crew when it is switched to."""
     fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_live)
     fiber.parent, fiber.crew = greenlet.getcurrent(), crew
+    fiber.surroundings = crew.surroundings
     fiber.gr_context = contextvars.copy_context()
     return fiber
 
@@ -101,8 +102,8 @@ class Fibers:
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Any] = deque()
         self._ending = False
-        #: The surroundings of the greenlet that maps; those who park leave them as they were.
-        self._own: List[Any] = surroundings(PER_THREAD, MISSING)
+        #: The surroundings of the greenlet that maps, which are put back whenever a fiber stops.
+        self.surroundings: List[Any] = surroundings(PER_THREAD, MISSING)
 
     def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
@@ -158,20 +159,23 @@ class Fibers:
             return error.with_traceback(trace and trace.tb_next)
 
     def _go_on(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
-        """Run samples until one parks; False if none does."""
+        """Run samples in their own surroundings until one parks; False if none does."""
         try:
+            if fiber.surroundings != self.surroundings:
+                put(*fiber.surroundings)
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
         finally:
             parks = not fiber.dead and fiber.crew is self
-            if not parks and surroundings(PER_THREAD, MISSING) != self._own:
-                put(*self._own)
+            fiber.surroundings = surroundings(PER_THREAD, MISSING)
+            if fiber.surroundings != self.surroundings:
+                put(*self.surroundings)
         if parks:
             self._parked.append(fiber)
         elif not fiber.dead and len(STATE.resting) < MOST_RESTING:
-            fiber.gr_context = None
+            fiber.gr_context = fiber.surroundings = None
             STATE.resting.append(fiber)
         return parks
 
@@ -179,15 +183,7 @@ class Fibers:
         """Wait until what is pending has been computed; raises what that failed with."""
         if self._ending:
             raise greenlet.GreenletExit
-        own = surroundings(PER_THREAD, MISSING)
-        differs = own != self._own
-        if differs:
-            put(*self._own)
-        try:
-            greenlet.getcurrent().parent.switch()
-        finally:
-            if differs:
-                put(*own)
+        greenlet.getcurrent().parent.switch()
 
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""

@@ -207,6 +207,8 @@ class Batch(Statements):
         failed = kind is not None and kind is not GeneratorExit
         self._settle()
         oldest = self.members[0]() is member
+        # Nobody runs the generator that opened the scope: it may never go on.
+        left = self._generator is not None and self._generator.f_back is None
         if len(self.members) == 1 and not failed:
             assert self._recorder is not None
             many = len(self._recorder.tape.lazies) >= MANY_ARRAYS or self._still_kept()
@@ -215,19 +217,12 @@ class Batch(Statements):
             self.at_work(self._hand_out)
             if self._account is not None:
                 self.report.choice = self._account.close(self.report.at_once)
-        elif len(self.members) > 1 and (oldest or not failed and self._may_be_left()):
+        elif len(self.members) > 1 and (oldest or left and not failed):
             # Calls of other statements are pending as well: one's failure is not theirs.
             with contextlib.suppress(Exception) if failed else contextlib.nullcontext():
                 self.flush()
         ending = f"with {kind.__name__}: {error}" if failed else "before it was computed"
         self._reason = f"the scope ended {ending}"
-
-    def _may_be_left(self) -> bool:
-        """Whether who opened the scope may never go on, and compute what is pending."""
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame is not self._generator:
-            frame = frame.f_back
-        return frame is None and self._generator is not None
 
     def _settle(self) -> None:
         """Close the scope if no statement is in it; may be called again."""

@@ -120,22 +120,19 @@ class _Line:
             futures, samples, submitted = map(list, zip(*requests))
             requests.clear()
             outcomes = _run(self._apply, samples, self._scope)
-            self._note(submitted, outcomes, started)
+            ended = time.monotonic()
+            latencies = [ended - since for since in submitted]
+            failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
+            with self.changed:
+                self._running = 0
+                # Those who get their answers may ask again, so there may soon be as many as now.
+                self._enough = min(self._size, len(outcomes) + len(self.waiting))
+                self.counts.update(completed=len(outcomes) - failed, failed=failed)
+                self.counts.update(run_s=ended - started, latency_s=sum(latencies))
+                self._latencies.extend(latencies)
+                self._sizes[len(outcomes)] += 1
             _answer(futures, outcomes)
         return bool(self.waiting) or not self.closed
-
-    def _note(self, submitted: List[float], outcomes: List[Any], started: float) -> None:
-        ended = time.monotonic()
-        latencies = [ended - since for since in submitted]
-        failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
-        with self.changed:
-            self._running = 0
-            # Those who get their answers may ask again, so there may soon be as many as now.
-            self._enough = min(self._size, len(outcomes) + len(self.waiting))
-            self.counts.update(completed=len(outcomes) - failed, failed=failed)
-            self.counts.update(run_s=ended - started, latency_s=sum(latencies))
-            self._latencies.extend(latencies)
-            self._sizes[len(outcomes)] += 1
 
     def stats(self) -> BatcherStats:
         with self.changed:
