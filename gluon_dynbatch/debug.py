@@ -22,7 +22,6 @@ from .record.where import where_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.prepare import Prepared
-from .schedule import Budget, analyze
 
 #: Relative and absolute tolerance by dtype; other dtypes have to agree exactly.
 TOLERANCES = {"float16": (1e-2, 1e-2), "float32": (1e-4, 1e-5), "float64": (1e-9, 1e-10)}
@@ -108,15 +107,12 @@ class Comparison:
         dispatcher: Dispatcher,
     ):
         self._recording = recording
-        #: Where their run holds each recorded value; negative for what no launch makes.
-        self._terms = terms = plan.graph.value_term
         # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
         found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
         self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
-        weights = np.zeros(len(recording.value_type), dtype=bool)
-        self._units = expand(recording, "unbatched", weights, segments)
-        groups = analyze(self._units.dependencies, "depth", Budget(visits=0)).groups
-        loop = make_plan(self._units, groups, recording.external_type, TYPES.__getitem__)
+        units = expand(recording, "unbatched", (), segments)
+        one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
+        loop = make_plan(units, one_by_one, recording.external_type, TYPES.__getitem__)
         self._loop = Execution(
             loop,
             recording.externals,
@@ -127,7 +123,7 @@ class Comparison:
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.
         self._made: Dict[int, List[Tuple[int, int]]] = {}
-        launch_of = plan.launch_of()
+        terms, launch_of = plan.graph.value_term, plan.launch_of()
         for node, value in _comparable(recording):
             if terms[value] >= 0:
                 number = int(launch_of[plan.graph.slot_unit[terms[value]]])
@@ -143,8 +139,7 @@ class Comparison:
         """
         for node, value in self._made.get(number, ()):
             kind = TYPES[self._recording.value_type[value]]
-            wanted = _values(self._loop, int(self._units.value_term[value]), kind)
-            got = _values(execution, int(self._terms[value]), kind)
+            wanted, got = _values(self._loop, value, kind), _values(execution, value, kind)
             relative, absolute = self._tolerance if kind.dtype in TOLERANCES else (0, 0)
             if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
                 raise MismatchError(
@@ -167,6 +162,6 @@ def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
             yield node, value
 
 
-def _values(execution: Execution, term: int, kind: Any) -> Any:
-    arena, element = execution.plan.place(term)
+def _values(execution: Execution, value: int, kind: Any) -> Any:
+    arena, element = execution.plan.place(int(execution.plan.graph.value_term[value]))
     return execution.buffers.elements(arena, element, kind.shape).asnumpy()
