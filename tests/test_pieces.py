@@ -258,7 +258,7 @@ def test_lines_of_the_users_are_kept():
 def test_pieces_are_of_one_block_and_off_unless_asked():
     block = Given(chain)
     other = copy.deepcopy(block)
-    assert other._pieces is not block._pieces and len(other._pieces) == 0
+    assert other._pieces is not block._pieces and len(other._pieces.held) == 0
     block = traced(chain)
     block.hybridize()
     assert block._pieces is None and scope(block, [(x(), 1)] * 2).new == 0
@@ -268,7 +268,7 @@ def test_memory_is_bounded_and_holds_no_arrays():
     block = traced(chain)
     block._pieces.held._capacity = 20_000
     scope(block, [(x(), n) for n in range(40)])
-    assert 0 < len(block._pieces) < 40 and block._pieces.size <= 20_000
+    assert 0 < len(block._pieces.held) < 40 and block._pieces.held.bytes <= 20_000
     assert scope(block, [(x(), 39)]).known == 1
     assert scope(block, [(x(), 0)]).new == 1
     with gdb.batching(**FIXED):

@@ -111,54 +111,35 @@ def merge(
         groups[unit] = number[group]
 
 
-@cython.final
-cdef class Launches:
-    """The launches of a grouping, signature by signature."""
-
-    #: Per launch its signature; launches sorted by signature; per signature the place of the first.
-    cdef int32_t[::1] signature, sorted, start
-
-    def __init__(self, const int32_t[::1] signature, const int32_t[::1] groups):
-        cdef int32_t launches = largest(groups) + 1, launch
-        cdef Py_ssize_t i
-        self.signature = clone(INT, launches, False)
-        self.sorted = clone(INT, launches, False)
-        self.start = clone(INT, largest(signature) + 2, True)
-        for i in range(groups.shape[0]):
-            self.signature[groups[i]] = signature[i]
-        for launch in range(launches):
-            self.start[self.signature[launch]] += 1
-        for i in range(1, self.start.shape[0]):
-            self.start[i] += self.start[i - 1]
-        for launch in range(launches - 1, -1, -1):
-            self.start[self.signature[launch]] -= 1
-            self.sorted[self.start[self.signature[launch]]] = launch
-
-    cdef inline int32_t first_behind(self, int32_t signature, int32_t launch) noexcept:
-        """Return the first launch of a signature behind a launch; there is one."""
-        cdef int32_t low = self.start[signature], high = self.start[signature + 1] - 1, middle
-        while low < high:
-            middle = (low + high) // 2
-            if self.sorted[middle] > launch:
-                high = middle
-            else:
-                low = middle + 1
-        return self.sorted[low]
+cdef inline int32_t first_behind(
+    const int32_t[::1] launches, int32_t low, int32_t high, int32_t launch
+) noexcept:
+    """Return the first of some launches that is behind a launch; there is one."""
+    cdef int32_t middle
+    high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if launches[middle] > launch:
+            high = middle
+        else:
+            low = middle + 1
+    return launches[low]
 
 
 def drop(
     const int32_t[::1] signature, const int64_t[::1] offsets, const int32_t[::1] preds,
-    int32_t[::1] groups,
+    int32_t[::1] groups, const int32_t[::1] of_launch, const int32_t[::1] launches,
+    const int32_t[::1] start,
 ):
     """Drop launches, from the last to the first, that no unit needs.
 
     A unit needs the first launch that it can run in, unless a later one has taken it: a launch that
-    is kept takes all units whose readers have been taken.
+    is kept takes all units whose readers have been taken.  Given are the signature of each launch,
+    all launches in the order of their signatures, and where each signature begins there.
     """
-    cdef Launches launches = Launches(signature, groups)
     cdef int32_t units = groups.shape[0], unit, following, launch, behind, pred, kept = 0
     cdef int32_t[::1] early = clone(INT, units, False), readers = clone(INT, units, True)
-    cdef int32_t[::1] needed = clone(INT, launches.signature.shape[0], True)
+    cdef int32_t[::1] needed = clone(INT, of_launch.shape[0], True)
     cdef Ready ready = Ready(signature)
     cdef Py_ssize_t k
     for unit in range(units):
@@ -166,7 +147,8 @@ def drop(
         for k in range(offsets[unit], offsets[unit + 1]):
             behind = max(behind, early[preds[k]])
             readers[preds[k]] += 1
-        early[unit] = launches.first_behind(signature[unit], behind)
+        k = signature[unit]
+        early[unit] = first_behind(launches, start[k], start[k + 1], behind)
         needed[early[unit]] += 1
     for unit in range(units):
         if readers[unit] == 0:
@@ -174,7 +156,7 @@ def drop(
     for launch in range(needed.shape[0] - 1, -1, -1):
         if needed[launch] == 0:
             continue
-        unit = ready.take(launches.signature[launch])
+        unit = ready.take(of_launch[launch])
         while unit >= 0:
             following, groups[unit] = ready.next[unit], kept
             needed[early[unit]] -= 1

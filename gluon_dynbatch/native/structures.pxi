@@ -41,7 +41,7 @@ cdef class Structure:
     cdef bint watches, loose
     #: Dictionaries, whose versions are below, and lists with what is in them.
     cdef list watched
-    cdef uint64_t *versions
+    cdef array versions
     #: By id of containers and objects, their numbers; by array on the tape, its leaf and offset.
     cdef dict seen, places
     cdef uint8_t *data
@@ -50,10 +50,10 @@ cdef class Structure:
     def __init__(self, Tape tape, bint watches=False):
         self.tape, self.watches = tape, watches
         self.leaves, self.watched, self.seen, self.places = [], [], {}, {}
+        self.versions = array("Q") if watches else None
 
     def __dealloc__(self):
         PyMem_Free(self.data)
-        PyMem_Free(self.versions)
 
     def write(self, uint64_t number, value):
         """Return number and value as bytes.
@@ -70,25 +70,21 @@ cdef class Structure:
     def unchanged(self):
         """Whether nothing that was written has changed."""
         cdef Py_ssize_t i
+        cdef const unsigned long long *versions = self.versions.data.as_ulonglongs
         if self.loose:
             return False
         for i in range(len(self.watched)):
             thing = self.watched[i]
             if type(thing) is not tuple:
-                if (<PyDictObject *><PyObject *>thing).ma_version_tag != self.versions[i]:
+                if (<PyDictObject *><PyObject *>thing).ma_version_tag != versions[i]:
                     return False
             elif not same_items(<list>(<tuple>thing)[0], <tuple>(<tuple>thing)[1]):
                 return False
         return True
 
     cdef int watch(self, object thing, uint64_t version) except -1:
-        cdef Py_ssize_t count = len(self.watched)
         if self.watches:
-            versions = PyMem_Realloc(self.versions, (count + 1) * sizeof(uint64_t))
-            if versions is NULL:
-                raise MemoryError
-            self.versions = <uint64_t *>versions
-            self.versions[count] = version
+            self.versions.append(version)
             self.watched.append(thing)
         return 0
 

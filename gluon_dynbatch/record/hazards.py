@@ -50,7 +50,7 @@ def _before_write_at(recorder: Any, handles: List[Any]) -> None:
 
 def before_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
     """Compute what is pending if it reads `parameter`, of which anything is about to change."""
-    recorder.connect()
+    recorder.scope.connect()
     if any(parameter is read for read in parameters_of(recorder.tape.entries.values())):
         recorder.run_pending()
 
@@ -58,7 +58,7 @@ def before_change(recorder: Any, parameter: Parameter, *_: Any) -> None:
 def before_anything(recorder: Any, *_: Any) -> None:
     """Compute what is pending: the next thing may change any array that it reads."""
     recorder.run_pending()
-    recorder.connect()
+    recorder.scope.connect()
 
 
 def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
@@ -66,7 +66,7 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
 
     A view of such an array stays the variable that it was.
     """
-    recorder.connect()
+    recorder.scope.connect()
     tape = recorder.tape
     # One handle comes as a pointer, several as an array.
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]

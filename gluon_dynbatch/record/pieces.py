@@ -53,14 +53,6 @@ class Pieces(recording.Known):  # type: ignore[misc]
     def __reduce__(self) -> Any:
         return Pieces, ()
 
-    @property
-    def size(self) -> int:
-        """About how many bytes the pieces take."""
-        return self.held.bytes
-
-    def __len__(self) -> int:
-        return len(self.held)
-
     def refuse(
         self, recorder: Any, block: Any, args: Tuple[Any, ...], error: Optional[Exception]
     ) -> Any:

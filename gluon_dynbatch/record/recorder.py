@@ -68,7 +68,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     ):
         self.library = library
         self.operators = library.operators
-        self._scope = scope
+        self.scope = scope
         self.mode = 0
         self.thread = threading.get_ident()
         self.tape = Tape(self)
@@ -88,7 +88,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         What is still pending says `reason`, for want of a value, when it is used.
         """
         self.refuse(reason)
-        tape, self._scope = self.tape, None
+        tape, self.scope = self.tape, None
         if tape is not None:
             tape.close(reason)
         self.tape = None  # type: ignore[assignment]
@@ -103,9 +103,9 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         self.refuse("it reads a value")
         tape = lazy._tape
-        if tape.open and self._scope is not None:
+        if tape.open and self.scope is not None:
             self.report.forced[user_line()] += 1
-            self._scope.await_flush()
+            self.scope.await_flush()
         if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -118,19 +118,15 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Compute what is pending, if anything is."""
         if self.tape.node_entry:
             self.report.forced[user_line()] += 1
-            self._scope.flush()
-            self.connect()
+            self.scope.flush()
+            self.scope.connect()
 
     def run_ahead(self) -> None:
         """Have what is pending computed while more is recorded, if the scope finds it is enough."""
         tape = self.tape
         if self.tracing is None:
-            self._scope.run_ahead()
+            self.scope.run_ahead()
         tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
-
-    def connect(self) -> None:
-        """Make all that has been computed a part of MXNet's tape, before arrays change there."""
-        self._scope.connect()
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
@@ -154,7 +150,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if constant is None:
             _, name, keys, values = token
             create = getattr(mx.nd._internal, name)
-            made = self._scope.at_work(lambda: create(**dict(zip(keys, values))))
+            made = self.scope.at_work(lambda: create(**dict(zip(keys, values))))
             constant = self.constants[token] = recording.Constant(token, made)
         lazy: LazyNDArray = recording.make_lazy(constant, 0, 0, constant.type)
         return lazy
@@ -165,7 +161,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             return self.run_at_once(block, args, why)
         context = FLATTENER.flatten(args)[0][0].context
         with context:
-            return run_as_python(block, args, context, self._scope.at_work)
+            return run_as_python(block, args, context, self.scope.at_work)
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
@@ -175,7 +171,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             if type(leaf) is LazyNDArray:
                 leaf.real()
         with leaves[0].context:
-            return self._scope.at_work(lambda: block._call_cached_op(*args))
+            return self.scope.at_work(lambda: block._call_cached_op(*args))
 
     def refuse(self, reason: str, where: Optional[Where] = None) -> None:
         """End the runs that are traced, as their pieces would not stand for other calls."""
@@ -193,7 +189,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def watch_call(self) -> None:
         """Take note of what the last call reads."""
-        self._scope.at_work(lambda: self.watch.note(self.tape))
+        self.scope.at_work(lambda: self.watch.note(self.tape))
 
     def _note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
@@ -230,7 +226,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
         # Tracing calls children with symbols: these are not calls to record.
-        return self._scope.at_work(
+        return self.scope.at_work(
             lambda: self.library.entry(key, callee, self.mode, spec, types, places, where_of(where))
         )
 

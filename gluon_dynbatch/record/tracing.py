@@ -43,8 +43,8 @@ class Trace:
     """
 
     def __init__(self, recorder: Any, leaves: List[NDArray]):
-        self._recorder, self._leaves = recorder, leaves
-        tape = self._tape = recorder.tape
+        self.recorder, self.leaves = recorder, leaves
+        tape = self.tape = recorder.tape
         #: Numbers of the first call, operand and lazy array of the run.
         self._first = len(tape.node_entry), len(tape.sources), len(tape.lazies)
         outer = self.outer = recorder.tracing
@@ -68,7 +68,7 @@ class Trace:
 
     def end(self) -> None:
         """Look no more at what is recorded; after the outermost run, keep all pieces."""
-        self._recorder.tracing = self.outer
+        self.recorder.tracing = self.outer
         if self.outer is None:
             self.draws = bool(self._random != _states_of_generators())
             for cache, *what in () if self.draws else self.pending:
@@ -88,10 +88,10 @@ class Trace:
         ------
         Refused
         """
-        tape, (node, operand, lazy) = self._tape, self._first
+        tape, (node, operand, lazy) = self.tape, self._first
         arrays, spec = _returned(result, tape, lazy)
         made, known = recording.Piece(), {id(block) for block in attributes}
-        places = _Places(self._recorder, self._leaves, attributes, self.views, made.inputs)
+        places = _Places(self, attributes, made.inputs)
         made.take(tape, node, operand, places.numbers, places.find)
         for entry in made.entries.values():
             if entry.block_id is not None and entry.block_id not in known:
@@ -119,26 +119,24 @@ class _Places:
 
     Parameters
     ----------
-    recorder, leaves, attributes, views
-        As for `Trace`.
+    trace, attributes
+        The run, and what it may know of: see `Trace.piece`.
     inputs : list
         Gets source and type of each input.
     """
 
-    def __init__(
-        self, recorder: Any, leaves: List[NDArray], attributes: List[Any], views: Any, inputs: Any
-    ):
-        self._recorder, self._tape = recorder, recorder.tape
-        self._attributes, self._views, self._inputs = attributes, views, inputs
+    def __init__(self, trace: Trace, attributes: List[Any], inputs: List[Any]):
+        self._trace, self._attributes, self._inputs = trace, attributes, inputs
+        tape = self._tape = trace.tape
         #: Numbers by value of the tape, and by -1 - number of an argument.
         self.numbers: Dict[int, int] = {}
         #: By id of an array, which argument it is; by value, the parts that are arguments.
         self._arguments: Dict[int, int] = {}
         self._parts: Dict[int, List[Tuple[int, int, int]]] = {}
-        for number, leaf in enumerate(leaves):
+        for number, leaf in enumerate(trace.leaves):
             self._arguments.setdefault(id(leaf), number)
             self._arguments.setdefault(id(_array_of(leaf)), number)
-            if type(leaf) is LazyNDArray and leaf._tape is self._tape:
+            if type(leaf) is LazyNDArray and leaf._tape is tape:
                 part = leaf._offset, leaf._offset + leaf.size, number
                 self._parts.setdefault(leaf._value, []).append(part)
 
@@ -171,11 +169,11 @@ class _Places:
     def _source(self, one: NDArray) -> Any:
         if id(one) in self._arguments:
             return self._arguments[id(one)]
-        if id(one) in self._views:
-            _, whole, index = self._views[id(one)]
+        if id(one) in self._trace.views:
+            _, whole, index = self._trace.views[id(one)]
             source = self._source(whole)
             return source if source is None else ("view", source, index)
-        for token, constant in self._recorder.constants.items():
+        for token, constant in self._trace.recorder.constants.items():
             if constant.made is one:
                 return "constant", token, mx.current_context()
         for number, known in enumerate(self._attributes):
