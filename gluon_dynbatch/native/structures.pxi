@@ -11,7 +11,6 @@ from libc.string cimport memcpy
 cdef extern from "Python.h":
     ctypedef struct PyDictObject:
         uint64_t ma_version_tag
-    object PyObject_GenericGetDict(object value, void *context)
     PyObject *PyTuple_GET_ITEM(object values, Py_ssize_t number)
 
 

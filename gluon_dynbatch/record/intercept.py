@@ -55,8 +55,9 @@ def _invoke_hook(original: Any) -> Any:
         if not arrays:
             return recorder.constant(token)
         callee = recorder.operators.get(token) or recorder.library.operator(token, info)
-        results = recorder.invoke(callee, arrays)
-        if results is None:
+        results = recording.call(recorder, callee, arrays)
+        if type(results) is str:
+            recorder.note_at_once(callee, results)
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         return results[0] if len(results) == 1 and not output_is_list else results
 

@@ -60,10 +60,6 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
             self._tape.realise(self)
         return self._real
 
-    def become(self, real: NDArray) -> None:
-        """Take the value of `real`, for good."""
-        recording.become([self], [real])
-
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
         if self._tape.open:

@@ -165,7 +165,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
-        self._note_at_once(self.library.callee(block), why)
+        self.note_at_once(self.library.callee(block), why)
         leaves = FLATTENER.flatten(args)[0]
         for leaf in leaves:
             if type(leaf) is LazyNDArray:
@@ -176,22 +176,13 @@ class Recorder(recording.Calls):  # type: ignore[misc]
     def refuse(self, reason: str, where: Optional[Where] = None) -> None:
         """End the runs that are traced, as their pieces would not stand for other calls."""
         while self.tracing is not None:
-            where = where or user_line()
-            self.tracing.give_up(reason, where)
-
-    def invoke(self, callee: Any, arrays: List[NDArray]) -> Optional[List[LazyNDArray]]:
-        """Record a call of an operator; None if it can only be run at once."""
-        results: Any = recording.call(self, callee, arrays)
-        if type(results) is str:
-            self._note_at_once(callee, results)
-            return None
-        return results  # type: ignore[no-any-return]
+            self.tracing.give_up(reason, where or user_line())
 
     def watch_call(self) -> None:
         """Take note of what the last call reads."""
         self.scope.at_work(lambda: self.watch.note(self.tape))
 
-    def _note_at_once(self, callee: Any, why: str) -> None:
+    def note_at_once(self, callee: Any, why: str) -> None:
         """Take note of a call that runs at once; with ``strict=True`` it is an error."""
         what = "operator" if callee.token[0] == "op" else "block"
         reason = f"Calls of {what} {callee.name} run at once: {why}."

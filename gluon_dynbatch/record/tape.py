@@ -133,7 +133,8 @@ class Tape(recording.Tape):  # type: ignore[misc]
         lines = []
         for node, call in enumerate(self.calls()):
             read = ", ".join(map(self._shown, call.operands, call.entry.in_types))
-            made = ", ".join(f"%{v} {_type(TYPES[self.value_type[v]])}" for v in call.results)
+            types = [(v, TYPES[self.value_type[v]]) for v in call.results]
+            made = ", ".join(f"%{v} {kind.dtype}{kind.shape}" for v, kind in types)
             where = f"  # {where_of(self.wheres[node])}" if self.wheres else ""
             lines.append(f"{made} = {call.entry.name}({read}){where}")
         return "\n".join(lines)
@@ -144,10 +145,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         if array_type.elements < TYPES[self.value_type[value]].elements:
             part = f"[{offset}:{offset + array_type.elements}]"
         return f"%{value}{part} {array_type.shape}"
-
-
-def _type(array_type: Any) -> str:
-    return f"{array_type.dtype}{array_type.shape}"
 
 
 def check_storage(array: NDArray) -> None:

@@ -163,7 +163,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         self._take_out(find_memories(held))
         for lazy in held:
             if lazy._uncut is not None:
-                lazy.become(lazy._uncut.real().detach())
+                recording.become([lazy], [lazy._uncut.real().detach()])
 
     def held(self) -> List[LazyNDArray]:
         """Return the arrays that belong to this and that somebody still holds."""
