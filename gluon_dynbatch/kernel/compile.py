@@ -84,7 +84,7 @@ class Compiler:
             return Place(node.attrs[0])
         assert node.kind == COLUMNS, f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
-        return source._replace(column=source.column + node.attrs[0])
+        return source.at(node.attrs[0])
 
     def _choose_targets(self, stores: Sequence[Store]) -> None:
         """Let values be computed where they are wanted."""
@@ -225,8 +225,7 @@ class Compiler:
         if node.kind != COLUMNS:
             return self.place_of(node), "row"
         (source,), (start, step) = node.args, node.attrs
-        slot, column = self.place_of(source)
-        return Place(slot, column + start), "row" if step else "spread"
+        return self.place_of(source).at(start), "row" if step else "spread"
 
     def computes(self, node: Node, time: int) -> bool:
         """Whether a loop at some time has to compute a value itself."""

@@ -44,6 +44,10 @@ class Place(NamedTuple):
     slot: Slot
     column: int = 0
 
+    def at(self, column: int) -> Place:
+        """Return columns from one of these on."""
+        return Place(self.slot, self.column + column)
+
     def __str__(self) -> str:
         return f"{self.slot}[{self.column}:]" if self.column else str(self.slot)
 
@@ -76,12 +80,6 @@ class Weight(NamedTuple):
     def flipped(self) -> Weight:
         """Return what takes the gradient of the product to that of its rows."""
         return self._replace(transposed=not self.transposed)
-
-    def units_from(self, first: int, units: int) -> Weight:
-        """Return what multiplies rows to some of the numbers, of a matrix that is transposed."""
-        assert self.transposed
-        place = self.place._replace(column=self.place.column + first * self.columns)
-        return self._replace(place=place, rows=units)
 
     def __str__(self) -> str:
         return f"{self.place}{'.T' if self.transposed else ''}"
@@ -354,6 +352,15 @@ class Expressions:
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
         return self._make(PRODUCT, [x for x, _ in terms], attrs, width, dtype or x.dtype)
+
+    def own_product(self, x: Node) -> Node:
+        """Return columns of one product with the transpose of a matrix as a product."""
+        product, first, step = _run(x)
+        weight = product.attrs[0][0] if product.kind == PRODUCT and len(product.args) == 1 else None
+        if weight is None or not (step and weight.transposed and weight.units == product.width):
+            return x
+        part = weight._replace(place=weight.place.at(first * weight.columns), rows=x.width)
+        return self.product([(product.args[0], part)], [b.at(first) for b in product.attrs[1]])
 
     def dot(self, left: Node, right: Node, how: Dot) -> Node:
         """Return products of matrices that each row has its own of."""

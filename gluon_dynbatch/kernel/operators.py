@@ -127,32 +127,14 @@ def dense(call: Call) -> Tensor:
 
 
 def split(call: Call) -> List[Tensor]:
-    """Cut columns into equal parts; those of a product that nobody else reads are products."""
-    x, axis = call.tensors[0], call.axis("axis", 1)
-    product, width = x.source, call.inputs[0][-1] // (call.integer("num_outputs", 1) or 1)
-    if not (
-        isinstance(product, Node)
-        and product.kind == PRODUCT
-        and len(product.args) == 1
-        and x.once
-        and len(x.shape) == 2
-        and axis == 1
-        and not call.flag("squeeze_axis")
-        and product.attrs[0][0].transposed
-        and product.width == product.attrs[0][0].units
-    ):
-        return axes.move(call)
-    (weight,), biases = product.attrs
-    return [
-        x.of(
-            call.build.product(
-                [(product.args[0], weight.units_from(first, width))],
-                [bias._replace(column=bias.column + first) for bias in biases],
-            ),
-            (1, width),
-        )
-        for first in range(0, product.width, width)
-    ]
+    """Cut columns; parts of a product that nobody else reads are products with parts of its weight.
+
+    What is not used is not computed, and each result is written where it belongs.
+    """
+    parts = axes.move(call)
+    if not call.tensors[0].once:
+        return parts
+    return [part.of(call.build.own_product(part.node())) for part in parts]
 
 
 def take(call: Call) -> Tensor:

@@ -185,17 +185,12 @@ cdef void run_program(void *context, void *given) noexcept nogil:
 cdef class Bases:
     """Arrays that a program works on, for as many pushes as there are.
 
-    Parameters
-    ----------
-    arrays : object
-        Holds them.
-    addresses, handles : array of uint64
-        Of each, its address, if that is known, and its handle; several may share memory.
-    uses : bytes
-        What is done with each: a letter of `recording.places`.
+    What is done with each is a letter of `recording.places`.
     """
 
+    #: Holds them.
     cdef object arrays
+    #: Of each, its address, if that is known, and its handle; several may share memory.
     cdef readonly array addresses, handles
     #: Handles of what is read, written, and late, and which bases the late ones are.
     cdef array read, written, late, places
@@ -227,16 +222,9 @@ cdef inline void **handles_in(array numbers) noexcept:
 
 
 cdef class Program:
-    """What the engine is to do, without addresses.
+    """What the engine is to do, without addresses: records, and the kernels that they name.
 
-    Parameters
-    ----------
-    code : numpy.ndarray of int64
-        The records, one after another.
-    kernels : iterable of Kernel
-        The kernels that they name.
-    scratch : int
-        Bytes of scratch that MATRIX and ROW records need.
+    MATRIX and ROW records need so many bytes of scratch.
     """
 
     cdef Program_ *program
@@ -264,16 +252,9 @@ cdef class Program:
             release_program(self.program)
 
     def push(self, Bases bases not None, bytes name, int64_t low=0, int64_t high=-1):
-        """Hand records to the engine; return its error code.
+        """Hand some numbers of the code to the engine, under a name that the profiler shows.
 
-        Parameters
-        ----------
-        bases : Bases
-            Arrays, by number.
-        name : bytes
-            What the profiler shows.
-        low, high : int
-            Numbers of the code, all by default.
+        Returns the engine's error code.
         """
         cdef Push *push = <Push *>room(1, sizeof(Push))
         RETAIN(&self.program.references)

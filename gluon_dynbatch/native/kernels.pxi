@@ -173,19 +173,12 @@ cdef void *room(int64_t count, int64_t size) except NULL:
 
 
 cdef class Kernel:
-    """A kernel in the form in which it is run.
-
-    Parameters
-    ----------
-    kernel : gluon_dynbatch.kernel.step.Kernel
-        What it does.
-    few : bool
-        Whether matrices are read as they are, which takes longer for more than a few rows.
-    """
+    """A kernel (`gluon_dynbatch.kernel.step.Kernel`) in the form in which it is run."""
 
     cdef Kernel_ *kernel
     #: What programs say the places of: slots, and matrices that are packed.
     cdef readonly tuple slots, packs
+    #: Whether matrices are read as they are, which takes longer for more than a few rows.
     cdef bint few
     cdef dict numbers
 

@@ -8,16 +8,13 @@
  */
 #include "types.h"
 
-typedef union { T number; BITS bits; } F(pun);
-
-static inline BITS F(bits)(T x) { return ((F(pun)){.number = x}).bits; }
-static inline T F(number)(BITS x) { return ((F(pun)){.bits = x}).number; }
-
 static inline T F(nearest)(T x) { return (x + ROUNDER) - ROUNDER; }
 
 /* 2^n for an integer n within the exponents of normal numbers. */
 static inline T F(pow2)(T n) {
-    return F(number)((BITS)((UNSIGNED)F(bits)(n + (ROUNDER + BIAS)) << MANTISSA));
+    union { T number; BITS bits; } power = {.number = n + (ROUNDER + BIAS)};
+    power.bits <<= MANTISSA;
+    return power.number;
 }
 
 /* ------------------------------------------------------------------ exponential functions */

@@ -156,21 +156,22 @@ static void F(block)(int64_t m, int64_t n, int64_t k, const T *a, int64_t a_tile
                      int64_t start, T *c, int64_t c_row, const T *bias,
                      int accumulate)
 {
-    for (int64_t j = 0; j < n; j += NR) {
-        int width = F(width)(n, j);
-        const T *panel = b + j * depth + start * width, *shift = bias ? bias + j : NULL;
-        for (int64_t i = 0; i < m; i += MR) {
-            int rows = m - i < MR ? (int)(m - i) : MR;
-            const T *left = a + i / MR * a_tile;
-            T *to = c + i * c_row + j;
-            if (n - j >= width)
-                F(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift,
-                               accumulate);
-            else
-                F(edge_tile)(rows, width, (int)(n - j), k, left, a_row, a_column, panel, to,
-                                c_row, shift, accumulate);
+    for (int64_t from = 0; from < m; from += HEIGHT * MR)
+        for (int64_t j = 0; j < n; j += NR) {
+            int width = F(width)(n, j);
+            const T *panel = b + j * depth + start * width, *shift = bias ? bias + j : NULL;
+            for (int64_t i = from; i < m && i < from + HEIGHT * MR; i += MR) {
+                int rows = m - i < MR ? (int)(m - i) : MR;
+                const T *left = a + i / MR * a_tile;
+                T *to = c + i * c_row + j;
+                if (n - j >= width)
+                    F(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift,
+                                accumulate);
+                else
+                    F(edge_tile)(rows, width, (int)(n - j), k, left, a_row, a_column, panel, to,
+                                 c_row, shift, accumulate);
+            }
         }
-    }
 }
 
 static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
@@ -180,15 +181,12 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     const T *a = left;
     T *c = to;
     int64_t parts = k > DEPTH ? (k + DEPTH - 1) / DEPTH : 1, part = (k + parts - 1) / parts;
-    for (int64_t i = 0; i < m; i += HEIGHT * MR) {
-        int64_t rows = m - i < HEIGHT * MR ? m - i : HEIGHT * MR, p = 0;
-        do {
-            F(block)(rows, n, k - p < part ? k - p : part, a + i * a_row + p * a_column,
-                     MR * a_row, a_row, a_column, packed, k, p, c + i * c_row, c_row,
-                     p ? NULL : bias, p || accumulate);
-            p += part;
-        } while (p < k);
-    }
+    int64_t p = 0;
+    do {
+        F(block)(m, n, k - p < part ? k - p : part, a + p * a_column, MR * a_row, a_row, a_column,
+                 packed, k, p, c, c_row, p ? NULL : bias, p || accumulate);
+        p += part;
+    } while (p < k);
 }
 
 /* Sums of products of `a` and some rows of W. */
@@ -278,10 +276,7 @@ static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last
     int64_t row = 0, filled;
     do {
         filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
-        for (int64_t i = 0; i < last - first && filled; i += HEIGHT * MR)
-            F(block)(last - first - i < HEIGHT * MR ? last - first - i : HEIGHT * MR, k, filled,
-                     left + i * ROWS, ROWS * MR, 1, MR, right, ROWS, 0, dw + i * dw_row, dw_row,
-                     NULL, 1);
+        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, ROWS, 0, dw, dw_row, NULL, 1);
     } while (filled == ROWS);
 }
 

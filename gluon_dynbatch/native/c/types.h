@@ -14,8 +14,7 @@
 
 #define T PICK(double, float)
 #define WIDE PICK(long double, double)
-#define BITS PICK(int64_t, int32_t)
-#define UNSIGNED PICK(uint64_t, uint32_t)
+#define BITS PICK(uint64_t, uint32_t)
 
 /* A name of ours for this type and set, and for doubles. */
 #define F(name) JOIN3(name, PICK(f64, f32), GDB_SET)
