@@ -68,7 +68,7 @@ class Compiler:
         self._dense = {x for x, parts in factors if parts > 1}
         self._choose_targets(stores)
         for node in gradients:
-            self._keep_factor(node)
+            self._keep(node)
         self._schedule()
         for place, node in stores:
             if self.stored.get(node) != place:
@@ -107,12 +107,15 @@ class Compiler:
         self.stored[node] = Place(slot)
 
     def _keep(self, node: Node) -> None:
-        """See to it that a value is stored."""
-        if not _is_read(node) and node not in self.stored:
-            if node.kind == COLUMNS and node.attrs[1]:
-                self._keep(node.args[0])
-            else:
-                self._work(node)
+        """See to it that a value is stored; of neighbouring columns, what they are of."""
+        if (
+            node.kind == COLUMNS
+            and node.attrs[1]
+            and not (node in self._dense or node in self.stored)
+        ):
+            self._keep(node.args[0])
+        elif node.kind != READ and node not in self.stored:
+            self._work(node)
 
     def _schedule(self) -> None:
         """Find the first time at which each value can be computed."""
@@ -122,14 +125,14 @@ class Compiler:
                 continue
             if node.kind in OWN_STEP:
                 for x in node.args:
-                    self._keep_factor(x)
+                    self._keep(x)
                 when = max(self._there(x) for x in node.args) | 1
             else:
                 if node.kind == CAST:
                     (source,) = node.args
                     self._keep(source.args[0] if source.kind == COLUMNS else source)
                 if node.kind == MOVED:
-                    self._keep_factor(node.args[0])
+                    self._keep(node.args[0])
                 # What the same loop computes it need not read.
                 together = node.kind == FUNCTION
                 when = max(self._there(x, together) for x in node.args)
@@ -137,14 +140,6 @@ class Compiler:
             self._time[node] = when
             if node.kind in STORED:
                 self._keep(node)
-
-    def _keep_factor(self, x: Node) -> None:
-        """Store what is multiplied."""
-        neighbours = x.kind == COLUMNS and x.attrs[1] and x not in self._dense
-        if neighbours or x.kind in PLACED:
-            self._keep(x)
-        elif x not in self.stored:
-            self._work(x)
 
     def _there(self, node: Node, together: bool = False) -> int:
         """Return from when on a value can be read, or used by the loop that computes it."""

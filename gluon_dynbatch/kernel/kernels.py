@@ -70,7 +70,6 @@ class SegmentKernels:
             Slot("out", k): Array(port.row_size, port.dtype)
             for k, port in enumerate(segment.outputs)
         }
-        self._heads = {k: Array(a.width, a.dtype) for k, a in enumerate(outputs.values())}
         plain = remade(Expressions(), self._nodes, {})
         compiler = Compiler()
         steps = compiler.steps([(Place(slot), plain[node]) for slot, node in zip(outputs, results)])
@@ -97,8 +96,8 @@ class SegmentKernels:
         heads: List[Tuple[Node, Node]] = []
         for k in wanted.heads:
             slot = Slot("head", k)
-            arrays[slot] = self._heads[k]
-            heads.append((results[k], build.read(slot, *self._heads[k][:2])))
+            head = arrays[slot] = arrays[Slot("out", k)]
+            heads.append((results[k], build.read(slot, head.width, head.dtype)))
         rows, sums = Differentiation(build, remade(build, self._nodes, stored), heads).gradients()
         trained = {Slot("param", j) for j in wanted.parameters}
         trained |= {Slot("in", i) for i in wanted.inputs}

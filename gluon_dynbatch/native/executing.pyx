@@ -25,7 +25,7 @@ cdef extern from *:
     int64_t RELEASE(int64_t *counter) nogil
     int64_t TAKE(int64_t *counter) nogil
 
-cdef extern from "c/team.h" nogil:
+cdef extern from "c/kernels.h" nogil:
     int MOST_THREADS "GDB_MOST_THREADS"
     void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 

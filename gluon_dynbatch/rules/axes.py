@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Dict, Hashable, Iterable, Optional, Tuple
+from typing import Any, Dict, Hashable, Iterable, Tuple
 
 from .build import Builder
 from .rule import Rule
@@ -39,58 +39,47 @@ def _whole(site: Site, build: Builder, outputs: Tuple[Ref, ...]) -> Tuple[Ref, .
     return build.restored(outputs) if (1,) in site.outputs else outputs
 
 
-def along(more: int = 0, reduces: bool = False, **defaults: Optional[int]) -> Rule:
-    """Return the rule of an operator with an axis in one or more attributes.
+#: Every axis, whatever the number of dimensions.
+EVERY = tuple(range(32))
 
-    Parameters
-    ----------
-    more : int
-        How many dimensions more than the first input has the axes count.
-    reduces : bool
-        Whether the operator leaves out an axis.
-    **defaults
-        The attributes, and the axis if they are absent; None for all elements in a row.
+
+def along(more: int = 0, reduces: bool = False, **defaults: Any) -> Rule:
+    """Return the rule of an operator with axes in one or more attributes.
+
+    An attribute is one axis or a tuple of them, as its default is: None stands for all elements in
+    a row.  Axes count `more` dimensions than the first input has; some operators leave them out.
     """
 
-    def read(site: Site) -> Dict[str, Optional[int]]:
+    def read(site: Site) -> Dict[str, Any]:
         ndim = len(site.inputs[0]) + more
-        found = {name: site.integer(name, default) for name, default in defaults.items()}
-        return {
-            name: None if axis is None else site.positive(axis, ndim)
-            for name, axis in found.items()
-        }
+        found: Dict[str, Any] = {}
+        for name, default in defaults.items():
+            if isinstance(default, tuple):
+                found[name] = site.axes(name) or default[:ndim]
+            else:
+                axis = site.integer(name, default)
+                found[name] = None if axis is None else site.positive(axis, ndim)
+        return found
 
     def rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
         axes = read(site)
-        site.keep_rows({0, None}.isdisjoint(axes.values()))
+        site.keep_rows(
+            not any(0 in axis if isinstance(axis, tuple) else not axis for axis in axes.values())
+        )
         # A symbol of MXNet 1.9.1 can't be differentiated if the axis of `sort` is left out.
         return build.same(**axes)
 
     def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         axes = read(site)
-        moved = {name: axis + 1 for name, axis in axes.items() if axis is not None}
-        if len(moved) < len(axes):
+        if None in axes.values():
             return _flat(site, build)
-        outputs = build.same(**moved)
+        outputs = build.same(
+            **{
+                name: tuple(a + 1 for a in axis) if isinstance(axis, tuple) else axis + 1
+                for name, axis in axes.items()
+            }
+        )
         return _whole(site, build, outputs) if reduces else outputs
-
-    return Rule(rows, stack)
-
-
-def along_several(name: str, every: bool = False) -> Rule:
-    """Return the rule of an operator with a tuple of axes; if absent, of no axis or `every` one."""
-
-    def read(site: Site) -> Tuple[int, ...]:
-        ndim = len(site.inputs[0])
-        return site.axes(name) or tuple(range(ndim if every else 0))
-
-    def rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-        site.keep_rows(0 not in read(site))
-        return build.same()
-
-    def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-        outputs = build.same(**{name: tuple(axis + 1 for axis in read(site))})
-        return _whole(site, build, outputs) if every else outputs
 
     return Rule(rows, stack)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Dict, Mapping, Optional, Tuple
 
 from . import axes, elementwise, index, products, sequence, shape, vision
-from .axes import along, along_several
+from .axes import EVERY, along
 from .build import call, same
 from .rule import BY_ROW, SAME, Family, Rule, each, family
 from .sequence import time_major
@@ -137,12 +137,12 @@ MERGED: Tuple[Family, ...] = (
         each("slice_like", Rule(call, shape.slice_like_stack), no_gradient=(1,)),
         each("tile", Rule(same, shape.tile_stack)),
         each("repeat", along(axis=None)),
-        each("reverse", along_several("axis"), overwrites=True),
+        each("reverse", along(axis=()), overwrites=True),
         each("broadcast_to broadcast_axis", BROADCAST),
         each("broadcast_like", BROADCAST, no_gradient=(1,)),
         each("diag", along(axis1=0, axis2=1), stack=shape.diag_stack, row_dims=3),
         each("_contrib_arange_like", Rule(None, shape.arange_like_stack), no_gradient=(0,)),
-        each("_contrib_index_array", along_several("axes", every=True), no_gradient=(0,)),
+        each("_contrib_index_array", along(axes=EVERY), no_gradient=(0,)),
     ),
     family(
         "reductions, `norm`, `softmax` and its kin (with lengths too), sorting, `argmax`, `cumsum`",
@@ -152,7 +152,7 @@ MERGED: Tuple[Family, ...] = (
         each("norm", Rule(same, axes.norm_stack)),
         each(
             "moments",
-            along_several("axes", every=True),
+            along(axes=EVERY, reduces=True),
             overwrites=True,
             reads_first_result=True,
         ),
@@ -194,7 +194,7 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`Dropout`, `random.*_like`, `sample_*`",
         "every sample has its own draw; not `sample_multinomial` with `get_prob`",
-        each("Dropout", along_several("axes"), random=True),
+        each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
         each(DISTRIBUTIONS, Rule(same, elementwise.restored), "_sample_{}", random=True),
         each(

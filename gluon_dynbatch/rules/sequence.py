@@ -23,14 +23,9 @@ def _from_second(build: Builder, ref: Ref, shape: Shape) -> Ref:
 
 
 def time_major(*second: int, outputs: bool) -> Rule:
-    """Return the rule of an operator whose minibatch is on axis 1.
+    """Return the rule of an operator whose minibatch is on axis 1 of some inputs, or of `outputs`.
 
-    Parameters
-    ----------
-    *second : int
-        Inputs of which that is true; those of one axis, and all others, have it on axis 0.
-    outputs : bool
-        Whether it is true of the outputs.
+    Inputs of one axis, and all others, have it on axis 0.
     """
     return Rule(None, partial(_side_by_side, second, outputs))
 

@@ -72,4 +72,11 @@ const char *gdb_instruction_set(int i);
  * best is chosen when the first kernel runs. What was packed for one is unfit for another. */
 int gdb_use_instruction_set(const char *name);
 
+enum { GDB_MOST_THREADS = 64 };
+
+/* Call `work` in up to `count` threads at once, at most GDB_MOST_THREADS, and return when all calls
+ * have returned; the calling thread is number 0. There are fewer if no more can be made. So `work` has
+ * to take what is to be done piece by piece, until nothing is left. */
+void gdb_together(void (*work)(void *given, int number), void *given, int count);
+
 #endif

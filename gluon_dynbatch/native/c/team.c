@@ -1,7 +1,7 @@
-#include "team.h"
-
 #include <pthread.h>
 #include <signal.h>
+
+#include "kernels.h"
 
 typedef struct {
     void (*work)(void *, int);
