@@ -49,15 +49,18 @@ def test_depth(graph):
 @SETTINGS
 @given(dags.graphs() | LARGER, st.booleans())
 def test_agenda(graph, toward_bound):
-    """A launch takes every unit of its signature that is ready."""
-    depth = unit_depth(graph)
+    """A launch takes all units of its signature that are ready; the least mean depth is first."""
+    depth, preds = unit_depth(graph), dags.pred_lists(graph)
     counts = path_counts(graph, depth)[0] if toward_bound else None
     groups = group_by_agenda(graph, depth, counts)
     check_groups(graph, groups)
-    signature = dict(zip(groups.tolist(), graph.signature.tolist()))
-    for preds, own in zip(dags.pred_lists(graph), groups.tolist()):
-        ready = 1 + max(groups[preds], default=-1)
-        assert all(signature[launch] != signature[own] for launch in range(ready, own))
+    for launch, chosen in dict(zip(groups, graph.signature)).items():
+        left = groups >= launch
+        ready = [unit for unit in np.flatnonzero(left) if (groups[preds[unit]] < launch).all()]
+        assert all(groups[unit] == launch for unit in ready if graph.signature[unit] == chosen)
+        keys = set(graph.signature[ready])
+        urgency = {key: depth[left & (graph.signature == key)].mean() for key in keys}
+        assert toward_bound or urgency[chosen] == min(urgency.values())
 
 
 def starts(graph, kind):
