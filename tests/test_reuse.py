@@ -132,21 +132,15 @@ def test_plans_are_reused_for_equal_graphs(cached):
     assert not run((x, y), x)
 
 
-def test_options_are_part_of_what_a_plan_is_for(cached):
+def test_options_and_what_is_read_of_an_array_are_part_of_what_a_plan_is_for(cached):
     def run(**options):
         return cached(lambda x: chain([A, A], x), inputs(4), **options)
 
-    assert [run(), run(), run(max_rows=2), run(granularity="operator"), run()] == [
-        False, True, False, False, True,
-    ]  # fmt: skip
-
-
-def test_what_is_read_of_an_array_is_part_of_what_a_plan_is_for(cached):
-    """Other rows of an equal result make another plan."""
+    found = [run(), run(), run(max_rows=2), run(granularity="operator"), run()]
+    assert found == [False, True, False, False, True]
     table = array(3, WIDTH)
-    assert [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)] == [
-        False, False, True,
-    ]  # fmt: skip
+    found = [cached(lambda k: A(A(table)[k : k + 1]), [k]) for k in (1, 2, 1)]
+    assert found == [False, False, True], "of other rows of an equal result"
 
 
 # The plan cache: by value, the least recently used forgotten first

@@ -107,10 +107,6 @@ def test_structures_of_results():
 # Programs as users write them
 
 
-def check(net, fn, samples, **options):
-    return check_against_loop(fn, samples, net.collect_params(), **options)
-
-
 @ALL
 def test_samples_on_two_contexts_in_one_scope(granularity):
     contexts, net = [mx.cpu(0), mx.cpu(1)], Cells()
@@ -122,7 +118,7 @@ def test_samples_on_two_contexts_in_one_scope(granularity):
         out, state = net.gate(net.linear(x), x)
         return [out, net.norm(state * 2)]
 
-    batch = check(net, fn, samples, granularity=granularity)
+    batch = check_against_loop(fn, samples, net.collect_params(), granularity=granularity)
     assert {launch.segment.context for launch in batch.plan.launches} == set(contexts)
     assert fn(samples[1])[0].context == mx.cpu(1)
 

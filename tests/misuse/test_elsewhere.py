@@ -1,4 +1,4 @@
-"""Lazy arrays and scopes in other threads, other processes and the debugger."""
+"""Lazy arrays and scopes in other threads and other processes."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,44 +12,6 @@ from tests.cells import array, equal, inputs
 from tests.common import FIXED, loop_and_scope, output_of
 
 SAMPLES = inputs(6)
-
-DEBUGGED = """
-    import bdb
-    import mxnet as mx
-    import gluon_dynbatch as gdb
-
-    net = gdb.convert(mx.gluon.nn.Dense(2, in_units=3))
-    net.initialize("ones")
-    net.hybridize()
-    one = mx.nd.ones((1, 3))
-
-    def run():
-        with gdb.batching(granularity="block", policy="depth") as batch:
-            y, z = net(one), net(one * 2)
-            breakpoint()
-            w = net(one * 3)
-        print("values", [a.asnumpy().tolist() for a in (y, z, w)])
-        print("flushes", len(batch.report.flushes))
-
-    for _ in range(3):
-        run()
-        print("next")
-    try:
-        run()
-    except bdb.BdbQuit:
-        print("after", net(one).asnumpy(), gdb.map(net, [one]))
-"""
-
-
-def test_debugger():
-    """Looking at a lazy array shows its value; the program then goes on, unless it is quit."""
-    commands = "".join(f"w\n{command}\nc\n" for command in ("pp y", "y.shape", "!y + 1"))
-    *parts, last = output_of(DEBUGGED, given=commands + "q\n").split("next\n")
-    for part, shown in zip(parts, ("[[3. 3.]]\n<LazyNDArray 1x2 @cpu(0)>", "(1, 2)", "[[4. 4.]]")):
-        assert "values [[[3.0, 3.0]], [[6.0, 6.0]], [[9.0, 9.0]]]" in part and shown in part
-    assert ["flushes 1" in part for part in parts] == [False, True, False]
-    assert "after [[3. 3.]]" in last and "values" not in last
-
 
 # Kept, copied, sent
 
