@@ -81,7 +81,7 @@ def test_calls_are_analysed_once_whatever_the_number_of_rows(name, granularity, 
     check_against_loop(lambda x: net(*x), [draw(n) for n in (4, 7, 3)], granularity=granularity)
     assert {types[0].shape[0] for _, types, *_ in asked} == {4}
     (first, *others) = RUNTIME.library.callee(net).entries.values()
-    assert [one.like for one in others] == [first, first]
+    assert [one.first for one in others] == [first, first]
     for one in others:
         shapes, dtypes = infer(one.program, one.in_types, "", None)
         assert (one.shapes, one.dtypes) == (shapes, dtypes)

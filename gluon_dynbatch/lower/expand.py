@@ -67,12 +67,16 @@ def expand(
     survey = _Survey(tape, weights)
     cuts = {}
     fine = granularity == "operator"
-    recurrent, uneven = (survey.recurrent(), survey.uneven(tape)) if fine else ({}, {})
+    recurrent, uneven = (survey.recurrent(), survey.uneven()) if fine else ({}, {})
+    hows: Dict[Entry, Any] = {}
     for number, entry in tape.entries.items():
-        callee, shared = survey.callee[number], survey.shared(entry)
-        delivered = _arguments(entry, recurrent.get(callee))
-        varying = _arguments(entry, uneven.get(callee))
-        cuts[number] = _cut(entry, shared, (granularity, delivered, varying), table)
+        if entry.first not in hows:
+            callee = survey.rows[entry.first][1]
+            delivered = _arguments(entry, recurrent.get(callee))
+            varying = _arguments(entry, uneven.get(callee))
+            hows[entry.first] = survey.shared(entry), (granularity, delivered, varying)
+        shared, how = hows[entry.first]
+        cuts[number] = _cut(entry, shared, how, table)
     return wire(tape, cuts, ragged, granularity == "graph")
 
 
@@ -85,11 +89,10 @@ def _cut(
     """Return a cut that was made before, perhaps for another number of rows, or make it."""
     known = table.cuts(entry)
     if (shared, how) not in known:
-        like = None if shared or how[0] == "unbatched" else entry.like
-        if like is None:
+        if shared or how[0] == "unbatched" or entry.first is entry:
             made = cut_call(_variant(entry, shared), *how, table)
         else:
-            made = replace(_cut(like, shared, how, table), rows=entry.in_types[0].shape[0])
+            made = replace(_cut(entry.first, shared, how, table), rows=entry.in_types[0].shape[0])
         known[shared, how] = made
     return known[shared, how]
 
@@ -117,17 +120,16 @@ class _Survey:
         callees: Dict[Any, int] = {}
         families: Dict[Any, int] = {}
         places: List[int] = []
-        rows: List[Tuple[int, ...]] = []
-        #: Per entry.
-        self.callee: Dict[int, int] = {}
-        self._family: Dict[int, int] = {}
-        for number, entry in tape.entries.items():
+        #: Per entry that was analysed: family, callee, arrays, results, and its first place.
+        self.rows: Dict[Entry, Tuple[int, int, int, int, int]] = {}
+        for entry in {entry.first: None for entry in tape.entries.values()}:
             token, arity = entry.token, len(entry.in_types)
-            callee = self.callee[number] = callees.setdefault(token, len(callees))
-            family = self._family[number] = families.setdefault((token, arity), len(families))
-            rows.append((family, callee, arity, len(entry.out_types), len(places)))
+            callee = callees.setdefault(token, len(callees))
+            family = families.setdefault((token, arity), len(families))
+            self.rows[entry] = family, callee, arity, len(entry.out_types), len(places)
             places += entry.places
         table = np.zeros((5, max(tape.entries) + 1), dtype=np.int32)
+        rows = [self.rows[entry.first] for entry in tape.entries.values()]
         table[:, list(tape.entries)] = np.array(rows, dtype=np.int32).T
         arrays = [0] + [count for _, count in families]
         #: Per family: its first argument in what follows, and its calls.
@@ -155,7 +157,7 @@ class _Survey:
         """
         if not entry.several:
             return NONE
-        family = self._family[entry.id]
+        family = self.rows[entry.first][0]
         first, often = int(self._argument0[family]), self._calls[family] > 1
         shared = frozenset(
             i for i in entry.several if (often and self._same[first + i]) or self._weight[first + i]
@@ -177,14 +179,14 @@ class _Survey:
                 found[target] = found.get(target, frozenset()) | {place}
         return found
 
-    def uneven(self, tape: Tape) -> Dict[int, FrozenSet[int]]:
+    def uneven(self) -> Dict[int, FrozenSet[int]]:
         """Find per callee the arguments of which its calls bring different numbers of arrays.
 
         Only where calls with sums do.
         """
         entries: Dict[int, List[Entry]] = {}
-        for number, entry in tape.entries.items():
-            entries.setdefault(self.callee[number], []).append(entry)
+        for entry, (_, callee, *_) in self.rows.items():
+            entries.setdefault(callee, []).append(entry)
         found = {}
         for callee, own in entries.items():
             if len({len(entry.in_types) for entry in own if entry.program.adds}) > 1:

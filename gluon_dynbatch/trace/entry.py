@@ -33,8 +33,7 @@ Inferred = Tuple[Dict[Ref, Shape], Dict[Ref, str]]
 class Entry:
     """One kind of call: a callee with exact argument types, in one mode.
 
-    Calls that merge as rows are analysed once, for whatever number of rows: an entry with another
-    number is `like` the first one.
+    Calls that merge as rows are analysed once, whatever the number of rows.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class Entry:
         self.context = in_types[0].context if in_types else mx.current_context()
         self.shapes: Dict[Ref, Shape] = inferred[0]
         self.dtypes: Dict[Ref, str] = inferred[1]
-        #: An entry that merges as rows, and differs in their number only.
-        self.like = like
+        #: The entry that was analysed: this one, or one with another number of rows.
+        self.first: Entry = like or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
@@ -81,8 +80,10 @@ class Entry:
     def variant(self, shared: FrozenSet[int]) -> Variant:
         """Return how calls run together if they share these arguments."""
         if shared not in self._variants:
-            like = None if shared or self.like is None else self.like.variant(shared)
-            made = replace(like, entry=self) if like else choose_variant(self, shared)
+            if shared or self.first is self:
+                made = choose_variant(self, shared)
+            else:
+                made = replace(self.first.variant(shared), entry=self)
             self._variants[shared] = made
         return self._variants[shared]
 
