@@ -9,6 +9,7 @@ from mxnet import autograd
 from mxnet.gluon import contrib, rnn
 
 import gluon_dynbatch as gdb
+from tests import cells
 from tests.cells import WIDTH, widths
 from tests.common import LENGTHS, check, prepared, ragged, several
 
@@ -122,6 +123,18 @@ def test_fused_layers(kind, bidirectional, layout):
     shape = (-1, 1, WIDTH) if layout == "TNC" else (1, -1, WIDTH)
     for states in (lambda: (), lambda: (layer.begin_state(1),)):
         check(lambda x: layer(x.reshape(shape), *states()), ragged(), layer, launches=4)  # noqa: B023
+
+
+@pytest.mark.parametrize("kind", ["fused", "unrolled", "one step"])
+def test_states_of_inferred_sizes(kind):
+    """Within a cell, the first states have a size of 0, which is found from the other arrays."""
+    part = rnn.LSTM(3, input_size=WIDTH) if kind == "fused" else lstm()
+    run = {
+        "fused": lambda F, x: part(F.reshape(x, shape=(0, 1, -1))),
+        "unrolled": lambda F, x: part.unroll(2, F.stack(x, x, axis=1), merge_outputs=True),
+        "one step": lambda F, x: part(x, part.begin_state(func=F.zeros)),
+    }[kind]
+    check(prepared(cells.cell(run, part)), ragged(), part, launches=len(set(LENGTHS)))
 
 
 @pytest.mark.parametrize("run", [step_by_step, unrolled])
