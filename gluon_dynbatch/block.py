@@ -282,7 +282,8 @@ class DynamicHybridBlock(HybridBlock):
         types = tuple(TYPES[TYPES.of(leaf)] for leaf in leaves)
         callee = RUNTIME.library.callee(self)
         program = RUNTIME.library.program(callee, spec, len(leaves), user_line())
-        infer_shapes(program, types)
+        if any(parameter._deferred_init for parameter in program.parameters.values()):
+            infer_shapes(program, types)
         return program
 
     def infer_shape(self, *args: Any) -> None:

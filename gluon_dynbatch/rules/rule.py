@@ -36,6 +36,8 @@ class Rule(NamedTuple):
     reads_first_result: bool = False
     #: Whether MXNet may never finish its backward pass if that begins within a function's.
     hangs_in_backward: bool = False
+    #: Whether the shapes of its results depend on values.
+    sized_by_values: bool = False
 
     @property
     def merges(self) -> bool:

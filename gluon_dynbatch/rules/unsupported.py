@@ -20,6 +20,7 @@ PROPERTIES: Tuple[Tuple[str, Dict[str, Any]], ...] = (
     ("Custom IdentityAttach* _contrib_SyncBatchNorm BatchNorm_v1", {"writes": "training"}),
     ("*_update *_update_phase* reset_arrays _set_value fill_element*", {"writes": "always"}),
     ("shape_array size_array", {"no_gradient": (0,)}),
+    ("_while_loop _cond _contrib_boolean_mask", {"sized_by_values": True}),
 )
 
 

@@ -175,14 +175,12 @@ def _make_entry(
     types: Tuple[ArrayType, ...],
     places: Tuple[int, ...],
     where: Where,
-) -> Union[Entry, str]:
+) -> Entry:
     rowless = mode, *(kind._replace(shape=kind.shape[1:]) for kind in types)
     like = program.first.get(rowless)
     inferred = like and like.with_rows(types)
     if inferred is None:
         like, inferred = None, infer(program, types, callee.name, where)
-    if inferred is None:
-        return "the shapes of its results depend on values"
     entry = Entry(callee, mode, program, types, places, inferred, like)
     program.first.setdefault(rowless, entry)
     return entry
@@ -198,6 +196,10 @@ def _why_at_once(program: Program, mode: int) -> str:
         return "MXNet cannot compile it"
     if training and set(program.symbol.list_auxiliary_states()) & set(program.names):
         return "in training it writes to its arguments"
+    if any(rules.of(op).sized_by_values for op in operators):
+        return "the shapes of its results depend on values"
+    if any(op.attrs.get("stype", "default") != "default" for op in program.ops):
+        return "it makes sparse arrays"
     if mode & RECORDING and any(rules.of(op).hangs_in_backward for op in operators):
         return "MXNet may never finish its backward pass within another"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Dict, NoReturn, Optional, Sequence, Tuple, Type
+from typing import Dict, NoReturn, Sequence, Tuple, Type
 
 import numpy as np
 from mxnet.base import MXNetError
@@ -24,15 +24,12 @@ from .symbols import Ref
 Shape = Tuple[int, ...]
 
 
-def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Optional[Dict[Ref, Shape]]:
-    """Infer the shape of every visible value, and those of parameters that are still open.
-
-    None if shapes of results depend on values.
-    """
+def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Dict[Ref, Shape]:
+    """Infer the shape of every visible value, and those of parameters that are still open."""
     known = {program.names[i]: types[i].shape for i in program.argument_at.values()}
     arguments, outputs, auxiliary = program.internals._infer_shape_impl(False, **known)
     if outputs is None:
-        return None
+        raise MXNetError("the shapes of the results cannot be inferred; is an argument empty?")
     deferred = [p for p in program.parameters.values() if p._deferred_init]
     if deferred:
         shapes = dict(zip(program.internals.list_arguments(), arguments))
@@ -45,8 +42,8 @@ def infer_shapes(program: Program, types: Sequence[ArrayType]) -> Optional[Dict[
 
 def infer(
     program: Program, types: Sequence[ArrayType], name: str, where: Where
-) -> Optional[Tuple[Dict[Ref, Shape], Dict[Ref, str]]]:
-    """Infer shapes and dtypes of a call of `name`; None if its shapes depend on values.
+) -> Tuple[Dict[Ref, Shape], Dict[Ref, str]]:
+    """Infer shapes and dtypes of a call of `name`.
 
     Raises
     ------
@@ -57,16 +54,6 @@ def infer(
     def fail(kind: Type[DynBatchError], text: str, advice: str) -> NoReturn:
         raise kind(text, where, name, advice) from None
 
-    def refuse_empty(shape: Shape) -> None:
-        if 0 in shape:
-            advice = "leave empty arrays out, or compute with them outside of the scope"
-            fail(ShapeError, f"an array of shape {shape} is empty", advice)
-
-    for kind in types:
-        refuse_empty(kind.shape)
-        if not kind.shape:
-            text = "an array of shape () has no axis along which calls could be merged"
-            fail(ShapeError, text, "make it one of shape (1,) with .reshape((1,))")
     described = ", ".join(f"{t.shape} {t.dtype}" for t in types)
     try:
         shapes = infer_shapes(program, types)
@@ -76,10 +63,13 @@ def infer(
         if any(len(t.shape) == 1 for t in types):
             advice += "; axis 0 counts rows, so a vector has the shape (1, size), like x[i : i + 1]"
         fail(ShapeError, text, advice)
-    if shapes is None:
-        return None
-    for ref in program.heads:
-        refuse_empty(shapes[ref])
+    for shape in [t.shape for t in types] + [shapes[ref] for ref in program.heads]:
+        if 0 in shape:
+            advice = "leave empty arrays out, or compute with them outside of the scope"
+            fail(ShapeError, f"an array of shape {shape} is empty", advice)
+    if any(not t.shape for t in types):
+        text = "an array of shape () has no axis along which calls could be merged"
+        fail(ShapeError, text, "make it one of shape (1,) with .reshape((1,))")
     for parameter in program.parameters.values():
         if parameter._data is None:
             advice = "call net.initialize() before the first call"

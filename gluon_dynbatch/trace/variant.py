@@ -158,7 +158,7 @@ def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) 
         grown = infer_shapes(entry.program, types)
     except MXNetError:
         return False
-    return grown is not None and all(
+    return all(
         grown[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
         for ref, shape in entry.shapes.items()
     )

@@ -10,6 +10,7 @@ from mxnet.gluon import SymbolBlock, nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
+from tests import cells
 from tests.cells import array, cell, equal
 from tests.common import FIXED, refused, same_as_loop
 
@@ -166,6 +167,18 @@ def test_shapes_that_depend_on_values(kind, tmp_path):
     batch = check_against_loop(net, samples, net.collect_params(), **FIXED)
     assert sum(one.calls for one in batch.report.alone) == 4
     assert "depend on values" in batch.report.alone[-1].reason
+
+
+@pytest.mark.parametrize("stype", ["csr", "row_sparse"])
+def test_sparse_arrays_are_made_at_once(stype):
+    sparse = cell(lambda F, x: F.cast_storage(x * 2, stype=stype))
+    for make in (lambda x: (x * 2).tostype(stype), sparse):
+        with gdb.batching(**FIXED) as batch:
+            got = make(cells.dense()(array(2, 4)))
+        assert got.stype == stype and batch.report.nodes > 0
+        equal([got.tostype("default")], [cells.dense()(array(2, 4)) * 2])
+        (told,) = batch.report.alone
+        assert "sparse" in told.reason
 
 
 # Arrays without axes
