@@ -67,10 +67,16 @@ WRONG = {
     "row_sparse operand": (
         gdb.ArgumentError, ["row_sparse"],
         lambda net, y: mx.nd.dot(y, array(3, 3).tostype("row_sparse"))),  # wrong
+    "too few arrays": (
+        gdb.ArgumentError, ["takes 3 arrays (data, weight, bias), not 1"],
+        lambda net, y: mx.nd.FullyConnected(y, num_hidden=2)),  # wrong
     # Stock Gluon refuses such arguments and results, too.
     **{f"argument {type(wrong).__name__}": (gdb.ArgumentError, [CELL, STRUCTURES], given(wrong))
        for wrong in (object(), {1, 2}, np.ones((1, 4)), [1, {"a": object()}], range(3), iter([]))},
     "argument that is named": (gdb.ArgumentError, ["Tree(3) of type Tree"], given([Tree()])),
+    "cell, too few arrays": (
+        gdb.CellError, [CELL, "without the array", "_weight"],
+        called(lambda F, x: F.FullyConnected(x, num_hidden=2))),
     "axis": (gdb.ShapeError, [CELL, "axis 7"], called(lambda F, x: F.sum(x, axis=7))),
     **{f"cell, {name}": (gdb.CellError, [CELL, FORWARD], called(fn)) for name, fn in {
         "asnumpy": lambda F, x: x * float(x.asnumpy().sum()),

@@ -153,7 +153,7 @@ class Library:
                 if isinstance(callee, BlockCallee):
                     callee.programs[spec] = trace_block(callee.block, spec, arguments, where)
                 else:
-                    callee.programs[spec] = trace_operator(callee, arguments)
+                    callee.programs[spec] = trace_operator(callee, arguments, where)
             return callee.programs[spec]  # type: ignore[no-any-return]
 
 

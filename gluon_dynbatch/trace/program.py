@@ -12,11 +12,11 @@ from mxnet.gluon import HybridBlock, Parameter, SymbolBlock
 from mxnet.gluon.block import _flatten
 
 from .. import rules
-from ..errors import CellError, Where
+from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record import structure
 from ..record.operators import Operator
-from .symbols import VARIABLE, Builder, Op, Ref, can_compile, make_symbol, read_symbol
+from .symbols import VARIABLE, Builder, Op, Ref, arrays_of, can_compile, make_symbol, read_symbol
 
 SYMBOLS = structure.Flattener(mx.sym.Symbol)
 
@@ -142,7 +142,13 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     # A result that is an argument itself becomes an operator, so that every result has a producer.
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
-    program = read_program(mx.sym.Group(outputs), names, parameters, out_spec)
+    symbol = mx.sym.Group(outputs)
+    # MXNet makes a variable for an array that an operator lacks.
+    for name in symbol.list_inputs():
+        if name not in names and name not in parameters:
+            text = f"hybrid_forward calls an operator without the array {name!r}"
+            raise CellError(text, where, block.name, "pass all arrays that the operator takes")
+    program = read_program(symbol, names, parameters, out_spec)
     _show_graph(block, spec, program)
     return program
 
@@ -197,11 +203,16 @@ def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
     block._cached_op_args[:] = program.given
 
 
-def trace_operator(operator: Operator, arguments: int) -> Program:
+def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
     """Make the program of a single operator call."""
+    attrs = operator.attributes(arguments)
+    taken = arrays_of(operator.name, attrs)
+    if len(taken) != arguments:
+        text = f"{operator.name} takes {len(taken)} arrays ({', '.join(taken)}), not {arguments}"
+        raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
     builder = Builder()
     inputs = [builder.variable(f"argument{i}") for i in range(arguments)]
-    call = builder.add(operator.name, inputs, operator.attributes(arguments))
+    call = builder.add(operator.name, inputs, attrs)
     visible = make_symbol(builder.ops, [call]).get_internals()
     outputs = [visible[i] for i in range(arguments, len(visible.list_outputs()))]
     names = [op.name for op in builder.ops[:arguments]]

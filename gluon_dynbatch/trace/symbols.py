@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
-from mxnet.base import MXNetError
+from mxnet.base import _LIB, MXNetError, c_str, check_call
+from mxnet.symbol.register import _symbol_creator
 
 #: A value of a symbol: position of the operator, and number of the output.
 Ref = Tuple[int, int]
@@ -87,6 +89,15 @@ def make_symbol(ops: Sequence[Op], heads: Iterable[Ref]) -> Any:
         "attrs": {"mxnet_version": ["int", 10901]},
     }
     return mx.sym.load_json(json.dumps(graph))
+
+
+def arrays_of(op: str, attrs: Mapping[str, str]) -> List[str]:
+    """Return the names of the arrays that an operator takes."""
+    handle = ctypes.c_void_p()
+    check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
+    # Without arrays, MXNet makes a variable for each.
+    call = _symbol_creator(handle.value, None, None, list(attrs), list(attrs.values()), op, False)
+    return [name[len(op) + 1 :] for name in call.list_inputs()]
 
 
 def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
