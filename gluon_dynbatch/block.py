@@ -252,7 +252,7 @@ class DynamicHybridBlock(HybridBlock):
         recorder = STATE.batch and STATE.batch.recorder_of(self)
         if recorder:
             return recorder.call_block(self, args)
-        if self._backend:
+        if self._backend or any(isinstance(arg, mx.np.ndarray) for arg in args):
             return super()._call_cached_op(*args)
         try:
             leaves, spec = FLATTENER.flatten(args)

@@ -181,6 +181,31 @@ def test_sparse_arrays_are_made_at_once(stype):
         assert "sparse" in told.reason
 
 
+# Arrays of mx.np
+
+
+@mx.util.use_np
+class OfNumPy(nn.HybridBlock):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = nn.Dense(2, in_units=3)
+
+    def hybrid_forward(self, F, x):
+        return F.np.tanh(self.dense(x))
+
+
+def test_a_converted_block_of_mx_np_is_gluons_outside_of_scopes():
+    net, x = OfNumPy(), mx.np.ones((1, 3))
+    net.initialize()
+    net.hybridize()
+    wanted = net(x)
+    got = gdb.convert(net)(x)
+    assert type(got) is mx.np.ndarray
+    equal([got], [wanted])
+    with refused(gdb.ArgumentError, ".as_nd_ndarray()"), gdb.batching():
+        net(x)  # wrong
+
+
 # Arrays without axes
 
 
