@@ -22,10 +22,7 @@ def make_net():
 
 
 def plain_net():
-    net = gluon.nn.Dense(3, in_units=3)
-    net.initialize()
-    net.hybridize()
-    return net
+    return ready(gluon.nn.Dense(3, in_units=3))
 
 
 def rows(count):

@@ -104,14 +104,10 @@ def test_a_flush_with_debug_checks_its_tape():
 # Graphs
 
 
-def changed(graph, field, at, by):
-    """Return a graph with another number at one place of an array."""
-    if field in graph.dependencies._fields:
-        return graph._replace(dependencies=changed_array(graph.dependencies, field, at, by))
-    return changed_array(graph, field, at, by)
-
-
-def changed_array(part, field, at, by):
+def changed(part, field, at, by):
+    """Return a graph, or its dependencies, with another number at one place of an array."""
+    if field not in part._fields:
+        return part._replace(dependencies=changed(part.dependencies, field, at, by))
     array = getattr(part, field).copy()
     array[at] += by
     return part._replace(**{field: array})

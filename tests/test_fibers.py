@@ -32,12 +32,6 @@ def step():
     return ready(cell(run, lstm, out), 1)
 
 
-def same_as_loop(fn, samples):
-    """Compare numbers that programs return."""
-    wanted = [fn(x) for x in samples]
-    np.testing.assert_allclose(gdb.map(fn, samples, **FIXED), wanted, 1e-4)
-
-
 def walker(step):
     """Return a program whose length and path are decided by computed values."""
 
@@ -180,10 +174,6 @@ def test_what_mxnet_keeps_per_thread_belongs_to_the_sample(step):
 # Exceptions
 
 
-class Wrong(Exception):
-    pass
-
-
 def test_fibers_that_rest_between_maps_carry_nothing_over(step):
     variable = contextvars.ContextVar("variable", default=None)
     seen, called = [], []
@@ -207,14 +197,14 @@ def test_an_exception_names_its_sample_or_stands_among_the_results(step):
         scores, h, _ = step(inputs(9)[number], *inputs(2))
         scores.sum().asscalar()
         if number in bad:
-            raise Wrong(number)
+            raise KeyError(number)
         return h
 
     bad = (1, 4)
     got = gdb.map(fn, range(5), on_error="return")
-    assert [type(one) is Wrong for one in got] == [False, True, False, False, True]
+    assert [type(one) is KeyError for one in got] == [False, True, False, False, True]
     equal([got[0]], [fn(0)])
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(KeyError) as caught:
         gdb.map(fn, range(5))
     assert isinstance(caught.value.__cause__, gdb.SampleError)
     assert "sample 1" in str(caught.value.__cause__) and __file__ in str(caught.value.__cause__)
@@ -264,7 +254,7 @@ def test_the_others_end_and_clean_up(step):
         try:
             step(*inputs(3))[0].sum().asscalar()
             if number == 2:
-                raise Wrong
+                raise KeyError
             step(*inputs(3))[0].sum().asscalar()
         finally:
             if number > 2:
@@ -272,7 +262,7 @@ def test_the_others_end_and_clean_up(step):
                     step(*inputs(3))[0].sum().asscalar()
             cleaned.append(number)
 
-    with pytest.raises(Wrong):
+    with pytest.raises(KeyError):
         gdb.map(fn, range(5))
     assert sorted(cleaned) == [0, 1, 2, 3, 4]
     with gdb.batching() as batch:
@@ -316,7 +306,9 @@ def test_deep_recursion(step):
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)
     try:
-        same_as_loop(lambda x: down(x, 5000), inputs(3))
+        wanted = [down(x, 5000) for x in inputs(3)]
+        got = gdb.map(lambda x: down(x, 5000), inputs(3), **FIXED)
+        np.testing.assert_allclose(got, wanted, 1e-4)
     finally:
         sys.setrecursionlimit(limit)
 

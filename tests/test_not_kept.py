@@ -10,8 +10,8 @@ import pytest
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.recorder import STATE
 from tests.cells import WIDTH
-from tests.common import FIXED
-from tests.test_pieces import RUNS, Node, chain, layer, line_of, scope, traced, x
+from tests.common import FIXED, named_lines
+from tests.test_pieces import RUNS, Node, chain, layer, scope, traced, x
 
 NET, FOREIGN, ELSEWHERE = layer(), x(8), []
 
@@ -149,7 +149,7 @@ def test_the_line_that_raises_or_reads_a_value_is_told():
                     block(x(), fails)
                 block(x(), None)
             [one] = batch.report.traced.refused.values()
-            assert because in one.reason and "# wrong" in line_of(one.where)
+            assert because in one.reason and "# wrong" in named_lines(str(one.where))[0]
             assert str(one.where) in str(batch.report)
         assert batch.report.traced.known == 1
 

@@ -16,7 +16,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.where import where_of
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, make_cells, ready
-from tests.common import FIXED, SCOPES
+from tests.common import FIXED, SCOPES, named_lines
 from tests.strategies import PROGRAMS, examples
 
 
@@ -239,11 +239,6 @@ def test_each_mode_is_traced():
     assert (batch.report.traced.new, batch.report.traced.known) == (0, 3)
 
 
-def line_of(where):
-    with open(where.filename) as file:
-        return file.read().splitlines()[where.line - 1]
-
-
 def test_lines_of_the_users_are_kept():
     block = traced(chain)
     with gdb.batching(**FIXED) as batch:
@@ -252,7 +247,7 @@ def test_lines_of_the_users_are_kept():
             random.random(), np.random.uniform()  # it matters only what forward draws
         first, _, third, _ = batch._recorder.tape.wheres
     assert batch.report.traced.known == 1
-    assert first == third and "x = block.net(x)" in line_of(where_of(third))
+    assert first == third and "x = block.net(x)" in named_lines(str(where_of(third)))[0]
 
 
 def test_pieces_are_of_one_block_and_off_unless_asked():

@@ -194,7 +194,6 @@ def test_functions_of_two_numbers_are_within_4_ulp(instruction_set, dtype):
     assert_close(apply("select", a, b, a), np.where(a != 0, b, a), a, b)
 
 
-# How far off MXNet's results are: of gelu and softrelu left of 0, of digamma near its roots.
 # rows
 
 

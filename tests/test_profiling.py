@@ -6,7 +6,6 @@ import mxnet as mx
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import dense
 from tests.common import output_of
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
@@ -14,17 +13,18 @@ PROGRAM = """
 import sys
 import mxnet as mx
 from mxnet import profiler
-from tests.test_profiling import block, run
+from tests.cells import dense
+from tests.test_profiling import run
 profiler.set_config(filename=sys.argv[1], profile_all=True, aggregate_stats=False)
-run(block("before_"))
+run(dense(prefix="before_"))
 profiler.set_state("run")
-run(block("shown_"))
+run(dense(prefix="shown_"))
 profiler.pause()
-run(block("paused_"))
+run(dense(prefix="paused_"))
 profiler.resume()
-run(block("resumed_"))
+run(dense(prefix="resumed_"))
 profiler.set_state("stop")
-run(block("after_"))
+run(dense(prefix="after_"))
 profiler.dump()
 """
 
@@ -34,9 +34,10 @@ import sys
 import mxnet as mx
 from mxnet import autograd, profiler
 import gluon_dynbatch as gdb
-from tests.test_profiling import INPUTS, block
+from tests.cells import dense
+from tests.test_profiling import INPUTS
 profiler.set_config(filename=sys.argv[1], profile_all=True)
-net = block("toggled_")
+net = dense(prefix="toggled_")
 for turn in range(50):
     with autograd.record(), gdb.batching(granularity="block", policy="depth"):
         outputs = [net(x) for x in INPUTS]
@@ -54,10 +55,6 @@ print("all turns")
 
 
 INPUTS = [mx.nd.ones((1, 4)) * i for i in range(5)]
-
-
-def block(prefix):
-    return dense(prefix=prefix)
 
 
 def run(net):

@@ -1,7 +1,6 @@
 """The report says what happened, in print and as JSON."""
 
 import json
-import linecache
 import re
 import time
 
@@ -13,13 +12,8 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.report import Alone, FlushReport
-from tests.cells import cell, dense, inputs
+from tests.cells import cell, inputs
 from tests.common import FIXED, named_lines
-
-
-@pytest.fixture
-def net():
-    return dense(prefix="scorer_")
 
 
 def test_counts_of_one_flush(net):
@@ -116,23 +110,6 @@ def test_values_read_by_line_and_count(net):
     assert text.index("value read  5 x") < text.index("value read  1 x")
 
 
-# Calls that ran alone
-
-
-def test_calls_that_ran_alone_with_the_reason(net):
-    with gdb.batching() as batch:
-        for count in (3, 2):
-            for x in inputs(count):
-                mx.nd.shape_array(net(x))  # alone
-            batch.flush()
-    report = batch.report
-    (alone,) = report.alone
-    assert alone.name == "shape_array" and "can't be merged" in alone.reason and alone.calls == 5
-    assert named_lines(str(alone.where))[0].endswith("# alone")
-    assert [flush.alone[0].calls for flush in report.flushes] == [3, 2]
-    assert f"ran alone   5 x shape_array: {alone.reason}\n            {alone.where}" in str(report)
-
-
 MADE_UP = FlushReport(
     nodes=4, units=4, widths=(3, 1), granularity="block", policy="agenda", budget="2 ms",
     cached=True, alone=(), rows_gathered=5, arena_bytes=2_500_000, recording_ms=1.0,
@@ -172,7 +149,7 @@ def test_lists_of_several_lengths(how, granularity, wanted):
     assert batch.report.launches >= 4
     (told,) = batch.report.split
     assert (told.name, told.calls) == ("the_cell", 5) and wanted in told.reason
-    assert "# the line" in linecache.getline(told.where.filename, told.where.line)
+    assert named_lines(str(told.where))[0].endswith("# the line")
     assert f"split       {told}" in str(batch.report)
     assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
 

@@ -47,22 +47,18 @@ def tolerance_of(op, dtype):
 
 def samples_of(c, pattern, rng):
     """Draw samples, of several numbers of rows where they may differ."""
+
+    def draw(array, rows):
+        made = array.draw(rng, rows)
+        return made.astype(dtype_of(c.op, c.attrs)) if made.dtype == np.float32 else made
+
     ragged = c.has_rows(pattern) and not c.shares_rows(pattern)
-    shared = {}
+    shared = [draw(array, 2) for array in c.inputs]
     samples = []
     for rows in (2, 1, 3) if ragged else (2, 2, 2):
-        sample = []
-        for k, (array, letter) in enumerate(zip(c.inputs, pattern)):
-            made = shared.get(k) if letter == "S" else None
-            if made is None:
-                made = array.draw(rng, rows)
-                if made.dtype == np.float32:
-                    made = made.astype(dtype_of(c.op, c.attrs))
-            if letter == "S":
-                shared[k] = made
-            sample.append(made)
-        attach(c.op, sample)
-        samples.append(sample)
+        arrays = zip(pattern, c.inputs, shared)
+        samples.append([one if letter == "S" else draw(a, rows) for letter, a, one in arrays])
+        attach(c.op, samples[-1])
     return samples
 
 

@@ -2,7 +2,6 @@
 
 # ruff: noqa: SIM117 - Python 3.8 has no brackets around the items of a with statement.
 
-import contextlib
 import resource
 import sys
 from functools import partial
@@ -22,6 +21,7 @@ from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, kee
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import attached, cell, dense, equal, inputs
 from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused, state_of, works
+from tests.misuse.test_generators import batched
 
 SAMPLES = inputs(5)
 
@@ -299,14 +299,8 @@ def nested(net):
             net(SAMPLES[1])
 
 
-@contextlib.contextmanager
-def batched():
-    with gdb.batching(**FIXED) as scope:
-        yield scope
-
-
 def managed(net):
-    with batched():
+    with batched(**FIXED):
         net(SAMPLES[0])
         gdb.map(net, SAMPLES[1:3])
 

@@ -37,21 +37,18 @@ def test_a_generator_that_ends_keeps_what_it_yielded(net, end):
 # Scopes that a context manager holds open
 
 
-@contextlib.contextmanager
-def batched(**options):
+def delegating(**options):
     with gdb.batching(**options) as batch:
         yield batch
 
 
-def delegating():
-    with gdb.batching(**FIXED) as batch:
-        yield batch
+batched = contextlib.contextmanager(delegating)
 
 
 @contextlib.contextmanager
 def batched_by_another_on_a_stack():
     with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.contextmanager(lambda: (yield from delegating()))())
+        stack.enter_context(contextlib.contextmanager(lambda: (yield from delegating(**FIXED)))())
         yield stack.enter_context(gdb.batching())
 
 
@@ -66,7 +63,7 @@ class ByHand:
 
 class ByGenerator:
     def __enter__(self):
-        self.generator = delegating()
+        self.generator = delegating(**FIXED)
         return next(self.generator)
 
     def __exit__(self, *error):

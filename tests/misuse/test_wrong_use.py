@@ -57,17 +57,6 @@ def test_array_of_a_failed_scope(net, use):
 # Options
 
 
-@contextlib.contextmanager
-def option_refused(kind, *texts):
-    """Expect an error at the marked line; options are not recorded calls, so no line is named."""
-    with pytest.raises(kind) as caught:
-        yield
-    assert isinstance(caught.value, gdb.DynBatchError) and isinstance(caught.value, ValueError)
-    assert user_frame(caught.value).line.endswith("# wrong")
-    for text in texts:
-        assert text in str(caught.value)
-
-
 #: What takes options.
 TAKERS = {
     "batching": gdb.batching,
@@ -111,14 +100,14 @@ def test_wrong_value_of_an_option(name):
     kind, told, values, takers = WRONG[name]
     for value in values:
         for taker in takers:
-            with option_refused(kind, repr(value), *told):
+            with refused(kind, repr(value), *told, recorded=False):
                 TAKERS[taker](**{name: value})  # wrong
 
 
 @pytest.mark.parametrize("field", ["milliseconds", "visits"])
 def test_wrong_limit_of_a_budget(field):
     for limit in (-1, NAN, True, "3", 1.5)[: 4 + (field == "visits")]:
-        with option_refused(gdb.BudgetError, field, repr(limit)):
+        with refused(gdb.BudgetError, field, repr(limit), recorded=False):
             gdb.Budget(**{field: limit})  # wrong
 
 
