@@ -79,137 +79,74 @@ def number_pairs(const int64_t[::1] ones, const int32_t[::1] others, int64_t[::1
     return list(known)
 
 
-def makers(
-    int64_t operands, const int64_t[::1] operand, const int64_t[::1] at, const int64_t[::1] term,
-    const int64_t[::1] target_of, const int64_t[::1] maker, int64_t launches,
-):
-    """Return per operand the launches that make what it reads; what is from outside has others.
-
-    Reads are in the order of operands; each target has its `maker`, a launch, or -1 or -2.
-    """
-    cdef int64_t i, place, to, number
-    cdef int64_t[::1] seen = clone(LONG, launches + 2, True)
-    found = [[] for _ in range(operands)]
-    for i in range(operand.shape[0]):
-        place = term[at[i]]
-        to = target_of[place if place >= 0 else place + target_of.shape[0]]
-        number = maker[to] if to >= 0 else -2
-        if seen[number + 2] <= operand[i]:
-            seen[number + 2] = operand[i] + 1
-            found[operand[i]].append(number)
-    return found
-
-
 def transposed(
-    const int64_t[::1] low, const int64_t[::1] high, const int64_t[::1] own_arena,
-    const int64_t[::1] own_element, const int64_t[::1] at, const int64_t[::1] offset,
-    const int64_t[::1] size, const int64_t[::1] element, const int64_t[::1] term,
-    const int64_t[::1] target_of, const uint8_t[::1] wanted, const int64_t[::1] start,
-    int64_t[:, ::1] found,
+    const int64_t[::1] low, const int64_t[::1] high, const int64_t[:, ::1] starts,
+    const int64_t[::1] at, const int64_t[::1] offset, const int64_t[::1] size,
+    const int64_t[::1] element, const int64_t[::1] targets, const uint8_t[::1] wanted,
+    const int64_t[::1] start, int64_t[:, ::1] found,
 ):
     """Fill in what wanted targets read of the gradients of operands; count it.
 
-    Operands have their reads from `low` to `high`, and their gradients from an arena and an element
-    on.  Reads and their places are as in `plan.plan.Reads`; each target has its first element at
-    `start`.  The rows that are filled in are the columns of such reads.
+    Operands have their reads from `low` to `high`, and their gradients start at an arena and an
+    element.  Reads and their places are as in `plan.plan.Reads`, each of one of the `targets`, which
+    have their first elements at `start`.  What is filled in are the columns of such reads.
     """
-    cdef int64_t number, i, to, place, count = 0
+    cdef int64_t number, i, to, count = 0
     for number in range(low.shape[0]):
         for i in range(low[number], high[number]):
-            place = term[at[i]]
-            to = target_of[place if place >= 0 else place + target_of.shape[0]]
+            to = targets[i]
             if to < 0 or not wanted[to]:
                 continue
             found[0, count], found[1, count] = to, at[i]
             found[2, count], found[3, count] = element[i] - start[to], size[i]
-            found[4, count] = own_arena[number]
-            found[5, count] = own_element[number] + offset[i]
+            found[4, count] = starts[0, number]
+            found[5, count] = starts[1, number] + offset[i]
             count += 1
     return count
 
 
 @cython.final
 cdef class Resolver:
-    """Finds out how operands are read.
+    """Finds out how operands are read."""
 
-    Reads are taken by operand, and within that by target; `order` has them by operand, and within
-    that as they were given.
-    """
-
-    #: Per read, as they are taken.
-    cdef const int64_t *target
-    cdef const int64_t *length
-    cdef const int64_t *arena
-    cdef const int64_t *element
-    #: Which read stands where, and up to where others have been copied before it.
-    cdef int64_t *order
-    cdef int64_t *covered
-    #: Per operand, one more at the end: its first read.
-    cdef int64_t *first
-    #: Owns what is above, but for columns that were given in order.
-    cdef array memory, pieces
+    #: Per read.
+    cdef const int64_t[::1] target, length, arena, element
+    #: Reads by operand, as they were given, and those of each by target.
+    cdef int64_t[::1] given, taken
+    #: Per operand, one more at the end: its first read there.
+    cdef int64_t[::1] first
+    #: Per read: up to where others have been copied before it.
+    cdef int64_t[::1] covered
+    cdef array pieces
 
     def __init__(
         self, int64_t operands, const int64_t[::1] operand, const int64_t[::1] target,
         const int64_t[::1] length, const int64_t[::1] arena, const int64_t[::1] element,
     ):
-        cdef int64_t i, count = operand.shape[0]
-        cdef bint in_order = True
-        self.pieces = array("q")
-        self.memory = clone(LONG, operands + 1 + 6 * count, True)
-        self.first = <int64_t *>self.memory.data.as_longlongs
-        self.order = self.first + operands + 1
-        self.covered = self.order + count
+        cdef int64_t i, k, low, high, most = 0, count = operand.shape[0]
+        self.target, self.length, self.arena, self.element = target, length, arena, element
+        self.pieces, self.covered = array("q"), clone(LONG, count, False)
+        self.given, self.taken = clone(LONG, count, False), clone(LONG, count, False)
+        self.first = clone(LONG, operands + 2, True)
         for i in range(count):
             if operand[i] < 0 or operand[i] >= operands:
                 raise ValueError("a read without target")
-            self.first[operand[i] + 1] += 1
-            in_order = in_order and (
-                i == 0 or operand[i] > operand[i - 1]
-                or operand[i] == operand[i - 1] and target[i] >= target[i - 1])
+            self.first[operand[i] + 2] += 1
         for i in range(operands):
-            self.first[i + 1] += self.first[i]
-        if count == 0:
-            return
-        self.target, self.length = &target[0], &length[0]
-        self.arena, self.element = &arena[0], &element[0]
-        if in_order:
-            for i in range(count):
-                self.order[i] = i
-        else:
-            self.put_in_order(operands, &operand[0], count)
-
-    cdef int put_in_order(
-        self, int64_t operands, const int64_t *operand, int64_t count
-    ) except -1:
-        """Copy the columns in the order in which they are taken."""
-        cdef int64_t i, k, at, low, high, most = 0
-        cdef int64_t *target = self.covered + count
-        cdef int64_t *length = target + count
-        cdef int64_t *arena = length + count
-        cdef int64_t *element = arena + count
-        # While they are sorted, `covered` has the reads by operand as they are given.
-        for i in range(operands):
-            most = max(most, self.first[i + 1] - self.first[i])
-        cdef array ends = clone(LONG, operands, False)
-        memcpy(ends.data.as_longlongs, self.first, operands * sizeof(int64_t))
+            most = max(most, self.first[i + 2])
+            self.first[i + 2] += self.first[i + 1]
         for i in range(count):
-            self.covered[ends.data.as_longlongs[operand[i]]] = i
-            ends.data.as_longlongs[operand[i]] += 1
+            self.given[self.first[operand[i] + 1]] = i
+            self.first[operand[i] + 1] += 1
         cdef bytearray room = bytearray(2 * most * sizeof(Keyed))
         cdef Keyed *items = <Keyed *><char *>room
         for i in range(operands):
             low, high = self.first[i], self.first[i + 1]
             for k in range(low, high):
-                items[k - low].key, items[k - low].unit = self.target[self.covered[k]], k
+                items[k - low] = Keyed(target[self.given[k]], self.given[k])
             radix_sort(items, items + (high - low), high - low)
             for k in range(low, high):
-                at = self.covered[items[k - low].unit]
-                target[k], length[k] = self.target[at], self.length[at]
-                arena[k], element[k] = self.arena[at], self.element[at]
-                self.order[items[k - low].unit] = k
-        self.target, self.length, self.arena, self.element = target, length, arena, element
-        return 0
+                self.taken[k] = items[k - low].unit
 
     cdef int64_t count(self):
         return self.pieces.ob_size // FIELDS
@@ -234,11 +171,12 @@ cdef class Resolver:
 
     cdef bint in_place(self, int64_t low, int64_t high, int64_t size):
         """Whether all that is read lies side by side."""
-        cdef int64_t i, done = 0
-        for i in range(low, high):
-            if self.target[i] != done or self.arena[i] != self.arena[low]:
+        cdef int64_t i, k, done = 0, one = self.taken[low]
+        for k in range(low, high):
+            i = self.taken[k]
+            if self.target[i] != done or self.arena[i] != self.arena[one]:
                 return False
-            if self.element[i] != self.element[low] + done:
+            if self.element[i] != self.element[one] + done:
                 return False
             done += self.length[i]
         return done == size
@@ -246,7 +184,8 @@ cdef class Resolver:
     cdef int list_pieces(self, int64_t low, int64_t high, int64_t size) except -1:
         """List the pieces of a target: first one for each element, then what is added to it."""
         cdef int64_t i, k, end, start, done = 0, first = self.count()
-        for i in range(low, high):
+        for k in range(low, high):
+            i = self.taken[k]
             end = self.target[i] + self.length[i]
             if self.target[i] < 0 or end > size:
                 raise ValueError("a read leaves its target")
@@ -260,7 +199,7 @@ cdef class Resolver:
             done = max(done, end)
         self.add(first, DO_ZERO, done, 0, 0, size - done)
         for k in range(low, high):
-            i = self.order[k]
+            i = self.given[k]
             self.add(
                 first, DO_ADD, self.target[i], self.arena[i], self.element[i],
                 self.covered[i] - self.target[i])
@@ -277,16 +216,17 @@ def resolve(
     those of the second.
     """
     cdef Resolver reads = Resolver(rows.shape[0], operand, target, length, arena, element)
-    cdef int64_t k, low, high, first, size
+    cdef int64_t k, low, high, one, size
     operands = []
     for k in range(rows.shape[0]):
         low, high, size = reads.first[k], reads.first[k + 1], rows[k] * row_sizes[k]
         if rows[k] < 0 or low == high:
             operands.append(None)
         elif reads.in_place(low, high, size):
-            operands.append(slice(reads.arena[low], reads.element[low], rows[k], row_sizes[k]))
+            one = reads.taken[low]
+            operands.append(slice(reads.arena[one], reads.element[one], rows[k], row_sizes[k]))
         else:
-            first = reads.count()
+            one = reads.count()
             reads.list_pieces(low, high, size)
-            operands.append(rows_type(first, reads.count() - first, rows[k], row_sizes[k]))
+            operands.append(rows_type(one, reads.count() - one, rows[k], row_sizes[k]))
     return operands, reads.pieces

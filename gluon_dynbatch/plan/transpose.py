@@ -7,7 +7,7 @@ of the operand.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..schedule.dependencies import Array
 from .make import Layout, resolve
 from .plan import Arena, Fill, Plan, Reads, Region, Rows, Slice, Whole
 
-#: Who makes what is from outside and may get a gradient, and what is and gets none.
+#: Who makes what is from outside and may get a gradient, and what gets none.
 OUTSIDE, NOWHERE = -1, -2
 
 
@@ -83,7 +83,9 @@ class _Transposition:
             OUTSIDE if heads.in_graph[fill.externals].any() else NOWHERE for fill in plan.fills
         ]
         made = np.repeat(np.arange(len(launches)), np.diff(self._result0))
-        self._maker = np.concatenate([made, np.array(fills, dtype=np.int64)])
+        self._maker = np.concatenate([made, np.array([*fills, NOWHERE], dtype=np.int64)])
+        #: Per read forward, the target that it is of, -1 if of none: its maker is the last one.
+        self._read = plan.target_of[plan.graph.term[plan.reads.term]]
         self._start = _starts(self._targets, plan.arenas)
 
     def plan(self) -> Plan:
@@ -121,11 +123,13 @@ class _Transposition:
 
         They have been recorded, have something to train behind them, and a head reads them.
         """
-        plan, reads = self._forward, self._forward.reads
-        makers = resolving.makers(
-            *(self._operand0[-1], reads.operand, reads.term, plan.graph.term, plan.target_of),
-            *(self._maker, len(plan.launches)),
-        )
+        plan, reader, maker = self._forward, self._forward.reads.operand, self._maker[self._read]
+        #: Per operand who makes what it reads.
+        makers: List[Set[int]] = [set() for _ in range(self._operand0[-1])]
+        changes = (reader[1:] != reader[:-1]) | (maker[1:] != maker[:-1])
+        own = np.append(changes, True)[: len(reader)]
+        for number, one in zip(reader[own].tolist(), maker[own].tolist()):
+            makers[number].add(one)
         flowing: Dict[int, List[int]] = {}
         for number, launch in enumerate(plan.launches):
             if not launch.segment.mode & RECORDING:
@@ -199,10 +203,11 @@ class _Transposition:
         low, high = np.searchsorted(reads.operand, [numbers, numbers + 1])
         regions = [region for _, region in placed]
         found = np.empty((len(Reads._fields), int((high - low).sum())), dtype=np.int64)
+        arenas = np.array([region.arena for region in regions], dtype=np.int64)
+        starts = np.stack([arenas, _starts(regions, self._layout.arenas)])
         count = resolving.transposed(
-            *(low, high, np.array([region.arena for region in regions], dtype=np.int64)),
-            *(_starts(regions, self._layout.arenas), *reads[1:4], reads.element),
-            *(self._forward.graph.term, self._forward.target_of, wanted, self._start, found),
+            *(low, high, starts, *reads[1:4], reads.element, self._read, wanted, self._start),
+            found,
         )
         return Reads(*found[:, :count])
 
