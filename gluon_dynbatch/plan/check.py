@@ -9,7 +9,7 @@ they get for it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Set
 
 import numpy as np
 
@@ -124,7 +124,22 @@ class _Machine:
     def read(self, operand: Optional[Operand]) -> Array:
         """Return the elements of an operand."""
         assert operand is not None, "an operand is missing"
-        return evaluate(operand, self.arenas, self._plan.pieces).reshape(-1)
+        assert not isinstance(operand, Whole), "it is an array from outside"
+        size = operand.rows * operand.row_size
+        if isinstance(operand, Slice):
+            return _part(self.arenas[operand.arena], operand.element, size)
+        total = np.full(size, -1)
+        own = self._plan.pieces[operand.first : operand.first + operand.pieces].tolist()
+        assert len(own) == operand.pieces, "it lacks pieces"
+        for what, target, arena, element, count in own:
+            assert 0 <= arena < len(self.arenas), "it leaves its arena"
+            made = _part(total, target, count)
+            if what == resolving.ADD:
+                made += _part(self.arenas[arena], element, count)
+            else:
+                zero = what == resolving.ZERO
+                made[:] = 0 if zero else _part(self.arenas[arena], element, count)
+        return total
 
 
 def _operand(plan: Plan, launch: Launch, p: int, made: Dict[int, Array]) -> Array:
@@ -197,35 +212,6 @@ def _terms(plan: Plan, unit: int, p: int) -> List[int]:
 def _times(one: Array, other: Array, where: str) -> int:
     assert len(one) == len(other), f"{where}: {len(one)} elements, not {len(other)}"
     return int(one @ other)
-
-
-def evaluate(operand: Operand, arenas: Sequence[Array], pieces: Array) -> Array:
-    """Return the rows that an operand names, out of arenas of one axis.
-
-    Parameters
-    ----------
-    operand : Operand
-        Anything but an array from outside.
-    arenas : sequence of numpy.ndarray
-        The elements of each arena.
-    pieces : numpy.ndarray
-        Those of the plan.
-    """
-    assert not isinstance(operand, Whole), "it is an array from outside"
-    shape = operand.rows, operand.row_size
-    if isinstance(operand, Slice):
-        return _part(arenas[operand.arena], operand.element, shape[0] * shape[1]).reshape(shape)
-    total = np.full(operand.rows * operand.row_size, -1, dtype=arenas[0].dtype)
-    own = pieces[operand.first : operand.first + operand.pieces].tolist()
-    assert len(own) == operand.pieces, "it lacks pieces"
-    for what, target, arena, element, count in own:
-        assert 0 <= arena < len(arenas), "it leaves its arena"
-        made = _part(total, target, count)
-        if what == resolving.ADD:
-            made += _part(arenas[arena], element, count)
-        else:
-            made[:] = 0 if what == resolving.ZERO else _part(arenas[arena], element, count)
-    return total.reshape(shape)
 
 
 def _part(array: Array, first: int, count: int) -> Array:

@@ -58,8 +58,6 @@ class Assembled(NamedTuple):
     program: executing.Program
     #: In order; the first one copies arrays from outside side by side, into arenas.
     items: Tuple[Item, ...]
-    #: Those that end a piece.
-    pieces: Tuple[Item, ...]
     #: Numbers of these arrays; their bases come after all others.
     externals: Tuple[int, ...]
     bases: Tuple[Base, ...]
@@ -119,20 +117,6 @@ class Run(NamedTuple):
         return self.rows * (self.backward or self.forward).row_bytes[slot]
 
 
-class Area:
-    """Memory that is given out piece by piece."""
-
-    def __init__(self) -> None:
-        self.used = self.size = 0
-
-    def reserve(self, count: int) -> int:
-        """Return the offset of so many bytes."""
-        at = self.used
-        self.used = (at + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self.size = max(self.size, self.used)
-        return at
-
-
 class Assembler:
     """A program in the making.
 
@@ -173,7 +157,8 @@ class Assembler:
             for i, arena in enumerate(plan.arenas)
         ]
         self._pieces = self._read_pieces()
-        self.areas = {use: Area() for use in (TEMPORARY, KEPT, SAVED)}
+        #: Bytes of memory by use: those reserved now, and the most that ever were.
+        self._used, self._sizes = ({TEMPORARY: 0, KEPT: 0, SAVED: 0} for _ in range(2))
         self.scratch = 0
         #: Operations of the piece at hand.
         self._work = 0
@@ -196,7 +181,7 @@ class Assembler:
             ends = not native or self._work > AT_A_TIME
             self._work = 0 if ends else self._work
             items.append(Item(len(self.code), position, not native, ends))
-            self.areas[TEMPORARY].used = 0
+            self._used[TEMPORARY] = 0
         self.finish()
         items.append(Item(len(self.code)))
         fills, externals = _assemble_fills(self.plan, self.stop, self._arenas)
@@ -206,11 +191,10 @@ class Assembler:
         return Assembled(
             executing.Program(code, self._kernels.values(), self.scratch),
             tuple(items),
-            tuple(item for item in items if item.ends_piece),
             tuple(externals),
             tuple(self.bases),
             b"".join([USES.get(base[0], b"w") for base in self.bases]),
-            {use: area.size for use, area in self.areas.items()},
+            self._sizes,
         )
 
     def is_native(self, launch: Launch) -> bool:
@@ -230,7 +214,10 @@ class Assembler:
 
     def reserve(self, use: str, count: int) -> Spot:
         """Reserve bytes."""
-        return self.base(use), self.areas[use].reserve(count)
+        at = self._used[use]
+        self._used[use] = stop = (at + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self._sizes[use] = max(self._sizes[use], stop)
+        return self.base(use), at
 
     def region(self, region: Region) -> Spot:
         """Return where rows of an arena are."""

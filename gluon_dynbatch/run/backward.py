@@ -108,9 +108,10 @@ class GradientTape(Pass):
         self.heads = prepared.heads
         self._externals = externals
         self._prepared = prepared
-        self._launches = prepared.recorded
+        #: Launches of MXNet's operators that are to be recorded, by number.
+        self.recorded = prepared.recorded
         self._leaves = Leaves()
-        self._recorded: Dict[int, Recorded] = {}
+        self._results: Dict[int, Recorded] = {}
         #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
         self._live: Optional[np.ndarray] = None
 
@@ -127,10 +128,6 @@ class GradientTape(Pass):
             gradients[trained[number]] if number in trained else self.array_at(*base)
             for number, base in enumerate(self._assembled.bases)
         ]
-
-    def wants(self, number: int) -> bool:
-        """Whether a launch of MXNet's operators is to be recorded."""
-        return number in self._launches
 
     def run(
         self,
@@ -149,16 +146,18 @@ class GradientTape(Pass):
             elif k in executable.mutated:
                 arguments.append(segment.parameters[i].data(segment.context).copy())
             else:
-                arguments.append(self._leaves.parameter(segment.parameters[i], segment.context))
+                parameter = segment.parameters[i]
+                own = parameter.data(segment.context), parameter.grad_req != "null"
+                arguments.append(self._leaves.leaf(*own))
         executable.launch(arguments, segment.mode | RECORDING, out=results)
-        recorded = self._recorded[launch.number] = Recorded(executable, arguments, results)
+        recorded = self._results[launch.number] = Recorded(executable, arguments, results)
         if executable.mutated:
             _move_states(launch, recorded)
 
     def _mark(self, launch: Launch, operands: List[NDArray]) -> None:
         """Make variables of operands, with the rows for their gradients."""
         variables, gradients = [], []
-        for p, region in enumerate(self._launches[launch.number].outputs):
+        for p, region in enumerate(self.recorded[launch.number].outputs):
             array = operands[p]
             if region is not None:
                 # A shared operand has its own shape; its gradient row is seen with that shape.
@@ -178,7 +177,7 @@ class GradientTape(Pass):
         train, arrays = self._leaves.train, self._given
         #: What native code trains, by number of its base.
         self._trained = {
-            gradient: train(self._externals[number] if outside else arrays[number], dense)
+            gradient: train((self._externals if outside else arrays)[number], dense)
             for gradient, number, outside, dense in trained
         }
         del self._given
@@ -219,10 +218,10 @@ class GradientTape(Pass):
         else:
             self.find_arrays()
             self._add_up(pieces)
-        if self._launches:
+        if self.recorded:
             self.fill()
         # Native steps never multiply a gradient of zero with what is infinite; others may.
-        live = self._find_live() if self._launches else None
+        live = self._find_live() if self.recorded else None
         self._run()
         fills = self._fill_gradients(wanted)
         if live is not None and not all_finite([*self._gradients, *fills.values()]):
@@ -249,7 +248,7 @@ class GradientTape(Pass):
             for fill in self.plan.fills
         ]
         live = live_units(self.forward, self.heads.some(np.concatenate(used)))
-        launches = self._launches.values()
+        launches = self.recorded.values()
         return None if all(live[launch.units].all() for launch in launches) else live
 
     def _run(self, live: Optional[np.ndarray] = None) -> None:
@@ -258,9 +257,9 @@ class GradientTape(Pass):
         self._live = live
         self.run_launches()
 
-    def launch(self, position: int, launch: Launch) -> None:
+    def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators backward."""
-        recorded, segment = self._recorded[launch.number], launch.segment
+        recorded, segment = self._results[launch.number], launch.segment
         if self._live is None or self._live[launch.units].all():
             self._go_backward(launch, recorded)
             return

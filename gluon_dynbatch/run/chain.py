@@ -140,10 +140,11 @@ class Chain:
         results: List[Tuple[Memories, List[NDArray]]] = []
         for number, link in enumerate(self._links):
             link.kept.chain = None
-            memories = find_memories(link.kept.held())
-            places = list(link.heads_at(memories.name, memories.first, memories.size))
-            memories = memories.chosen(np.array([head >= 0 for head, _ in places], dtype=bool))
-            self._outputs += [(number, *place) for place in places if place[0] >= 0]
+            held = link.kept.held()
+            heads = link.heads_at(*find_spots(held)[:3])
+            memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
+            places = link.heads_at(memories.name, memories.first, memories.size)
+            self._outputs += [(number, *place) for place in places]
             results.append((memories, link.kept.copies(memories)))
         routes = (route for link in self._links for route in link.routes)
         inputs = [route for route in routes if isinstance(route, NDArray)]

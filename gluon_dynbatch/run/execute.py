@@ -114,12 +114,14 @@ class Pass:
     def run_launches(self, checks: Any = None) -> None:
         """Hand everything to the engine, some launches at a time: others' work gets in between."""
         low, looked_at = self._low, checks is not None or PROFILER.running
-        for item in self._assembled.items if looked_at else self._assembled.pieces:
+        for item in self._assembled.items:
+            if not (item.ends_piece or looked_at):
+                continue
             with self._shown(item.launch):
                 if low < item.stop:
                     self.push(low, item.stop)
                 if item.by_operators:
-                    self.launch(item.launch, self.plan.launches[item.launch])
+                    self.launch(self.plan.launches[item.launch])
             low = item.stop
             if checks is not None and item.launch is not None:
                 checks.check(self, item.launch)
@@ -137,7 +139,7 @@ class Pass:
         name = f"gluon_dynbatch{self.suffix}".encode()
         check_call(self._assembled.program.push(self.given, name, low, high))
 
-    def launch(self, position: int, launch: Launch) -> None:
+    def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
         raise NotImplementedError
 
@@ -197,10 +199,10 @@ class Execution(Pass):
             return own[0] if own is not None and len(own) == 1 else parameter.data(context)
         return super().array_at(kind, *which)
 
-    def launch(self, position: int, launch: Launch) -> None:
+    def launch(self, launch: Launch) -> None:
         """Run a launch of MXNet's operators."""
         try:
-            self._launch(position, launch)
+            self._launch(launch)
         except MXNetError as error:
             raise self._failed(launch, error) from error
 
@@ -217,12 +219,12 @@ class Execution(Pass):
             arrays.append(array.reshape(port.shape) if own and array.shape != port.shape else array)
         return arrays
 
-    def _launch(self, number: int, launch: Launch) -> None:
+    def _launch(self, launch: Launch) -> None:
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
         operands = self.operands(launch)
         results = [self.buffers.region(r) for r in launch.regions]
-        if self._tape is not None and self._tape.wants(number):
+        if self._tape is not None and launch.number in self._tape.recorded:
             self._tape.run(launch, executable, operands, results)
         else:
             arguments = [

@@ -66,13 +66,6 @@ class Memories(NamedTuple):
     #: Per memory: the type of an array that is all of it, or -1.
     whole: np.ndarray
 
-    def chosen(self, chosen: np.ndarray) -> Memories:
-        """Return some memories, those that are marked."""
-        own, number = chosen[self.number], np.cumsum(chosen) - 1
-        arrays = [self.arrays[at] for at in np.flatnonzero(own).tolist()]
-        columns = (column[chosen] for column in self[3:])
-        return Memories(arrays, number[self.number[own]], self.kind[own], *columns)
-
     def become(self, made: List[NDArray], recorded: bool = False) -> None:
         """Let the lazy arrays be these, one per memory, or views of them, recorded or not."""
         reals = [made[number] for number in self.number.tolist()]

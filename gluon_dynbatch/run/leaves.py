@@ -8,7 +8,7 @@ gradients, which wait for the read.  So it reads copies made in the forward pass
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import autograd
@@ -61,10 +61,6 @@ class Leaves:
             own if own is not None else target if target is not None else _like(array)
             for own, target, array in zip(self._gradients, targets, self.trained)
         ]
-
-    def parameter(self, parameter: Any, context: mx.Context) -> NDArray:
-        """Return the leaf of a parameter."""
-        return self.leaf(parameter.data(context), parameter.grad_req != "null")
 
     def leaf(self, array: NDArray, trained: bool = True) -> NDArray:
         """Return the leaf of an array."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, Optional, Sequence, Tuple
 
 from ..kernel.step import Wanted
 from ..native.recording import untrack
@@ -15,26 +15,10 @@ from .assemble_backward import Backward
 from .assemble_forward import Forward
 from .dispatch import Dispatcher
 
-
-class Trained(NamedTuple):
-    """What native code trains."""
-
-    #: Number of its gradient among the bases backward.
-    gradient: int
-    #: Number of the array among the bases forward, or among arrays from outside.
-    number: int
-    outside: bool
-    #: Whether its gradient is known to be dense.
-    dense: bool
-
-
-class BackwardCode(NamedTuple):
-    """How to run backward."""
-
-    assembled: Assembled
-    trained: Tuple[Trained, ...]
-    #: What gets a gradient.
-    reach: Reach
+#: What native code trains: the number of its gradient among the bases backward, and that of the
+#: array among the bases forward or, if so, among arrays from outside; at last whether its gradient
+#: is known to be dense.
+Trained = Tuple[int, int, bool, bool]
 
 
 class Prepared:
@@ -76,13 +60,16 @@ class Prepared:
         untrack((heads, self.forward, self.kept))
 
     @cached_property
-    def backward(self) -> BackwardCode:
-        """The code of the backward pass, made while the engine runs forward for the first time."""
+    def backward(self) -> Tuple[Assembled, Tuple[Trained, ...], Reach]:
+        """The code of the backward pass, what it trains, and what else gets a gradient.
+
+        It is made while the engine runs forward for the first time.
+        """
         assert self.heads is not None and self._assembler is not None
         made = Backward(self.backward_plan, self._assembler).assemble()
         trained = tuple(_find_trained(self._assembler.bases, made.bases))
         self._assembler = None
-        code = BackwardCode(made, trained, find_reach(self._plan, self.backward_plan, self.heads))
+        code = made, trained, find_reach(self._plan, self.backward_plan, self.heads)
         untrack(code)
         return code
 
@@ -91,9 +78,9 @@ def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterato
     for number, (kind, *which) in enumerate(backward):
         if kind == "gradient":
             dense = which[0]._grad_stype == "default"
-            yield Trained(number, forward[("parameter", *which)], False, dense)
+            yield number, forward[("parameter", *which)], False, dense
         elif kind == "external gradient":
-            yield Trained(number, which[0], True, False)
+            yield number, which[0], True, False
 
 
 def _wanted(plan: Plan, launch: Launch, in_graph: Array) -> Wanted:
