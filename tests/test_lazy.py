@@ -19,24 +19,23 @@ SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
 
 
-def values(*shape):
-    return np.random.RandomState(0).uniform(-1, 1, shape or SHAPE).astype("float32")
+VALUES = np.random.RandomState(0).uniform(-1, 1, SHAPE).astype("float32")
 
 
-def real(*shape):
-    return mx.nd.array(values(*shape) + 1)
+def real():
+    return mx.nd.array(VALUES + 1)
 
 
-def lazy(*shape):
+def lazy():
     """Return an array of the same values, recorded if a scope is open."""
-    return SHIFT(mx.nd.array(values(*shape)), 1)
+    return SHIFT(mx.nd.array(VALUES), 1)
 
 
-def check_use(use, *shape):
+def check_use(use):
     """Compare a use while the value is pending, after a flush, and after the scope."""
-    wanted = use(real(*shape))
+    wanted = use(real())
     with gdb.batching(policy="depth") as batch:
-        pending, flushed, later = use(lazy(*shape)), lazy(*shape), lazy(*shape)
+        pending, flushed, later = use(lazy()), lazy(), lazy()
         batch.flush()
         assert not flushed.pending
         flushed = use(flushed)
@@ -49,7 +48,7 @@ def check_use(use, *shape):
 
 
 def test_what_is_known_without_running():
-    x = mx.nd.array(values(), dtype="float64")
+    x = mx.nd.array(VALUES, dtype="float64")
     with gdb.batching(policy="depth") as batch:
         y = SHIFT(x, 1)
         assert isinstance(y, mx.nd.NDArray) and type(y) is LazyNDArray
@@ -80,7 +79,7 @@ ADVANCED = [
 
 @pytest.mark.parametrize("key", BASIC + ADVANCED, ids=str)
 def test_indexing_is_that_of_numpy(key):
-    wanted = (values() + 1)[key]
+    wanted = (VALUES + 1)[key]
     wanted = np.asarray(wanted).reshape(np.shape(wanted) or (1,))
     same(real()[key], wanted)
     check_use(lambda y: y[key])

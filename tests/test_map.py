@@ -96,8 +96,8 @@ def test_samples_in_the_place_of_the_function():
         gdb.map(PAIRS, Cell())  # wrong
 
 
-def yielding(x):
-    yield x
+def yielding(*args):
+    yield args
 
 
 async def waiting(x):
@@ -109,18 +109,15 @@ async def streaming(x):
 
 
 class Yielding(gdb.DynamicHybridBlock):
-    def forward(self, x):
-        yield x
+    forward = yielding
 
 
 class YieldingCell(gdb.DynamicHybridBlock):
-    def hybrid_forward(self, F, x):
-        yield x
+    hybrid_forward = yielding
 
 
 class YieldingObject:
-    def __call__(self, x):
-        yield x
+    __call__ = yielding
 
 
 #: What a function returns, and such functions.

@@ -31,11 +31,6 @@ def reading(block, x):
     return chain(block, h, 1 + int(h.asnumpy()[0, 0] > 0))
 
 
-def into(block, x):
-    mx.nd.ones((1, WIDTH), out=block.mask)
-    return block.net(x)
-
-
 def flushing(block, x):
     h = block.net(x)
     if STATE.batch is not None:
@@ -78,7 +73,7 @@ NOT_KEPT = [
     (lambda b, x: b.net(x * 2), "runs at once"),
     (lambda b, x: b.net(x) + 0 * mx.nd.random.uniform(shape=(1, WIDTH)), "runs at once"),
     (lambda b, x: [x.__setitem__(slice(None), 1), b.net(x)][1], "writes to an array"),
-    (into, "writes to an array"),
+    (lambda b, x: [mx.nd.ones((1, WIDTH), out=b.mask), b.net(x)][1], "writes to an array"),
     (lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]), "creates one with mx.nd.array"),
     (lambda b, x: chain(b, x, random.randint(1, 1) or 1), "drawn in Python"),
     (lambda b, x: b.net(x) * (0 * np.random.uniform() + 1), "drawn in Python"),
@@ -169,10 +164,6 @@ def scaled(block, x, times):
     return chain(block, x, times)
 
 
-def frozen(block):
-    block.net.collect_params().setattr("grad_req", "null")
-
-
 #: A change of the block, and how many of two calls are traced anew after it.
 CHANGES = [
     (lambda block: setattr(block, "scale", 3.0), 1),
@@ -185,7 +176,7 @@ CHANGES = [
     (lambda block: block.net.hybridize(False), 2),
     (lambda block: block.hybridize(trace_once=True), 1),
     (lambda block: block.net.weight.set_data(block.net.weight.data() * 2), 0),
-    (frozen, 0),
+    (lambda block: block.net.collect_params().setattr("grad_req", "null"), 0),
 ]
 
 

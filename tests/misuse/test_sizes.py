@@ -138,14 +138,6 @@ MEMORY = """
     import gluon_dynbatch as gdb
     from tests.cells import cell, ready
 
-    class Scale(gdb.DynamicHybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.weight = self.params.get("weight", shape=(1, {wide}))
-
-        def hybrid_forward(self, F, x, weight):
-            return F.tanh(x * weight)
-
     def told(field):
         mx.nd.waitall()
         with open("/proc/self/status") as file:
@@ -164,7 +156,7 @@ MEMORY = """
                         losses.append(x.sum())
                 mx.autograd.backward(losses)
                 # Else memory holds whatever is queued.
-                net.weight.grad().wait_to_read()
+                net.gamma.grad().wait_to_read()
 
         for options in {{}}, dict(granularity="operator", policy="depth"):
             turns(40, **options)
@@ -182,7 +174,7 @@ MEMORY = """
             gdb.map(net, samples, granularity="block", policy="depth", max_rows=rows)
             print("told", told("VmHWM") - before)
 
-    level(ready(Scale()))
+    level(ready(gdb.convert(mx.gluon.nn.LayerNorm(in_channels={wide}))))
     up, down = mx.gluon.nn.Dense({rows}, in_units=4), mx.gluon.nn.Dense(4, in_units={rows})
     peak(ready(cell(lambda F, x: down(F.exp(up(x))), up, down)))
 """

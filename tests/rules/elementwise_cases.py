@@ -10,9 +10,10 @@ UNARY = [op for op in SINGLE if not op.endswith("_scalar")]
 SCALAR = [op for op in SINGLE if op.endswith("_scalar")]
 BINARY = sorted(set(rules.MERGED[1].rules) - {"where"})
 RANDOM_LIKE = [op for op in sorted(rules.TABLE) if op.endswith("_like") and rules.of(op).random]
-POSITIVE = ["arccosh"]
-UNIT = ["arccos", "arcsin", "arctanh", "erfinv"]
-LOGS = "cbrt gamma gammaln log log10 log1p log2 rcbrt reciprocal rsqrt sqrt"
+POSITIVE = "cbrt gamma gammaln log log10 log1p log2 rcbrt reciprocal rsqrt sqrt"
+#: What arrays hold, where that is not any number.
+KINDS = {"arccosh": "above", **dict.fromkeys(POSITIVE.split(), "positive"),
+         **dict.fromkeys(("arccos", "arcsin", "arctanh", "erfinv"), "unit")}  # fmt: skip
 PARAMETERS = {
     "Activation": {"act_type": "softrelu"},
     "Cast": {"dtype": "float64"},
@@ -25,17 +26,11 @@ PARAMETERS = {
 }
 
 
-def kind_for(op):
-    if op in POSITIVE:
-        return "above"
-    return "unit" if op in UNIT else "positive" if op in LOGS.split() else "normal"
-
-
 def unary(a, b, c):
     for op in UNARY:
-        attrs = PARAMETERS.get(op, {})
-        yield case(op, Array((R, a), kind_for(op)), **attrs)
-        yield case(op, Array((R, a, b), kind_for(op)), **attrs)
+        attrs, kind = PARAMETERS.get(op, {}), KINDS.get(op, "normal")
+        yield case(op, Array((R, a), kind), **attrs)
+        yield case(op, Array((R, a, b), kind), **attrs)
     yield case("exp", Array((R,)))
     yield case("exp", Array((R,)), __ctx_group__="first")
     for act in ["relu", "sigmoid", "tanh", "softsign"]:

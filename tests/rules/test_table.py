@@ -2,7 +2,6 @@
 
 import ctypes
 from collections import Counter
-from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +11,7 @@ from mxnet.base import _LIB, check_call
 
 from docs.list_operators import reference
 from gluon_dynbatch import rules
+from tests.common import ROOT
 
 from .all_cases import EVERY
 from .interpreter import Case, call_operator, differentiate, is_float
@@ -19,7 +19,6 @@ from .interpreter import Case, call_operator, differentiate, is_float
 # MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
 
-ROOT = Path(__file__).parents[2]
 NAMED = (*rules.MERGED, rules.CREATION, *rules.UNSUPPORTED)
 
 
