@@ -49,18 +49,19 @@ def wire(
     entry = np.array(tape.node_entry, dtype=np.int32)
     units, slots, inputs, terms = (np.bincount(entry, minlength=last) @ size).tolist()
     segment, preds = np.empty(units, dtype=np.int32), np.empty(terms, dtype=np.int32)
-    node, rows, slot0, input0 = np.empty((4, units), dtype=np.int64)
+    per_unit = np.empty((4, units), dtype=np.int64)
     term0, offsets = np.empty(inputs + 1, dtype=np.int64), np.empty(units + 1, dtype=np.int64)
-    term, term_offset, term_size = np.empty((3, terms), dtype=np.int64)
-    slot_unit, slot_size = np.empty((2, slots), dtype=np.int64)
+    per_term = np.empty((3, terms), dtype=np.int64)
+    per_slot = np.empty((2, slots), dtype=np.int64)
     value_term = np.empty(len(tape.value_type), dtype=np.int64)
     edges = lowering.wire(
         *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
         *(arity, code0, np.concatenate([cut.code for cut in cuts.values()])),
         *(use0, np.array(used, dtype=np.int32), size[:, 0].max()),
-        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
-        *(slot_unit, slot_size, value_term, offsets, preds),
+        *(segment, per_unit, term0, per_term, per_slot, value_term, offsets, preds),
     )
+    node, rows, slot0, input0 = per_unit
+    (term, term_offset, term_size), (slot_unit, slot_size) = per_term, per_slot
     graph = Graph(
         Dependencies(segment, offsets, preds[:edges].copy(), rows),
         list(numbers),

@@ -53,70 +53,28 @@ def survey(
             made_by[node_value0[node] + k] = callee[entry]
 
 
-cdef struct Wiring:
-    # The operands of the call at hand, and where values and the slots of its uses are.
-    const int32_t *source
-    const int64_t *offset
-    int64_t *value_term
-    int64_t *first_slot
-    # What is filled in, and how much of it.
-    int64_t *term0
-    int64_t *term
-    int64_t *term_offset
-    int64_t *term_size
-    int64_t *slot_unit
-    int32_t *preds
-    int64_t inputs, terms, slots, edges
-
-
-cdef const int64_t *wire_inputs(Wiring *w, int64_t count, const int64_t *code) noexcept:
-    """Fill in the terms of a unit's inputs; return the code behind them."""
-    cdef int64_t term, offset, i, k, terms
-    for i in range(count):
-        w.term0[w.inputs] = w.terms
-        w.inputs += 1
-        terms = code[0]
-        code += 1
-        for k in range(terms):
-            if code[0]:
-                term, offset = w.first_slot[code[1]] + code[2], 0
-            else:
-                term, offset = w.value_term[w.source[code[1]]], w.offset[code[1]]
-            w.term[w.terms], w.term_offset[w.terms], w.term_size[w.terms] = term, offset, code[3]
-            w.terms += 1
-            code += 4
-            if term >= 0:
-                w.preds[w.edges] = w.slot_unit[term]
-                w.edges += 1
-    return code
-
-
 def wire(
     const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
     const int64_t[::1] offsets, const int32_t[::1] externals, const int32_t[::1] arity,
     const int64_t[::1] code0, const int64_t[::1] codes, const int64_t[::1] use0,
-    const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[::1] unit_node, int64_t[::1] rows, int64_t[::1] slot0,
-    int64_t[::1] input0, int64_t[::1] term0, int64_t[::1] term, int64_t[::1] term_offset,
-    int64_t[::1] term_size, int64_t[::1] slot_unit, int64_t[::1] slot_size,
-    int64_t[::1] value_term, int64_t[::1] pred0, int32_t[::1] preds,
+    const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[:, ::1] units,
+    int64_t[::1] term0, int64_t[:, ::1] terms, int64_t[:, ::1] slots, int64_t[::1] value_term,
+    int64_t[::1] pred0, int32_t[::1] preds,
 ):
     """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
 
     The arity is that of an entry, whose cut stands in `codes` from `code0` on, and has the segments
-    `used` from `use0` on: the number of its uses, at most `most_uses`, and of its heads; per use its
-    rows, and numbers of outputs and inputs; per output its elements; per input its number of terms, and per term 1, a use and
-    its output, or 0, an argument and nothing, and its elements; per head a use and its output.
+    `used` from `use0` on: the number of its uses, at most `most_uses`, and of its heads; per use
+    its rows, and numbers of outputs and inputs; per output its elements; per input its number of
+    terms, and per term 1, a use and its output, or 0, an argument and nothing, and its elements;
+    per head a use and its output.  Rows of what is filled in are the columns of a `Graph`.
     """
     cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
-    cdef Wiring w = Wiring(
-        &sources[0], &offsets[0], &value_term[0], &first_slot[0],
-        &term0[0], &term[0], &term_offset[0], &term_size[0], &slot_unit[0], &preds[0], 0, 0, 0, 0,
-    )
     cdef Py_ssize_t node, unit = 0
-    cdef int32_t entry, k, use, uses, heads
+    cdef int64_t slot = 0, item = 0, count = 0, edges = 0, operand = 0, made, offset
+    cdef int32_t entry, i, k, use, uses, heads, inputs, summands
     cdef const int64_t *code
-    for node in range(value_term.shape[0]):
-        value_term[node] = INT64_MIN
+    value_term[:] = INT64_MIN
     for k in range(externals.shape[0]):
         value_term[externals[k]] = -1 - k
     for node in range(node_entry.shape[0]):
@@ -125,18 +83,33 @@ def wire(
         uses, heads = code[0], code[1]
         code += 2
         for use in range(uses):
-            segment[unit], unit_node[unit], rows[unit] = used[use0[entry] + use], node, code[0]
-            slot0[unit] = first_slot[use] = w.slots
-            input0[unit], pred0[unit] = w.inputs, w.edges
+            segment[unit], units[0, unit], units[1, unit] = used[use0[entry] + use], node, code[0]
+            units[2, unit], units[3, unit], pred0[unit] = slot, item, edges
+            first_slot[use], inputs = slot, code[2]
             for k in range(code[1]):
-                slot_unit[w.slots], slot_size[w.slots] = unit, code[3 + k]
-                w.slots += 1
-            code = wire_inputs(&w, code[2], code + 3 + code[1])
+                slots[0, slot], slots[1, slot] = unit, code[3 + k]
+                slot += 1
+            code += 3 + code[1]
+            for i in range(inputs):
+                term0[item], summands = count, code[0]
+                item += 1
+                code += 1
+                for k in range(summands):
+                    if code[0]:
+                        made, offset = first_slot[code[1]] + code[2], 0
+                    else:
+                        made = value_term[sources[operand + code[1]]]
+                        offset = offsets[operand + code[1]]
+                    terms[0, count], terms[1, count], terms[2, count] = made, offset, code[3]
+                    count += 1
+                    code += 4
+                    if made >= 0:
+                        preds[edges] = slots[0, made]
+                        edges += 1
             unit += 1
         for k in range(heads):
             value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]
             code += 2
-        w.source += arity[entry]
-        w.offset += arity[entry]
-    term0[w.inputs], pred0[unit] = w.terms, w.edges
-    return w.edges
+        operand += arity[entry]
+    term0[item], pred0[unit] = count, edges
+    return edges

@@ -30,21 +30,13 @@ include "sorting.pxi"
 cdef class Ordering:
     """Whom each unit follows into an order: the reader that it should stand beside."""
 
-    cdef const int32_t *groups
-    cdef const int64_t *kind
-    cdef const int64_t *extra
-    cdef const int64_t *input0
-    cdef const int64_t *term0
-    cdef const int64_t *term
-    cdef const int64_t *slot_unit
+    cdef const int32_t[::1] groups
+    cdef const int64_t[::1] kind, extra, input0, term0, term, slot_unit
     cdef int64_t units, inputs, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
-    cdef int64_t *leader
-    cdef int64_t *place
-    cdef int64_t *position
+    cdef int64_t[::1] leader, place, position
     #: Per slot: how many terms read it.
-    cdef int64_t *reads
-    cdef array memory
+    cdef int64_t[::1] reads
 
     def __init__(
         self, const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
@@ -52,9 +44,8 @@ cdef class Ordering:
         const int64_t[::1] slot_unit,
     ):
         cdef int64_t unit, i
-        self.kind, self.extra, self.groups = &kind[0], &extra[0], &groups[0]
-        self.input0, self.term0 = &input0[0], &term0[0]
-        self.term, self.slot_unit = &term[0], &slot_unit[0]
+        self.kind, self.extra, self.groups, self.term = kind, extra, groups, term
+        self.input0, self.term0, self.slot_unit = input0, term0, slot_unit
         self.units, self.inputs = groups.shape[0], term0.shape[0] - 1
         self.ports, self.levels = 1, 1
         for unit in range(self.units):
@@ -64,11 +55,9 @@ cdef class Ordering:
         for i in range(self.inputs):
             self.levels = max(self.levels, term0[i + 1] - term0[i])
         self.unread = self.launches * self.ports * self.levels
-        self.memory = clone(LONG, 3 * self.units + slot_unit.shape[0], True)
-        self.leader = <int64_t *>self.memory.data.as_longlongs
-        self.place = self.leader + self.units
-        self.position = self.place + self.units
-        self.reads = self.position + self.units
+        self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
+        self.position = clone(LONG, self.units, False)
+        self.reads = clone(LONG, slot_unit.shape[0], True)
         for unit in range(self.units):
             self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
         for i in range(term.shape[0]):
@@ -80,11 +69,10 @@ cdef class Ordering:
 
     cdef void lead(self, int64_t unit, bint once) noexcept:
         """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
-        cdef const int64_t *term0 = self.term0 + self.input0[unit]
-        cdef int64_t port, k, place, slot, maker, ports = self.inputs_end(unit) - self.input0[unit]
-        for port in range(ports):
-            place = (self.groups[unit] * self.ports + port) * self.levels - term0[port]
-            for k in range(term0[port], term0[port + 1]):
+        cdef int64_t item, k, place, slot, maker, first = self.input0[unit]
+        for item in range(first, self.inputs_end(unit)):
+            place = (self.groups[unit] * self.ports + item - first) * self.levels - self.term0[item]
+            for k in range(self.term0[item], self.term0[item + 1]):
                 slot = self.term[k]
                 if slot < 0 or once and self.reads[slot] != 1:
                     continue
