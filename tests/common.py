@@ -22,6 +22,7 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.native import executing
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.lazy import LazyNDArray
@@ -69,6 +70,13 @@ def nothing_is_left_behind():
 @pytest.fixture
 def net():
     return cells.dense(prefix="the_dense_")
+
+
+@pytest.fixture(params=executing.instruction_sets())
+def instruction_set(request):
+    executing.use_instruction_set(request.param)
+    yield
+    executing.use_instruction_set()
 
 
 def alive():

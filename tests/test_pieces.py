@@ -15,7 +15,7 @@ from mxnet.gluon import nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.where import where_of
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, TreeNet, array, make_cells, ready
+from tests.cells import WIDTH, TreeNet, array, attached, make_cells, ready
 from tests.common import FIXED, SCOPES, named_lines
 from tests.strategies import PROGRAMS, examples
 
@@ -127,12 +127,6 @@ def views(block, rows, at):
     return h[0], block.net(rows)[1:2], block.net(rows[0:2][1:2])
 
 
-def variable(i):
-    rows = x(i, 4)
-    rows.attach_grad()
-    return rows, 3
-
-
 def switching(block, x):
     with autograd.pause():
         h = block.net(x)
@@ -164,7 +158,7 @@ def nested():
 #: A block, and what it takes for a sample.
 KEPT = {
     "views of arrays and of results": (lambda: traced(views), lambda i: (x(i, 4), 3)),
-    "views of variables": (lambda: traced(views), variable),
+    "views of variables": (lambda: traced(views), lambda i: (*attached([x(i, 4)]), 3)),
     "arrays within objects": (
         lambda: traced(lambda block, node: chain(block, node.array, node.times)),
         lambda i: (Node(2, x(i)),),

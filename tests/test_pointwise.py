@@ -19,13 +19,6 @@ PI = np.longdouble("3.14159265358979323846264338327950288")
 SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5, 0.0)}
 
 
-@pytest.fixture(params=executing.instruction_sets())
-def instruction_set(request):
-    executing.use_instruction_set(request.param)
-    yield request.param
-    executing.use_instruction_set()
-
-
 def access(register, number, how="row", column=0):
     """Return an access to an array by its number."""
     return Access(register, Place(Slot("in", number), column), how)

@@ -12,11 +12,7 @@ SIZES = [(1, 1, 1), (2, 3, 5), (3, 16, 4), (5, 33, 1), (4, 48, 17), (7, 49, 31),
 SIZES += [(131, 53, 20), (9, 17, 600), (10, 97, 257), (0, 5, 3), (5, 0, 3), (6, 50, 0)]
 
 
-@pytest.fixture(params=executing.instruction_sets(), autouse=True)
-def isa(request):
-    executing.use_instruction_set(request.param)
-    yield
-    executing.use_instruction_set()
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 @pytest.fixture(params=["float32", "float64"])

@@ -16,7 +16,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Attention, cell, launches
+from tests.cells import Attention, attached, cell, launches
 from tests.strategies import examples
 
 WIDTH, HEADS = 4, 2
@@ -102,8 +102,7 @@ def reader(kind, encoded, **flags):
 def samples_of(sizes):
     draw = np.random.RandomState(7)
     found = [(mx.nd.array(draw.uniform(-1, 1, (n, WIDTH))), steps) for n, steps in sizes]
-    for rows, _ in found:
-        rows.attach_grad()
+    attached([rows for rows, _ in found])
     return found
 
 

@@ -7,15 +7,9 @@ from mxnet.gluon import HybridBlock, loss, nn, rnn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, Cells, array, attached, cell, ready
-from tests.common import ALL, FIXED
+from tests.common import ALL, FIXED, several
 
 FIRST = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, prefix="first_")))
-
-
-def sequential(*blocks):
-    net = nn.HybridSequential()
-    net.add(*blocks)
-    return net
 
 
 #: What makes a block, what it is called with after a lazy array, and recorded calls of each.
@@ -24,7 +18,7 @@ BLOCKS = [
     (lambda: nn.Dense(3), [], 1),  # of which the shape is deferred
     (lambda: nn.LayerNorm(in_channels=WIDTH), [], 1),
     (lambda: nn.LeakyReLU(0.1), [], 1),
-    (lambda: sequential(nn.Dense(5, in_units=WIDTH), nn.Dense(2, in_units=5)), [], 1),
+    (lambda: several(nn.HybridSequential, nn.Dense(5), nn.Dense(2)), [], 1),
     (loss.L2Loss, [array(1, WIDTH)], 1),
     (lambda: loss.KLDivLoss(from_logits=False), [array(1, WIDTH)], 1),
     (loss.SoftmaxCrossEntropyLoss, [mx.nd.array([1])], 1),
@@ -70,7 +64,7 @@ SEEN = []
 def test_python_of_the_users_runs_for_each_sample(kind, who):
     """Their own blocks, and hooks: a block with hooks is entered, and what is inside merges."""
     block = Own() if who == "own" else nn.Dense(WIDTH, in_units=WIDTH)
-    net = sequential(block) if kind == "within another" else block
+    net = several(nn.HybridSequential, block) if kind == "within another" else block
     net.initialize()
     if kind == "converted" and who != "own":
         gdb.convert(net)

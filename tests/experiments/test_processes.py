@@ -22,7 +22,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 TINY = ["--limit", "24", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
         "--lr", "0.1", "--granularity", "block", "--policy", "depth",
         "--analysis-budget", "none"]  # fmt: skip
-BATCH = ["--batch-size", "2"]
 
 
 def start(*arguments, program=program):
@@ -58,7 +57,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, stop):
     How far it came before the signal is chance, so it is compared with a run of as many epochs.
     """
     parts, whole = tmp_path / "parts", tmp_path / "whole"
-    command = ["train", *TINY, *BATCH]
+    command = ["train", *TINY, "--batch-size", "2"]
     process = start(*command, "--epochs", 1000, "--output", parts)
     wait_for_an_epoch(process, parts)
     process.send_signal(stop)

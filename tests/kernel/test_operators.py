@@ -18,9 +18,6 @@ from .scopes import outcomes, run
 #: Nothing that MXNet draws is compared.
 MXNET_DRAWS = False
 
-# MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
-
 #: What is left to MXNet among the cases of operators that have kernels, by words of the reason.
 LEFT = {
     "FullyConnected": {"all rows share what is multiplied"},

@@ -232,15 +232,12 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
 GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 
 
-def break_rules(monkeypatch, op, **attrs):
-    for layout in ("rows", "stack"):
-        monkeypatch.setattr(rules, layout, wrong_rule(getattr(rules, layout), op, attrs))
-
-
 @GRANULARITIES
 def test_debug_finds_a_wrong_rule(net, monkeypatch, granularity):
     block = cell(lambda F, x: x * 3)
-    break_rules(monkeypatch, "_mul_scalar", scalar="99")
+    for layout in ("rows", "stack"):
+        wrong = wrong_rule(getattr(rules, layout), "_mul_scalar", {"scalar": "99"})
+        monkeypatch.setattr(rules, layout, wrong)
     with refused(gdb.MismatchError, "block: the_cell", "in launch 1 than by itself", late=True):
         with gdb.batching(debug=True, granularity=granularity):
             got = [net(x) for x in SAMPLES]
@@ -256,17 +253,11 @@ def test_debug_accepts_random_numbers(net):
     assert {y.shape for y in got} == {(1, 3)}
 
 
-def shared_memory(shape=(1, 4)):
-    """Return an array and the NumPy array that has its memory."""
-    values = np.ones(shape, dtype=np.float32)
-    array = mx.nd.from_numpy(values, zero_copy=True)
+def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
+    values = np.ones((1, 4), dtype=np.float32)
+    x = mx.nd.from_numpy(values, zero_copy=True)
     # MXNet wants nobody to write to it, and relies on nobody doing so.
     values.flags.writeable = True
-    return array, values
-
-
-def test_debug_accepts_writes_that_wait_and_writes_between_flushes(net):
-    x, values = shared_memory()
     other = mx.nd.ones((1, 4))
     view = other[0:1]
     wanted = [net(x), net(other), net(x * 7)]

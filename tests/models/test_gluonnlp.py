@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH
-from tests.common import arrays, check, prepared, ragged
+from tests.common import arrays, check, prepared, ragged, several
 
 nlp = pytest.importorskip("gluonnlp")
 
@@ -156,8 +156,7 @@ def test_models_of_which_a_part_does_not_merge(name):
 @pytest.mark.parametrize("converted", [True, False], ids=["converted", "stock"])
 def test_dropped_weights(converted):
     """Every call draws a weight of its own, in the order of the calls: those of the loop."""
-    net = nn.HybridSequential()
-    net.add(nn.Dense(16), nn.Dense(3))
+    net = several(nn.HybridSequential, nn.Dense(16), nn.Dense(3))
     nlp.model.apply_weight_drop(net[1], "weight", 0.5)
     prepared(net, converted)
     (x,) = arrays((1, WIDTH))

@@ -11,7 +11,7 @@ from mxnet.gluon import contrib, loss, model_zoo, nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, equal
-from tests.common import ALL, arrays, check, prepared, ragged
+from tests.common import ALL, arrays, check, prepared, ragged, several
 
 CLASSES = 3
 RANDOM = np.random.RandomState(4)
@@ -73,9 +73,8 @@ def test_every_loss_is_tested():
 
 
 def batch_norm():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=WIDTH, flatten=False), nn.BatchNorm(in_channels=3))
-    return prepared(net)
+    dense = nn.Dense(3, in_units=WIDTH, flatten=False)
+    return prepared(several(nn.HybridSequential, dense, nn.BatchNorm(in_channels=3)))
 
 
 @ALL

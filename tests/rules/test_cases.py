@@ -16,9 +16,6 @@ from .interpreter import Array, Checker, R, case
 #: Nothing that MXNet draws is compared.
 MXNET_DRAWS = False
 
-# MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
-
 
 @pytest.mark.parametrize("variants", zip(*[draw(*extents) for extents in EXTENTS]), ids=NAMES)
 def test_calls_that_are_listed(variants):

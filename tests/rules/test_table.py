@@ -16,9 +16,6 @@ from tests.common import ROOT
 from .all_cases import EVERY
 from .interpreter import Case, call_operator, differentiate, is_float
 
-# MXNet 1.9.1 looks into a namespace that SciPy has since renamed.
-pytestmark = pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning")
-
 NAMED = (*rules.MERGED, rules.CREATION, *rules.UNSUPPORTED)
 
 
