@@ -106,6 +106,29 @@ def test_threads_with_scopes_of_their_own(model, options, known):
         equal(outputs, right)
 
 
+def test_threads_look_at_one_block_each_for_itself(model):
+    """What one has not yet seen all of does not stand against another's pieces."""
+    interval = sys.getswitchinterval()
+    samples = sequences(1)
+    model.hybridize(trace_once=True)
+    wanted = [model(s) for s in samples]
+
+    def serve(number):
+        for turn in range(40):
+            model.turn = number, turn
+            with gdb.batching(**FIXED) as batch:
+                outputs = [model(s) for s in samples]
+            equal(outputs, wanted)
+            reasons = {one.reason for one in batch.report.traced.refused.values()}
+            assert reasons <= {"it changes an attribute of a block"}
+
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(serve)
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_a_thread_without_a_scope_is_not_recorded(model):
     """Neither its blocks nor its operators, while another thread's scope is open."""
     samples = sequences(0)

@@ -145,30 +145,29 @@ cdef class Piece(Tape):
 cdef class Known:
     """Calls of one block, of which pieces are kept: base of `record.pieces.Pieces`."""
 
-    #: What was seen of the block, and as bytes, None if something stands against pieces.
+    #: What was last seen of the block.
     cdef public Structure seen
-    cdef public bytes state
     #: A `PlanCache` of pieces by state of the block and structure of arguments.
     cdef public object held
 
     def call(self, recorder, block, args):
         """Return what ``block.forward(*args)`` returns, and have the same recorded."""
-        cdef Structure given
+        cdef Structure given, seen = self.seen
         cdef Piece piece
         if (<Tape>recorder.tape).node_entry.ob_size >= (<Tape>recorder.tape).ask_at:
             recorder.run_ahead()
         given = Structure(recorder.tape)
-        if self.seen is None or not self.seen.unchanged():
-            self.look(recorder, block)
-        if self.state is None:
-            return self.refuse(recorder, block, args, None)
+        if seen is None or not seen.unchanged():
+            seen = self.look(recorder, block)
+        if seen.against is not None:
+            return self.refuse(recorder, block, args, seen.against)
         try:
-            key = self.state, given.write(recorder.mode, args)
+            key = seen.state, given.write(recorder.mode, args)
         except (TypeError, ValueError, RecursionError) as error:
             return self.refuse(recorder, block, args, error)
         piece = self.held.find(key)
         if piece is not None and recorder.watch is None:
-            result = piece.append(recorder.tape, given.leaves, self.seen.leaves, recorder)
+            result = piece.append(recorder.tape, given.leaves, seen.leaves, recorder)
             if result is not NotImplemented:
                 recorder.report.traced.known += 1
                 return unflatten(piece.spec, result)

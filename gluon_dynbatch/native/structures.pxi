@@ -37,6 +37,9 @@ cdef class Structure:
 
     cdef Tape tape
     cdef readonly list leaves
+    #: Of a block: all that pieces depend on, as bytes; and what stands against pieces, or None.
+    cdef public bytes state
+    cdef public object against
     cdef bint watches, loose
     #: Dictionaries, whose versions are below, and lists with what is in them.
     cdef list watched

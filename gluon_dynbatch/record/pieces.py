@@ -44,41 +44,40 @@ class Pieces(recording.Known):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.held = PlanCache(CAPACITY)
-        #: What stands against pieces.
-        self._against: Optional[Refused] = None
-        #: Refusals, and whether there were so many that it is not tried again.
+        #: Refusals.
         self._refused = 0
-        self._hopeless = False
 
     def __reduce__(self) -> Any:
         return Pieces, ()
 
-    def refuse(
-        self, recorder: Any, block: Any, args: Tuple[Any, ...], error: Optional[Exception]
-    ) -> Any:
+    def refuse(self, recorder: Any, block: Any, args: Tuple[Any, ...], why: Exception) -> Any:
         """Run ``forward`` for a call that no piece may stand for."""
-        refusal = self._against if error is None else _not_told_apart(error, "an argument")
+        refusal = why if isinstance(why, Refused) else _not_told_apart(why, "an argument")
         self._note(recorder, block, refusal)
         return block.forward(*args)
 
-    def look(self, recorder: Any, block: Any) -> None:
-        """Look at the attributes of the block and all that it refers to."""
-        if self._hopeless:
-            return
-        self._against = self.state = None
-        self.seen = seen = recording.Structure(None, True)
+    def look(self, recorder: Any, block: Any) -> Any:
+        """Look at the attributes of the block and all that it refers to.
+
+        Several threads may do so at once; each goes on with what it has seen itself.
+        """
+        self.seen = seen = self._look(recorder, block)
+        return seen
+
+    def _look(self, recorder: Any, block: Any) -> Any:
+        seen = recording.Structure(None, True)
         try:
             text = seen.write(0, block)
         except (TypeError, ValueError, RecursionError) as error:
-            self._against = _not_told_apart(error, "an attribute")
-            return
+            seen.against = _not_told_apart(error, "an attribute")
+            return seen
         blocks = [one for one in seen.leaves if isinstance(one, Block)]
         for one in blocks:
             if one is not block and (one._forward_hooks or one._forward_pre_hooks):
-                self._against = Refused(f"{one.name} has hooks, which must run each time")
+                seen.against = Refused(f"{one.name} has hooks, which must run each time")
         graphs = [recorder.library.callee(one) for one in blocks if isinstance(one, HybridBlock)]
-        if self._against is None:
-            self.state = repr([callee.token for callee in graphs]).encode() + text
+        seen.state = repr([callee.token for callee in graphs]).encode() + text
+        return seen
 
     def trace(
         self,
@@ -95,8 +94,8 @@ class Pieces(recording.Known):  # type: ignore[misc]
         try:
             result = block.forward(*args)
             if trace.refusal is None:
-                self._check_same(recorder, block, args, key)
-                piece = trace.piece(self.seen.leaves, result)
+                seen = self._see_the_same(recorder, block, args, key)
+                piece = trace.piece(seen.leaves, result)
                 trace.pending.append((self.held, key, piece, piece.weight + len(key[1])))
         except Refused as refusal:
             trace.refusal = refusal
@@ -123,21 +122,26 @@ class Pieces(recording.Known):  # type: ignore[misc]
             code = getattr(type(block).forward, "__code__", None)
             refusal.where = user_line() if code is None else where_of((code, 0))
         self._refused += 1
-        self._hopeless = self._refused > PATIENCE + len(self.held)
-        if self._hopeless:
-            # Not what was raised, whose frames hold arrays.
-            self._against, self.state = Refused(refusal.reason, refusal.where), None
+        if self._refused > PATIENCE + len(self.held):
+            # It watches nothing, so it stays; without what was raised, whose frames hold arrays.
+            hopeless = recording.Structure(None, True)
+            hopeless.against = Refused(refusal.reason, refusal.where)
+            self.seen = hopeless
         one = Alone(block.name, refusal.reason, 1, refusal.where)
         count(recorder.report.traced.refused, one[:2], one)
 
-    def _check_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> None:
-        """Raise if ``forward`` has changed what it depends on."""
-        if not self.seen.unchanged():
-            self.look(recorder, block)
-            if self.state != key[0]:
-                raise Refused("it changes an attribute of a block")
+    def _see_the_same(self, recorder: Any, block: Any, args: Tuple[Any, ...], key: _Key) -> Any:
+        """Return what is seen of the block; raise if ``forward`` has changed what it depends on."""
+        seen = self.seen
+        if not seen.unchanged():
+            seen = self.look(recorder, block)
+        if seen.against is not None:
+            raise Refused(seen.against.reason, seen.against.where)
+        if seen.state != key[0]:
+            raise Refused("it changes an attribute of a block")
         if recording.Structure(recorder.tape).write(recorder.mode, args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
+        return seen
 
 
 def _compare(block: Any, piece: Any, other: Any) -> None:
