@@ -28,11 +28,14 @@ include "sorting.pxi"
 
 @cython.final
 cdef class Ordering:
-    """Whom each unit follows into an order: the reader that it should stand beside."""
+    """Whom each unit follows into an order: the reader that it should stand beside.
+
+    Of `input0` there is one more at the end.
+    """
 
     cdef const int32_t[::1] groups
     cdef const int64_t[::1] kind, extra, input0, term0, term, slot_unit
-    cdef int64_t units, inputs, launches, ports, levels, unread, most_extra
+    cdef int64_t units, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
     cdef int64_t[::1] leader, place, position
     #: Per slot: how many terms read it.
@@ -46,13 +49,13 @@ cdef class Ordering:
         cdef int64_t unit, i
         self.kind, self.extra, self.groups, self.term = kind, extra, groups, term
         self.input0, self.term0, self.slot_unit = input0, term0, slot_unit
-        self.units, self.inputs = groups.shape[0], term0.shape[0] - 1
+        self.units = groups.shape[0]
         self.ports, self.levels = 1, 1
         for unit in range(self.units):
             self.launches = max(self.launches, groups[unit] + 1)
-            self.ports = max(self.ports, self.inputs_end(unit) - input0[unit])
+            self.ports = max(self.ports, input0[unit + 1] - input0[unit])
             self.most_extra = max(self.most_extra, extra[unit])
-        for i in range(self.inputs):
+        for i in range(term0.shape[0] - 1):
             self.levels = max(self.levels, term0[i + 1] - term0[i])
         self.unread = self.launches * self.ports * self.levels
         self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
@@ -64,13 +67,10 @@ cdef class Ordering:
             if term[i] >= 0:
                 self.reads[term[i]] += 1
 
-    cdef inline int64_t inputs_end(self, int64_t unit) noexcept:
-        return self.input0[unit + 1] if unit + 1 < self.units else self.inputs
-
     cdef void lead(self, int64_t unit, bint once) noexcept:
         """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
         cdef int64_t item, k, place, slot, maker, first = self.input0[unit]
-        for item in range(first, self.inputs_end(unit)):
+        for item in range(first, self.input0[unit + 1]):
             place = (self.groups[unit] * self.ports + item - first) * self.levels - self.term0[item]
             for k in range(self.term0[item], self.term0[item + 1]):
                 slot = self.term[k]

@@ -56,13 +56,11 @@ def order_members(graph: Graph, groups: Array) -> Members:
     units = np.empty(len(groups), dtype=np.int64)
     sizes = np.array([_size(segment) for segment in graph.segments])
     kind = np.argsort(np.argsort(sizes, kind="stable"))[graph.segment]
-    ends = np.append(graph.input0[1:], len(graph.term0) - 1)
-    extra = graph.term0[ends] - graph.term0[graph.input0] - (ends - graph.input0)
+    input0 = np.append(graph.input0, len(graph.term0) - 1)
+    extra = np.diff(graph.term0[input0]) - np.diff(input0)
     joins = np.array([any(port.concat for port in s.inputs) for s in graph.segments])
     extra[joins[graph.segment]] = 0
-    ordering.order(
-        *(groups, kind, extra, graph.input0, graph.term0, graph.term, graph.slot_unit, units)
-    )
+    ordering.order(*(groups, kind, extra, input0, graph.term0, graph.term, graph.slot_unit, units))
     widths = np.bincount(groups)
     first = np.concatenate([[0], np.cumsum(widths)])
     segment = graph.segment[units]

@@ -265,10 +265,6 @@ class Assembler:
         """Set bytes to zero."""
         self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
-    def copy(self, source: Spot, target: Spot, dtype: str, count: int) -> None:
-        """Copy numbers."""
-        self.code.extend([*copies(dtype, 1, target), resolving.COPY, 0, *source, count])
-
     def pack(self, packed: Packed, source: Spot, use: str) -> Spot:
         """Pack a matrix for products with it, or with its transpose."""
         weight, kind = packed.weight, executing.DTYPES[packed.dtype]

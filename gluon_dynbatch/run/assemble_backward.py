@@ -82,7 +82,9 @@ class Backward(Assembler):
         self._add_up_shared(launch)
 
     def _note_sums(self, run: Run, kernel: Kernel, launch: Launch) -> None:
-        for found in self._records_of(kernel):
+        if id(kernel) not in self._records:
+            self._records[id(kernel)] = [_record(kernel, found) for found in kernel.sums]
+        for found in self._records[id(kernel)]:
             chunk = [run.rows * found.parts]
             for slot, column, pitch in found.read:
                 base, offset = run.spots[slot]
@@ -98,11 +100,6 @@ class Backward(Assembler):
             arena = plan.arenas[fill.region.arena]
             self.apart(result, arena.dtype, arena.context)
         self._add_up(self._sums)
-
-    def _records_of(self, kernel: Kernel) -> List[Record]:
-        if id(kernel) not in self._records:
-            self._records[id(kernel)] = [_record(kernel, found) for found in kernel.sums]
-        return self._records[id(kernel)]
 
     def _zero_targets(self, launch: Launch) -> None:
         """Set what adds up to zero: all that is trained, also if no gradient flows there."""

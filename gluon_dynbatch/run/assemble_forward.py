@@ -8,9 +8,9 @@ from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
 from ..lower.segment import Segment
-from ..native import executing
+from ..native import executing, resolving
 from ..plan.plan import Launch, Plan, Whole
-from .assemble import KEPT, SAVED, TEMPORARY, Assembler, Run, Spot
+from .assemble import KEPT, SAVED, TEMPORARY, Assembler, Run, Spot, copies
 
 #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
 FEW = 8
@@ -154,6 +154,7 @@ class Forward(Assembler):
         source, own = spots[slot], recipe.backward.arrays[slot]
         if source not in self._copies:
             target = self.reserve(SAVED, own.row_bytes)
-            self.copy(source, target, own.dtype, own.width)
+            head = copies(own.dtype, 1, target)
+            self.code.extend([*head, resolving.COPY, 0, *source, own.width])
             self._copies[source] = target
         spots[slot] = self._copies[source]

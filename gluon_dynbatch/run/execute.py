@@ -68,17 +68,14 @@ class Pass:
             self._low = 0
             found += [outside[number] for number in numbers]
             uses += self.outside * len(numbers)
-            self._fill_by_operators(outside)
+            for fill in self.plan.fills:
+                if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
+                    given = [outside[number] for number in fill.externals.tolist()]
+                    pieces = fill.pieces(np.arange(len(given)))
+                    put_together(self.buffers.region(fill.region), given, pieces)
         #: Arenas first.
         self.given = bases_of(found, uses)
         return arrays
-
-    def _fill_by_operators(self, outside: Any) -> None:
-        for fill in self.plan.fills:
-            if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
-                given = [outside[number] for number in fill.externals.tolist()]
-                pieces = fill.pieces(np.arange(len(given)))
-                put_together(self.buffers.region(fill.region), given, pieces)
 
     def arrays(self) -> List[NDArray]:
         """Return what is at each base."""
