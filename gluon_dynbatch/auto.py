@@ -79,8 +79,7 @@ def costs_of(tape: Tape, plan: Plan, natives: Mapping[Segment, Any]) -> Costs:
     return Costs(
         next((block for block in blocks if block is not None), None),
         sum(count for entry, count in calls if entry.block_id is not None),
-        at_once
-        * sum(count * (CALL + OPERATOR * entry.program.operators) for entry, count in calls),
+        at_once,
         times * (FLUSH + RECORDED * len(tape.node_entry) + launches),
         times * PLAN,
     )

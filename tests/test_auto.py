@@ -36,14 +36,6 @@ def run(net, samples, **options):
     return batch, outputs
 
 
-def run_reading(net, samples):
-    """Read every value at once, at this one place."""
-    with gdb.batching() as batch:
-        for x in samples:
-            net(x).asnumpy()
-    return batch
-
-
 @pytest.mark.parametrize(
     "options, ran",
     [
@@ -65,8 +57,8 @@ def test_what_a_scope_runs_with(net, options, ran):
 @pytest.mark.parametrize("make", [make_net, plain_net], ids=["dynamic", "stock"])
 def test_where_every_value_is_read_calls_run_at_once_from_the_second_scope_on(make):
     """Blocks that are not dynamic are counted too; minibatches may grow and shrink."""
-    net = make()
-    found = [run_reading(net, rows(n)).report for n in (20, 25, 30, 3, 30, 100, 100, 100)]
+    net, counts = make(), (20, 25, 30, 3, 30, 100, 100, 100)
+    found = [run(lambda x: net(x).asnumpy(), rows(n))[0].report for n in counts]
     assert [report.at_once for report in found[:5]] == [0, 25, 30, 3, 30]
     assert found[-1].at_once == 100 and not found[-1].flushes
     assert found[-1].choice.startswith("auto: run calls at once")
