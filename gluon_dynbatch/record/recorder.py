@@ -126,7 +126,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         tape = self.tape
         if self.tracing is None:
             self.scope.run_ahead()
-        tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
+            tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
