@@ -77,18 +77,21 @@ def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> It
     arrays: DefaultDict[Any, Set[int]] = defaultdict(set)
     for entry in entries.values():
         arrays[entry.token].add(len(entry.in_types))
-    if all(len(numbers) == 1 for numbers in arrays.values()):
+    if all(len(found) == 1 for found in arrays.values()):
         return
     #: Per callee and piece, the numbers of arrays of its calls.
     pieces: DefaultDict[Any, DefaultDict[str, Set[int]]] = defaultdict(lambda: defaultdict(set))
-    pairs = np.unique(graph.entry[graph.node] * len(graph.segments) + graph.segment)
-    for pair in pairs.tolist():
+    numbers = list(entries)
+    place = np.zeros(max(numbers) + 1, dtype=np.int64)
+    place[numbers] = np.arange(len(numbers))
+    met = np.bincount(place[graph.entry][graph.node] * len(graph.segments) + graph.segment)
+    for pair in np.flatnonzero(met).tolist():
         number, kind = divmod(pair, len(graph.segments))
-        entry, segment = entries[number], graph.segments[kind]
+        entry, segment = entries[numbers[number]], graph.segments[kind]
         if segment.layout != "unbatched":
             pieces[entry.token][segment.family].add(len(entry.in_types))
     for token, found in pieces.items():
-        apart = set().union(*(numbers for numbers in found.values() if len(numbers) == 1))
+        apart = set().union(*(counts for counts in found.values() if len(counts) == 1))
         if len(apart) > 1:
             own = [n for n, e in entries.items() if e.token == token and len(e.in_types) in apart]
             calls = np.flatnonzero(np.isin(graph.entry, own))
