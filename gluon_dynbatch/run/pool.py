@@ -20,7 +20,7 @@ from .assemble import itemsize
 #: Elements from which on a buffer is kept.
 LARGE = 1 << 16
 #: A buffer is let go of when so many others were taken since it was, or so many bytes are kept.
-MOST_IDLE, MOST_BYTES = 64, 1 << 27
+MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
