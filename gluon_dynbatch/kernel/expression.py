@@ -395,19 +395,3 @@ class Expressions:
 def _run(x: Node) -> Tuple[Node, int, int]:
     """Return of what a value has columns, the first, and whether others follow."""
     return (x.args[0], *x.attrs) if x.kind == COLUMNS else (x, 0, 1)
-
-
-def remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:
-    """Return what nodes are in other expressions, where some are known.
-
-    Nobody will differentiate these: what gradients are multiplied with is left out.
-    """
-    found: Dict[Node, Node] = {}
-    for node in nodes:
-        if node in known:
-            found[node] = known[node]
-        elif node.kind == FUNCTION and node.attrs[0] == "multiplier":
-            found[node] = found[node.args[0]]
-        else:
-            found[node] = build.again(node, [found[x] for x in node.args])
-    return found

@@ -10,7 +10,7 @@ from ..lower.segment import Segment
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
-from .expression import FUNCTION, Expressions, Node, Place, Slot, remade
+from .expression import FUNCTION, Expressions, Node, Place, Slot
 from .step import Array, Kernel, Wanted
 from .tensor import NotExpressed, require
 
@@ -70,7 +70,7 @@ class SegmentKernels:
             Slot("out", k): Array(port.row_size, port.dtype)
             for k, port in enumerate(segment.outputs)
         }
-        plain = remade(Expressions(), self._nodes, {})
+        plain = _remade(Expressions(), self._nodes, {})
         compiler = Compiler()
         steps = compiler.steps([(Place(slot), plain[node]) for slot, node in zip(outputs, results)])
         stored = compiler.stored
@@ -98,7 +98,7 @@ class SegmentKernels:
             slot = Slot("head", k)
             head = arrays[slot] = arrays[Slot("out", k)]
             heads.append((results[k], build.read(slot, head.width, head.dtype)))
-        rows, sums = Differentiation(build, remade(build, self._nodes, stored), heads).gradients()
+        rows, sums = Differentiation(build, _remade(build, self._nodes, stored), heads).gradients()
         trained = {Slot("param", j) for j in wanted.parameters}
         trained |= {Slot("in", i) for i in wanted.inputs}
         stores = []
@@ -119,3 +119,19 @@ class SegmentKernels:
             for found in sums
         )
         return Kernel(steps, arrays, tuple(placed), wanted)
+
+
+def _remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:
+    """Return what nodes are in other expressions, where some are known.
+
+    Nobody will differentiate these: what gradients are multiplied with is left out.
+    """
+    found: Dict[Node, Node] = {}
+    for node in nodes:
+        if node in known:
+            found[node] = known[node]
+        elif node.kind == FUNCTION and node.attrs[0] == "multiplier":
+            found[node] = found[node.args[0]]
+        else:
+            found[node] = build.again(node, [found[x] for x in node.args])
+    return found
