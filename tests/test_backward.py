@@ -1,7 +1,5 @@
 """Gradients by every way there is to ask for them, in every mode, equal those of the loop."""
 
-from contextlib import nullcontext
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -84,56 +82,6 @@ def test_autograd_grad_on_inputs(granularity):
             states = [net.gate(net.linear(x), x)[i % 2] for i, x in enumerate(xs)]
             total = sum(s.sum() for s in states)
         return autograd.grad(total, [*xs, net.gate.weight_x.data()])
-
-    loop_and_scope(run, granularity=granularity)
-
-
-@ALL
-@pytest.mark.parametrize("used", [(0, 1), (1,), (0,)])
-def test_a_gradient_that_passes_through_unchanged(used, granularity):
-    """That of `h` is the head gradient: MXNet aliases it and leaves the given buffer unwritten.
-
-    The loop is imperative here: hybridized, MXNet 1.9.1 fails where both results are used.
-    """
-
-    def passing(F, x, h):
-        state = F.sigmoid(x) * F.tanh(x * x)
-        return state, state + h
-
-    block = cell(passing)
-    samples = [[array(1 + i // 2, 4, seed=10 * i + k) for k in range(2)] for i in range(3)]
-
-    def run(scope):
-        block.hybridize(not isinstance(scope, nullcontext))
-        xs = attached(sum(samples, []))
-        with autograd.record(), scope:
-            outputs = [y for s in samples for i, y in enumerate(block(*s)) if i in used]
-        autograd.backward(outputs, [mx.nd.arange(y.size).reshape(y.shape) for y in outputs])
-        return [x.grad for x in xs]
-
-    loop_and_scope(run, granularity=granularity)
-
-
-@ALL
-@pytest.mark.parametrize("known", [(), (1,), (0, 2, 3)])
-def test_gradients_go_to_arrays_from_outside_that_are_in_a_graph(known, granularity):
-    """Variables and results of the loop are in a graph, other arrays and detached ones are not."""
-    net, source = make_cells(), array(1, WIDTH)
-    source.attach_grad()
-
-    def run(scope):
-        net.collect_params().zero_grad()
-        xs = inputs(6)
-        attached([xs[number] for number in known])
-        with autograd.record():
-            if known:
-                xs[4] = source * xs[4]
-            xs[5] = (source * xs[5]).detach()
-            with scope:
-                losses = [(net.other(net.linear(x)) * x).sum() for x in xs]
-        autograd.backward(losses)
-        found = [source.grad] if known else []
-        return [losses, gradients(net), found, [xs[number].grad for number in known]]
 
     loop_and_scope(run, granularity=granularity)
 

@@ -63,14 +63,6 @@ def run_tree(shape):
     return tree(A, JOIN, shape)
 
 
-def diamond(left, right):
-    def run(x):
-        middle = A(x)
-        return JOIN(left(middle), right(middle))
-
-    return run
-
-
 def chains(*cells):
     """Return samples that go through some cells each."""
     return list(zip(cells, inputs(len(cells))))
@@ -164,20 +156,6 @@ CASES = {
         chain, chains([A], [A] * 3, [A] * 2) * 2, EVERY,
         {"block": 3, "operator": 3, "graph": 1 + 3 + 2},
     ),
-    # a -> a -> a -> b -> b    the recursion of b waits for that of a: {a a} {a} {a} {b b} {b b}
-    # a -> b -> b
-    "a recursion after another": (
-        chain, chains([A] * 3 + [B] * 2, [A] + [B] * 2), EVERY, {"block": 5, "operator": 5},
-    ),
-    # a -> a            the first a waits for company    {b} {a a} {a a}
-    # b -> a -> a
-    "calls that wait": (
-        chain, chains([A, A], [B, A, A]), EVERY, {"block": 3, "operator": 3},
-    ),
-    # a -> b -> a       five times: one launch per call of a sample
-    "one shape": (
-        chain, chains(*[[A, B, A]] * 5), EVERY, {"block": 3, "operator": 3, "graph": 3},
-    ),
     #     j           j               height 1, 2 and 3 beside each other:
     #    / \        /   \             leaves, j over leaves, j over those, j on top
     #   a   a      j     j
@@ -193,13 +171,6 @@ CASES = {
     "interleaved": (
         chain, chains([A, B, A, B], [B, A, B, A]), EVERY, {"block": 5, "operator": 5},
     ),
-    #       b                     b
-    #     /   \                 /   \
-    #   a       j      4      a       j      3
-    #     \   /                 \   /
-    #       c                     b
-    "diamond of unlike arms": (diamond(B, C), inputs(6), EVERY, {"block": 4}),
-    "diamond of like arms": (diamond(B, B), inputs(6), EVERY, {"block": 3}),
     # n(n(. .) n(. .))   and   n(. .)
     # block:     {leaves x 6}, {n x 3}, {n}.
     # operator:  {leaves}, {W x for the inner nodes}, then a launch per height: no node has more

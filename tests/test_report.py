@@ -16,21 +16,6 @@ from tests.cells import cell, inputs
 from tests.common import FIXED, named_lines
 
 
-def test_counts_of_one_flush(net):
-    with gdb.batching(**FIXED) as batch:
-        kept = [net(x) for x in inputs(6)]
-    (flush,) = batch.report.flushes
-    assert (flush.nodes, flush.launches, len(kept)) == (6, 1, 6)
-    assert (flush.mean_width, flush.largest_width) == (6.0, 6)
-    assert (flush.granularity, flush.policy, flush.budget) == ("block", "depth", "unlimited")
-    assert flush.arena_bytes >= 6 * (4 + 3) * 4
-    assert 0 < flush.recording_ms < 60_000 and 0 < flush.dispatch_ms < 60_000
-    with gdb.batching(**FIXED) as batch:
-        kept = [net(inputs(1)[0])]
-    # A single call could have been merged, had there been another.
-    assert flush.alone == () and batch.report.alone == []
-
-
 @pytest.fixture
 def clock(monkeypatch):
     """Time passes only where the tests say so: the result is called with seconds."""

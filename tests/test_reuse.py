@@ -5,6 +5,7 @@ import weakref
 from collections import OrderedDict
 
 import mxnet as mx
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +20,9 @@ from gluon_dynbatch.run.buffers import address_of
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop
 from gluon_dynbatch.trace import entry
-from tests.cells import WIDTH, array, binary, chain, complete, inputs, ready, tree, unary
+from tests.cells import WIDTH, array, binary, cell, chain, complete, inputs, ready, tree, unary
 from tests.common import output_of
+from tests.strategies import examples
 
 A, JOIN = ready(unary(prefix="reuse_a_")), ready(binary(prefix="reuse_join_"))
 
@@ -28,11 +30,11 @@ A, JOIN = ready(unary(prefix="reuse_a_")), ready(binary(prefix="reuse_join_"))
 @pytest.mark.parametrize("granularity", ["block", "operator"])
 def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
     """CachedOps are per piece of a cell: neither the minibatch nor the trees matter."""
-    cell, join = ready(unary()), ready(binary())
+    one, join = ready(unary()), ready(binary())
 
     def run(samples):
         with autograd.record(), gdb.batching(granularity=granularity) as batch:
-            outputs = [tree(cell, join, s) for s in samples]
+            outputs = [tree(one, join, s) for s in samples]
         autograd.backward(outputs)
         return batch
 
@@ -47,36 +49,23 @@ def test_nothing_is_compiled_for_new_widths_and_shapes(granularity):
     assert RUNTIME.dispatcher.built == built
 
 
-def of_rows(fn):
-    return ready(gluon.nn.HybridLambda(fn))
-
-
-#: Blocks whose calls merge as rows, and what they are called with.
-OF_ROWS = {
-    "embedding": (lambda: ready(gluon.nn.Embedding(9, 4)), lambda n: [mx.nd.arange(n)]),
-    "dense": (
-        lambda: ready(gluon.nn.Dense(3, flatten=False, in_units=5)),
-        lambda n: [array(n, 2, 5)],
-    ),
-    "normalized": (lambda: ready(gluon.nn.LayerNorm(in_channels=5)), lambda n: [array(n, 5)]),
-    "loss": (
-        lambda: ready(gluon.loss.SoftmaxCrossEntropyLoss()),
-        lambda n: [array(n, 5), mx.nd.ones((n,))],
-    ),
-    "reshaped": (lambda: of_rows(lambda F, x: F.reshape(x, (-1, 2, 3))), lambda n: [array(n, 6)]),
-}
-
-
 @pytest.mark.parametrize("granularity", ["block", "operator"])
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_calls_are_analysed_once_whatever_the_number_of_rows(name, granularity, monkeypatch):
+def test_calls_are_analysed_once_whatever_the_number_of_rows(granularity, monkeypatch):
     """Once for one row, and once for several: values and gradients are those of the loop."""
-    make, draw = OF_ROWS[name]
-    net = make()
+    embedding, norm = gluon.nn.Embedding(9, 6), gluon.nn.LayerNorm(in_channels=6)
+    dense, loss = gluon.nn.Dense(4, flatten=False, in_units=3), gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def run(F, words):
+        return F.sum(dense(F.reshape(norm(embedding(words)), (-1, 2, 3))), axis=1)
+
+    net = ready(cell(run, embedding, norm, dense))
+    loss.hybridize()
     infer, asked = entry.infer, []
     monkeypatch.setattr(entry, "infer", lambda *args: asked.append(args) or infer(*args))
-    samples, params = [draw(n) for n in (4, 1, 7, 3)], net.collect_params().values()
-    check_against_loop(lambda x: net(*x), samples, params, granularity=granularity)
+    check_against_loop(
+        lambda n: loss(net(mx.nd.arange(n)), mx.nd.ones((n,))), (4, 1, 7, 3), net.collect_params(),
+        granularity=granularity,
+    )  # fmt: skip
     assert {types[0].shape[0] for _, types, *_ in asked} == {4, 1}
 
 
@@ -151,51 +140,44 @@ def test_it_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
 
 # Buffers are used again once nobody holds them, and never before
 
-SHAPE = (512, 200)
+#: Eighths of the least size that is kept, a type, and whether somebody holds a part of the array.
+TAKES = st.tuples(
+    st.sampled_from([7, 8, 9, 13, 33, 144]), st.sampled_from(["float32", "float64"]), st.booleans()
+)
 
 
-@pytest.fixture
-def buffers():
-    return pool.Pool()
-
-
-@pytest.fixture
-def take(buffers):
-    return lambda shape=SHAPE, dtype="float32": buffers.take(shape, dtype, mx.cpu())
-
-
-def test_what_is_held_is_not_used_again(take):
-    first = take()
-    view = first[3:5]
-    del first
-    held = [take() for _ in range(3)]
-    for number, one in enumerate([view, *held]):
-        one[:] = number
-    assert [one.asnumpy().max() for one in (view, *held)] == [0, 1, 2, 3]
-
-
-def test_what_is_free_is_used_again_if_it_fits(take):
-    array = take()
-    place = address_of(array)
-    del array
-    assert address_of(take((500, 200))) == place
-    assert take((500, 200)).shape == (500, 200)
-    assert address_of(take((5000, 200))) != place
-    assert address_of(take(dtype="float64")) != place
-
-
-def test_little_is_kept(buffers, take, monkeypatch):
-    monkeypatch.setattr(pool, "MOST_BYTES", 4 * 512 * 200 * 2)
-    held = [take() for _ in range(5)]
-    assert len(buffers._buffers) == 1 and len({address_of(one) for one in held}) == 5
-    monkeypatch.setattr(pool, "MOST_IDLE", 3)
-    for _ in range(9):
-        take(dtype="float16")
-    assert {buffer.key[0] for buffer in buffers._buffers} == {"float16"}
+@given(st.lists(TAKES, max_size=20))
+@examples(80)
+def test_they_are_buffers_of_so_many_bytes(takes):
+    """What fits is used again, the last one first; what was not taken for long is let go of."""
+    buffers, model, held, most, taken = pool.Pool(), OrderedDict(), {}, 1 << 22, 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "MOST_BYTES", most)
+        patch.setattr(pool, "MOST_IDLE", 4)
+        for number, (eighths, dtype, holds) in enumerate(takes):
+            array = buffers.take((eighths, pool.LARGE // 8), dtype, mx.cpu())
+            place = address_of(array)
+            assert array.shape == (eighths, pool.LARGE // 8) and place not in held
+            if eighths > 7:
+                alike = {p: own for p, (t, own, *_) in model.items() if t == dtype}
+                fit = [p for p in alike if p not in held and eighths <= alike[p] <= 2 * eighths]
+                assert place == fit[-1] if fit else place not in model
+                # In steps of an eighth.
+                own, taken = alike[place] if fit else {33: 36}.get(eighths, eighths), taken + 1
+                model[place] = dtype, own, own * array[0].size * np.dtype(dtype).itemsize, taken
+                model.move_to_end(place)
+            if holds:
+                held[place] = array[1:3], number
+                array[:] = number
+            del array
+            while sum(one[2] for one in model.values()) > most or taken - 4 > min(
+                (one[3] for one in model.values()), default=taken
+            ):
+                model.popitem(last=False)
+            assert [address_of(one.array) for one in buffers._buffers] == [*model][::-1]
+        assert all((one.asnumpy() == number).all() for one, number in held.values())
     buffers.clear()
     assert not buffers._buffers
-    monkeypatch.setattr(pool, "MOST_BYTES", 4 * 512 * 200 - 1)
-    assert take().shape == SHAPE and not buffers._buffers, "it is larger than all that may stay"
 
 
 #: Backward passes begin when the next minibatch is with the engine.

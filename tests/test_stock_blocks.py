@@ -85,19 +85,6 @@ def test_python_of_the_users_runs_for_each_sample(kind, who):
         assert len(SEEN) == 3
 
 
-def test_structures_of_results():
-    cell = rnn.LSTMCell(WIDTH, input_size=WIDTH)
-    cell.initialize()
-    for hybridized in (False, True):
-        cell.hybridize(hybridized)
-        with gdb.batching(**FIXED):
-            for _ in range(2):
-                x = FIRST(array(1, WIDTH))
-                results = cell(x, [x, x])
-                assert type(results) is tuple and type(results[1]) is list
-                assert [h.shape for h in (results[0], *results[1])] == [(1, WIDTH)] * 3
-
-
 # Programs as users write them
 
 

@@ -17,7 +17,7 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
 from gluon_dynbatch.scope import RUNTIME
-from tests.cells import cell, equal, gradients, ready
+from tests.cells import cell, equal, ready
 from tests.common import FIXED, assert_nothing_is_left, in_thread, output_of
 
 THREADS = 4
@@ -148,25 +148,6 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
         assert STATE.recorder.mode == 0, "the other thread's is its own"
     equal(lazy, wanted)
     assert batch.report.nodes == 2 * sum(map(len, samples))
-
-
-def test_gradients_in_threads():
-    """Each thread trains a model of its own, as one MXNet model has one set of gradients."""
-
-    def work(number):
-        own = Chain(prefix=f"thread{number}_")
-        own.initialize(mx.init.Uniform(1))
-        own.hybridize()
-        samples = sequences(number, 6)
-        found = []
-        for apply in (map, gdb.map):
-            with autograd.record():
-                loss = mx.nd.concat(*apply(own, samples), dim=0).sum()
-            loss.backward()
-            found.append([*gradients(own).values()])
-        equal(*found)
-
-    in_threads(work)
 
 
 def test_mxnet_lets_go_of_a_graph_without_python(model):
