@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from math import prod
-from typing import Callable, Dict, List, Sequence, Union
+from typing import Dict, List, Sequence
 
 import numpy as np
+from mxnet import nd
+from mxnet.base import MXNetError
 
 from ..rules.axes import reduced_axes
+from ..rules.site import RefuseError, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, NUMBERS, Call, Handler, NotExpressed, Shape, Tensor, few, require
+from .tensor import DTYPES, NUMBERS, Call, Handler, Shape, Tensor, few
 
-# Elements that move: what operators do to arrays of NumPy.
+# Elements that move.
 
-
-def _reshape(call: Call, x: Array) -> Array:
-    codes = call.integers("shape")
-    require(min(codes) >= -1 and not call.flag("reverse"), "its shape has codes")
-    require(not call.batched[0] or codes[0] < 1, "rows are not along axis 0")
-    return x.reshape([x.shape[axis] if code == 0 else code for axis, code in enumerate(codes)])
-
-
-def _tile(call: Call, x: Array) -> Array:
-    times = call.integers("reps")
-    return np.tile(few(x, prod(times)), times)
-
-
-def _repeat(call: Call, x: Array) -> Array:
-    times = call.integer("repeats", 1) or 1
-    return np.repeat(few(x, times), times, call.integer("axis", None))
-
-
-def _split(call: Call, x: Array) -> List[Array]:
-    axis = call.axis("axis", 1)
-    parts = call.integer("num_outputs" if call.op == "SliceChannel" else "sections", 0) or 0
-    pieces = np.split(x, parts or call.integers("indices")[1:], axis)
-    return [piece.squeeze(axis) for piece in pieces] if call.flag("squeeze_axis") else pieces
-
-
-def _slice(call: Call, x: Array) -> Array:
-    first = call.axis("axis", 0) if call.op == "slice_axis" else 0
-    bounds = [call.slots(name) for name in ("begin", "end", "step")]
-    # Texts without a number, "None" and "()", stand for nothing.
-    own = (slice(*some) for some in zip_longest(*bounds))
-    index = (*[slice(None)] * first, *own)
-    require(not call.batched[0] or index[0].stop is None, "it works along the axis of rows")
-    return x[index]
-
-
-def _slice_like(call: Call, x: Array, like: Array) -> Array:
-    axes = call.axes("axes") or range(like.ndim)
-    return x[tuple(slice(like.shape[axis] if axis in axes else None) for axis in range(x.ndim))]
-
-
-def _broadcast(call: Call, x: Array, *like: Array) -> Array:
-    axes, sizes = call.axes("axis"), call.integers("size")
-    if call.op == "broadcast_to":
-        sizes = call.integers("shape")
-        axes = tuple(axis for axis, size in enumerate(sizes) if size)
-        sizes = tuple(filter(None, sizes))
-    elif like:
-        axes = call.axes("lhs_axes") or tuple(range(x.ndim))
-        sizes = tuple(like[0].shape[a] for a in call.axes("rhs_axes", like[0].ndim) or axes)
-    shape = list(x.shape)
-    for axis, size in zip(axes, sizes):
-        shape[axis] = size
-    return np.broadcast_to(x, shape)
-
-
-_MOVES: Dict[str, Callable[..., Union[Array, List[Array]]]] = {
-    "_copy": lambda call, x: x,
-    "Reshape": _reshape,
-    "Flatten": lambda call, x: x.reshape(len(x), -1),
-    "expand_dims": lambda call, x: np.expand_dims(x, call.integer("axis", 0)),
-    "squeeze": lambda call, x: np.squeeze(x, call.axes("axis") or None),
-    "transpose": lambda call, x: x.transpose(call.axes("axes") or None),
-    "SwapAxis": lambda call, x: x.swapaxes(call.axis("dim1", 0), call.axis("dim2", 0)),
-    "reverse": lambda call, x: np.flip(x, call.axes("axis")),
-    "repeat": _repeat,
-    "tile": _tile,
-    **dict.fromkeys(["SliceChannel", "_split_v2"], _split),
-    **dict.fromkeys(["slice", "slice_axis"], _slice),
-    "slice_like": _slice_like,
-    "Concat": lambda call, *x: np.concatenate(x, call.integer("dim", 1)),
-    "stack": lambda call, *x: np.stack(x, call.integer("axis", 0)),
-    **dict.fromkeys(["broadcast_to", "broadcast_axis", "broadcast_like"], _broadcast),
-}
+_MOVES = (
+    "_copy Reshape Flatten expand_dims squeeze transpose SwapAxis reverse repeat tile SliceChannel "
+    "_split_v2 slice slice_axis slice_like Concat stack broadcast_to broadcast_axis broadcast_like"
+)
 
 
 def move(call: Call) -> List[Tensor]:
@@ -98,13 +31,9 @@ def move(call: Call) -> List[Tensor]:
         own = np.arange(start, start + size).reshape(x.shape)
         arrays.append(few(np.concatenate([own, own + far]) if x.rows else own))
         start += size
-    try:
-        made = _MOVES[call.op](call, *arrays)
-    except (ValueError, IndexError) as error:
-        raise NotExpressed(str(error)) from None
     found, rows = [], any(call.batched)
-    for where in made if isinstance(made, list) else [made]:
-        half = few(where).reshape(where.shape or (1,))
+    for where in _done(call, arrays):
+        half = few(where)
         if rows:
             half, other = half[: len(where) // 2], where[len(where) // 2 :]
             alike = half.shape == other.shape and half.max(initial=0) < far
@@ -118,7 +47,17 @@ def move(call: Call) -> List[Tensor]:
     return found
 
 
-MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES, move)
+def _done(call: Call, arrays: Sequence[Array]) -> List[Array]:
+    """Return what MXNet's operator makes of arrays of numbers."""
+    function = getattr(nd._internal if call.op.startswith("_") else nd.op, call.op)
+    try:
+        made = function(*map(nd.from_numpy, arrays), **public_attrs(call.attrs))
+    except MXNetError:
+        raise RefuseError("rows are not along axis 0") from None
+    return [x.asnumpy() for x in (made if isinstance(made, list) else [made])]
+
+
+MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
 
 
 def without(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -157,7 +96,7 @@ def ramp(x: Tensor, count: int, dtype: str, ndim: int = 1) -> Tensor:
     """Return numbers from zero on, along the first of some axes."""
     require(dtype in DTYPES, f"{dtype} has no kernels")
     shape: Shape = (count, *(1,) * (ndim - 1))
-    return Tensor(x.build, x.build.ramp(0, count, dtype), dtype, shape, False)
+    return Tensor(x.build.ramp(0, count, dtype), shape, False)
 
 
 def arange_like(call: Call) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 from typing import Dict, List, Tuple
 
 from mxnet.gluon import Parameter
@@ -11,11 +12,11 @@ from mxnet.gluon import Parameter
 from ..lower.segment import Segment
 from ..modes import TRAINING
 from ..record.types import name_of
-from ..rules.site import RefuseError
+from ..rules.site import RefuseError, require
 from ..trace.symbols import VARIABLE, Op, Ref
 from .expression import Expressions, Node, Slot
 from .operators import HANDLERS
-from .tensor import Call, NotExpressed, Shape, Tensor, require
+from .tensor import Call, Shape, Tensor
 
 
 def express(segment: Segment) -> Tuple[Node, ...]:
@@ -23,7 +24,7 @@ def express(segment: Segment) -> Tuple[Node, ...]:
 
     Raises
     ------
-    NotExpressed
+    RefuseError
         With the reason why it is left to MXNet.
     """
     require(segment.layout in ("rows", "stack", "concat"), "calls run one by one")
@@ -54,11 +55,13 @@ def _variable(segment: Segment, build: Expressions, name: str) -> Tensor:
     if name.startswith("param"):
         slot = Slot("param", int(name[len("param") :]))
         parameter = segment.parameters[slot.number]
-        return Tensor(build, slot, dtype_of(parameter), shape_of(parameter), False)
-    slot = Slot("in", int(name[len("in") :]))
-    port = segment.inputs[slot.number]
-    shape = port.shape if port.shared else (1, port.row_size)
-    return Tensor(build, slot, port.dtype, shape, not port.shared)
+        shape, dtype, shared = shape_of(parameter), dtype_of(parameter), True
+    else:
+        slot = Slot("in", int(name[len("in") :]))
+        port = segment.inputs[slot.number]
+        shape = port.shape if port.shared else (1, port.row_size)
+        dtype, shared = port.dtype, port.shared
+    return Tensor(build.read(slot, prod(shape), dtype, every=shared), shape, not shared)
 
 
 def _value(segment: Segment, values: Dict[Ref, Tensor], ref: Ref) -> Tensor:
@@ -76,8 +79,8 @@ def _handled(
     shapes, rows = tuple(x.shape for x in own), tuple(x.rows for x in own)
     try:
         found = HANDLERS[op.op](Call(op.op, op.attrs, shapes, (), rows, training, build, own))
-    except (NotExpressed, RefuseError) as error:
-        raise NotExpressed(f"operator {op.op} has no kernel here: {error}") from None
+    except RefuseError as error:
+        raise RefuseError(f"operator {op.op} has no kernel here: {error}") from None
     return found if isinstance(found, list) else [found]
 
 

@@ -7,12 +7,12 @@ from math import prod
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from ..lower.segment import Segment
+from ..rules.site import RefuseError
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
 from .expression import FUNCTION, Expressions, Node, Place, Slot
 from .step import Array, Kernel, Wanted
-from .tensor import NotExpressed, require
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
 _KNOWN: weakref.WeakValueDictionary[Any, SegmentKernels] = weakref.WeakValueDictionary()
@@ -32,25 +32,12 @@ def kernels_of(segment: Segment) -> Union[SegmentKernels, str]:
             kind = _kind(segment)
             found = _KNOWN.get(kind)
             if found is None:
-                results = express(segment)
-                _refuse_rough_doubles(results)
-                found = _KNOWN[kind] = SegmentKernels(segment, results)
-        except NotExpressed as error:
+                found = _KNOWN[kind] = SegmentKernels(segment, express(segment))
+        except RefuseError as error:
             found = str(error)
         # Of two threads that make them the last one stays.
         object.__setattr__(segment, "kernels", found)
     return found  # type: ignore[no-any-return]
-
-
-#: Of doubles MXNet computes these, or their gradients, with constants in single precision.
-ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
-
-
-def _refuse_rough_doubles(results: Sequence[Node]) -> None:
-    """Leave to MXNet what kernels would compute otherwise than the loop does."""
-    for node in results[0].owner.nodes:
-        rough = node.kind == FUNCTION and node.attrs[0] in ROUGH and node.dtype == "float64"
-        require(not rough, "MXNet computes functions of doubles with single constants")
 
 
 class SegmentKernels:

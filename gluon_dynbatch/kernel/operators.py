@@ -6,10 +6,11 @@ from math import prod, sqrt
 from typing import Dict, List, Tuple
 
 from .. import rules
+from ..rules.site import require
 from . import axes
 from .expression import PRODUCT, TOP, Dot, Node, Weight
 from .functions import DERIVATIVES
-from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape, require
+from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape
 
 # Functions of one element and its partners.
 

@@ -13,48 +13,29 @@ from typing import Callable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from ..rules.site import Site
+from ..rules.site import Site, require
 from ..schedule.dependencies import Array
-from .expression import (
-    FUNCTION,
-    TOTAL,
-    Arithmetic,
-    Expressions,
-    Node,
-    Order,
-    Place,
-    Slot,
-)
+from .expression import FUNCTION, READ, TOTAL, Arithmetic, Expressions, Node, Order, Place
 
 Shape = Tuple[int, ...]
 
 #: Element types that kernels know, and those that they read numbers of places from.
 DTYPES = ("float32", "float64")
 NUMBERS = (*DTYPES, "int32", "int64")
+#: Of doubles MXNet computes these, or their gradients, with constants in single precision.
+ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
 #: Longer rows are moved by MXNet's operators: here each element would have a number.
 MOST_MOVED = 1 << 20
 
 
-class NotExpressed(Exception):
-    """Raised for what has no kernel, with a short reason."""
-
-
-def require(condition: bool, reason: str) -> None:
-    """Give up with `reason` if `condition` does not hold."""
-    if not condition:
-        raise NotExpressed(reason)
-
-
 @dataclass(frozen=True)
 class Tensor(Arithmetic):
     """An array of a segment."""
 
-    build: Expressions
-    #: Its elements; those of a variable are read if some function does so.
-    source: Union[Node, Slot]
-    dtype: str
+    #: Its elements.
+    source: Node
     #: Axis 0 is counted per row of the launch.
     shape: Shape
     #: Whether each row of a launch has its own; else all rows share it.
@@ -62,18 +43,26 @@ class Tensor(Arithmetic):
     #: Whether there is only one reader.
     once: bool = True
 
+    @property
+    def build(self) -> Expressions:
+        """What makes others."""
+        return self.source.owner
+
+    @property
+    def dtype(self) -> str:
+        """The type of its elements."""
+        return self.source.dtype
+
     def node(self, dtypes: Sequence[str] = DTYPES) -> Node:
-        """Return the elements."""
+        """Return the elements, to compute with them."""
         require(self.dtype in dtypes, f"{self.dtype} has no kernels")
-        if isinstance(self.source, Node):
-            return self.source
-        return self.build.read(self.source, prod(self.shape), self.dtype, every=not self.rows)
+        return self.source
 
     def of(self, node: Node, shape: Optional[Shape] = None, rows: bool = False) -> Tensor:
         """Return an array, of rows if this one is, with other elements."""
         shape = self.shape if shape is None else shape
         assert node.width == prod(shape), (node, shape)
-        return Tensor(self.build, node, node.dtype, shape, self.rows or rows)
+        return Tensor(node, shape, self.rows or rows)
 
     def shaped(self, shape: Sequence[int]) -> Tensor:
         """Return the same elements in another shape."""
@@ -101,6 +90,8 @@ class Tensor(Arithmetic):
         self, name: str, *args: Union[Tensor, float], values: Tuple[float, ...] = ()
     ) -> Tensor:
         """Return a function of arrays, which are broadcast, and numbers."""
+        rough = name in ROUGH and self.dtype == "float64"
+        require(not rough, "MXNet computes functions of doubles with single constants")
         tensors = [a for a in args if isinstance(a, Tensor)]
         shape, rows = common_shape(tensors), any(t.rows for t in tensors)
         nodes = (a.to(shape, rows).node() if isinstance(a, Tensor) else a for a in args)
@@ -194,10 +185,9 @@ class Call(Site):
     def matrix(self, number: int, like: int = 0) -> Place:
         """Return a variable that all rows share, of the type of some input."""
         value = self.tensors[number]
-        require(isinstance(value.source, Slot) and not value.rows, "a factor is computed")
+        require(value.source.kind == READ and not value.rows, "a factor is computed")
         require(value.dtype == self.tensors[like].dtype, "dtypes differ")
-        assert isinstance(value.source, Slot)
-        return Place(value.source)
+        return Place(value.source.attrs[0])
 
     def number(self, name: str, default: float = 1, single: bool = True) -> float:
         """Read a number, which MXNet keeps in single precision."""

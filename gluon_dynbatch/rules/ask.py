@@ -15,7 +15,7 @@ from typing import Callable, Tuple
 from .build import Builder
 from .operators import of
 from .rule import Rule
-from .site import Answer, Ref, Refusal, RefuseError, Rewrite, Site, refuse_unless
+from .site import Answer, Ref, Refusal, RefuseError, Rewrite, Site, require
 
 MOST_DIMS = 6
 """Dimensions that oneDNN, which reshapes arrays for MXNet, has at most."""
@@ -59,22 +59,22 @@ def _answer(site: Site, stacked: bool, ask: Callable[[Rule, Builder], Tuple[Ref,
 def _rule(site: Site) -> Rule:
     """Return the rule of a site's operator, unless that says that the site never merges."""
     op, rule = site.op, of(site.op)
-    refuse_unless(not rule.reason, f"Operator {op} can't be merged: {rule.reason}.")
-    refuse_unless(
+    require(not rule.reason, f"Operator {op} can't be merged: {rule.reason}.")
+    require(
         rule.merges, f"There is no batching rule for operator {op}, so its calls run one by one."
     )
-    refuse_unless(any(site.batched), f"All inputs of this {op} are shared.")
-    refuse_unless(
+    require(any(site.batched), f"All inputs of this {op} are shared.")
+    require(
         all(shape and min(shape) > 0 for shape in site.inputs + site.outputs),
         f"Operator {op} has an input or output whose shape is empty or unknown.",
     )
-    refuse_unless(
+    require(
         not any(own for k, own in enumerate(site.batched) if k in rule.parameters),
         f"Every sample has {rule.called} of its own for this {op}.",
     )
     name, _, value = rule.not_with.partition("=")
     given = site.attrs.get(name, "")
-    refuse_unless(
+    require(
         not value or given != value and (given, value) != ("1", "True"),
         f"Operator {op} with {name}={given} has no batching rule.",
     )
@@ -87,7 +87,7 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
         raise RefuseError(f"Operator {site.op} does not work row by row.")
     leading = {shape[0] for shape, own in zip(site.inputs, site.batched) if own}
     leading.update(shape[0] for shape in site.outputs)
-    refuse_unless(
+    require(
         len(leading) == 1,
         f"The inputs and outputs of this {site.op} do not have the same number of rows.",
     )
@@ -97,7 +97,7 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
 
 def _direct(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
     site = build.site
-    refuse_unless(
+    require(
         max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
         f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
     )

@@ -7,7 +7,7 @@ from typing import Any, Dict, Hashable, Iterable, Tuple
 
 from .build import Builder
 from .rule import Rule
-from .site import Ref, Site, public_attrs, refuse_unless
+from .site import Ref, Site, public_attrs, require
 
 MAX_GROUPS = 5
 """MXNet's broadcasting and reducing kernels know at most this many groups of axes."""
@@ -22,7 +22,7 @@ def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
     for kind in kinds:
         groups += kind != last
         last = kind
-    refuse_unless(
+    require(
         groups <= MAX_GROUPS,
         f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
     )
@@ -116,7 +116,7 @@ def argmax_channel_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def _batch_norm_axis(site: Site) -> int:
-    refuse_unless(
+    require(
         not site.training or site.flag("use_global_stats"),
         f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
         "its moving averages, so merging would change them.",
@@ -142,5 +142,5 @@ def batch_norm_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # MXNet's fast kernels want the channels on axis 1, which folding keeps.
-    refuse_unless(_batch_norm_axis(site) == 0, "")
+    require(_batch_norm_axis(site) == 0, "")
     return _normalised(site, build, 1)

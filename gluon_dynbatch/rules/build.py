@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, List, Sequence, Tuple
 
-from .site import INPUT, Ref, Site, Step, public_attrs, refuse_unless
+from .site import INPUT, Ref, Site, Step, public_attrs, require
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Builder:
         ref = self.refs[index]
         if self.site.batched[index] or index in self.parameters:
             return ref
-        refuse_unless(
+        require(
             self.stacked, f"Operator {self.site.op} pairs rows of a shared array with the samples'."
         )
         ref = self.add("expand_dims", ref, axis=0)

@@ -6,7 +6,7 @@ from typing import Tuple
 
 from .axes import check_groups
 from .build import Builder
-from .site import Ref, Site, padded, refuse_unless
+from .site import Ref, Site, padded, require
 
 
 def _broadcasting(op: str) -> str:
@@ -65,7 +65,7 @@ def leaky_relu(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def loss(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(
+    require(
         not site.training and site.attrs.get("normalization", "null") == "null",
         f"Operator {site.op} sets its own gradient for the whole array, wanted or not; leave it "
         "out, or return the loss as Gluon's losses do.",
@@ -78,7 +78,7 @@ def restored(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def dirichlet_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(
+    require(
         len(site.inputs[1]) > 1,
         "Axis 0 of the parameter of this random_pdf_dirichlet is the distribution.",
     )

@@ -6,7 +6,7 @@ from math import prod
 from typing import Tuple
 
 from .build import Builder
-from .site import Ref, Site, refuse_unless
+from .site import Ref, Site, require
 
 
 def take_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -20,7 +20,7 @@ def take_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if not site.batched[1]:
         return build.call(*build.refs, axis=axis + 1)
     if site.batched[0]:
-        refuse_unless(axis == 0, "Indices per sample along this axis have no batching rule.")
+        require(axis == 0, "Indices per sample along this axis have no batching rule.")
         return build.restored((_take_own_rows(site, build),))
     (result,) = build.call(*build.refs, axis=axis)
     if axis == 0:
@@ -74,7 +74,7 @@ def ravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # MXNet 1.9.1 writes beyond the end of what it allocates for more dimensions.
-    refuse_unless(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
+    require(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
     (result,) = build.call(build.reshape(build.refs[0], -1))
     split = build.reshape(result, site.outputs[0][0], -1, *site.inputs[0])
     return (build.add("SwapAxis", split, dim1=0, dim2=1),)

@@ -6,11 +6,11 @@ from math import prod
 from typing import NamedTuple, Tuple
 
 from .build import Builder
-from .site import Ref, Shape, Site, refuse_unless
+from .site import Ref, Shape, Site, require
 
 
 def _matrix_axis(site: Site) -> None:
-    refuse_unless(
+    require(
         site.integer("axis", -2) in (-2, len(site.inputs[0]) - 2),
         f"Operator {site.op} with another matrix axis has no batching rule.",
     )

@@ -7,7 +7,7 @@ from typing import Sequence, Tuple
 
 from .build import Builder
 from .rule import Rule
-from .site import Ref, Shape, Site, refuse_unless
+from .site import Ref, Shape, Site, require
 
 
 def _to_second(build: Builder, ref: Ref, shape: Shape) -> Ref:
@@ -48,7 +48,7 @@ def _side_by_side(
 
 def _time_axis(site: Site) -> int:
     axis = site.integer("axis", 0)
-    refuse_unless(axis in (0, 1), f"Operator {site.op} knows time axes 0 and 1.")
+    require(axis in (0, 1), f"Operator {site.op} knows time axes 0 and 1.")
     return int(axis or 0)
 
 
@@ -74,7 +74,7 @@ def _whole_sequence(site: Site, build: Builder) -> Ref:
 
 def sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # Rows of sequences are left to the rows rule.
-    refuse_unless(_time_axis(site) == 0, "")
+    require(_time_axis(site) == 0, "")
     if not site.flag("use_sequence_length"):
         return build.restored((_whole_sequence(site, build),))
     return _side_by_side((0,), site.op != "SequenceLast", site, build)

@@ -7,7 +7,7 @@ from typing import Tuple
 
 from .axes import check_groups
 from .build import Builder
-from .site import Ref, Site, padded, refuse_unless
+from .site import Ref, Site, padded, require
 
 MAX_SLICE_DIMS = 5
 
@@ -24,7 +24,7 @@ def reshape_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def _check_elements(site: Site) -> None:
     # MXNet 1.9.1 lets codes before -2 lose elements, and then reads past the array's end.
-    refuse_unless(
+    require(
         prod(site.inputs[0]) == prod(site.outputs[0]),
         f"Operator {site.op} changes the number of elements.",
     )
@@ -44,7 +44,7 @@ def slice_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 def _check_slice(site: Site) -> None:
     # With more dimensions, rows may still do.
-    refuse_unless(len(site.inputs[0]) < MAX_SLICE_DIMS, "")
+    require(len(site.inputs[0]) < MAX_SLICE_DIMS, "")
 
 
 def slice_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -109,7 +109,7 @@ def _matrices(site: Site, build: Builder) -> Ref:
 
 
 def arange_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(site.integer("axis", None) is not None, "This arange_like counts all elements.")
+    require(site.integer("axis", None) is not None, "This arange_like counts all elements.")
     axis = site.axis("axis", 0)
     row = build.add("expand_dims", *build.call(*build.refs, axis=axis + 1), axis=0)
     return (build.add("broadcast_like", row, build.like, lhs_axes=(0,), rhs_axes=(0,)),)

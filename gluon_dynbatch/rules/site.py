@@ -23,7 +23,7 @@ class RefuseError(Exception):
     """
 
 
-def refuse_unless(condition: bool, reason: str) -> None:
+def require(condition: bool, reason: str) -> None:
     """Refuse with `reason` if `condition` does not hold."""
     if not condition:
         raise RefuseError(reason)
@@ -54,7 +54,7 @@ class Site:
         if name not in self.attrs:
             return default
         values = self.slots(name)
-        refuse_unless(
+        require(
             len(values) < 2, f"Attribute {name}={values} of operator {self.op} is not an integer."
         )
         return values[0] if values else None
@@ -78,13 +78,13 @@ class Site:
     def integers(self, name: str) -> Tuple[int, ...]:
         """Read a tuple of integers."""
         values = self.slots(name)
-        refuse_unless(None not in values, f"Attribute {name} of operator {self.op} contains None.")
+        require(None not in values, f"Attribute {name} of operator {self.op} contains None.")
         return tuple(value for value in values if value is not None)
 
     def positive(self, axis: int, ndim: Optional[int] = None) -> int:
         """Count an axis, of the first input unless `ndim` is given, from the front."""
         ndim = len(self.inputs[0]) if ndim is None else ndim
-        refuse_unless(
+        require(
             -ndim <= axis < ndim, f"Axis {axis} of operator {self.op} is outside {ndim} dimensions."
         )
         return axis % ndim
@@ -102,9 +102,7 @@ class Site:
 
     def keep_rows(self, condition: bool) -> None:
         """Refuse the rows layout unless `condition` holds; the stack layout may still do."""
-        refuse_unless(
-            condition, f"Operator {self.op} works along axis 0, so the rows see each other."
-        )
+        require(condition, f"Operator {self.op} works along axis 0, so the rows see each other.")
 
 
 class Step(NamedTuple):

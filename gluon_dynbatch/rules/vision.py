@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from .build import Builder
-from .site import Ref, Site, refuse_unless
+from .site import Ref, Site, require
 
 
 def up_sampling_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -13,7 +13,7 @@ def up_sampling_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
 
 
 def up_sampling_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(_has_weight(site), "")
+    require(_has_weight(site), "")
     flat = build.reshape(build.refs[0], -1, *site.inputs[0][1:])
     return build.restored(build.call(flat, build.refs[1]))
 
@@ -21,18 +21,18 @@ def up_sampling_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
 def _has_weight(site: Site) -> bool:
     if site.attrs.get("sample_type") != "bilinear":
         return False
-    refuse_unless(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
+    require(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
     return True
 
 
 def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # A sample with several images is left to the rows rule.
-    refuse_unless(len(site.inputs[0]) == 3, "")
+    require(len(site.inputs[0]) == 3, "")
     return build.same()
 
 
 def box_iou(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    refuse_unless(site.batched == (True, False), "This box_iou pairs all boxes of both arrays.")
+    require(site.batched == (True, False), "This box_iou pairs all boxes of both arrays.")
     return build.call(*build.refs)
 
 

@@ -6,8 +6,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from gluon_dynbatch.kernel.kernels import ROUGH
 from gluon_dynbatch.kernel.operators import HANDLERS
+from gluon_dynbatch.kernel.tensor import ROUGH
 from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY

@@ -7,7 +7,7 @@ import pytest
 
 from gluon_dynbatch.kernel.express import express
 from gluon_dynbatch.kernel.expression import MOVED, PRODUCT, REDUCED
-from gluon_dynbatch.kernel.tensor import NotExpressed
+from gluon_dynbatch.rules.site import RefuseError
 from tests.cells import array, attached
 
 from .scopes import outcomes, run
@@ -158,5 +158,5 @@ def test_the_rest_is_left_to_mxnet(fn, reason):
 
 def test_there_are_no_kernels_on_a_gpu():
     segment = segment_of(lambda F, x: F.exp(x), [(2,)])
-    with pytest.raises(NotExpressed, match="gpu"):
+    with pytest.raises(RefuseError, match="gpu"):
         express(replace(segment, context=mx.gpu()))
