@@ -16,9 +16,11 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import product
+from itertools import groupby, product
 from multiprocessing import get_context
+from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import gluonnlp
 import mxnet as mx
@@ -28,19 +30,16 @@ from tqdm import tqdm
 
 import gluon_dynbatch as gdb
 from command import POSITIVE, Parser, UsageError, add_options, at_least, listed, run_program
-from suite import bars, contest, pictures, tables, ways
+from suite import bars, pictures, tables, ways
+from suite.contest import contest
 from suite.remote import PYTHON
-from suite.tables import KINDS, Measured, Rows
+from suite.tables import KINDS, Measured
 from workloads.registry import FOLDERS, WORKLOADS
 
-#: Ways that are run if no others are asked for, and those whose memory is compared, for
-#: minibatches of so many samples at most.
-DEFAULT = ("imperative", "hybridized", "hand", "gdb")
-ALONE, MOST_ALONE = ("hand", "gdb"), 256
-#: Minibatches of an epoch, where epochs are timed.
-EPOCH = 8
-#: Share of the time that is left for the contests, the rest being for all else that is measured.
-SHARE = 0.6
+#: Ways that are run if no others are asked for, and those whose memory is compared.
+DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb"), ("hand", "gdb")
+#: Samples at most of the minibatches whose launches are counted, and that processes run.
+MIDDLING = 256
 OPTIONS = (
     ("--workloads", listed(str, tuple(WORKLOADS)), list(WORKLOADS), "X,X,...",
      f"{','.join(WORKLOADS)} (default: all)"),
@@ -53,8 +52,9 @@ OPTIONS = (
     ("--rounds", POSITIVE, 5, "N", "of all ways"),
     ("--seconds", at_least(float, 0), 2.0, "N", "about how long a turn is, at least one minibatch; "
      "in short ones, little of training overlaps from minibatch to minibatch"),
-    ("--minutes", at_least(float, 0, exclusive=True), None, "N", "about how long all takes: turns "
-     "are as much shorter as they must be"),
+    ("--minutes", at_least(float, 0, exclusive=True), None, "N", "about how long measuring takes: "
+     "each part has a share of the time that is left, shortens turns, and then leaves out rounds "
+     "but the first; what no time is left for is named as left out"),
     ("--loop-samples", POSITIVE, 16, "N", "minibatches of the loops over samples are cut to so "
      "many, as their time per sample does not depend on it"),
     ("--points", at_least(int, 2), 9, "N", "budgets of a curve between none and no limit"),
@@ -63,18 +63,13 @@ OPTIONS = (
     ("--embedding-size", POSITIVE, None, "N", "of the inputs (default: each model's own)"),
     ("--hidden", POSITIVE, None, "N", "of the states (default: each model's own)"),
     ("--alone-minibatches", POSITIVE, None, "N", "tell memory and first minibatch of processes "
-     "that run gdb or hand and nothing else, for N minibatches"),
-    ("--epochs", POSITIVE, None, "N", "time N epochs over the same samples, mixed anew, too, from "
-     "the first one on; not of the loops"),
+     "that run gdb or hand and nothing else, for N minibatches at most"),
     ("--counts", None, False, None, "count the launches of a minibatch at granularities operator "
      "and block, by all policies"),
-    ("--quick", None, False, None, "some minutes: one batch size, short rounds"),
     ("--output", Path, Path("runs/benchmark"), "DIR", "where JSON, tables and pictures go"),
     ("--read", None, False, None, "measure nothing; show and draw what is in --output"),
     ("--peers-python", Path, PYTHON, "FILE", "runs the other systems, as make peers builds it"),
 )  # fmt: skip
-#: Defaults with --quick, too short and too noisy to tell anybody.
-QUICK = {"rounds": 2, "seconds": 0.1, "loop_samples": 4, "points": 4}
 
 
 def environment():
@@ -96,88 +91,102 @@ def _told(path, pattern):
     return next(iter(re.findall(pattern, text)), None)
 
 
+class Part(NamedTuple):
+    """Something that is measured of a workload."""
+
+    workload: str
+    what: str  # a key of `MEASURES`
+    kind: str
+    size: int  # of the minibatches
+    way: str = ""
+
+
 def measure(args):
-    """Measure workload by workload; write the figures as they come."""
-    content = {"environment": environment(), "settings": vars(args), "workloads": {}}
+    """Measure part by part, each in its share of the time; write the figures as they come."""
     ends = time.monotonic() + 60 * (args.minutes or math.inf)
     for name in args.workloads:  # what cannot be made is an error before anything is measured
         ways.make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
-    left = sum(len(_batch_sizes(args, name)) for name in args.workloads) * len(args.kinds)
-    with tqdm(total=left, unit="contest", disable=None) as bar:
-        for name in args.workloads:
+    parts = [part for name in args.workloads for part in _parts(args, name)]
+    # Processes come last, as they take a while to start.
+    parts.sort(key=lambda part: part.what == "process")
+    found, left = {}, sum(SHARES[part.what] for part in parts)
+    args.output.mkdir(parents=True, exist_ok=True)
+    with tqdm(total=len(parts), unit="part", disable=None) as bar:
+        for name, own in groupby(parts, attrgetter("workload")):
             with ExitStack() as stack:
-                cast = ways.Cast(name, args, stack)
-                made, entry = cast.workload, WORKLOADS[name]
-                named = entry.source, entry.reading, made.lines, cast.left_out, cast.versions
-                found = Measured(made.title, made.counted, *named)
-                for size, kind in product(_batch_sizes(args, name), args.kinds):
-                    bar.set_postfix_str(f"{name}, {kind}, {size}")
-                    share = SHARE * (ends - time.monotonic()) / left
-                    found.rows.extend(_contest(cast, args, kind, size, share))
+                new = name not in found
+                if new:
+                    cast = ways.Cast(name, args, stack)
+                    made, entry = cast.workload, WORKLOADS[name]
+                    named = entry.source, entry.reading, made.lines, cast.left_out, cast.versions
+                    found[name] = Measured(made.title, made.counted, *named)
+                for part in own:
+                    bar.set_postfix_str(" ".join(map(str, part)))
+                    now, share = time.monotonic(), SHARES[part.what] / left
+                    if now < ends:
+                        part_ends = now + share * (ends - now)
+                        MEASURES[part.what](found[name], cast, args, part, part_ends)
+                    else:
+                        left_out = " ".join(map(str, filter(None, part[1:])))
+                        found[name].left_out[left_out] = "no time was left"
+                    left -= SHARES[part.what]
                     bar.update()
-                    left -= 1
-                _measure_more(cast, args, found)
-            content["workloads"][name] = asdict(found)
-            print(*tables.texts(found), sep="\n", flush=True)
-            args.output.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(content, indent=1, default=str)  # paths by their names
-            (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
+            if new:
+                print(*tables.texts(found[name]), sep="\n", flush=True)
+            _write(found, args)
 
 
-def _contest(cast, args, kind, size, share):
-    """Time all ways at one batch size, in `share` seconds if turns need not be longer."""
-    contenders = cast.gather(args.ways, size)
+def _parts(args, name):
+    """List all that is to be measured of a workload."""
+    sizes = args.batch_sizes or WORKLOADS[name].sizes
+    for size, kind in product(sizes, args.kinds):
+        yield Part(name, "speed", kind, size)
+    middling = max((size for size in sizes if size <= MIDDLING), default=sizes[0])
+    asked = {"launches": args.counts, "process": args.alone_minibatches}
+    for what, kind in product(filter(asked.get, asked), args.kinds):
+        for way in ALONE if what == "process" else [""]:
+            if way in ("", *args.ways) and (way != "hand" or name in ways.BY_HAND):
+                yield Part(name, what, kind, middling, way)
+
+
+def _write(found, args):
+    """Write all that is known by now."""
+    workloads = {name: asdict(each) for name, each in found.items()}
+    content = {"environment": environment(), "settings": vars(args), "workloads": workloads}
+    text = json.dumps(content, indent=1, default=str)  # paths by their names
+    (args.output / "benchmark.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _speed(found, cast, args, part, ends):
+    """Time all ways at one batch size."""
+    contenders = cast.gather(args.ways, part.size)
     if not contenders:
         reasons = "; ".join(f"{way}: {reason}" for way, reason in cast.left_out.items())
-        raise UsageError(f"no way is left of {cast.workload.name}: {reasons}")
-    fresh = cast.workload.minibatches(size, args.seed)
-    # Each contender warms up for about as long as it has a turn.
-    seconds = max(0.0, min(args.seconds, share / len(contenders) / (args.rounds + 1)))
-    warm = min(seconds, contest.WARM_SECONDS)
-    return contest.contest(contenders, fresh, kind, size, args.rounds, seconds, args.seed, warm)
+        raise UsageError(f"no way is left of {part.workload}: {reasons}")
+    fresh, share = cast.workload.minibatches(part.size, args.seed), ends - time.monotonic()
+    found.rows += contest(contenders, fresh, part.kind, part.size, args.rounds, args.seconds,
+                          args.seed, share)  # fmt: skip
 
 
-def _measure_more(cast, args, found):
-    """Count launches, time epochs, and run ways alone, as far as that is asked for."""
-    name, size = cast.workload.name, _middling(args, cast.workload.name)
-    for kind in args.kinds if args.counts else ():
-        found.counts.extend(cast.count(ways.COUNTED, kind, size))
-    if args.epochs:
-        found.epochs.extend(_epochs(cast, args, size))
-    if args.alone_minibatches:
+def _launches(found, cast, args, part, ends):
+    """Count the launches of a minibatch in several of our own ways."""
+    found.counts += cast.count(ways.COUNTED, part.kind, part.size)
+
+
+def _process(found, cast, args, part, ends):
+    """Run a way in a process of its own, if it takes part."""
+    if part.way in found.rows.by("way"):
         mx.nd.waitall()  # a fork that meets a pending backward pass never returns
-        for kind, way in product(args.kinds, [way for way in ALONE if way in cast.made]):
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-                found.alone.append(pool.submit(alone, args, name, way, kind).result())
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            found.alone.append(pool.submit(alone, args, part, ends).result())
 
 
-def _epochs(cast, args, size):
-    """Time epochs in ways that have seen none of their samples, `gdb-once` among them."""
-    samples = cast.workload.samples
-    names = [one.label for one in cast.gather([*args.ways, ways.ONCE], size)]
-    count = max(1, min(EPOCH, len(samples) // size - 1))
-    fresh = cast.workload._replace(samples=samples[: count * size]).minibatches(size, args.seed)
-    rows = Rows()
-    for kind in args.kinds:
-        new = [cast.make(name) for name in names if name not in ways.LOOPS]
-        for one in new:  # compile with others
-            one.time(kind, [list(samples[-size:])], size)
-        rows += contest.contest(new, fresh, kind, size, args.epochs, seed=args.seed, epoch=count)
-    return rows
+#: What is measured, and how large its share of the time is.
+MEASURES = {"speed": _speed, "launches": _launches, "process": _process}
+SHARES = {"speed": 3, "launches": 1, "process": 1}
 
 
-def _middling(args, name):
-    """Give the greatest batch size up to `MOST_ALONE`."""
-    sizes = _batch_sizes(args, name)
-    return max((size for size in sizes if size <= MOST_ALONE), default=sizes[0])
-
-
-def _batch_sizes(args, name):
-    own = WORKLOADS[name].sizes
-    return args.batch_sizes or ([own[len(own) // 2]] if args.quick else own)
-
-
-def alone(args, name, way, kind):
+def alone(args, part, ends):
     """Run new minibatches of a workload in one way, for a process in which nothing else runs.
 
     Returns ``first_seconds`` (the first minibatch, with tracing, compiling and planning),
@@ -185,14 +194,16 @@ def alone(args, name, way, kind):
     ``size``. Memory is None where the system does not tell. Data are frozen, as in contests.
     """
     with ExitStack() as stack:
-        contender = ways.Cast(name, args, stack).make(way)
-        size = min(_middling(args, name), len(contender.workload.samples))
+        contender = ways.Cast(part.workload, args, stack).make(part.way)
+        size = min(part.size, len(contender.workload.samples))
         fresh = contender.workload.minibatches(size, args.seed)
         gc.collect()  # else the first minibatch would pay for what loading has left to collect
         gc.freeze()
         start = _memory("VmRSS")
-        took = [contender.time(kind, [next(fresh)], size).ms for _ in range(args.alone_minibatches)]
-    figures = {"way": way, "kind": kind, "size": size, "first_seconds": 1e-3 * took[0]}
+        took = []
+        while not took or len(took) < args.alone_minibatches and time.monotonic() < ends:
+            took.append(contender.time(part.kind, [next(fresh)], size).ms)
+    figures = {"way": part.way, "kind": part.kind, "size": size, "first_seconds": 1e-3 * took[0]}
     return {**figures, "start_mb": start, "peak_mb": _memory("VmHWM")}
 
 
@@ -210,7 +221,10 @@ def show(output):
         found = {name: Measured.from_json(each) for name, each in content.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: not written by this program ({error!r})") from None
-    last = [table.markdown() for table in (tables.settings(found), bars.bars(found)) if table]
+    wanted = tables.memory(found), tables.settings(found), bars.bars(found)
+    last = [table.markdown() for table in wanted if table]
+    last += [f"{name}, {what} is left out: {reason}" for name, each in found.items()
+             for what, reason in each.left_out.items()]  # fmt: skip
     texts = [text for each in found.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")
@@ -221,7 +235,7 @@ def show(output):
 def parse(argv):
     """Read the command line; ``sizes`` of the result has those that are given for all models."""
     parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    add_options(parser, *OPTIONS, **(QUICK if "--quick" in argv else {}))
+    add_options(parser, *OPTIONS)
     args = parser.parse_args(argv)
     given = {"embedding_size": args.embedding_size, "hidden_size": args.hidden}
     args.sizes = {name: size for name, size in given.items() if size is not None}

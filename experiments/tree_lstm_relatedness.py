@@ -136,7 +136,7 @@ def run_demo(args):
     size = min(args.pairs, len(samples))
     fresh = contenders[-1].workload.minibatches(size, args.seed)
     for kind in KINDS:
-        rows = contest(contenders, fresh, kind, size, args.rounds)
+        rows = contest(contenders, fresh, kind, size, args.rounds, seconds=1.0)
         print(speeds(f"pairs per second, {kind}", rows).markdown())
 
 

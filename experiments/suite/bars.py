@@ -18,7 +18,7 @@ class Bar(NamedTuple):
     what: str
     other: str
     bound: float  # the least good figure, or the greatest where less is better
-    size: Optional[int] = None  # of the minibatches; None for the last one that was measured
+    size: Optional[int] = None  # of the minibatches; None if workloads have one, or for the last
 
     def figure(self, measured):
         """Find the figure; None if it was not measured."""
@@ -27,8 +27,8 @@ class Bar(NamedTuple):
             fixed = [count for way, count in counts.items() if FIXED in way]
             return counts["gdb"] / min(fixed) if fixed else None
         alone = {each["way"]: each for each in measured.alone if each["kind"] == self.kind}
-        sizes = Rows(row for row in measured.rows if row.kind == self.kind).by("size")
-        rows = sizes.get(self.size or (list(sizes) or [0])[-1], Rows())
+        rows = Rows(row for row in measured.rows if row.kind == self.kind)
+        rows = rows.by("size").get(self.size or (rows[-1].size if rows else None), Rows())
         known = alone if self.what in ("memory", "first") else rows.by("way")
         if not {"gdb", self.other} <= set(known):
             return None
@@ -61,7 +61,7 @@ BARS = (
     *(Bar("sick", kind, "first", "gdb", 1.5) for kind in KINDS),
     Bar("tagger", "training", "speed", "imperative", 10),
     Bar("tagger", "training", "speed", "hand", 0.8),
-    Bar("sst", "training", "speed", "imperative", 25),
+    Bar("sst", "training", "speed", "imperative", 25, 1024),
     Bar("modules", "inference", "speed", "hybridized", 3),
     Bar("modules", "inference", "cells", "hybridized", 10),
     Bar("experts1024", "inference", "cells", "hybridized", 100),
@@ -80,7 +80,7 @@ def bars(found):
         if bar.workload in found:
             figure = bar.figure(found[bar.workload])
             sign, holds = (">=", ge) if bar.what in ("speed", "cells") else ("<=", le)
-            met = "–" if figure is None else "yes" if holds(figure, bar.bound) else "NO"
+            met = "not measured" if figure is None else "yes" if holds(figure, bar.bound) else "NO"
             what, size = f"{bar.what} / {bar.other}", str(bar.size or "last")
             bound = f"{sign} {bar.bound:g}"
             rows.append((bar.workload, bar.kind, size, what, bound, figure, met))

@@ -11,10 +11,12 @@
 - Data and models are frozen, so that no contender pays for collections of garbage that look
   through them.
 - Before the first round, each contender runs a few minibatches untimed, `gdb-once` an epoch.
+- A contest that has a share of the time makes turns shorter, then rounds fewer. One round it has.
 - Before all that, each must compute what the loop computes (`agree`).
 """
 
 import gc
+import math
 import random
 import time
 from dataclasses import dataclass, replace
@@ -40,12 +42,13 @@ REPEATED = 4
 #: Minibatches of one turn at most.
 MOST_MINIBATCHES = 64
 #: Minibatches that a contender runs before the first round, if they take no more than so many
-#: seconds, and at least.  First steps of training may be slow: numbers get tiny as steps are large.
-WARM, WARM_SECONDS, LEAST_WARM = 40, 2, 3
+#: seconds or so much of its share, and at least if there is time for them: first steps of training
+#: may be slow, as numbers get tiny when steps are large.
+WARM, WARM_SECONDS, WARM_SHARE, LEAST_WARM = 40, 2, 0.25, 3
 #: What "auto" calls running without recording.
 AT_ONCE = "calls at once"
 #: Samples of a minibatch whose values are compared with the loop's, and how far they may differ.
-COMPARED, TOLERANCE = 16, 1e-3
+COMPARED, TOLERANCE = 8, 1e-3
 
 
 class DiffersError(UsageError):
@@ -194,27 +197,32 @@ def _compare(found, expected, steps):
             raise DiffersError(f"its {what} differ from the loop's by {apart:.1e} of the largest")
 
 
-def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, warm=WARM_SECONDS, epoch=0):
+def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, share=math.inf):
     """Time contenders side by side on minibatches of `fresh`, which gives new ones.
 
     A turn takes about `seconds`, and has at least one minibatch; the order of turns is drawn from
-    `seed`. Before the first round, each runs untimed for about `warm` seconds. If rounds are
-    epochs, `epoch` minibatches each, nothing runs before the first one.
+    `seed`. Before the first round, each runs untimed for about as long, or a little shorter. All
+    takes about `share` seconds, unless one round of one minibatch takes more.
     """
     STATE.places.clear()  # a new process would know nothing of the contests before
     gc.collect()
     gc.freeze()
-    counts = {}
-    for one in contenders:
-        least = 0.0 if epoch else _warm_up(one, kind, size, fresh, warm)
-        counts[one] = epoch or max(1, min(MOST_MINIBATCHES, round(seconds / least)))
+    began = round_began = time.perf_counter()
+    most, warm = WARM_SHARE * share / len(contenders), min(seconds, WARM_SECONDS)
+    took = {one: _warm_up(one, kind, size, fresh, warm, most) for one in contenders}
+    # Each turn has an untimed minibatch, too.
+    left = (share - (time.perf_counter() - began)) / rounds - sum(took.values())
+    seconds = max(0.0, min(seconds, left / len(contenders)))
+    counts = {one: max(1, min(MOST_MINIBATCHES, round(seconds / took[one]))) for one in took}
     rows = Rows()
     for number in range(rounds):
+        last, round_began = round_began, time.perf_counter()
+        if number and (round_began - last) + (round_began - began) > share:
+            break  # another round would not end in time
         # All run the same new minibatches.
-        work = [next(fresh) for _ in range(max(counts.values()))]
-        first = [] if epoch else [next(fresh)]
+        first, *work = islice(fresh, 1 + max(counts.values()))
         for one in random.Random(f"{seed}, {number}").sample(contenders, len(contenders)):
-            turn = one.time(kind, one.portion(work, counts[one]), size, one.portion(first, 1))
+            turn = one.time(kind, one.portion(work, counts[one]), size, one.portion([first], 1))
             rows.append(replace(turn, round=number))
     gc.unfreeze()
     rank = [one.label for one in contenders]
@@ -222,13 +230,14 @@ def contest(contenders, fresh, kind, size, rounds, seconds=0.0, seed=1, warm=WAR
     return rows
 
 
-def _warm_up(one, kind, size, fresh, seconds):
+def _warm_up(one, kind, size, fresh, seconds, most):
     """Run untimed, on all samples if it learns; return the least seconds of a minibatch."""
     took, samples = [], one.workload.samples
     epoch = [samples[i : i + size] for i in range(0, len(samples), size)] if one.learns else []
-    end = time.perf_counter() + seconds
+    began = time.perf_counter()
     for number, batch in enumerate(epoch or islice(fresh, WARM)):
-        if number >= LEAST_WARM and not one.learns and time.perf_counter() > end:
+        limit = most if number < LEAST_WARM else min(seconds, most)
+        if number and not one.learns and time.perf_counter() - began > limit:
             break
         batch = one.portion([batch], 1)
         took.append(1e-3 * one.time(kind, batch, size).ms * len(batch[0]) / size)

@@ -42,9 +42,6 @@ def _pictures(name, measured):
     sizes, rate = measured.rows.by("size"), f"{measured.unit} per second"
     if len(sizes) > 1:
         yield f"speed-{name}", rate, SPREADS, measured.rows, _draw_speed
-    if measured.epochs:
-        what = "the same samples, mixed anew for each"
-        yield f"epochs-{name}", f"{rate} in the first epochs", what, measured.epochs, _draw_epochs
     for size, own in sizes.items():
         title = f"ms of a minibatch of {size}"
         ours = Rows(row for row in own if row.recording is not None)
@@ -53,15 +50,6 @@ def _pictures(name, measured):
         if list(curves(own)):
             title += ", plans made anew"
             yield f"curve-{name}-{size}", title, SPREADS, own, _draw_budget
-
-
-def _draw_epochs(axes, rows):
-    """Draw the rates of the first epochs."""
-    for (way, own), colour in zip(rows.by("way").items(), COLOURS):
-        axes.plot([f"{row.round + 1}" for row in own], [row.rate for row in own], "-o",
-                  color=colour, label=f"{way}  {own[-1].rate:,.0f}")  # fmt: skip
-    _tidy(axes, "epoch", "linear")
-    axes.set_ylim(bottom=0)
 
 
 def _draw_speed(axes, rows):

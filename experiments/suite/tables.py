@@ -79,20 +79,18 @@ class Measured:
     source: str  # the paper that the workload is from, and what it claims
     reading: str  # what the figures say of that claim
     lines: int  # of the model and of its loop that exist only because of the library
-    left_out: Dict[str, str]  # why ways do not take part
+    left_out: Dict[str, str]  # why ways do not take part, and what is not measured
     versions: Dict[str, str]  # what other systems say of themselves
     rows: Rows = field(default_factory=Rows)
     #: Figures of processes that ran one way and nothing else; see `benchmark.alone`.
     alone: List[dict] = field(default_factory=list)
-    #: Rounds are epochs over the same samples, from the first on.
-    epochs: Rows = field(default_factory=Rows)
     #: One minibatch of each kind, in several of our own ways.
     counts: Rows = field(default_factory=Rows)
 
     @classmethod
     def from_json(cls, content):
         """Read what `dataclasses.asdict` gave."""
-        names = ("rows", "epochs", "counts")
+        names = ("rows", "counts")
         rows = {name: Rows(Row(**row) for row in content[name]) for name in names}
         return cls(**{**content, **rows})
 
@@ -124,15 +122,10 @@ def texts(measured):
     ours = Rows(row for row in measured.rows if row.launches is not None)
     if ours:
         yield parts(ours).markdown()
-    for kind, rows in measured.epochs.by("kind").items():
-        yield by_epoch(f"{measured.unit} per second by epoch, {kind}", rows).markdown()
     if measured.counts:
         yield launches(measured.counts).markdown()
-    if measured.alone:
-        yield memory(measured.alone).markdown()
     yield f"Lines that exist only because of the library: {measured.lines}."
     yield from (f"{way}: {version}" for way, version in measured.versions.items())
-    yield from (f"{way} is left out: {reason}" for way, reason in measured.left_out.items())
     yield ""
 
 
@@ -151,14 +144,6 @@ def speeds(title, rows):
         quartiles = spread and f"{spread[1]:,.0f}–{spread[2]:,.0f}"
         rates = [own.median(way) for own in sizes.values()]
         cells.append((way, *rates, quartiles, *(last.ratio(way, base) for base in bases)))
-    return Table(title, columns, cells)
-
-
-def by_epoch(title, rows):
-    """Lay out rates of the first epochs over the same samples."""
-    epochs = rows.by("round")
-    columns = {"way": "s", **{str(number + 1): ",.0f" for number in epochs}}
-    cells = [(way, *(own.median(way) for own in epochs.values())) for way in rows.by("way")]
     return Table(title, columns, cells)
 
 
@@ -195,12 +180,13 @@ def launches(rows):
     return Table("Launches of one minibatch", columns, cells)
 
 
-def memory(alone):
-    """Lay out what fresh processes told."""
-    columns = {"way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
+def memory(found):
+    """Lay out what fresh processes told, of all workloads; None if there were none."""
+    columns = {"workload": "s", "way": "s", "kind": "s", "batch": "d", "first minibatch, s": ".2f",
                "peak memory, MB": ",.0f", "before, MB": ",.0f"}  # fmt: skip
     fields = itemgetter("way", "kind", "size", "first_seconds", "peak_mb", "start_mb")
-    return Table("Processes that run one way and nothing else", columns, list(map(fields, alone)))
+    cells = [(name, *fields(told)) for name, each in found.items() for told in each.alone]
+    return Table("Processes that run one way and nothing else", columns, cells) if cells else None
 
 
 #: "auto" may take so much longer than the best fixed setting, than the best one by depth, and than

@@ -27,7 +27,7 @@ SIDE = 14
 
 def read_clevr(directory, limit=None):
     """Read the first `limit` questions of ``CLEVR_train_1_*.json``."""
-    paths = sorted(Path(directory).glob("CLEVR_train_1_*.json"))
+    paths = sorted(Path(directory).rglob("CLEVR_train_1_*.json"))
     if not paths:
         raise DataError(Path(directory), 0, "holds no CLEVR_train_1_*.json")
     found = []

@@ -82,6 +82,13 @@ def test_slow_contenders_run_fewer_minibatches():
     assert few == many[:1]
 
 
+def test_without_time_left_each_contender_has_one_round_of_one_minibatch():
+    log = []
+    rows = run([Fake("a", log), Fake("b", log)], rounds=3, seconds=2, share=0)
+    assert [(row.way, row.round, row.minibatches) for row in rows] == [("a", 0, 1), ("b", 0, 1)]
+    assert len(log) == 4, "each ran one minibatch before its turn"
+
+
 WRONG = [("losses differ", {"losses": [1, 2 * (1 + 2 * contest.TOLERANCE)]}),
          ("losses differ", {"losses": [1, float("nan")]}),
          ("values differ", {"losses": [1, 2], "values": [2.0]}),
@@ -214,7 +221,7 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
 def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     argv = [*TINY, "--workloads", "sick,reads", "--ways", "hybridized,hand,gdb,curve",
             "--batch-sizes", "2,4", "--kinds", "inference", "--alone-minibatches", "2",
-            "--points", "2", "--epochs", "2", "--counts", "--output", str(tmp_path)]  # fmt: skip
+            "--points", "2", "--counts", "--output", str(tmp_path)]  # fmt: skip
     assert program.main(argv) == 0
     printed = capsys.readouterr().out
     content = json.loads((tmp_path / "benchmark.json").read_text())
@@ -225,13 +232,12 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
         assert {row["size"] for row in own["rows"]} == {2, 4}
         assert len(own["alone"]) == (2 if name == "sick" else 1)
         assert [row["way"] for row in own["counts"]] == list(ways.COUNTED)
-        assert {(row["round"], row["samples"]) for row in own["epochs"]} == {(0, 8), (1, 8)}
     for figures in content["workloads"]["sick"]["alone"]:
         assert figures["first_seconds"] > 0 and figures["size"] == 4
         if Path("/proc/self/status").exists():
             assert figures["peak_mb"] >= figures["start_mb"] > 10
     written = {path: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".svg"}
-    pictures = ("speed-sick", "speed-reads", "parts-sick-4", "epochs-reads", "curve-reads-4")
+    pictures = ("speed-sick", "speed-reads", "parts-sick-4", "curve-reads-4")
     assert {tmp_path / f"{name}.png" for name in pictures} < set(written)
     assert "child-sum Tree-LSTM, built-in corpus" in printed
     assert program.main(["--read", "--output", str(tmp_path)]) == 0
@@ -240,3 +246,15 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     (tmp_path / "benchmark.json").write_text("[1]")
     assert program.main(["--read", "--output", str(tmp_path)]) == 2
     assert "benchmark.json: not written by this program" in capsys.readouterr().err
+
+
+def test_what_no_time_is_left_for_is_named(tmp_path, capsys):
+    argv = [*TINY, "--workloads", "sick,modules", "--batch-sizes", "2", "--kinds", "inference",
+            "--minutes", "1e-9", "--alone-minibatches", "1", "--counts"]  # fmt: skip
+    assert program.main([*argv, "--output", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for part in ("speed inference 2", "launches inference 2", "process inference 2 gdb"):
+        for name in ("sick", "modules"):
+            assert f"{name}, {part} is left out: no time was left" in printed
+    own = [bar for bar in bars.BARS if bar.workload in ("sick", "modules")]
+    assert printed.count("not measured") == len(own)

@@ -108,12 +108,14 @@ def test_clevr_questions_are_programs_and_answers(tmp_path):
     steps = [{"type": "scene", "inputs": [], "value_inputs": []},
              {"type": "filter_size", "inputs": [0], "value_inputs": ["large"]}]  # fmt: skip
     asked = {"questions": [{"program": [steps, steps[:1]], "answers": [True, 2]}]}
-    path = tmp_path / "CLEVR_train_1_x.json"
+    path = tmp_path / "questions" / "CLEVR_train_1_x.json"
+    path.parent.mkdir()
     path.write_text(json.dumps(asked))
     found = modules.read_clevr(tmp_path)
     scene, large = ("scene", ()), ("filter_size large", (0,))
     assert found == [((scene, large), "True"), ((scene,), "2")]
     assert modules.read_clevr(tmp_path, limit=1) == found[:1]
+    assert modules.read_clevr(path.parent) == found, "that folder may be given, too"
     path.write_text("{}")
     with pytest.raises(DataError, match="CLEVR_train_1_x.json: is not"):
         modules.read_clevr(tmp_path)
