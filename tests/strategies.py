@@ -1,13 +1,11 @@
-"""Random programs: minibatches of trees, of sequences, and whatever the fuzzer writes."""
+"""Random programs: minibatches of trees, and whatever the fuzzer writes."""
 
 from functools import lru_cache
 
-import mxnet as mx
-import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from tests.cells import WIDTH, WORDS, Cells, ready, run_sequence, run_tree
+from tests.cells import WORDS, Cells, ready, run_tree
 from tests.fuzz.harness import Case
 from tests.fuzz.programs import Program, programs
 
@@ -48,31 +46,5 @@ def tree_batches(draw):
     return Case(lambda tree: net.other(run_tree(net, tree)[0]), trees, [], net)
 
 
-@st.composite
-def sequence_batches(draw):
-    """Minibatches of sequences of different lengths, some of which share their start."""
-    dtype = draw(DTYPES)
-    net, random = cells(dtype), np.random.RandomState(draw(st.integers(0, 99)))
-
-    def array(shape):
-        values = mx.nd.array(random.uniform(-1, 1, shape), dtype=dtype)
-        request = draw(st.sampled_from(["write", "add", "null"]))
-        if request != "null":
-            values.attach_grad(request)
-        return values
-
-    start = array((1, WIDTH))
-    samples = [
-        {
-            "words": mx.nd.array(random.randint(0, WORDS, n), dtype="int32"),
-            "scale": array((n, 1)),
-            "start": start if draw(st.booleans()) else array((1, WIDTH)),
-        }
-        for n in draw(st.lists(st.sampled_from((1, 2, 5)), min_size=1, max_size=4))
-    ]
-    return Case(lambda sequence: run_sequence(net, sequence), samples, [], net)
-
-
-MODELS = st.one_of(tree_batches(), sequence_batches())
 #: With those of the fuzzer, for which MXNet's own loop may be no standard to compare with.
-PROGRAMS = st.one_of(MODELS, programs(tame=True).map(Program.case))
+PROGRAMS = st.one_of(tree_batches(), programs(tame=True).map(Program.case))

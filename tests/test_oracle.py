@@ -17,7 +17,7 @@ from tests.cells import array, attached, cell, check_invariants
 from tests.common import ALL, by_mxnets_operators
 from tests.fuzz.harness import ExcusedError
 from tests.fuzz.programs import programs
-from tests.strategies import MODELS, examples, sequence_batches, tree_batches
+from tests.strategies import examples, tree_batches
 
 SMALL = gdb.Budget(visits=12)
 SETTINGS = [(g, p) for g in GRANULARITIES for p in POLICIES]
@@ -48,11 +48,10 @@ def test_random_programs(program, first):
         assert check_invariants(full) <= check_invariants(small), "more analysis, more launches"
 
 
-@pytest.mark.parametrize("kind", [tree_batches, sequence_batches])
 @pytest.mark.parametrize("granularity, policy", SETTINGS)
-def test_random_trees_and_sequences(granularity, policy, kind):
+def test_random_trees(granularity, policy):
     @examples(10)
-    @given(kind())
+    @given(tree_batches())
     def run(program):
         options = {"granularity": granularity, "policy": policy}
         small = check(program, analysis_budget=SMALL, **options)
@@ -67,7 +66,7 @@ def test_by_mxnets_operators_alone(granularity):
     """As launches run for which there are no kernels."""
 
     @examples(8)
-    @given(MODELS)
+    @given(tree_batches())
     def run(program):
         with by_mxnets_operators():
             check(program, granularity=granularity, policy="depth")
@@ -76,14 +75,14 @@ def test_by_mxnets_operators_alone(granularity):
 
 
 @examples(12)
-@given(MODELS)
+@given(tree_batches())
 def test_without_analysis_every_call_runs_by_itself(program):
     batch = check_against_loop(program.fn, program.samples, program.params, analysis_budget=0)
     assert batch.report.launches == batch.report.nodes
 
 
 @examples(10)
-@given(MODELS, st.sets(st.sampled_from(["gate", "child_sum", "rows", "pool", "embedding"])))
+@given(tree_batches(), st.sets(st.sampled_from(["child_sum", "embedding", "other"])))
 def test_cells_that_are_not_hybridized(program, plain):
     """Their operators are recorded one by one, or run at once if nothing lazy reaches them."""
     try:
@@ -95,7 +94,7 @@ def test_cells_that_are_not_hybridized(program, plain):
 
 
 @examples(12)
-@given(MODELS, st.sampled_from(GRANULARITIES), st.sampled_from([1, 2, 5, 100]))
+@given(tree_batches(), st.sampled_from(GRANULARITIES), st.sampled_from([1, 2, 5, 100]))
 def test_max_rows_limits_every_launch(program, granularity, max_rows):
     options = {"granularity": granularity, "max_rows": max_rows}
     batch = check_against_loop(program.fn, program.samples, program.params, **options)

@@ -5,6 +5,7 @@ A program takes some steps; at each, a state looks at a memory of its sample.
 
 from functools import lru_cache
 
+import gluonnlp as nlp
 import mxnet as mx
 import numpy as np
 import pytest
@@ -16,61 +17,44 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.schedule import POLICIES
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Attention, attached, cell, launches
+from tests.cells import Attention, attached, cell, check_invariants, launches
 from tests.strategies import examples
 
-WIDTH, HEADS = 4, 2
+WIDTH = 4
 
 
-class Additive(gdb.DynamicHybridBlock):
-    """Bahdanau, Cho, Bengio 2015; the memory is (1, length, width)."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.query = nn.Dense(WIDTH, in_units=WIDTH, flatten=False, use_bias=False)
-        self.key = nn.Dense(WIDTH, in_units=WIDTH, flatten=False)
-        self.score = nn.Dense(1, in_units=WIDTH, flatten=False, use_bias=False)
-
-    def hybrid_forward(self, F, h, memory):
-        memory = F.expand_dims(memory, 0)  # (1, length, width)
-        query = F.expand_dims(self.query(h), 1)  # (1, 1, width)
-        scores = self.score(F.tanh(F.broadcast_add(self.key(memory), query)))
-        weights = F.softmax(scores, axis=1)  # (1, length, 1)
-        return F.sum(F.broadcast_mul(weights, memory), axis=1)
+def additive():
+    return nlp.model.MLPAttentionCell(WIDTH)
 
 
-class MultiHead(gdb.DynamicHybridBlock):
-    """Vaswani et al. 2017: heads are cut out of rows, and turned before lengths."""
+def multi_head():
+    """Heads are cut out of rows, and turned before lengths."""
+    inner = nlp.model.DotProductAttentionCell(scaled=True)
+    return nlp.model.MultiHeadAttentionCell(inner, *[2 * WIDTH] * 3, num_heads=2)
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.query, self.key, self.value = (
-            nn.Dense(HEADS * WIDTH, in_units=WIDTH, flatten=False, use_bias=False) for _ in range(3)
-        )
-        self.out = nn.Dense(WIDTH, in_units=HEADS * WIDTH, flatten=False)
 
-    def _heads(self, F, x):
-        """Turn (length, heads * width) into (heads, length, width)."""
-        return F.transpose(F.reshape(x, (-1, HEADS, WIDTH)), axes=(1, 0, 2))
+def attention(kind):
+    """Return a cell that looks with a row at the rows of a memory."""
+    if kind is Attention:
+        return Attention()
+    inner, out = kind(), nn.Dense(WIDTH, flatten=False)
 
-    def hybrid_forward(self, F, h, memory):
-        query, key, value = (
-            self._heads(F, layer(x))
-            for layer, x in ((self.query, h), (self.key, memory), (self.value, memory))
-        )
-        weights = F.softmax(F.batch_dot(query, key, transpose_b=True) / WIDTH**0.5)
-        found = F.transpose(F.batch_dot(weights, value), axes=(1, 0, 2))
-        return self.out(F.reshape(found, (-1, HEADS * WIDTH)))
+    def look(F, h, memory):
+        memory = F.expand_dims(memory, 0)
+        context, _ = inner(F.expand_dims(h, 1), memory, memory)
+        return out(F.reshape(context, (0, -1)))
+
+    return cell(look, inner, out, prefix=None)
 
 
 class Reader(gdb.DynamicHybridBlock):
     """Reads a memory some times: its rows come from an encoder, step by step, or as they are."""
 
-    def __init__(self, attention, encoded, **kwargs):
+    def __init__(self, kind, encoded, **kwargs):
         super().__init__(**kwargs)
         self._encoded = encoded
         self.encoder = rnn.GRUCell(WIDTH, input_size=WIDTH)
-        self.attention = attention()
+        self.attention = attention(kind)
         self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
 
     def encode(self, rows):
@@ -87,7 +71,7 @@ class Reader(gdb.DynamicHybridBlock):
         return h, memory.mean(axis=0)
 
 
-KINDS = Attention, Additive, MultiHead
+KINDS = Attention, additive, multi_head
 
 
 @lru_cache(maxsize=None)
@@ -95,6 +79,7 @@ def reader(kind, encoded, **flags):
     net = Reader(kind, encoded, prefix=f"{kind.__name__.lower()}_{encoded:d}{len(flags)}_")
     mx.random.seed(3)
     net.initialize(mx.init.Uniform(0.8))
+    net(*samples_of([(2, 1)])[0])
     net.hybridize(**flags)
     return net
 
@@ -107,7 +92,9 @@ def samples_of(sizes):
 
 
 def compare(net, sizes, **options):
-    return check_against_loop(net, samples_of(sizes), net.collect_params(), **options)
+    batch = check_against_loop(net, samples_of(sizes), net.collect_params(), **options)
+    check_invariants(batch)
+    return batch
 
 
 #: Lengths of memories, and steps.

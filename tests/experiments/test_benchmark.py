@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,16 +59,6 @@ def test_rounds_are_interleaved_over_the_same_new_minibatches():
     assert all(one[1:] == other[1:] for one, other in pairs), "both have the same minibatches"
     assert all(len(warm) == 1 for _, _, warm in turns), "a turn begins with a minibatch untimed"
     assert len({str(one[1]) for one, _ in pairs}) == 8, "every round has new minibatches"
-
-
-def test_medians_and_ratios_are_those_of_the_rounds():
-    rows = run([Fake("hybridized", [], 10), Fake("b", [], 30)])
-    assert [row.rate for row in rows.by("way")["hybridized"]] == [10] * 3
-    assert rows.median("b", "ms") == pytest.approx(4e3 / 30)
-    assert rows.ratio("b", "hybridized") == pytest.approx(3)
-    assert rows.ratio("b", "c") is rows.spread("c") is rows.median("b", "launches") is None
-    own = measured(rows)
-    assert Measured.from_json(json.loads(json.dumps(asdict(own)))) == own
 
 
 def test_slow_contenders_run_fewer_minibatches():

@@ -13,7 +13,6 @@ from relatedness import training
 from relatedness.checkpoint import read_checkpoint
 from relatedness.corpora import BUILT_IN
 from relatedness.training import draw_learning_curve
-from suite.runner import MODES
 from workloads.trees import SENTIMENT
 
 TINY = ["--limit", "12", "--embedding-size", "6", "--hidden", "5", "--similarity-hidden", "4",
@@ -73,40 +72,6 @@ def test_the_best_checkpoint_is_that_of_the_best_epoch_and_a_run_that_is_done_st
     assert train(tmp_path, "--epochs", 5, "--resume") == 0
     assert "epoch 5 of 5 is done already" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_the_modes_compute_the_same(tmp_path):
-    """The loss curve of the first epoch, and the predictions after it, are those of the loop."""
-    losses, scores = {}, {}
-    for mode in MODES:
-        output = tmp_path / mode
-        train(output, "--mode", mode, "--epochs", 1, "--limit", 20)
-        losses[mode] = losses_of(output)
-        run("predict", "--limit", 20, "--mode", mode, "--checkpoint", output / "last",
-            "--output", output)  # fmt: skip
-        rows = (output / "predictions.tsv").read_text().splitlines()
-        scores[mode] = np.array([float(row.split("\t")[1]) for row in rows])
-    assert len(losses["imperative"]) == 5
-    for mode in MODES:
-        np.testing.assert_allclose(losses[mode], losses["imperative"], rtol=1e-4, err_msg=mode)
-        np.testing.assert_allclose(scores[mode], scores["imperative"], atol=1e-3, err_msg=mode)
-    assert np.ptp(losses["imperative"]) > 0.01 and np.ptp(scores["imperative"]) > 0.01
-
-
-def test_evaluate_and_predict_agree(tmp_path, capsys, corpus):
-    train(tmp_path, "--epochs", 1)
-    capsys.readouterr()
-    common = ("--limit", 12, "--checkpoint", tmp_path / "best", "--split", "dev")
-    assert run("evaluate", *common) == 0
-    printed = re.fullmatch(
-        r"dev: pearson (\S+)  spearman (\S+)  mse (\S+)  \(12 pairs\)\n", capsys.readouterr().out
-    )
-    assert run("predict", *common) == 0
-    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [name for name, _ in rows] == [f"dev-{i}" for i in range(12)]
-    pairs = corpus["dev"][:12]
-    errors = [float(score) - pair.score for (_, score), pair in zip(rows, pairs)]
-    assert float(printed.group(3)) == pytest.approx(np.mean(np.square(errors)), abs=1e-3)
 
 
 def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 import gluon_dynbatch as gdb
 from command import UsageError
-from workloads import drawn, lattice, modules, parser, sequences, trees
+from workloads import lattice, modules, parser, sequences, trees
 from workloads.registry import WORKLOADS, make
 from workloads.text import DataError
 
@@ -87,23 +87,6 @@ def test_a_matrix_vector_phrase_is_that_of_the_paper():
     np.testing.assert_allclose(matrix, wanted, rtol=1e-4)
 
 
-def test_every_step_of_what_reads_its_values_is_a_flush():
-    workload = drawn.pondering(limit=4)
-    with gdb.batching(0) as batch:
-        steps = [len(workload.model.think(*s.inputs)) for s in workload.samples]
-    assert len(set(steps)) > 1
-    assert len(batch.report.flushes) >= sum(steps)
-
-
-def test_minibatches_of_random_programs_call_different_modules():
-    questions = modules.random_questions(320, seed=1)
-    called = [{name for program, _ in questions[i : i + 64] for name, places in program if places}
-              for i in range(0, 320, 64)]  # fmt: skip
-    assert all(15 <= len(names) <= 30 for names in called)
-    assert len({frozenset(names) for names in called}) == len(called)
-    assert {len(places) for program, _ in questions for _, places in program} == {0, 1, 2}
-
-
 def test_clevr_questions_are_programs_and_answers(tmp_path):
     steps = [{"type": "scene", "inputs": [], "value_inputs": []},
              {"type": "filter_size", "inputs": [0], "value_inputs": ["large"]}]  # fmt: skip
@@ -151,18 +134,6 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
     for line in ("(3 (2 a) (2 b)", "(5 a)", "(3 (2 a) (2 b) (2 c))", "(3 a) (3 b)", ""):
         with pytest.raises(DataError, match="train.txt:2: "):
             trees.read_treebank(write(tmp_path, f"{TREE}\n{line}\n"))
-
-
-def words_below(shape):
-    return [shape] if isinstance(shape, int) else sum(map(words_below, shape), [])
-
-
-def test_the_built_in_corpus_gives_binary_trees_over_its_words():
-    for sentence in trees.read_treebank(None, limit=50):
-        assert words_below(sentence.shape) == list(range(len(sentence.words)))
-        assert len(sentence.labels) == 2 * len(sentence.words) - 1
-        assert sentence.labels.count(0) == len(sentence.words)
-        assert sentence.labels[-1] == min(len(sentence.words), trees.CLASSES) - 1
 
 
 def test_a_phrase_has_the_states_of_the_paper():

@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, NamedTuple
 import mxnet as mx
 import numpy as np
 from mxnet import autograd
-from mxnet.gluon import nn  # noqa: F401  for programs
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.structure import Flattener

@@ -1,7 +1,6 @@
 """Whole programs as text: cells, what each sample does with them, and how it is run."""
 
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import NamedTuple, Tuple
 
 import mxnet as mx
@@ -13,7 +12,7 @@ from tests.rules.interpreter import R
 
 from . import harness
 from .operators import generated
-from .recipes import JOINED, LAYERS, add_call
+from .recipes import JOINED, add_call
 from .writer import Body, Draw, Shape
 
 #: The last line of a script, and one that runs the loops alone.
@@ -126,7 +125,7 @@ class Author:
         inputs = []
         made = []
         parameters = []
-        environments = [run("", F=mx.nd, self=SimpleNamespace(), children=[]) for _ in leading]
+        environments = [run("", F=mx.nd, children=[]) for _ in leading]
 
         def add_input(template, kind, bound):
             given = Input(template, kind, bound)
@@ -150,9 +149,8 @@ class Author:
                 env["children"] += [ones * 0.1, ones * 0.2]
             body.add(f"{choose.pick(JOINED)} if children else F.zeros_like(a0)")
         for _ in range(choose.count(1, 8)):
-            what = choose.count(0, 7)
-            found = self._add_any(body, eager=False) if what else self._add_layer(body, made)
-            if found and what == 7:
+            found = self._add_any(body, eager=False)
+            if found and choose.count(0, 7) == 7:
                 body.hide(found)
         results = f"F.tanh({body.need((1, WIDTH))})" if recursive else ", ".join(body.unread())
         if not recursive and choose.flag():
@@ -160,19 +158,6 @@ class Author:
         heads = [f"a{i}" for i in range(len(inputs))] + ["children"] * recursive + parameters
         return Cell(name, _class(name, made, heads, [*body.lines, f"return {results}"]),
                     tuple(inputs), recursive)  # fmt: skip
-
-    def _add_layer(self, body, made):
-        v = body.value()
-        if len(v.shape) < 2:
-            return ""
-        kind = self.choose.pick(sorted(LAYERS))
-        title, maker = f"{kind}{len(made)}", LAYERS[kind](self.choose, v)
-        for env in body.environments:
-            layer = harness.build(lambda: evaluate(maker), self.dtype)
-            setattr(env["self"], title, layer)
-        found = body.add(f"self.{title}({v.name})")
-        made += [f"self.{title} = {maker}"] * bool(found)
-        return found
 
     # What samples do
 

@@ -81,17 +81,3 @@ def add_call(body, eager):
     for _ in range(choose.count(1, 3)):
         text = choose.pick(CHAINS).format(f"({text})" if "(" not in text else text)
     return body.add(text)
-
-
-LAYERS = {
-    "dense": lambda c, v: (
-        f"nn.Dense({c.count(1, 4)}, in_units={v.shape[-1]}, flatten=False, "
-        f"activation={c.pick([None, 'tanh', 'relu'])!r}, use_bias={c.flag()})"
-    ),
-    "norm": lambda c, v: f"nn.LayerNorm(in_channels={v.shape[-1]})",
-    "drop": lambda c, v: "nn.Dropout(0)",
-    "lambda": lambda c, v: "nn.HybridLambda('softsign')",
-    "flat": lambda c, v: "nn.Flatten()",
-    "swish": lambda c, v: "nn.Swish()",
-}
-"""Gluon layers that a cell may have as a child, by the start of their name."""

@@ -19,7 +19,7 @@ from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
-from tests.cells import attached, cell, dense, equal, inputs
+from tests.cells import SQUARING, attached, cell, dense, equal, inputs
 from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused, state_of, works
 from tests.misuse.test_generators import batched
 
@@ -156,25 +156,12 @@ def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
 # What MXNet tells later: it works in threads of its own
 
 
-class Fragile(mx.operator.CustomOp):
-    def forward(self, is_train, req, in_data, out_data, aux):
-        if in_data[0].asnumpy().min() < 0:
-            raise KeyError("on purpose")
-        self.assign(out_data[0], req[0], in_data[0] / 2)
-
-
-@mx.operator.register("dynbatch_test_fragile")
-class FragileProp(mx.operator.CustomOpProp):
-    def create_operator(self, ctx, in_shapes, in_dtypes):
-        return Fragile()
-
-
 @pytest.mark.parametrize(
     "recording, operator, told",
     [
         (False, mx.nd.linalg.potrf, "positive definite"),
         (True, mx.nd.linalg.potrf, "positive definite"),
-        (False, partial(mx.nd.Custom, op_type="dynbatch_test_fragile"), "block: Custom"),
+        (False, partial(mx.nd.Custom, **SQUARING), "block: Custom"),
     ],
 )
 def test_launch_that_fails_on_a_value(unharmed, recording, operator, told):

@@ -8,9 +8,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.run import backward
-from tests.cells import array, attached, equal, gradients, make_cells, tree_losses
-from tests.common import ALL, by_mxnets_operators, loop_and_scope, prepared
+from tests.cells import array, attached, equal
+from tests.common import ALL, by_mxnets_operators, prepared
 
 
 def positive_or_log(y):
@@ -137,12 +136,13 @@ LEFT_OUT = {
 
 
 @ALL
+@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("program, bad", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_losses_that_are_left_out(layer, program, bad, granularity):
+def test_losses_that_are_left_out(layer, program, bad, steps, granularity):
     """Their samples add nothing to the gradients of parameters that all samples share."""
-    (_, wanted), (_, got) = both(
-        layer, lambda sample: program(layer, *sample), samples_with(bad), 1, granularity=granularity
-    )
+    samples, options = samples_with(bad), {"granularity": granularity}
+    with steps():
+        (_, wanted), (_, got) = both(layer, lambda s: program(layer, *s), samples, 1, **options)
     assert not bad or all(np.isfinite(gradient).all() for gradient in wanted)
     equal(got[: len(got) if bad else 2], wanted[: len(wanted) if bad else 2], 1e-4)
 
@@ -157,23 +157,3 @@ def test_losses_that_are_left_out_behind_dropout(layer):
     _, (_, got) = both(layer, run, samples_with(np.inf), 1, granularity="block")
     assert all(np.isfinite(gradient).all() for gradient in got)
     assert np.abs(got[0]).max() > 0
-
-
-@ALL
-def test_a_backward_pass_without_some_samples(granularity, monkeypatch):
-    """With finite gradients it gives just the same; all of it is done here whatever they are."""
-    asked = []
-    monkeypatch.setattr(backward, "all_finite", lambda arrays: bool(asked.append(len(arrays))))
-    net = make_cells()
-
-    def run(scope):
-        net.collect_params().zero_grad()
-        with autograd.record(), scope:
-            losses = tree_losses(net)
-        autograd.backward(losses[1:3])
-        return gradients(net)
-
-    # Native steps need no such look.
-    with by_mxnets_operators():
-        loop_and_scope(run, granularity=granularity)
-    assert len(asked) == 1
