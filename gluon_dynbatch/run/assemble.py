@@ -7,19 +7,18 @@ gives their addresses.  Launches that have no kernel stand between stretches of 
 from __future__ import annotations
 
 from array import array
-from functools import lru_cache
-from math import prod
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections import Counter
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
 from ..kernel.step import Kernel, Packed
 from ..lower.segment import Segment
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Slice, Whole
+from .records import Assembled, Base, Item, Spot, copies, is_native, itemsize
 
 #: Operations of native code that the engine gets in one piece: other work of its waits for a piece,
 #: not for all.
@@ -33,88 +32,80 @@ ALIGNMENT = 64
 #: given parameters and gradients memory yet.  All else it writes.
 USES = {"parameter": b"R", "external": b"a", "gradient": b"W", "external gradient": b"W"}
 
-#: What is at a base: one of the above, or a kind of array and all that tells which.
-Base = Tuple[Any, ...]
-#: A base number, and an offset in bytes.
-Spot = Tuple[int, int]
-
-
-class Item(NamedTuple):
-    """A launch, or what comes before or after all of them."""
-
-    #: Where its code ends; it begins where that of the item before ends.
-    stop: int
-    #: Position of the launch in the plan.
-    launch: Optional[int] = None
-    #: Whether MXNet's operators run it, after the code.
-    by_operators: bool = False
-    #: Whether the engine gets all code up to here in one piece, unless launches are looked at.
-    ends_piece: bool = True
-
-
-class Assembled(NamedTuple):
-    """A pass as native code, with what it needs."""
-
-    program: executing.Program
-    #: In order; the first one copies arrays from outside side by side, into arenas.
-    items: Tuple[Item, ...]
-    #: Numbers of these arrays; their bases come after all others.
-    externals: Tuple[int, ...]
-    bases: Tuple[Base, ...]
-    #: Letters of what is done with them.
-    uses: bytes
-    #: Bytes of memory by use.
-    sizes: Dict[str, int]
-
+#: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
+FEW = 8
 
 #: A block of scratch.
 NOWHERE: Spot = (-1, 0)
 
 
-@lru_cache(maxsize=None)
-def itemsize(dtype: str) -> int:
-    """Return the bytes of a number."""
-    return int(np.dtype(dtype).itemsize)
+class Recipe:
+    """What all runs of a kernel have in common: its arrays and packed matrices, by number.
 
+    Parameters
+    ----------
+    forward : Kernel
+        What is run.
+    backward : Kernel, optional
+        What runs it backward, if anything does.
+    few : bool
+        Whether there are so few rows that matrices are not packed.
+    """
 
-def is_native(context: Any, dtype: str, what: Any) -> bool:
-    """Whether native code puts an array together, given what is done with each piece."""
-    return context.device_type == "cpu" and (dtype in executing.DTYPES or resolving.ADD not in what)
+    def __init__(self, forward: Kernel, backward: Optional[Kernel], few: bool):
+        self.forward, self.backward = forward, backward
+        self.native = forward.native(few)
+        read = frozenset() if backward is None else backward.read
+        packs = dict.fromkeys(self.native.packs, KEPT if backward is None else SAVED)
+        if backward is not None:
+            packs.update(dict.fromkeys(backward.native().packs, SAVED))
+        last = backward or forward
+        arrays = last.arrays
+        # Works come last: the parts of a launch may differ in them.
+        slots = sorted(arrays, key=lambda slot: slot.kind == "work")
+        self.numbers = {key: number for number, key in enumerate((*slots, *packs))}
+        #: Bytes that each row adds to an array.
+        self.bytes = [*(last.row_bytes[slot] for slot in slots), *[0] * len(packs)]
+        #: Per input its type, and the memory for rows that are put together.
+        self.inputs = [
+            (array.dtype, SAVED if slot in read else TEMPORARY)
+            for slot, array in arrays.items()
+            if slot.kind == "in"
+        ]
+        self.parameters = [slot for slot in arrays if slot.kind == "param"]
+        self.outputs = [self.numbers[slot] for slot in forward.arrays if slot.kind == "out"]
+        #: What steps leave for the backward pass.
+        self.saved = [self.numbers[slot] for slot in forward.works if slot in read]
+        #: Matrices of parameters that are packed, and operands that are; with the memory for that.
+        self.packs = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
+        self.operand_packs = [pair for pair in packs.items() if pair not in self.packs]
+        #: What all rows share and the backward pass reads as it is.
+        self.copied = [
+            slot
+            for slot in (() if backward is None else backward.native().slots)
+            if isinstance(slot, Slot) and arrays[slot].every
+        ]
 
-
-def copies(dtype: str, count: int, target: Spot) -> List[int]:
-    """Return the beginning of a record that puts so many pieces together."""
-    kind = executing.DTYPES.get(dtype, len(executing.DTYPES))
-    return [executing.ROWS, kind, itemsize(dtype), count, *target]
-
-
-def code_of(context: Any, dtype: str, pieces: np.ndarray) -> Optional[np.ndarray]:
-    """Return code that puts pieces of bases 1, 2, ... together in base 0; None if it cannot."""
-    if not is_native(context, dtype, pieces[:, 0]):
-        return None
-    found = pieces + [0, 0, 1, 0, 0]
-    found[:, 3] *= itemsize(dtype)
-    return np.append(np.array(copies(dtype, len(pieces), (0, 0)), dtype=np.int64), found)
-
-
-def bytes_of(parameter: Any) -> int:
-    """Return the bytes of a parameter."""
-    return prod(shape_of(parameter)) * itemsize(dtype_of(parameter))
+    def order(self, native: executing.Kernel) -> List[int]:
+        """Return the numbers of what a kernel works on."""
+        return [self.numbers[slot] for slot in native.slots]
 
 
 class Run(NamedTuple):
     """A part of a launch that native code runs."""
 
     rows: int
-    forward: Kernel
-    #: What runs it backward, if anything does.
-    backward: Optional[Kernel]
-    #: Where its arrays are, as far as they stay.
-    spots: Dict[Any, Spot]
+    recipe: Recipe
+    #: Where everything is, as far as it stays, by its number in the recipe.
+    spots: List[Spot]
 
-    def bytes(self, slot: Slot) -> int:
-        """Return the bytes of all its rows."""
-        return self.rows * (self.backward or self.forward).row_bytes[slot]
+    def place(self, given: Iterable[Tuple[int, Spot]]) -> List[Tuple[int, Spot]]:
+        """Take note of where things are; return where those of the next part are."""
+        behind = []
+        for number, spot in given:
+            self.spots[number] = spot
+            behind.append((number, (spot[0], spot[1] + self.rows * self.recipe.bytes[number])))
+        return behind
 
 
 class Assembler:
@@ -144,7 +135,8 @@ class Assembler:
     ):
         self.plan, self.kernels, self.trained = plan, kernels, trained
         self.code = array("q")
-        self._kernels: Dict[int, executing.Kernel] = {}
+        #: By recipe: a kernel, and the numbers of what it works on.
+        self._natives: Dict[Recipe, Tuple[executing.Kernel, List[int]]] = {}
         self.bases: Dict[Base, int] = {}
         self._first = first
         #: Per arena: its base, and the bytes of an element and of a row.
@@ -170,7 +162,7 @@ class Assembler:
 
     def assemble(self) -> Assembled:
         """Go through all launches."""
-        items = []
+        ends = []
         for position, launch in enumerate(self.plan.launches):
             native = self.is_native(launch)
             if native:
@@ -178,19 +170,18 @@ class Assembler:
             else:
                 for operand, port in zip(launch.operands, getattr(launch.segment, self.read)):
                     self.apart(operand, port.dtype, launch.segment.context)
-            ends = not native or self._work > AT_A_TIME
-            self._work = 0 if ends else self._work
-            items.append(Item(len(self.code), position, not native, ends))
+            ends_piece = not native or self._work > AT_A_TIME
+            self._work = 0 if ends_piece else self._work
+            ends.append((len(self.code), position, not native, ends_piece))
             self._used[TEMPORARY] = 0
         self.finish()
-        items.append(Item(len(self.code)))
-        fills, externals = _assemble_fills(self.plan, self.stop, self._arenas)
-        code = np.frombuffer(fills + self.code, dtype=np.int64)
-        items = [Item(0, ends_piece=False), *items]
-        items = [item._replace(stop=item.stop + len(fills)) for item in items]
+        ends.append((len(self.code), None, False, True))
+        fills, externals = self._fills()
+        items = [Item(len(fills) + end, *rest) for end, *rest in ends]
+        kernels = [kernel for kernel, _ in self._natives.values()]
         return Assembled(
-            executing.Program(code, self._kernels.values(), self.scratch),
-            tuple(items),
+            executing.Program(fills + self.code, kernels, self.scratch),
+            (Item(len(fills), ends_piece=False), *items),
             tuple(externals),
             tuple(self.bases),
             b"".join([USES.get(base[0], b"w") for base in self.bases]),
@@ -205,18 +196,23 @@ class Assembler:
         """Add a launch that native code runs."""
         raise NotImplementedError
 
+    def kernel(self, recipe: Recipe) -> executing.Kernel:
+        """Return the kernel of a recipe that is run here."""
+        raise NotImplementedError
+
     def finish(self) -> None:
         """Add what comes after all launches."""
 
     def base(self, *key: Any) -> int:
         """Return the number of an array."""
-        return self.bases.setdefault(key, self.stop)
+        return self.bases.setdefault(key, self._first + len(self.bases))
 
     def reserve(self, use: str, count: int) -> Spot:
         """Reserve bytes."""
         at = self._used[use]
         self._used[use] = stop = (at + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        self._sizes[use] = max(self._sizes[use], stop)
+        if stop > self._sizes[use]:
+            self._sizes[use] = stop
         return self.base(use), at
 
     def region(self, region: Region) -> Spot:
@@ -224,17 +220,14 @@ class Assembler:
         base, _, row = self._arenas[region.arena]
         return base, region.start * row
 
-    def parameter(self, kind: str, segment: Segment, number: int) -> Spot:
-        """Return where a parameter of a segment is, or the gradient of one."""
-        return self.base(kind, segment.parameters[number], segment.context), 0
-
     def operand(self, operand: Operand, dtype: str, use: str) -> Spot:
         """Return where an operand is; rows that are put together take memory of some use."""
-        if isinstance(operand, Whole):
-            return self.base("external", operand.external), 0
-        if isinstance(operand, Slice):
+        if type(operand) is Slice:
             base, size, _ = self._arenas[operand.arena]
             return base, operand.element * size
+        if type(operand) is Whole:
+            return self.base("external", operand.external), 0
+        assert type(operand) is Rows
         target = self.reserve(use, operand.rows * operand.row_size * itemsize(dtype))
         self._rows(operand, dtype, target)
         return target
@@ -265,46 +258,140 @@ class Assembler:
         """Set bytes to zero."""
         self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
-    def pack(self, packed: Packed, source: Spot, use: str) -> Spot:
+    def run(self, runs: Sequence[Run]) -> None:
+        """Run a kernel for each part; what has no spot stands in scratch."""
+        code = [executing.LAUNCH, len(runs)]
+        for rows, recipe, spots in runs:
+            if recipe not in self._natives:
+                native = self.kernel(recipe)
+                self._natives[recipe] = native, recipe.order(native)
+            native, order = self._natives[recipe]
+            code += native.address, rows
+            self._work += rows * native.work
+            for number in order:
+                code += spots[number]
+        self.code.extend(code)
+
+    def _fills(self) -> Tuple[array[int], List[int]]:
+        """Return code that fills arenas, and the numbers of the arrays whose bases come last."""
+        code, externals = array("q"), []
+        for fill in self.plan.fills:
+            arena = self.plan.arenas[fill.region.arena]
+            if arena.context.device_type == "cpu":
+                count, source = len(fill.externals), self.stop + len(externals)
+                code.extend(copies(arena.dtype, count, self.region(fill.region)))
+                code.frombytes(fill.pieces(np.arange(source, source + count)).tobytes())
+                externals += fill.externals.tolist()
+        return code, externals
+
+
+class Forward(Assembler):
+    """The program of a plan, and where it leaves what the backward pass reads."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Dict[Segment, Optional[SegmentKernels]],
+        trained: Dict[int, Tuple[Kernel, ...]],
+    ):
+        super().__init__(plan, kernels, trained)
+        #: What each launch consists of.
+        self.launches: Dict[int, List[Run]] = {}
+        #: Rows of all launches of a family of segments.
+        self._rows_of: Counter[str] = Counter()
+        for launch in plan.launches:
+            for segment, rows in launch.parts:
+                self._rows_of[segment.family] += rows
+        self._recipes: Dict[Any, Recipe] = {}
+        #: Where everything is that does not differ from launch to launch.
+        self._fixed: Dict[Any, List[Spot]] = {}
+        #: Copies of what all rows share, and packed matrices.
+        self._copies: Dict[Any, Spot] = {}
+
+    def is_native(self, launch: Launch) -> bool:
+        """Whether native code runs a launch."""
+        return self.kernels[launch.segment] is not None
+
+    def kernel(self, recipe: Recipe) -> executing.Kernel:
+        """Return the kernel of a recipe that is run here."""
+        return recipe.native
+
+    def launch(self, launch: Launch) -> None:
+        """Add a launch that native code runs."""
+        backward = self.trained.get(launch.number) or [None] * len(launch.parts)
+        runs = [self._begin(*part, kernel) for part, kernel in zip(launch.parts, backward)]
+        first = runs[0].recipe
+        given: List[Tuple[int, Spot]] = []
+        for number, (operand, (dtype, use)) in enumerate(zip(launch.operands, first.inputs)):
+            if any(run.recipe.inputs[number][1] is SAVED for run in runs[1:]):
+                use = SAVED
+            given.append((number, self.operand(operand, dtype, use)))  # type: ignore[arg-type]
+        given += zip(first.outputs, map(self.region, launch.regions))
+        copies: Dict[Any, Spot] = {}
+        for run in runs:
+            given = run.place(given)
+            for number in run.recipe.saved:
+                size = run.rows * run.recipe.bytes[number]
+                run.spots[number] = self.reserve(SAVED, size)
+            for packed, use in run.recipe.operand_packs:
+                self._pack(packed, use, run.recipe, run.spots, copies)
+        self.launches[launch.number] = runs
+        self.run(runs)
+        for run in runs:
+            for slot in run.recipe.copied:
+                if slot.kind == "in" and type(launch.operands[slot.number]) is Whole:
+                    self._copy(slot, run.recipe, run.spots)
+
+    def _begin(self, segment: Segment, rows: int, backward: Optional[Kernel]) -> Run:
+        """Return the run of a part of a launch, which knows where parameters are."""
+        kernels, few = self.kernels[segment], self._rows_of[segment.family] <= FEW
+        assert kernels is not None
+        key = kernels, backward, few
+        recipe = self._recipes.get(key)
+        if recipe is None:
+            recipe = self._recipes[key] = Recipe(*(kernels.forward, backward, few))
+        fixed = self._fixed.get((segment, recipe))
+        if fixed is None:
+            fixed = self._fixed[segment, recipe] = self._place_parameters(segment, recipe)
+        return Run(rows, recipe, fixed.copy())
+
+    def _place_parameters(self, segment: Segment, recipe: Recipe) -> List[Spot]:
+        """Pack parameters and copy those that the backward pass reads; return where all are."""
+        spots = [NOWHERE] * len(recipe.numbers)
+        for slot in recipe.parameters:
+            base = self.base("parameter", segment.parameters[slot.number], segment.context)
+            spots[recipe.numbers[slot]] = base, 0
+        for packed, use in recipe.packs:
+            self._pack(packed, use, recipe, spots, self._copies)
+        for slot in recipe.copied:
+            if slot.kind == "param":
+                self._copy(slot, recipe, spots)
+        return spots
+
+    def _pack(
+        self, packed: Packed, use: str, recipe: Recipe, spots: List[Spot], known: Dict[Any, Spot]
+    ) -> None:
         """Pack a matrix for products with it, or with its transpose."""
         weight, kind = packed.weight, executing.DTYPES[packed.dtype]
-        source = source[0], source[1] + weight.place.column * itemsize(packed.dtype)
+        base, offset = spots[recipe.numbers[weight.place.slot]]
+        offset += weight.place.column * itemsize(packed.dtype)
         inputs, units, strides = weight.rows, weight.columns, (weight.columns, 1)
         if packed.transposed:
             inputs, units, strides = units, inputs, (1, weight.columns)
-        target = self.reserve(use, executing.packed_bytes(kind, inputs, units))
-        self.code.extend((executing.PACK, kind, *source, *strides, inputs, units, *target))
-        return target
+        key = base, offset, inputs, units, strides, use
+        if key not in known:
+            known[key] = self.reserve(use, executing.packed_bytes(kind, inputs, units))
+            record = executing.PACK, kind, base, offset, *strides, inputs, units, *known[key]
+            self.code.extend(record)
+        spots[recipe.numbers[packed]] = known[key]
 
-    def run(self, runs: Sequence[Run], kernels: Sequence[executing.Kernel]) -> None:
-        """Run a kernel for each part; what has no spot stands in scratch."""
-        code = [executing.LAUNCH, len(runs)]
-        for run, kernel in zip(runs, kernels):
-            address, find = kernel.address, run.spots.get
-            self._kernels[address] = kernel
-            code += address, run.rows
-            self._work += run.rows * kernel.work
-            for slot in kernel.slots:
-                code += find(slot, NOWHERE)
-        self.code.extend(code)
-
-    def advance(self, spots: Dict[Slot, Spot], run: Run) -> None:
-        """Go to what stands behind this part."""
-        for slot, (base, offset) in spots.items():
-            spots[slot] = base, offset + run.bytes(slot)
-
-
-def _assemble_fills(
-    plan: Plan, first: int, arenas: Sequence[Tuple[int, int, int]]
-) -> Tuple[array[int], List[int]]:
-    """Return code that fills arenas, and the numbers of the arrays at bases from `first` on."""
-    code, externals = array("q"), []
-    for fill in plan.fills:
-        (number, start, _), arena = fill.region, plan.arenas[fill.region.arena]
-        if arena.context.device_type == "cpu":
-            base, _, row = arenas[number]
-            count, source = len(fill.externals), first + len(externals)
-            code.extend(copies(arena.dtype, count, (base, start * row)))
-            code.frombytes(fill.pieces(np.arange(source, source + count)).tobytes())
-            externals += fill.externals.tolist()
-    return code, externals
+    def _copy(self, slot: Slot, recipe: Recipe, spots: List[Spot]) -> None:
+        """Copy what the backward pass reads, and the user may have written to by then."""
+        assert recipe.backward is not None
+        number, own = recipe.numbers[slot], recipe.backward.arrays[slot]
+        source = spots[number]
+        if source not in self._copies:
+            target = self._copies[source] = self.reserve(SAVED, own.row_bytes)
+            head = copies(own.dtype, 1, target)
+            self.code.extend([*head, resolving.COPY, 0, *source, own.width])
+        spots[number] = self._copies[source]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Set, Tuple
+from math import prod
+from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
+from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot
 from ..kernel.step import Kernel, Place, Sum
 from ..lower.segment import Segment
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
-from .assemble import KEPT, TEMPORARY, Assembler, Run, Spot, bytes_of, itemsize
-from .assemble_forward import Forward
+from .assemble import KEPT, NOWHERE, TEMPORARY, Assembler, Forward, Recipe, Run
+from .records import Spot, itemsize
 
 
 class Record(NamedTuple):
@@ -24,8 +26,8 @@ class Record(NamedTuple):
     #: Whether what is read second is the gradient; of rows that are chosen, the type of places.
     extra: int
     parts: int
-    #: Two arrays: slot, first byte, elements from row to row.
-    read: Tuple[Tuple[Slot, int, int], ...]
+    #: Two arrays: number in the recipe, first byte, elements from row to row.
+    read: Tuple[Tuple[int, int, int], ...]
 
 
 class Backward(Assembler):
@@ -44,7 +46,7 @@ class Backward(Assembler):
     def __init__(self, plan: Plan, forward: Forward):
         super().__init__(plan, forward.kernels, forward.trained, forward.stop)
         self._forward = forward
-        self._records: Dict[int, List[Record]] = {}
+        self._records: Dict[Recipe, List[Record]] = {}
         self._sums: Dict[Any, List[int]] = {}
         #: Per segment where gradients of parameters add up.
         self._gradients: Dict[Segment, Dict[Slot, Spot]] = {}
@@ -57,40 +59,49 @@ class Backward(Assembler):
         """Whether native code runs a launch."""
         return launch.number in self.trained
 
+    def kernel(self, recipe: Recipe) -> executing.Kernel:
+        """Return the kernel of a recipe that is run here."""
+        assert recipe.backward is not None
+        return recipe.backward.native()
+
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
-        trained, spots = self.trained[launch.number], {}
-        summed: FrozenSet[Slot] = frozenset().union(*(kernel.summed for kernel in trained))
-        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
-            slot = Slot("head", k)
-            if operand is not None:
-                use = KEPT if slot in summed else TEMPORARY
-                spots[slot] = self.operand(operand, port.dtype, use)
-        for p, region in enumerate(launch.outputs):
-            if region is not None:
-                spots[Slot("grad", p)] = self.region(region)
         runs = self._forward.launches[launch.number]
-        for run, kernel in zip(runs, trained):
-            run.spots.update(spots)
-            for slot in kernel.works:
-                if slot in kernel.summed and slot not in run.spots:
-                    run.spots[slot] = self.reserve(KEPT, run.bytes(slot))
-            self._note_sums(run, kernel, launch)
-            if len(runs) > 1:
-                self.advance(spots, run)
-        self.run(runs, [kernel.native() for kernel in trained])
+        numbers, given = runs[0].recipe.numbers, []
+        for k, (operand, port) in enumerate(zip(launch.operands, launch.segment.outputs)):
+            if operand is not None:
+                slot = Slot("head", k)
+                summed = any(slot in kernel.summed for kernel in self.trained[launch.number])
+                use = KEPT if summed else TEMPORARY
+                given.append((numbers[slot], self.operand(operand, port.dtype, use)))
+        for p, region in enumerate(launch.outputs):
+            number = numbers.get(Slot("grad", p))
+            if region is not None and number is not None:
+                given.append((number, self.region(region)))
+        for run in runs:
+            given = run.place(given)
+            self._note_sums(run, launch)
+        self.run(runs)
         self._add_up_shared(launch)
 
-    def _note_sums(self, run: Run, kernel: Kernel, launch: Launch) -> None:
-        if id(kernel) not in self._records:
-            self._records[id(kernel)] = [_record(kernel, found) for found in kernel.sums]
-        for found in self._records[id(kernel)]:
-            chunk = [run.rows * found.parts]
-            for slot, column, pitch in found.read:
-                base, offset = run.spots[slot]
+    def _note_sums(self, run: Run, launch: Launch) -> None:
+        """Take note of what adds up to gradients, which has to stay until that is done."""
+        recipe = run.recipe
+        kernel = recipe.backward
+        assert kernel is not None
+        if recipe not in self._records:
+            self._records[recipe] = [_record(recipe, kernel, found) for found in kernel.sums]
+        for slot in kernel.works:
+            number = recipe.numbers[slot]
+            if slot in kernel.summed and run.spots[number] is NOWHERE:
+                run.spots[number] = self.reserve(KEPT, run.rows * recipe.bytes[number])
+        for record in self._records[recipe]:
+            chunk = [run.rows * record.parts]
+            for number, column, pitch in record.read:
+                base, offset = run.spots[number]
                 chunk += (base, offset + column, pitch)
-            base, offset = self._target(launch, found.slot)
-            key = found.head, (base, offset + found.first), found.extra
+            base, offset = self._target(launch, record.slot)
+            key = record.head, (base, offset + record.first), record.extra
             self._sums.setdefault(key, []).extend(chunk)
 
     def finish(self) -> None:
@@ -108,8 +119,10 @@ class Backward(Assembler):
         if segment not in self._gradients:
             found = self._gradients[segment] = {}
             for number in wanted.parameters:
-                spot = found[Slot("param", number)] = self.parameter("gradient", segment, number)
-                self._zero(spot[0], bytes_of(segment.parameters[number]))
+                parameter = segment.parameters[number]
+                base = self.base("gradient", parameter, segment.context)
+                found[Slot("param", number)] = base, 0
+                self._zero(base, prod(shape_of(parameter)) * itemsize(dtype_of(parameter)))
         for p in wanted.inputs:
             if launch.outputs[p] is None:
                 port, (base, _) = segment.inputs[p], self._target(launch, Slot("in", p))
@@ -152,13 +165,13 @@ class Backward(Assembler):
                     del self._sums[key]
 
 
-def _record(kernel: Kernel, found: Sum) -> Record:
+def _record(recipe: Recipe, kernel: Kernel, found: Sum) -> Record:
     weight, parts = found.weight, found.parts
 
-    def rows(place: Place, width: int) -> Tuple[Slot, int, int]:
+    def rows(place: Place, width: int) -> Tuple[int, int, int]:
         own = kernel.arrays[place.slot]
         first = place.column * itemsize(own.dtype)
-        return place.slot, first, width if parts > 1 else own.width
+        return recipe.numbers[place.slot], first, width if parts > 1 else own.width
 
     def kind(place: Place) -> int:
         return int(executing.DTYPES[kernel.arrays[place.slot].dtype])
@@ -171,7 +184,7 @@ def _record(kernel: Kernel, found: Sum) -> Record:
     gradient = rows(found.gradient, weight.units)
     if found.rows is None:
         # All that is added is the gradient.
-        read = gradient, (found.gradient.slot, 0, 0)
+        read = gradient, (gradient[0], 0, 0)
         return Record(slot, first, (executing.ROW, *head), 0, parts, read)
     both = gradient, rows(found.rows, weight.inputs)
     if weight.chosen:

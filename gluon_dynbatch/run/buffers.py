@@ -15,8 +15,8 @@ from ..native import executing, recording, resolving
 from ..native.recording import part
 from ..plan.plan import Arena, Region, Slice, pieces_of
 from ..record.types import name_of
-from .assemble import code_of, itemsize
 from .pool import POOL, allocate
+from .records import code_of, itemsize
 
 #: Addresses of functions of MXNet.
 PUSH, DETACH, FREE, GET_DATA, WAIT = (

@@ -12,8 +12,8 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES
-from .assemble import itemsize
 from .buffers import Buffers, address_of, take_out
+from .records import itemsize
 
 
 class Spots(NamedTuple):

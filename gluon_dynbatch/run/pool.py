@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
 
 from ..errors import LaunchError
-from .assemble import itemsize
+from .records import itemsize
 
 #: Elements from which on a buffer is kept.
 LARGE = 1 << 16

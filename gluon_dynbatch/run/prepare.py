@@ -10,10 +10,10 @@ from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
 from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..schedule.dependencies import Array
-from .assemble import SAVED, Assembled, Base
+from .assemble import SAVED, Forward
 from .assemble_backward import Backward
-from .assemble_forward import Forward
 from .dispatch import Dispatcher
+from .records import Assembled, Base
 
 #: What native code trains: the number of its gradient among the bases backward, and that of the
 #: array among the bases forward or, if so, among arrays from outside; at last whether its gradient
