@@ -14,7 +14,7 @@ from mxnet.ndarray import NDArray
 from .errors import MismatchError
 from .lower.expand import expand
 from .lower.segment import SegmentTable
-from .plan.make import make_plan
+from .plan.make import Outside, make_plan
 from .plan.plan import Plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
@@ -112,7 +112,8 @@ class Comparison:
         self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
         units = expand(recording, "unbatched", (), segments)
         one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
-        loop = make_plan(units, one_by_one, recording.external_type, TYPES.__getitem__)
+        outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
+        loop = make_plan(units, one_by_one, outside)
         self._loop = Execution(
             loop,
             recording.externals,

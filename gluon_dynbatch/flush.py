@@ -18,7 +18,7 @@ from .modes import RECORDING
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
-from .plan.make import make_plan
+from .plan.make import Outside, make_plan
 from .plan.plan import Plan
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
@@ -172,7 +172,8 @@ class Flush:
         groups = singles_in_order(groups)
         if self._options.debug:
             check_groups(graph.dependencies, groups)
-        plan = make_plan(graph, groups, recording.external_type, TYPES.__getitem__)
+        outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
+        plan = make_plan(graph, groups, outside)
         by_segment = np.array([bool(segment.mode & RECORDING) for segment in graph.segments])
         made = graph.segment[graph.slot_unit[np.maximum(graph.value_term, 0)]]
         recorded = by_segment[made] & (graph.value_term >= 0)

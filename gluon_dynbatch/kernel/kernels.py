@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from math import prod
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..lower.segment import Segment
 from ..rules.site import RefuseError
@@ -12,6 +12,7 @@ from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
 from .expression import FUNCTION, Expressions, Node, Place, Slot
+from .recipe import Recipe
 from .step import Array, Kernel, Wanted
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
@@ -66,6 +67,14 @@ class SegmentKernels:
         self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
+        self._recipes: Dict[Any, Recipe] = {}
+
+    def recipe(self, backward: Optional[Kernel], few: bool) -> Recipe:
+        """Return how the kernel is run, made on first use; see `Recipe`."""
+        found = self._recipes.get((backward, few))
+        if found is None:
+            found = self._recipes[backward, few] = Recipe(self.forward, backward, few)
+        return found
 
     def backward(self, wanted: Wanted) -> Kernel:
         """Return the kernel that goes backward, made on first use."""

@@ -86,6 +86,25 @@ class Segment:
         shapeless = [[(len(p.shape), *p[2:]) for p in side] for side in ports]
         return sys.intern(repr((like, heads, shapeless, *rest)))
 
+    @cached_property
+    def size(self) -> int:
+        """Elements of a row of all inputs and outputs."""
+        return sum(port.row_size for port in (*self.inputs, *self.outputs))
+
+    @cached_property
+    def joins(self) -> bool:
+        """Whether the sources of an input stand one after another."""
+        return any(port.concat for port in self.inputs)
+
+    @cached_property
+    def columns(self) -> Tuple[Array, Array]:
+        """Inputs and outputs as columns: elements of a row, whether it is shared, and joins."""
+        sides = [
+            [(p.row_size, p.shared, p.concat) for p in side] for side in (self.inputs, self.outputs)
+        ]
+        found, made = (np.array(side, dtype=np.int64).reshape((-1, 3)).T for side in sides)
+        return found, made
+
 
 class SegmentUse(NamedTuple):
     """A segment in its place within a call."""

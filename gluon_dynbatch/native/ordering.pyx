@@ -33,39 +33,45 @@ cdef class Ordering:
     Of `input0` there is one more at the end.
     """
 
-    cdef const int32_t[::1] groups
-    cdef const int64_t[::1] kind, extra, input0, term0, term, slot_unit
+    cdef const int32_t[::1] groups, segment
+    #: Per segment: its rank by size, and whether it has inputs that concatenate.
+    cdef const int64_t[::1] rank
+    cdef const uint8_t[::1] joins
+    cdef const int64_t[::1] input0, term0, term, slot_unit
     cdef int64_t units, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
     cdef int64_t[::1] leader, place, position
     #: Per slot: how many terms read it.
     cdef int64_t[::1] reads
 
-    def __init__(
-        self, const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
-        const int64_t[::1] input0, const int64_t[::1] term0, const int64_t[::1] term,
-        const int64_t[::1] slot_unit,
-    ):
+    def __init__(self, groups, segment, rank, joins, input0, term0, term, slot_unit):
         cdef int64_t unit, i
-        self.kind, self.extra, self.groups, self.term = kind, extra, groups, term
-        self.input0, self.term0, self.slot_unit = input0, term0, slot_unit
-        self.units = groups.shape[0]
+        self.groups, self.segment, self.rank, self.joins = groups, segment, rank, joins
+        self.input0, self.term0, self.term, self.slot_unit = input0, term0, term, slot_unit
+        self.units = self.groups.shape[0]
         self.ports, self.levels = 1, 1
         for unit in range(self.units):
-            self.launches = max(self.launches, groups[unit] + 1)
-            self.ports = max(self.ports, input0[unit + 1] - input0[unit])
-            self.most_extra = max(self.most_extra, extra[unit])
-        for i in range(term0.shape[0] - 1):
-            self.levels = max(self.levels, term0[i + 1] - term0[i])
+            self.launches = max(self.launches, self.groups[unit] + 1)
+            self.ports = max(self.ports, self.input0[unit + 1] - self.input0[unit])
+            self.most_extra = max(self.most_extra, self.extra(unit))
+        for i in range(self.term0.shape[0] - 1):
+            self.levels = max(self.levels, self.term0[i + 1] - self.term0[i])
         self.unread = self.launches * self.ports * self.levels
         self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
         self.position = clone(LONG, self.units, False)
-        self.reads = clone(LONG, slot_unit.shape[0], True)
+        self.reads = clone(LONG, self.slot_unit.shape[0], True)
         for unit in range(self.units):
             self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
-        for i in range(term.shape[0]):
-            if term[i] >= 0:
-                self.reads[term[i]] += 1
+        for i in range(self.term.shape[0]):
+            if self.term[i] >= 0:
+                self.reads[self.term[i]] += 1
+
+    cdef int64_t extra(self, int64_t unit) noexcept:
+        """Return how many summands its inputs have beyond the first."""
+        cdef int64_t low = self.input0[unit], high = self.input0[unit + 1]
+        if self.joins[self.segment[unit]]:
+            return 0
+        return self.term0[high] - self.term0[low] - (high - low)
 
     cdef void lead(self, int64_t unit, bint once) noexcept:
         """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
@@ -86,13 +92,13 @@ cdef class Ordering:
         cdef bint mixed = False
         for i in range(count):
             unit = members[i]
-            rank = (self.most_extra - self.extra[unit]) * (self.unread + 1) + self.place[unit]
+            rank = (self.most_extra - self.extra(unit)) * (self.unread + 1) + self.place[unit]
             items[i].key, items[i].unit = rank << 32 | self.position[self.leader[unit]], unit
-            mixed |= self.kind[unit] != self.kind[members[0]]
+            mixed |= self.segment[unit] != self.segment[members[0]]
         radix_sort(items, items + count, count)
         if mixed:
             for i in range(count):
-                items[i].key = self.kind[items[i].unit]
+                items[i].key = self.rank[self.segment[items[i].unit]]
             radix_sort(items, items + count, count)
         for i in range(count):
             members[i] = items[i].unit
@@ -100,19 +106,25 @@ cdef class Ordering:
 
 
 def order(
-    const int32_t[::1] groups, const int64_t[::1] kind, const int64_t[::1] extra,
-    const int64_t[::1] input0, const int64_t[::1] term0, const int64_t[::1] term,
-    const int64_t[::1] slot_unit, int64_t[::1] units,
+    const int32_t[::1] groups, const int32_t[::1] segment, rank, joins, input0, term0, term,
+    slot_unit, const int64_t[::1] rows, object part, list segments, int64_t[::1] units,
 ):
-    """Fill in the units by launch, within that by kind, summands and who reads them."""
-    cdef Ordering ordering = Ordering(groups, kind, extra, input0, term0, term, slot_unit)
-    cdef int64_t unit, launch, i, low, widest = 0
-    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True)
+    """Fill in the units by launch, within that by segment, summands and who reads them.
+
+    Returns where the units of each launch begin, one more at the end, and its parts: the segment
+    and the rows of each.
+    """
+    cdef Ordering ordering = Ordering(
+        groups, segment, rank, joins, input0, term0, term, slot_unit)
+    cdef int64_t unit, launch, i, k, total, widest = 0
+    cdef array begins = clone(LONG, ordering.launches + 1, True)
+    cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True), first = begins
     for unit in range(ordering.units):
         ends[groups[unit] + 1] += 1
     for launch in range(ordering.launches):
         widest = max(widest, ends[launch + 1])
         ends[launch + 1] += ends[launch]
+    first[:] = ends
     for unit in range(ordering.units):
         units[ends[groups[unit]]] = unit
         ends[groups[unit]] += 1
@@ -122,5 +134,16 @@ def order(
         ordering.lead(units[i], True)
     cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
     for launch in range(ordering.launches - 1, -1, -1):
-        low = ends[launch - 1] if launch else 0
-        ordering.sort(&units[low], ends[launch] - low, <Keyed *><char *>items)
+        k = first[launch]
+        ordering.sort(&units[k], first[launch + 1] - k, <Keyed *><char *>items)
+    parts, i = [], 0
+    for launch in range(ordering.launches):
+        own = []
+        while i < first[launch + 1]:
+            unit, total = units[i], 0
+            while i < first[launch + 1] and segment[units[i]] == segment[unit]:
+                total += rows[units[i]]
+                i += 1
+            own.append(part(segments[segment[unit]], total))
+        parts.append(tuple(own))
+    return begins, parts

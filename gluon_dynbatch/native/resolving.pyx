@@ -28,9 +28,10 @@ def reads(
     const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
     const uint8_t[::1] joins, const int64_t[::1] units, const int64_t[::1] input0,
     const int64_t[::1] term0, const int64_t[::1] size, int64_t[::1] operand, int64_t[::1] at,
-    int64_t[::1] target, int64_t[::1] length,
+    int64_t[::1] target, int64_t[::1] length, int64_t[::1] summand,
 ):
-    """Fill in, for each term that launches read, who reads it, where to and how much; count them.
+    """Fill in, for each term that launches read, who reads it, where to, how much and as which
+    summand; count them.
 
     What all members share is listed for the first only; what a port `joins` stands one after
     another.
@@ -44,6 +45,7 @@ def reads(
                 for term in range(term0[item], term0[item + 1]):
                     operand[count], at[count] = port, term
                     target[count], length[count] = done, size[term]
+                    summand[count] = term - term0[item]
                     done += size[term] if joins[port] else 0
                     count += 1
                 done += 0 if joins[port] else size[term0[item]]
@@ -68,15 +70,39 @@ def slots(
                 done += size[slot]
 
 
-def number_pairs(const int64_t[::1] ones, const int32_t[::1] others, int64_t[::1] numbers):
-    """Number pairs, of which equal ones stand together mostly, as they come; return them."""
-    cdef int64_t i, number = -1
-    cdef dict known = {}
-    for i in range(ones.shape[0]):
-        if i == 0 or ones[i] != ones[i - 1] or others[i] != others[i - 1]:
-            number = known.setdefault((ones[i], others[i]), len(known))
-        numbers[i] = number
-    return list(known)
+def externals(
+    const int64_t[::1] operand, const int64_t[::1] term, const int64_t[::1] summand,
+    const uint8_t[::1] shared, const int64_t[::1] row_size, const int32_t[::1] kind,
+    int64_t[::1] found, int64_t[::1] pair,
+):
+    """Fill in which arrays from outside have to stand in arenas, as they are read first.
+
+    They are those that are not shared; of an operand, first summands come first.  Each has a number
+    of a pair: the row size it is read with, and its kind.  Returns the pairs, and fills in -1 for
+    arrays that are not found.
+    """
+    cdef int64_t low = 0, high, i, k, one, most, count = 0
+    cdef dict pairs = {}
+    cdef bytearray room = bytearray(2 * operand.shape[0] * sizeof(Keyed))
+    cdef Keyed *items = <Keyed *><char *>room
+    pair[:] = -1
+    while low < operand.shape[0]:
+        high, one, most = low, operand[low], 0
+        while high < operand.shape[0] and operand[high] == one:
+            items[high - low] = Keyed(summand[high], high)
+            most = max(most, summand[high])
+            high += 1
+        if not shared[one]:
+            if most:
+                radix_sort(items, items + (high - low), high - low)
+            for i in range(high - low):
+                k = -1 - term[items[i].unit]
+                if k >= 0 and pair[k] < 0:
+                    pair[k] = pairs.setdefault((row_size[one], kind[k]), len(pairs))
+                    found[count] = k
+                    count += 1
+        low = high
+    return count, list(pairs)
 
 
 def transposed(

@@ -5,9 +5,18 @@ The members of launches are put in order, everything is given its place, and ope
 
 from __future__ import annotations
 
-import math
-from functools import reduce
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Tuple
+from itertools import accumulate
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -17,14 +26,22 @@ from .order import Members, order_members
 from .plan import Arena, Fill, Launch, Operand, Plan, Reads, Region, Rows, Slice, Whole
 
 if TYPE_CHECKING:
+    from mxnet import Context
+
     from ..lower.graph import Graph
-    from ..lower.segment import Port
-    from ..record.types import ArrayType
 
 
-def make_plan(
-    graph: Graph, groups: Array, external_type: Array, type_of: Callable[[int], ArrayType]
-) -> Plan:
+class Outside(NamedTuple):
+    """The arrays from outside, by number."""
+
+    #: Elements of each, and the number of its kind.
+    size: Array
+    kind: Array
+    #: Type of elements, and device.
+    kinds: Sequence[Tuple[str, Context]]
+
+
+def make_plan(graph: Graph, groups: Array, outside: Outside) -> Plan:
     """Turn a grouping of units into launches.
 
     Parameters
@@ -33,71 +50,50 @@ def make_plan(
         What the analyzer saw, with operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
-    external_type : numpy.ndarray of int, shape (externals,)
-        Types of the arrays from outside, by number.
-    type_of : callable
-        Returns the type with a number.
+    outside : Outside
+        What is read but not made.
     """
-    return _Planner(graph, groups, external_type, type_of).plan()
+    return _Planner(graph, groups, outside).plan()
 
 
 class _Side(NamedTuple):
     """The inputs, or the outputs, of all launches, numbered in their order."""
 
-    #: That of the first part.
-    ports: List[Port]
     #: Rows of several sizes are seen as shorter ones.
     rows: Array
     row_size: Array
+    shared: Array
+    joins: Array
     #: Per launch, one more at the end: its first port.
-    first: Array
+    first: List[int]
 
     @classmethod
-    def of(cls, members: Members, side: str) -> _Side:
-        ports: List[Port] = []
-        rows, row_size, first = [], [], [0]
-        for parts in members.parts:
-            own = getattr(parts[0].segment, side)
-            ports += own
-            if len(parts) == 1:
-                rows += [parts[0].rows] * len(own)
-                row_size += [port.row_size for port in own]
-                first.append(len(ports))
-                continue
-            for alike in zip(*(getattr(part.segment, side) for part in parts)):
-                size = reduce(math.gcd, (port.row_size for port in alike))
-                elements = sum(part.rows * port.row_size for part, port in zip(parts, alike))
-                rows.append(elements // size)
-                row_size.append(size)
-            first.append(len(ports))
-        return cls(ports, *(np.array(column, dtype=np.int64) for column in (rows, row_size, first)))
-
-    def marks(self, name: str) -> Array:
-        """Return for each port whether it has some property."""
-        return np.array([getattr(port, name) for port in self.ports], dtype=np.uint8)
+    def of(cls, members: Members, side: int) -> _Side:
+        tables = [parts[0].segment.columns[side] for parts in members.parts]
+        counts = [table.shape[1] for table in tables]
+        row_size, shared, joins = np.concatenate([np.zeros((3, 0), np.int64), *tables], axis=1)
+        rows = np.repeat([parts[0].rows for parts in members.parts], counts)
+        first = [0, *accumulate(counts)]
+        for launch, parts in enumerate(members.parts):
+            if len(parts) > 1:
+                own = slice(*first[launch : launch + 2])
+                sizes = np.array([part.segment.columns[side][0] for part in parts])
+                row_size[own] = np.gcd.reduce(sizes)
+                rows[own] = [part.rows for part in parts] @ sizes // row_size[own]
+        return cls(rows, row_size, shared.astype(np.uint8), joins.astype(np.uint8), first)
 
 
 class _Planner:
-    def __init__(
-        self,
-        graph: Graph,
-        groups: Array,
-        external_type: Array,
-        type_of: Callable[[int], ArrayType],
-    ):
-        self._graph = graph
-        self._external_type = external_type
-        self._type_of = type_of
+    def __init__(self, graph: Graph, groups: Array, outside: Outside):
+        self._graph, self._outside = graph, outside
         self._members = order_members(graph, groups)
-        self._inputs = _Side.of(self._members, "inputs")
-        self._outputs = _Side.of(self._members, "outputs")
-        self._shared = self._inputs.marks("shared")
+        self._inputs, self._outputs = (_Side.of(self._members, side) for side in (0, 1))
         self._layout = Layout()
 
     def plan(self) -> Plan:
         """Place everything, then resolve operands."""
-        operand, at, target, length = self._pieces()
-        fills, externals = self._place_externals(operand, at)
+        operand, at, target, length, summand = self._pieces()
+        fills, externals = self._place_externals(operand, at, summand)
         regions, slots = self._place_slots()
         # Externals are numbered from -1 downwards: from the end of the tables.
         arena_of, element_of, target_of = np.concatenate([slots, externals[:, ::-1]], axis=1)
@@ -107,7 +103,7 @@ class _Planner:
         operands, pieces = self._operands(reads)
         return Plan(
             self._graph,
-            tuple(self._launch(k, operands, regions) for k in range(len(self._members.parts))),
+            tuple(self._launches(operands, regions)),
             fills,
             tuple(self._layout.arenas),
             tuple(self._layout.sizes),
@@ -118,99 +114,79 @@ class _Planner:
             target_of,
         )
 
-    def _pieces(self) -> Tuple[Array, Array, Array, Array]:
-        """Return per read of a term: the operand, the term, where it belongs and its length."""
-        graph, members = self._graph, self._members
-        found = np.empty((4, len(graph.term)), dtype=np.int64)
+    def _pieces(self) -> Array:
+        """Return per read of a term: operand, term, where it belongs, length, which summand."""
+        graph, members, side = self._graph, self._members, self._inputs
+        found = np.empty((5, len(graph.term)), dtype=np.int64)
         count = resolving.reads(
-            *(members.first, self._inputs.first, self._shared, self._inputs.marks("concat")),
+            *(members.first, np.array(side.first), side.shared, side.joins),
             *(members.units, graph.input0, graph.term0, graph.term_size, *found),
         )
-        operand, at, target, length = found[:, :count]
-        return operand, at, target, length
+        return found[:, :count]
 
-    def _external_reads(self, operand: Array, at: Array) -> Tuple[Array, Array]:
-        """Return the externals that have to stand in arenas, and the row size each is read with.
-
-        They are in the order in which they are read first.
-        """
-        graph = self._graph
-        outside = np.flatnonzero((graph.term[at] < 0) & (self._shared[operand] == 0))
-        at, operand = at[outside], operand[outside]
-        summand = at - graph.term0[np.searchsorted(graph.term0, at, side="right") - 1]
-        if summand.any():
-            order = np.lexsort((summand, operand))
-            at, operand = at[order], operand[order]
-        external = -1 - graph.term[at]
-        first = np.full(len(self._external_type), len(at))
-        # Of several assignments to one place the last stays.
-        first[external[::-1]] = np.arange(len(at))[::-1]
-        first = np.sort(first[first < len(at)])
-        return external[first], self._inputs.row_size[operand[first]]
-
-    def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array]:
+    def _place_externals(
+        self, operand: Array, at: Array, summand: Array
+    ) -> Tuple[Tuple[Fill, ...], Array]:
         """Return the fills, and per external its arena, first element and target."""
-        found = np.full((3, len(self._external_type)), -1, dtype=np.int64)
+        outside, side = self._outside, self._inputs
+        found = np.full((3, len(outside.size)), -1, dtype=np.int64)
         arena, element, target = found
-        externals, row_size = self._external_reads(operand, at)
-        # Few pairs of a type and a row size, of thousands of arrays.
-        pair = np.empty(len(externals), dtype=np.int64)
-        pairs = resolving.number_pairs(row_size, self._external_type[externals], pair)
-        buffers: Dict[Arena, int] = {}
-        elements, buffer_of = np.empty((2, len(pairs)), dtype=np.int64)
-        for number, (size, kind) in enumerate(pairs):
-            array = self._type_of(kind)
-            buffer = Arena(size, array.dtype, array.context)
-            elements[number] = array.elements
-            buffer_of[number] = buffers.setdefault(buffer, len(buffers))
+        order, pair = np.empty((2, len(outside.size)), dtype=np.int64)
+        count, pairs = resolving.externals(
+            *(operand, self._graph.term[at], summand, side.shared, side.row_size),
+            *(outside.kind, order, pair),
+        )
+        order = order[:count]
         fills: List[Fill] = []
-        for number, buffer in enumerate(buffers):
-            places = np.flatnonzero(buffer_of[pair] == number)
-            counts, own = elements[pair[places]], externals[places]
-            region = self._layout.reserve(buffer, int(counts.sum()) // buffer.row_size)
+        for number, (size, kind) in enumerate(pairs):
+            own = order[pair[order] == number]
+            counts = outside.size[own]
+            ends = np.cumsum(counts)
+            region = self._layout.reserve((size, *outside.kinds[kind]), int(ends[-1]) // size)
             arena[own] = region.arena
-            element[own] = region.start * buffer.row_size + np.cumsum(counts) - counts
-            target[own] = len(self._outputs.ports) + len(fills)
+            element[own] = region.start * size + ends - counts
+            target[own] = self._outputs.first[-1] + len(fills)
             fills.append(Fill(region, own, counts))
         return tuple(fills), found
 
     def _place_slots(self) -> Tuple[List[Region], Array]:
         """Return the regions of all results, and per slot its arena, first element and target."""
         members, graph, side = self._members, self._graph, self._outputs
-        contexts = [parts[0].segment.context for parts in members.parts]
-        context = np.repeat(np.arange(len(contexts)), np.diff(side.first)).tolist()
-        regions = [
-            self._layout.reserve(Arena(size, port.dtype, contexts[launch]), rows)
-            for port, rows, size, launch in zip(
-                side.ports, side.rows.tolist(), side.row_size.tolist(), context
-            )
-        ]
+        sizes, regions = zip(side.row_size.tolist(), side.rows.tolist()), []
+        for parts in members.parts:
+            segment = parts[0].segment
+            for port, (size, rows) in zip(segment.outputs, sizes):
+                arena = size, port.dtype, segment.context
+                regions.append(self._layout.reserve(arena, rows))
         found = np.empty((3, len(graph.slot_unit)), dtype=np.int64)
         starts = np.array([region[:2] for region in regions], dtype=np.int64).reshape((-1, 2))
         starts[:, 1] *= side.row_size
         resolving.slots(
-            *(members.first, side.first, members.units, graph.slot0, graph.slot_size),
-            *(starts, *found),
+            *(members.first, np.array(side.first), members.units),
+            *(graph.slot0, graph.slot_size, starts, *found),
         )
         return regions, found
 
     def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
-        shared, rows = np.flatnonzero(self._shared), np.where(self._shared, 1, self._inputs.rows)
+        side = self._inputs
+        shared, rows = np.flatnonzero(side.shared), np.where(side.shared, 1, side.rows)
         terms = self._graph.term[reads.term[np.searchsorted(reads.operand, shared)]]
         whole = shared[terms < 0]
         rows[whole] = -1
-        found, pieces = resolve(rows, self._inputs.row_size, reads)
+        found, pieces = resolve(rows, side.row_size, reads)
         for number, term in zip(whole.tolist(), terms[terms < 0].tolist()):
             found[number] = Whole(-1 - term)
         return [operand for operand in found if operand is not None], pieces
 
-    def _launch(self, k: int, operands: List[Operand], regions: List[Region]) -> Launch:
-        units, read, made = (
-            slice(*table.first[k : k + 2]) for table in (self._members, self._inputs, self._outputs)
-        )
-        own = self._members.units[units], tuple(operands[read]), tuple(regions[made])
-        parts = self._members.parts[k]
-        return Launch(k, parts[0].segment, parts, *own)
+    def _launches(self, operands: List[Operand], regions: List[Region]) -> Iterator[Launch]:
+        members, read, made = self._members, self._inputs.first, self._outputs.first
+        first = members.first.tolist()
+        for k, parts in enumerate(members.parts):
+            yield Launch(
+                *(k, parts[0].segment, parts, members.units[first[k] : first[k + 1]]),
+                tuple(operands[read[k] : read[k + 1]]),
+                tuple(regions[made[k] : made[k + 1]]),
+            )
 
 
 class Layout:
@@ -220,13 +196,16 @@ class Layout:
         self.arenas: List[Arena] = []
         #: Rows reserved so far.
         self.sizes: List[int] = []
-        self._numbers: Dict[Arena, int] = {}
+        self._numbers: Dict[Any, int] = {}
 
-    def reserve(self, arena: Arena, rows: int) -> Region:
-        """Reserve the next rows of `arena`."""
-        number = self._numbers.setdefault(arena, len(self.arenas))
+    def reserve(self, arena: Tuple[int, str, Context], rows: int) -> Region:
+        """Reserve the next rows of an arena, given what it is made of."""
+        row_size, dtype, context = arena
+        # The hash of a context is a function in Python.
+        key = row_size, dtype, context.device_typeid, context.device_id
+        number = self._numbers.setdefault(key, len(self.arenas))
         if number == len(self.arenas):
-            self.arenas.append(arena)
+            self.arenas.append(Arena(*arena))
             self.sizes.append(0)
         start = self.sizes[number]
         self.sizes[number] += rows

@@ -30,7 +30,6 @@ from .plan import Part
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
-    from ..lower.segment import Segment
 
 
 class Members(NamedTuple):
@@ -54,26 +53,11 @@ def order_members(graph: Graph, groups: Array) -> Members:
         Launch of each unit; predecessors have smaller numbers.
     """
     units = np.empty(len(groups), dtype=np.int64)
-    sizes = np.array([_size(segment) for segment in graph.segments])
-    kind = np.argsort(np.argsort(sizes, kind="stable"))[graph.segment]
-    input0 = np.append(graph.input0, len(graph.term0) - 1)
-    extra = np.diff(graph.term0[input0]) - np.diff(input0)
-    joins = np.array([any(port.concat for port in s.inputs) for s in graph.segments])
-    extra[joins[graph.segment]] = 0
-    ordering.order(*(groups, kind, extra, input0, graph.term0, graph.term, graph.slot_unit, units))
-    widths = np.bincount(groups)
-    first = np.concatenate([[0], np.cumsum(widths)])
-    segment = graph.segment[units]
-    changes = np.diff(segment, prepend=-1) != 0
-    changes[first[:-1]] = True
-    starts = np.flatnonzero(changes)
-    rows = np.add.reduceat(graph.dependencies.rows[units], starts)
-    parts: List[List[Part]] = [[] for _ in widths]
-    of = groups[units[starts]]
-    for launch, number, count in zip(of.tolist(), segment[starts].tolist(), rows.tolist()):
-        parts[launch].append(Part(graph.segments[number], count))
-    return Members(units, first, [tuple(own) for own in parts])
-
-
-def _size(segment: Segment) -> int:
-    return sum(port.row_size for port in (*segment.inputs, *segment.outputs))
+    rank = np.argsort(np.argsort([segment.size for segment in graph.segments], kind="stable"))
+    joins = np.array([segment.joins for segment in graph.segments], dtype=np.uint8)
+    first, parts = ordering.order(
+        *(groups, graph.segment, rank, joins),
+        *(np.append(graph.input0, len(graph.term0) - 1), graph.term0, graph.term),
+        *(graph.slot_unit, graph.dependencies.rows, Part, graph.segments, units),
+    )
+    return Members(units, np.frombuffer(first, dtype=np.int64), parts)

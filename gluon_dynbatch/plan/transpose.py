@@ -187,7 +187,7 @@ class _Transposition:
             rows, size = 1, port.row_size
             if isinstance(operand, (Slice, Rows)):
                 rows, size = operand.rows, operand.row_size
-            arena = Arena(size, port.dtype, launch.segment.context)
+            arena = size, port.dtype, launch.segment.context
             placed[number, p] = self._layout.reserve(arena, rows)
         return placed
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import threading
+from array import array
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -89,7 +90,10 @@ class TypeTable:
         self._ids: Dict[ArrayType, int] = {}
         self._types: List[ArrayType] = []
         #: Per type, the number of elements.
-        self.sizes: List[int] = []
+        self.sizes = array("q")
+        #: Per type, the number of its kind; and the type of elements and the device of each kind.
+        self._kind_of = array("i")
+        self.kinds: List[Tuple[str, mx.Context]] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
         self._lock = threading.Lock()
@@ -106,9 +110,18 @@ class TypeTable:
                 if known == len(self._types):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
+                    if array_type[1:] not in self.kinds:
+                        self.kinds.append(array_type[1:])
+                    self._kind_of.append(self.kinds.index(array_type[1:]))
                     self.several.append(rows > 1 and array_type.dtype in FLOATS)
                     self._types.append(array_type)
         return known
+
+    def columns(self, types: Any) -> Tuple[Any, Any]:
+        """Return for arrays of some types the numbers of elements, and those of their kinds."""
+        columns = np.array(self.sizes), np.array(self._kind_of)
+        sizes, kinds = (column[types] for column in columns)
+        return sizes, kinds
 
     def view(self, type_id: int, key: Any) -> Optional[Tuple[int, int]]:
         """Return offset in elements and type of ``x[key]``, for integers, slices and the like.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
+from ..kernel.recipe import KEPT, SAVED, TEMPORARY, Recipe
 from ..kernel.step import Kernel, Packed
 from ..lower.segment import Segment
 from ..native import executing, resolving
@@ -24,8 +25,6 @@ from .records import Assembled, Base, Item, Spot, copies, is_native, itemsize
 #: not for all.
 AT_A_TIME = 400_000_000
 
-#: Memory of one flush, by use: of a launch, of the pass, of both passes.
-TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 ALIGNMENT = 64
 
 #: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
@@ -39,56 +38,8 @@ FEW = 8
 NOWHERE: Spot = (-1, 0)
 
 
-class Recipe:
-    """What all runs of a kernel have in common: its arrays and packed matrices, by number.
-
-    Parameters
-    ----------
-    forward : Kernel
-        What is run.
-    backward : Kernel, optional
-        What runs it backward, if anything does.
-    few : bool
-        Whether there are so few rows that matrices are not packed.
-    """
-
-    def __init__(self, forward: Kernel, backward: Optional[Kernel], few: bool):
-        self.forward, self.backward = forward, backward
-        self.native = forward.native(few)
-        read = frozenset() if backward is None else backward.read
-        packs = dict.fromkeys(self.native.packs, KEPT if backward is None else SAVED)
-        if backward is not None:
-            packs.update(dict.fromkeys(backward.native().packs, SAVED))
-        last = backward or forward
-        arrays = last.arrays
-        # Works come last: the parts of a launch may differ in them.
-        slots = sorted(arrays, key=lambda slot: slot.kind == "work")
-        self.numbers = {key: number for number, key in enumerate((*slots, *packs))}
-        #: Bytes that each row adds to an array.
-        self.bytes = [*(last.row_bytes[slot] for slot in slots), *[0] * len(packs)]
-        #: Per input its type, and the memory for rows that are put together.
-        self.inputs = [
-            (array.dtype, SAVED if slot in read else TEMPORARY)
-            for slot, array in arrays.items()
-            if slot.kind == "in"
-        ]
-        self.parameters = [slot for slot in arrays if slot.kind == "param"]
-        self.outputs = [self.numbers[slot] for slot in forward.arrays if slot.kind == "out"]
-        #: What steps leave for the backward pass.
-        self.saved = [self.numbers[slot] for slot in forward.works if slot in read]
-        #: Matrices of parameters that are packed, and operands that are; with the memory for that.
-        self.packs = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
-        self.operand_packs = [pair for pair in packs.items() if pair not in self.packs]
-        #: What all rows share and the backward pass reads as it is.
-        self.copied = [
-            slot
-            for slot in (() if backward is None else backward.native().slots)
-            if isinstance(slot, Slot) and arrays[slot].every
-        ]
-
-    def order(self, native: executing.Kernel) -> List[int]:
-        """Return the numbers of what a kernel works on."""
-        return [self.numbers[slot] for slot in native.slots]
+#: Where things are, by their numbers in a recipe.
+Given = List[Tuple[int, Spot]]
 
 
 class Run(NamedTuple):
@@ -99,13 +50,15 @@ class Run(NamedTuple):
     #: Where everything is, as far as it stays, by its number in the recipe.
     spots: List[Spot]
 
-    def place(self, given: Iterable[Tuple[int, Spot]]) -> List[Tuple[int, Spot]]:
-        """Take note of where things are; return where those of the next part are."""
-        behind = []
+    def place(self, given: Given) -> None:
+        """Take note of where things are."""
         for number, spot in given:
             self.spots[number] = spot
-            behind.append((number, (spot[0], spot[1] + self.rows * self.recipe.bytes[number])))
-        return behind
+
+    def behind(self, given: Given) -> Given:
+        """Return where those of the next part are, given those of this one."""
+        size, rows = self.recipe.bytes, self.rows
+        return [(n, (base, offset + rows * size[n])) for n, (base, offset) in given]
 
 
 class Assembler:
@@ -135,8 +88,7 @@ class Assembler:
     ):
         self.plan, self.kernels, self.trained = plan, kernels, trained
         self.code = array("q")
-        #: By recipe: a kernel, and the numbers of what it works on.
-        self._natives: Dict[Recipe, Tuple[executing.Kernel, List[int]]] = {}
+        self._kernels: Dict[int, executing.Kernel] = {}
         self.bases: Dict[Base, int] = {}
         self._first = first
         #: Per arena: its base, and the bytes of an element and of a row.
@@ -178,9 +130,8 @@ class Assembler:
         ends.append((len(self.code), None, False, True))
         fills, externals = self._fills()
         items = [Item(len(fills) + end, *rest) for end, *rest in ends]
-        kernels = [kernel for kernel, _ in self._natives.values()]
         return Assembled(
-            executing.Program(fills + self.code, kernels, self.scratch),
+            executing.Program(fills + self.code, self._kernels.values(), self.scratch),
             (Item(len(fills), ends_piece=False), *items),
             tuple(externals),
             tuple(self.bases),
@@ -194,10 +145,6 @@ class Assembler:
 
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
-        raise NotImplementedError
-
-    def kernel(self, recipe: Recipe) -> executing.Kernel:
-        """Return the kernel of a recipe that is run here."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -258,15 +205,14 @@ class Assembler:
         """Set bytes to zero."""
         self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
-    def run(self, runs: Sequence[Run]) -> None:
+    def run(self, runs: Sequence[Run], backward: bool = False) -> None:
         """Run a kernel for each part; what has no spot stands in scratch."""
         code = [executing.LAUNCH, len(runs)]
         for rows, recipe, spots in runs:
-            if recipe not in self._natives:
-                native = self.kernel(recipe)
-                self._natives[recipe] = native, recipe.order(native)
-            native, order = self._natives[recipe]
-            code += native.address, rows
+            native, order = recipe.natives[backward]
+            address = native.address
+            self._kernels[address] = native
+            code += address, rows
             self._work += rows * native.work
             for number in order:
                 code += spots[number]
@@ -302,7 +248,6 @@ class Forward(Assembler):
         for launch in plan.launches:
             for segment, rows in launch.parts:
                 self._rows_of[segment.family] += rows
-        self._recipes: Dict[Any, Recipe] = {}
         #: Where everything is that does not differ from launch to launch.
         self._fixed: Dict[Any, List[Spot]] = {}
         #: Copies of what all rows share, and packed matrices.
@@ -312,24 +257,23 @@ class Forward(Assembler):
         """Whether native code runs a launch."""
         return self.kernels[launch.segment] is not None
 
-    def kernel(self, recipe: Recipe) -> executing.Kernel:
-        """Return the kernel of a recipe that is run here."""
-        return recipe.native
-
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
         backward = self.trained.get(launch.number) or [None] * len(launch.parts)
         runs = [self._begin(*part, kernel) for part, kernel in zip(launch.parts, backward)]
-        first = runs[0].recipe
-        given: List[Tuple[int, Spot]] = []
-        for number, (operand, (dtype, use)) in enumerate(zip(launch.operands, first.inputs)):
-            if any(run.recipe.inputs[number][1] is SAVED for run in runs[1:]):
-                use = SAVED
-            given.append((number, self.operand(operand, dtype, use)))  # type: ignore[arg-type]
-        given += zip(first.outputs, map(self.region, launch.regions))
+        inputs = runs[0].recipe.inputs
+        if len(runs) > 1:
+            columns = zip(*(run.recipe.inputs for run in runs))
+            inputs = [max(own, key=lambda pair: pair[1] is SAVED) for own in columns]
+        spots = [
+            self.operand(operand, dtype, use)  # type: ignore[arg-type]
+            for operand, (dtype, use) in zip(launch.operands, inputs)
+        ]
+        given = [*enumerate(spots), *zip(runs[0].recipe.outputs, map(self.region, launch.outputs))]
         copies: Dict[Any, Spot] = {}
         for run in runs:
-            given = run.place(given)
+            run.place(given)
+            given = run.behind(given) if len(runs) > 1 else given
             for number in run.recipe.saved:
                 size = run.rows * run.recipe.bytes[number]
                 run.spots[number] = self.reserve(SAVED, size)
@@ -346,10 +290,7 @@ class Forward(Assembler):
         """Return the run of a part of a launch, which knows where parameters are."""
         kernels, few = self.kernels[segment], self._rows_of[segment.family] <= FEW
         assert kernels is not None
-        key = kernels, backward, few
-        recipe = self._recipes.get(key)
-        if recipe is None:
-            recipe = self._recipes[key] = Recipe(*(kernels.forward, backward, few))
+        recipe = kernels.recipe(backward, few)
         fixed = self._fixed.get((segment, recipe))
         if fixed is None:
             fixed = self._fixed[segment, recipe] = self._place_parameters(segment, recipe)

@@ -7,11 +7,12 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ..kernel.express import dtype_of, shape_of
 from ..kernel.expression import Slot
+from ..kernel.recipe import KEPT, TEMPORARY, Recipe
 from ..kernel.step import Kernel, Place, Sum
 from ..lower.segment import Segment
 from ..native import executing
 from ..plan.plan import Launch, Plan, Whole
-from .assemble import KEPT, NOWHERE, TEMPORARY, Assembler, Forward, Recipe, Run
+from .assemble import NOWHERE, Assembler, Forward, Run
 from .records import Spot, itemsize
 
 
@@ -59,11 +60,6 @@ class Backward(Assembler):
         """Whether native code runs a launch."""
         return launch.number in self.trained
 
-    def kernel(self, recipe: Recipe) -> executing.Kernel:
-        """Return the kernel of a recipe that is run here."""
-        assert recipe.backward is not None
-        return recipe.backward.native()
-
     def launch(self, launch: Launch) -> None:
         """Add a launch that native code runs."""
         runs = self._forward.launches[launch.number]
@@ -79,9 +75,10 @@ class Backward(Assembler):
             if region is not None and number is not None:
                 given.append((number, self.region(region)))
         for run in runs:
-            given = run.place(given)
+            run.place(given)
+            given = run.behind(given) if len(runs) > 1 else given
             self._note_sums(run, launch)
-        self.run(runs)
+        self.run(runs, backward=True)
         self._add_up_shared(launch)
 
     def _note_sums(self, run: Run, launch: Launch) -> None:

@@ -47,7 +47,7 @@ def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
     found = np.empty((3, len(arrays)), dtype=np.int64)
     recording.spots(arrays, found)
     name, first, kind = found
-    size = np.array([TYPES.sizes[number] for number in kind.tolist()], dtype=np.int64)
+    size, _ = TYPES.columns(kind)
     return Spots(name, first, size, kind)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Dict, Iterator, Optional, Sequence, Tuple
 
+from ..kernel.recipe import SAVED
 from ..kernel.step import Wanted
 from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
 from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..schedule.dependencies import Array
-from .assemble import SAVED, Forward
+from .assemble import Forward
 from .assemble_backward import Backward
 from .dispatch import Dispatcher
 from .records import Assembled, Base
