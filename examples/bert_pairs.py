@@ -43,7 +43,7 @@ def main(argv=None):
     """Time both ways on the same minibatches, and compare scores and gradients."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--analysis-budget", default="auto", metavar="MS")
-    for name, default in dict(layers=4, units=128, pairs=256, rounds=16, multiple=8).items():
+    for name, default in dict(layers=4, units=128, pairs=64, rounds=8, multiple=8).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args(argv)
     rng, net = np.random.RandomState(0), make_net(args.layers, args.units)
@@ -70,7 +70,8 @@ def main(argv=None):
         for one, other in zip(*found):
             np.testing.assert_allclose(one, other, 1e-3, 1e-4)
     for (training, way), took in seconds.items():
-        print(f"training {training}, {way}: {np.median(took):.3f} s of processor time")
+        kind = "training " if training else "inference"
+        print(f"{kind}  {way}  {np.median(took):.3f} s of processor time a minibatch")
     gdb.testing.check_against_loop(lambda sample: net(*sample), samples[:4], parameters)
     print("values and gradients of both ways are equal, and equal those of the loop")
 

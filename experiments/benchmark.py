@@ -38,6 +38,8 @@ from workloads.registry import FOLDERS, WORKLOADS
 
 #: Ways that are run if no others are asked for, and those whose memory is compared.
 DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb"), ("hand", "gdb")
+#: What no bar needs is left out if less than this multiple of the planned time is left for a part.
+LATE = 0.8
 #: Samples at most of the minibatches whose launches are counted, and that processes run.
 MIDDLING = 256
 OPTIONS = (
@@ -110,6 +112,7 @@ def measure(args):
     # Processes come last, as they take a while to start.
     parts.sort(key=lambda part: part.what == "process")
     found, left = {}, sum(SHARES[part.what] for part in parts)
+    planned = (ends - time.monotonic()) / left
     args.output.mkdir(parents=True, exist_ok=True)
     with tqdm(total=len(parts), unit="part", disable=None) as bar:
         for name, own in groupby(parts, attrgetter("workload")):
@@ -122,9 +125,10 @@ def measure(args):
                     found[name] = Measured(made.title, made.counted, *named)
                 for part in own:
                     bar.set_postfix_str(" ".join(map(str, part)))
-                    now, share = time.monotonic(), SHARES[part.what] / left
-                    if now < ends:
-                        part_ends = now + share * (ends - now)
+                    now, needed = time.monotonic(), any(each.needs(part) for each in bars.BARS)
+                    share = (ends - now) / left
+                    if share > 0 and (needed or share >= LATE * planned):
+                        part_ends = now + share * SHARES[part.what]
                         MEASURES[part.what](found[name], cast, args, part, part_ends)
                     else:
                         left_out = " ".join(map(str, filter(None, part[1:])))

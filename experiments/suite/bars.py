@@ -20,6 +20,12 @@ class Bar(NamedTuple):
     bound: float  # the least good figure, or the greatest where less is better
     size: Optional[int] = None  # of the minibatches; None if workloads have one, or for the last
 
+    def needs(self, part):
+        """Tell whether it needs a part of `benchmark.measure`."""
+        other = {"launches": "launches", "memory": "process", "first": "process"}
+        own = self.workload, other.get(self.what, "speed"), self.kind
+        return own == part[:3] and self.size in (None, part.size)
+
     def figure(self, measured):
         """Find the figure; None if it was not measured."""
         if self.what == "launches":

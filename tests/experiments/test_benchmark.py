@@ -193,6 +193,17 @@ def test_figures_of_bars():
     assert rows["memory / hand"] == ("<= 1.25", 1.3, "NO")
 
 
+def test_bars_need_the_parts_that_measure_them():
+    def needed(*part):
+        return [bar.what for bar in bars.BARS if bar.needs(program.Part(*part))]
+
+    assert needed("sick", "speed", "inference", 1) == ["speed"]
+    assert not needed("sick", "speed", "inference", 8)
+    assert needed("modules", "speed", "inference", 64) == ["speed", "cells"]
+    assert needed("modules", "launches", "training", 64) == ["launches"]
+    assert needed("sick", "process", "training", 256, "hand") == ["memory", "first"]
+
+
 def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
     """Rounds 0 and 2 choose a:search, which is slower than it looked in rounds 1 and 3."""
     times = {"gdb:a:search": [1, 4, 1, 4], "gdb:b:depth": [2, 2, 2, 2], "gdb": [2, 3, 2, 3],
