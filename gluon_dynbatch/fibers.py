@@ -44,25 +44,6 @@ def _live() -> None:
         greenlet.getcurrent().parent.switch()
 
 
-def _fiber(crew: Fibers) -> Any:
-    """Return a fiber that runs samples for a crew when it is switched to."""
-    fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_live)
-    fiber.parent, fiber.crew = greenlet.getcurrent(), crew
-    fiber.surroundings = crew.surroundings
-    fiber.gr_context = contextvars.copy_context()
-    return fiber
-
-
-def put(mode: int, *values: Any) -> None:
-    """Let these be autograd's mode, and what MXNet keeps for the thread."""
-    for held, value in zip(PER_THREAD, values):
-        if value is not MISSING:
-            held.value = value
-        elif hasattr(held, "value"):
-            del held.value
-    set_mode(mode)
-
-
 class Fibers:
     """Runs a function for many samples in one scope.
 
@@ -102,8 +83,10 @@ class Fibers:
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Any] = deque()
         self._ending = False
+        #: What MXNet keeps for this thread.
+        self._kept = [vars(one) for one in PER_THREAD]
         #: The surroundings of the greenlet that maps, which are put back whenever a fiber stops.
-        self.surroundings: List[Any] = surroundings(PER_THREAD, MISSING)
+        self._surroundings: List[Any] = surroundings(self._kept, MISSING)
 
     def run(self) -> List[Any]:
         """Return the results in the order of the samples."""
@@ -127,7 +110,11 @@ class Fibers:
     def _begin(self) -> None:
         """Begin with samples until as many are under way as may be, or none parks."""
         while self._most is None or len(self._parked) < self._most:
-            if not self._go_on(_fiber(self)):
+            fiber: Any = STATE.resting.pop() if STATE.resting else greenlet.greenlet(_live)
+            fiber.parent, fiber.crew = greenlet.getcurrent(), self
+            fiber.surroundings = self._surroundings
+            fiber.gr_context = contextvars.copy_context()
+            if not self._go_on(fiber):
                 break
 
     def work(self) -> None:
@@ -142,42 +129,47 @@ class Fibers:
                 break
             number = len(self._results)
             self._results.append(None)
-            self._results[number] = self._outcome(number, sample)
+            try:
+                self._results[number] = self._apply(sample)
+            except Exception as error:
+                if not self._keeps_errors:
+                    advice = 'pass on_error="return" to get exceptions as results'
+                    name_sample(error, f"{number} of map", self._place, advice)
+                    raise
+                # From the sample's own frames on: those of the caller hold what it holds.
+                trace = error.__traceback__
+                self._results[number] = error.with_traceback(trace and trace.tb_next)
             # The traceback of an exception refers to this.
             del sample
-
-    def _outcome(self, number: int, sample: Any) -> Any:
-        try:
-            return self._apply(sample)
-        except Exception as error:
-            if not self._keeps_errors:
-                advice = 'pass on_error="return" to get exceptions as results'
-                name_sample(error, f"{number} of map", self._place, advice)
-                raise
-            # From the sample's own frames on: those of the caller hold what it holds.
-            trace = error.__traceback__
-            return error.with_traceback(trace and trace.tb_next)
 
     def _go_on(self, fiber: Any, error: Optional[BaseException] = None) -> bool:
         """Run samples in their own surroundings until one parks; False if none does."""
         try:
-            if fiber.surroundings != self.surroundings:
-                put(*fiber.surroundings)
+            if fiber.surroundings != self._surroundings:
+                self._put(*fiber.surroundings)
             if error is None:
                 fiber.switch()
             else:
                 fiber.throw(error)
         finally:
             parks = not fiber.dead and fiber.crew is self
-            fiber.surroundings = surroundings(PER_THREAD, MISSING)
-            if fiber.surroundings != self.surroundings:
-                put(*self.surroundings)
+            fiber.surroundings = surroundings(self._kept, MISSING)
+            if fiber.surroundings != self._surroundings:
+                self._put(*self._surroundings)
         if parks:
             self._parked.append(fiber)
         elif not fiber.dead and len(STATE.resting) < MOST_RESTING:
             fiber.gr_context = fiber.surroundings = None
             STATE.resting.append(fiber)
         return parks
+
+    def _put(self, mode: int, *values: Any) -> None:
+        """Let these be autograd's mode, and what MXNet keeps for the thread."""
+        for kept, value in zip(self._kept, values):
+            kept.pop("value", None)
+            if value is not MISSING:
+                kept["value"] = value
+        set_mode(mode)
 
     def park(self) -> None:
         """Wait until what is pending has been computed; raises what that failed with."""

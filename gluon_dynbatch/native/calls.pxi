@@ -171,7 +171,7 @@ def call(Calls recorder not None, Callee callee not None, args):
 
 
 cdef Py_ssize_t append(
-    Tape tape, object entry, object number, tuple place, list operands, tuple types
+    Tape tape, object entry, object number, Place place, list operands, tuple types
 ) except -1:
     """Add a node to the tape, after all that can fail or run Python; return its first value."""
     cdef Py_ssize_t count = len(operands), first = tape.value_type.ob_size

@@ -3,10 +3,6 @@
 from cpython.array cimport extend
 
 
-#: Lines of the user's in pieces, once each, by id of the code object and instruction.
-cdef dict line_once = {}
-
-
 @cython.final
 cdef class Piece(Tape):
     """Calls that can be appended to any tape, with other arrays from outside.
@@ -37,8 +33,7 @@ cdef class Piece(Tape):
         cdef Py_ssize_t first, i
         for node in range(node, tape.node_entry.ob_size):
             entry, operands = tape.entries[tape.node_entry.data.as_ints[node]], []
-            where = <tuple>tape.wheres[node]
-            where = line_once.setdefault((<size_t><PyObject *>where[0], where[1]), where)
+            where = tape.wheres[node]
             for kind in entry.in_types:
                 value = tape.sources.data.as_ints[operand]
                 place = numbers.get(value), tape.offsets.data.as_longlongs[operand]

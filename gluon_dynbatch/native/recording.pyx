@@ -61,7 +61,8 @@ ctypedef int (*IsInMode)(unsigned char *) noexcept
 cdef type lazy_type, array_type
 #: What ctypes takes for handles.
 cdef object handle_type
-#: By id of a code object, whether it is the user's, and itself: hashing it would read all of it.
+#: By id of a code object, itself, as hashing it would read all of it; and, if it is the user's, its
+#: places by instruction, else None.
 cdef dict known_code = {}
 #: What `type_of` has told, by what MXNet's functions tell.
 cdef dict known_types = {}
@@ -112,12 +113,11 @@ def current_mode():
     return RECORDING * recording | TRAINING * training
 
 
-def surroundings(tuple held not None, missing):
-    """Return autograd's mode, and the values of what MXNet keeps per thread."""
-    recorder = state.recorder
-    found = [current_mode() if recorder is None else (<Calls?>recorder).mode]
-    for own in held:
-        found.append(getattr(own, "value", missing))
+def surroundings(list kept not None, missing):
+    """Return autograd's mode, and what MXNet keeps as ``value`` in dictionaries of this thread."""
+    found = [current_mode()]
+    for own in kept:
+        found.append((<dict?>own).get("value", missing))
     return found
 
 
@@ -160,7 +160,7 @@ cdef class Tape(Owner):
     cdef readonly array value_type
     #: Entries used, by id.
     cdef readonly dict entries
-    #: Per node: code object and instruction of the user's call.
+    #: Per node: the `Place` of the user's call.
     cdef readonly list wheres
     #: Arrays from outside, as calls were given them, and what stands for each; their values; and
     #: these values by id of the array given, which is held so that its id stays its own.
@@ -315,40 +315,56 @@ cdef object axis_key(object key):
 
 # ----------------------------------------------------------------------- the user's line
 
-#: The one that was found last; many calls in a row come from one line.
-cdef tuple last_place = (None, -1)
+@cython.final
+cdef class Place:
+    """A place in the user's program, an instruction of a code object; there is one for each."""
+
+    cdef readonly object code
+    cdef readonly int instruction
+    #: What `record.where.where_of` has told of it, or None.
+    cdef public object line
+
+    def __init__(self, code, int instruction):
+        self.code, self.instruction = code, instruction
 
 
-cpdef tuple user_place():
-    """Return code and instruction of the nearest caller outside the libraries."""
-    global last_place
+cpdef Place user_place():
+    """Return the nearest place outside the libraries."""
+    cdef dict places
+    cdef int instruction
     frame, fiber = next_frame(None), None
     while True:
         while frame is not None:
-            code = frame_code(frame)
-            if code is last_place[0] or is_user(code):
+            places = places_of(frame_code(frame))
+            if places is not None:
                 instruction = frame_instruction(frame)
-                if code is not last_place[0] or instruction != <int>last_place[1]:
-                    last_place = code, instruction
-                return last_place
+                place = places.get(instruction)
+                if place is None:
+                    place = places[instruction] = Place(frame_code(frame), instruction)
+                return <Place>place
             frame = next_frame(frame)
         # The frames of a fiber end where it began; they go on where it was begun.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
             frame = next_frame(None)
-            return frame_code(frame), frame_instruction(frame)
+            return Place(frame_code(frame), frame_instruction(frame))
         frame = fiber.gr_frame
 
 
-cpdef bint is_user(object code) except -1:
-    """Whether a code object is the user's."""
+cdef dict places_of(object code):
+    """Return the places that are known in the user's code; None if it is not the user's."""
     known = known_code.get(<size_t><PyObject *>code)
     if known is None:
         name = code.co_filename
         # Functions that MXNet generates have no file.
-        user = not (name.startswith(libraries) or name == "<string>")
-        known = known_code[<size_t><PyObject *>code] = user, code
-    return (<tuple>known)[0]
+        places = None if name.startswith(libraries) or name == "<string>" else {}
+        known = known_code[<size_t><PyObject *>code] = code, places
+    return <dict>(<tuple>known)[1]
+
+
+def is_user(code):
+    """Whether a code object is the user's."""
+    return places_of(code) is not None
 
 
 include "calls.pxi"

@@ -64,7 +64,7 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
         """Return a copy of the values as an array of NumPy's."""
         if self._tape.open:
             self._tape.recorder.compute(self)
-        if self._real is None and isinstance(self._tape, recording.Keeper):
+        if isinstance(self._tape, recording.Keeper):
             return self._tape.read(self)
         return self.real().asnumpy()
 

@@ -120,7 +120,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
     def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
-            refusal.where = user_line() if code is None else where_of((code, 0))
+            refusal.where = user_line() if code is None else where_of(recording.Place(code, 0))
         self._refused += 1
         if self._refused > PATIENCE + len(self.held):
             # It watches nothing, so it stays; without what was raised, whose frames hold arrays.

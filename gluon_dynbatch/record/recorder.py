@@ -197,8 +197,8 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
-    def new_entry(self, key: Any, callee: Any, args: Any, where: Tuple[Any, int]) -> Any:
-        """Make the entry of a call like which none was recorded before, from `where`."""
+    def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
+        """Make the entry of a call like which none was recorded before, from a place."""
         leaves, spec = FLATTENER.flatten(tuple(args))
         types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
         # An operator of any number of arrays takes them as one argument.
@@ -218,7 +218,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             raise context_error(contexts, callee.name)
         # Tracing calls children with symbols: these are not calls to record.
         return self.scope.at_work(
-            lambda: self.library.entry(key, callee, self.mode, spec, types, places, where_of(where))
+            lambda: self.library.entry(key, callee, self.mode, spec, types, places, where_of(place))
         )
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dis
-import functools
 import os
-from typing import Any, Tuple
+from typing import Any
 
 import mxnet as mx
 
@@ -19,16 +18,16 @@ _GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
 recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
 
 
-@functools.lru_cache(maxsize=10_000)
-def where_of(place: Tuple[Any, int]) -> Where:
-    """Make a readable place out of a code object and an instruction."""
-    code, instruction = place
-    number = code.co_firstlineno
-    for start, line in dis.findlinestarts(code):
-        if start > instruction:
-            break
-        number = line or number
-    return Where(code.co_filename, number, code.co_name)
+def where_of(place: Any) -> Where:
+    """Return the line of a place, `recording.Place`, in the user's program."""
+    if place.line is None:
+        code, number = place.code, place.code.co_firstlineno
+        for start, line in dis.findlinestarts(code):
+            if start > place.instruction:
+                break
+            number = line or number
+        place.line = Where(code.co_filename, number, code.co_name)
+    return place.line  # type: ignore[no-any-return]
 
 
 def user_line() -> Where:

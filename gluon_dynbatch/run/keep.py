@@ -127,7 +127,9 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         super().__init__(given.handles, given.addresses, sizes)
         self._buffers = buffers
         self.bytes = size
+        #: Elements of arenas; and, from each on, those of an array of some type.
         self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
+        self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.recorded = recorded
         #: The flushes that this one is to be part of MXNet's tape with.
         self.chain: Any = None
@@ -142,11 +144,13 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     def read(self, lazy: LazyNDArray) -> np.ndarray[Any, Any]:
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
-        numbers = self._numbers.get(lazy._value)
-        if numbers is None:
-            numbers = self._numbers[lazy._value] = _numbers(self._buffers.arrays[lazy._value])
-        first = lazy._offset
-        return numbers[first : first + lazy.size].reshape(lazy.shape).copy()
+        windows = self._windows.get((lazy._value, lazy._type))
+        if windows is None:
+            if lazy._value not in self._numbers:
+                self._numbers[lazy._value] = _numbers(self._buffers.arrays[lazy._value])
+            windows = _windows(self._numbers[lazy._value], lazy.shape)
+            self._windows[lazy._value, lazy._type] = windows
+        return np.array(windows[lazy._offset])
 
     def hand_out(self) -> None:
         """Copy all arrays that somebody still holds, and let go of the arenas."""
@@ -190,3 +194,10 @@ def _numbers(array: NDArray) -> np.ndarray[Any, Any]:
     dtype = np.dtype(array.dtype)
     memory = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(address_of(array))
     return np.frombuffer(memory, dtype)
+
+
+def _windows(numbers: np.ndarray[Any, Any], shape: Tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return, by their first element, all arrays of a shape whose elements follow each other."""
+    one = np.empty(shape, numbers.dtype)
+    count, strides = len(numbers) - one.size + 1, (one.itemsize, *one.strides)
+    return np.ndarray((count, *shape), one.dtype, numbers, 0, strides)
