@@ -97,13 +97,10 @@ class Account:
 
     def __init__(self, place: Dict[int, Tuple[int, str]]):
         self._place = place
+        #: Whether first calls may have to run at once.
+        self.begins_at_once = any(most for most, _ in place.values())
         self._first: Optional[int] = None
         self.calls = self.recorded = self.at_once = 0
-
-    @property
-    def begins_at_once(self) -> bool:
-        """Whether first calls may have to run at once."""
-        return any(most for most, _ in self._place.values())
 
     def runs_at_once(self, block: Any, calls: int) -> bool:
         """Whether a call of a block, after so many that ran at once, does so, too."""

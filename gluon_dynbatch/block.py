@@ -7,19 +7,17 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
-from mxnet.gluon.rnn import RecurrentCell
 from mxnet.ndarray import NDArray
 
-from .native import recording
 from .options import OPEN, Options, check_options
 from .record import structure
+from .record.intercept import FORWARDS
 from .record.pieces import Pieces
 from .record.recorder import FLATTENER, bad_argument, context_error, run_as_python
 from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
 from .run.dispatch import ONE_AT_A_TIME
-from .samples import PASSING
 from .scope import RUNTIME, Batch
 from .trace.infer import infer_shapes
 from .trace.symbols import compile_symbol
@@ -215,11 +213,6 @@ class DynamicHybridBlock(HybridBlock):
         super().hybridize(active, *flags, **options)
         self.apply(functools.partial(_trace_once, bool(trace_once and active)))
 
-    __call__ = recording.call_dynamic
-
-    def _call_as_gluon(self, *args: Any) -> Any:
-        return super().__call__(*args)
-
     def forward(self, *args: Any) -> Any:
         """Run ``hybrid_forward``; dynamic blocks override this method.
 
@@ -293,16 +286,12 @@ class DynamicHybridBlock(HybridBlock):
 
 def _trace_once(wanted: bool, block: Block) -> None:
     if isinstance(block, DynamicHybridBlock) and (wanted or block._pieces is not None):
-        cell = type(block).forward in CELL_FORWARDS
+        cell = type(block).forward in FORWARDS
         block._pieces = Pieces() if wanted and not cell else None
 
 
 #: Blocks with one of these methods are cells.
-CELL_FORWARDS = (DynamicHybridBlock.forward, HybridBlock.forward, RecurrentCell.forward)
-recording.cell_forwards = CELL_FORWARDS
-PASSING += [DynamicHybridBlock.__call__, DynamicHybridBlock.forward, RecurrentCell.forward]
-
-
+FORWARDS.append(DynamicHybridBlock.forward)
 _CONVERTED: Dict[type, type] = {}
 
 
@@ -349,8 +338,6 @@ def convert(block: Block) -> Block:
             # What the class itself overrides stays in front of what this one brings.
             if cls.forward is not HybridBlock.forward:
                 names["forward"] = cls.forward
-            if cls.__call__ is not HybridBlock.__call__:
-                names["__call__"] = cls.__call__
             _CONVERTED[cls] = type(cls.__name__, (DynamicHybridBlock, cls), names)
         block.__class__ = _CONVERTED[cls]
     for child in block._children.values():

@@ -9,12 +9,16 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.gluon import Block, HybridBlock
+from mxnet.gluon import Block
 
 from .errors import ArgumentError
 from .native.recording import part
 from .record.hooks import REPLACES
+from .record.intercept import FORWARDS
 from .record.where import user_line
+
+#: Only passes arguments on to ``forward``.
+CALL = Block.__call__
 
 #: Types of what is yet to be run, which functions return it, and what it is called.
 UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
@@ -22,10 +26,6 @@ UNSTARTED: Dict[type, Tuple[Callable[[Any], bool], str]] = {
     types.CoroutineType: (inspect.iscoroutinefunction, "a coroutine"),
     types.AsyncGeneratorType: (inspect.isasyncgenfunction, "an asynchronous generator"),
 }
-
-
-#: Methods of blocks that only pass the arguments of a call on, to ``forward`` and the like.
-PASSING: List[Any] = [Block.__call__, HybridBlock.forward]
 
 
 def applier(fn: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -113,9 +113,9 @@ def _called(fn: Any) -> Tuple[Any, Collection[str]]:
     """Return what takes the arguments of a call, and names of those that MXNet gives to it."""
     if isinstance(fn, Block):
         call = type(fn).__call__
-        if getattr(call, REPLACES, call) not in PASSING:
+        if getattr(call, REPLACES, call) is not CALL:
             return fn.__call__, ()
-        if type(fn).forward not in PASSING:
+        if type(fn).forward not in FORWARDS:
             return fn.forward, ()
         first = next(iter(inspect.signature(fn.hybrid_forward).parameters), "")
         return fn.hybrid_forward, (first, *fn._reg_params)

@@ -103,7 +103,7 @@ class Batch(Statements):
         self._recorder: Optional[Recorder] = None
         #: What "auto" decides with, unless that is settled.
         self._account: Optional[Account] = None
-        #: The user's line that opened the scope, as code object and instruction.
+        #: The place in the user's program that opened the scope.
         self.place: Any = None
         #: The frame that opened the scope, if it may be left.
         self._generator: Any = None
@@ -142,7 +142,7 @@ class Batch(Statements):
         self._thread = vars(STATE)
         watch = Watch() if self._options.debug else None
         self._recorder = Recorder(RUNTIME.library, self, self.report, self._options.strict, watch)
-        self._account = self._account_at(frame)
+        self._account = self._account_here()
         HOOKS.acquire(self)
         if RUNTIME.observer is not None:
             RUNTIME.observer.opened(self)
@@ -166,14 +166,11 @@ class Batch(Statements):
             if self.members:
                 self._thread.update(before)
 
-    def _account_at(self, frame: Any) -> Optional[Account]:
+    def _account_here(self) -> Optional[Account]:
         if self._options != OPEN or self._environment != OPEN:
             return None
-        # The scope may be that of `map`, `imap` or a batcher; the place is that of who called it.
-        while frame.f_globals.get("__name__", "").startswith(f"{__package__}.") and frame.f_back:
-            frame = frame.f_back
         # Blocks that are hybridized anew may ask for something else.
-        place = frame.f_code, frame.f_lasti, current_mode(), RUNTIME.hybridized
+        place = self.place, current_mode(), RUNTIME.hybridized
         if place not in STATE.places and len(STATE.places) >= MOST_PLACES:
             STATE.places.clear()
         return Account(STATE.places.setdefault(place, {}))
@@ -181,7 +178,6 @@ class Batch(Statements):
     def _record(self) -> None:
         """Record calls from now on."""
         assert self._recorder is not None
-        self._recorder.mode = current_mode()
         self._thread.update(batch=self, recorder=self._recorder, at_once=False)
 
     def recorder_of(self, block: Any) -> Optional[Recorder]:

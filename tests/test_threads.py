@@ -12,7 +12,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.native import executing
+from gluon_dynbatch.native import executing, recording
 from gluon_dynbatch.record.lazy import LazyNDArray
 from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
@@ -145,7 +145,7 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
         lazy = [model(s) for s in samples]
         equal(in_thread(plain), wanted)
         assert all(type(y) is LazyNDArray and y.pending for y in lazy)
-        assert STATE.recorder.mode == 0, "the other thread's is its own"
+        assert recording.current_mode() == 0, "the other thread's is its own"
     equal(lazy, wanted)
     assert batch.report.nodes == 2 * sum(map(len, samples))
 

@@ -53,8 +53,6 @@ class WithSymbols(Exception):
 cdef class Calls:
     """What calls come to: base of `record.recorder.Recorder`."""
 
-    #: ``RECORDING`` and ``TRAINING`` bits, kept equal to autograd's while the scope is open.
-    cdef public object mode
     #: Where calls go; None when the scope is closed.
     cdef public Tape tape
     #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
@@ -86,34 +84,20 @@ def call_hook(original):
         recorder = state.recorder
         if recorder is None:
             return original(block, *args)
+        cdef dict fields = PyObject_GenericGetDict(block, NULL)
         passes, stock = <tuple>class_of(type(block))
-        if passes and block._active:
-            if not (block._forward_hooks or block._forward_pre_hooks):
-                return (<Calls?>recorder).call_block(block, args)
-        elif stock:
-            return call_stock(original, recorder, block, args)
-        return original(block, *args)
+        if not fields.get("_active"):
+            return call_stock(original, recorder, block, args) if stock else original(block, *args)
+        if fields.get("_scope_defaults") is not None:
+            state.batch.use_defaults(fields["_scope_defaults"])
+        if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
+            return original(block, *args)
+        pieces = fields.get("_pieces")
+        if pieces is not None:
+            return (<Known?>pieces).call(recorder, block, args)
+        return (<Calls?>recorder).call_block(block, args) if passes else block.forward(*args)
 
     return __call__
-
-
-@cython.binding(True)  # becomes a method of DynamicHybridBlock
-def call_dynamic(self, *args):
-    """Run or record the block for one sample."""
-    recorder = state.recorder
-    cdef dict fields = PyObject_GenericGetDict(self, NULL)
-    if recorder is None or not fields["_active"]:
-        return self._call_as_gluon(*args)
-    if fields.get("_scope_defaults") is not None:
-        state.batch.use_defaults(fields["_scope_defaults"])
-    if fields["_forward_hooks"] or fields["_forward_pre_hooks"]:
-        return self._call_as_gluon(*args)
-    pieces = fields.get("_pieces")
-    if pieces is not None:
-        return (<Known?>pieces).call(recorder, self, args)
-    if type(self).forward in cell_forwards:
-        return (<Calls?>recorder).call_block(self, args)
-    return self.forward(*args)
 
 
 def arithmetic(str operator not None, original):
@@ -139,7 +123,7 @@ def call(Calls recorder not None, Callee callee not None, args):
     Of a call that is not recorded as one, returns why.
     """
     cdef Tape tape = recorder.tape
-    cdef list made, operands = [], key = [recorder.mode]
+    cdef list made, operands = [], key = [current_mode()]
     cdef Py_ssize_t first, used = 0
     if tape.node_entry.ob_size >= tape.ask_at:
         (<object>recorder).run_ahead()

@@ -157,7 +157,7 @@ cdef class Known:
         if seen.against is not None:
             return self.refuse(recorder, block, args, seen.against)
         try:
-            key = seen.state, given.write(recorder.mode, args)
+            key = seen.state, given.write(current_mode(), args)
         except (TypeError, ValueError, RecursionError) as error:
             return self.refuse(recorder, block, args, error)
         piece = self.held.find(key)

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, binding=False, auto_pickle=False
 """The part of recording that runs once per call.
 
-`call` records a call, `call_dynamic` one of a dynamic block, `index` makes a view that is known; what
-is new is left to Python, before there is a node.  `LazyNDArray` is a Python class: its slots are read
+`call` records a call, `call_hook` finds those of blocks, `index` makes a view that is known; what is
+new is left to Python, before there is a node.  `LazyNDArray` is a Python class: its slots are read
 and written where they lie.
 """
 
@@ -72,14 +72,15 @@ cdef GetContext get_context
 cdef GetRows get_rows
 cdef GetRow get_row
 cdef IsInMode is_recording, is_training
+cdef int recording_bit = RECORDING, training_bit = TRAINING
 #: What a thread knows of its scope: `record.state.STATE`.
 cdef object state
 #: Where the slots of lazy arrays lie, in bytes, and those of plain ones.
 cdef Py_ssize_t tape_at, value_at, offset_at, type_at, real_at, uncut_at
 cdef Py_ssize_t handle_at, writable_at
 
-# What the modules of `record` and `block.py` assign: see there.
-libraries = cell_forwards = ()
+# What the modules of `record` assign: see there.
+libraries = ()
 ignored = frozenset()
 take_apart = check_array = type_of = class_of = call_stock = describe = number_of = give = None
 #: Views that are known, by `view_key`: see `TypeTable.view`.
@@ -105,12 +106,12 @@ def connect(state_, type lazy not None, type array_ not None, handle, tuple addr
     is_recording, is_training = <IsInMode><size_t>recording, <IsInMode><size_t>training
 
 
-def current_mode():
+cpdef int current_mode() noexcept:
     """Return autograd's mode in this thread, as bits of `modes`."""
     cdef unsigned char recording = 0, training = 0
     is_recording(&recording)
     is_training(&training)
-    return RECORDING * recording | TRAINING * training
+    return recording_bit * recording | training_bit * training
 
 
 def surroundings(list kept not None, missing):
@@ -144,13 +145,23 @@ cdef class Owner:
         return 0
 
 
+#: Calls after each so many the recorder is asked whether they are to run by now.
+LOOK = 1024
+
+
 cdef class Tape(Owner):
     """The flat arrays of `record.tape.Tape`."""
 
+    #: Who computes the values when one of the arrays handed out is asked for its own.
+    cdef public object recorder
+    #: Why there are no values, if there are none.
+    cdef public object error
+    #: What its calls read, for `record.hazards`, once that is asked for.
+    cdef public object reads
     #: When the first call was recorded, by ``time.perf_counter``, moved by the time that was
     #: spent waiting for values since; 0 before.
     cdef public double started
-    #: Number of calls from which on the recorder is asked whether they are to run by now.
+    #: Number of calls from which on the recorder is asked that.
     cdef public Py_ssize_t ask_at
     #: Per node: id of its entry, and its first value.
     cdef readonly array node_entry, node_value0
@@ -176,6 +187,18 @@ cdef class Tape(Owner):
         self.value_type, self.external_values = array("i"), array("i")
         self.entries, self.external_ids = {}, {}
         self.wheres, self.lazies, self.externals, self.given = [], [], [], []
+        self.ask_at = LOOK
+
+    def __init__(self, recorder=None):
+        self.recorder = recorder
+
+    def close(self, error=None):
+        """Let go of what only a flush needs; `error` says why arrays handed out have no value."""
+        self.open, self.error = False, error
+        # Who computed them may have the lists.
+        self.externals, self.lazies = [], []
+        self.given.clear()
+        self.wheres.clear()
 
     def held(self, Py_ssize_t first=0):
         """Return the lazy arrays, from one on, that somebody still holds and that are not computed.

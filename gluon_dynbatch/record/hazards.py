@@ -14,7 +14,7 @@ from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
 from .lazy import LazyNDArray
-from .tape import parameters_of
+from .tape import Reads, Tape, parameters_of
 from .types import memory_of
 
 
@@ -38,7 +38,7 @@ def before_state(recorder: Any, array: NDArray, _: Any) -> None:
 def _before_write_at(recorder: Any, handles: List[Any]) -> None:
     tape = recorder.tape
     if tape.node_entry:
-        chunks, starts, stops, _ = tape.reads.words(tape)
+        chunks, starts, stops, _ = _read_by(tape)
         written = np.array([memory_of(handle) for handle in handles], np.int64).reshape(-1, 3, 1)
         if np.isin(chunks, written[:, 0]).any():
             recorder.run_pending()
@@ -70,5 +70,12 @@ def before_marking(recorder: Any, count: int, handles: Any, *_: Any) -> None:
     tape = recorder.tape
     # One handle comes as a pointer, several as an array.
     marked = [getattr(handles[i], "value", handles[i]) for i in range(count)]
-    if tape.node_entry and np.isin(tape.reads.words(tape)[3], marked).any():
+    if tape.node_entry and np.isin(_read_by(tape)[3], marked).any():
         recorder.run_pending()
+
+
+def _read_by(tape: Tape) -> Any:
+    """Return chunks, starts, stops and handles of the arrays that pending calls read."""
+    if tape.reads is None:
+        tape.reads = Reads()
+    return tape.reads.words(tape)

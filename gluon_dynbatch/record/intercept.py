@@ -18,7 +18,7 @@ from ..errors import DynBatchError
 from ..modes import RECORDING, TRAINING
 from ..native import recording
 from . import hazards
-from .hooks import REPLACES, Hooks, Replaced
+from .hooks import Hooks, Replaced
 from .lazy import LazyNDArray
 from .operators import operator_of
 from .state import STATE
@@ -64,7 +64,8 @@ def _invoke_hook(original: Any) -> Any:
     return invoke
 
 
-_FORWARDS = (HybridBlock.forward, rnn.RecurrentCell.forward)
+#: Methods ``forward`` that only pass arguments on to ``hybrid_forward``.
+FORWARDS = [HybridBlock.forward, rnn.RecurrentCell.forward]
 #: Their ``hybrid_forward`` is the user's, or keeps something from call to call.
 _NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 
@@ -73,14 +74,15 @@ _NOT_PLAIN = (nn.HybridLambda, rnn.ModifierCell, SymbolBlock)
 def _class_of(kind: Any) -> Tuple[bool, bool]:
     """Say of a class of blocks what its ``forward`` is.
 
-    That is whether it only passes arguments on to ``hybrid_forward``, and whether that is MXNet's
+    That is whether it only passes arguments on to ``hybrid_forward``, and whether both are MXNet's
     own, and nothing but operators.
     """
-    forward = getattr(kind, "forward", None)
-    passes = issubclass(kind, HybridBlock) and getattr(forward, REPLACES, forward) in _FORWARDS
+    if not issubclass(kind, HybridBlock) or kind.forward not in FORWARDS:
+        return False, False
     calls = [base for base in kind.__mro__ if "__call__" in vars(base)]
-    stock = kind.__module__.startswith("mxnet.gluon.") and calls == [Block]
-    return passes, passes and stock and not issubclass(kind, _NOT_PLAIN)
+    modules = kind.__module__, kind.forward.__module__
+    stock = all(one.startswith("mxnet.gluon.") for one in modules) and calls == [Block]
+    return True, stock and not issubclass(kind, _NOT_PLAIN)
 
 
 def is_stock(block: Block) -> bool:
@@ -153,16 +155,6 @@ def _wait_hook(original: Any) -> Any:
             batch.count_wait(time.perf_counter() - started)
 
     return wait
-
-
-def _mode_hook(original: Any) -> Any:
-    def set_mode(*args: Any) -> Any:
-        done = original(*args)
-        if STATE.recorder is not None:
-            STATE.recorder.mode = recording.current_mode()
-        return done
-
-    return set_mode
 
 
 def set_mode(mode: int) -> None:
@@ -260,11 +252,6 @@ OPEN: Tuple[Replaced, ...] = (
         "MXAutogradMarkVariables",
     ),
     *_library("the report tells what waiting for values takes", _wait_hook, *WAITS),
-    *_library(
-        "the mode of a call is known without asking the C library each time",
-        _mode_hook,
-        *("MXAutogradSetIsRecording", "MXAutogradSetIsTraining"),
-    ),
 )
 #: and for good, as lazy arrays and backward passes need it after their scope.
 FOR_GOOD: Tuple[Replaced, ...] = (

@@ -139,7 +139,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
             raise Refused(seen.against.reason, seen.against.where)
         if seen.state != key[0]:
             raise Refused("it changes an attribute of a block")
-        if recording.Structure(recorder.tape).write(recorder.mode, args) != key[1]:
+        if recording.Structure(recorder.tape).write(recording.current_mode(), args) != key[1]:
             raise Refused("it changes its arguments, or the mode")
         return seen
 

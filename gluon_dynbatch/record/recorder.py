@@ -7,6 +7,7 @@ from textwrap import shorten
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import mxnet as mx
+from mxnet import autograd
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
@@ -19,14 +20,13 @@ from ..errors import (
     StaleArrayError,
     Where,
 )
-from ..modes import RECORDING
 from ..native import recording
 from ..report import Alone, Report, count
 from . import structure
 from .lazy import LazyNDArray
 from .operators import Operator
 from .state import STATE
-from .tape import LOOK, Tape
+from .tape import Tape
 from .types import TYPES
 from .where import user_line, where_of
 
@@ -69,7 +69,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self.library = library
         self.operators = library.operators
         self.scope = scope
-        self.mode = 0
         self.thread = threading.get_ident()
         self.tape = Tape(self)
         #: What happened in the scope so far.
@@ -126,18 +125,14 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         tape = self.tape
         if self.tracing is None:
             self.scope.run_ahead()
-            tape.ask_at = len(tape.node_entry) + LOOK  # type: ignore[misc]
+            tape.ask_at = len(tape.node_entry) + recording.LOOK
 
     def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
         """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
         if STATE.recorder is not self or lazy._tape is not self.tape:
             return None
-        mode = self.mode
-        self.mode &= ~RECORDING
-        try:
+        with autograd.pause(autograd.is_training()):
             detached: LazyNDArray = mx.nd.identity(lazy)
-        finally:
-            self.mode = mode
         detached._uncut = lazy if lazy._uncut is None else lazy._uncut
         return detached
 
@@ -216,10 +211,9 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         contexts = {TYPES[t].context for t in types}
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
+        call = callee, recording.current_mode(), spec, types, places, where_of(place)
         # Tracing calls children with symbols: these are not calls to record.
-        return self.scope.at_work(
-            lambda: self.library.entry(key, callee, self.mode, spec, types, places, where_of(place))
-        )
+        return self.scope.at_work(lambda: self.library.entry(key, *call))
 
 
 def run_as_python(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,10 +18,6 @@ from .where import user_line, where_of
 
 if TYPE_CHECKING:
     from ..trace.entry import Entry
-
-
-#: Calls after each so many the recorder is asked whether they are to run ahead.
-LOOK = 1024
 
 
 class Call(NamedTuple):
@@ -77,21 +73,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
         Who computes the values when one of the arrays handed out is asked for its own.
     """
 
-    __slots__ = ("recorder", "error", "reads", "__weakref__")
-
-    # The native base class says what these are, and what else there is.
-    open: bool
-    ask_at: int
-    externals: List[NDArray]
-    lazies: List[Any]
-
-    def __init__(self, recorder: Any = None):
-        self.recorder = recorder
-        self.ask_at = LOOK  # type: ignore[misc]
-        #: Why there are no values, if there are none.
-        self.error: Optional[str] = None
-        #: What its calls read, for `hazards.py`.
-        self.reads = Reads()
+    __slots__ = ("__weakref__",)
 
     @property
     def external_type(self) -> np.ndarray[Any, Any]:
@@ -118,16 +100,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
         self.recorder.compute(lazy)
         if lazy._real is None:
             lazy._tape.realise(lazy)
-
-    def close(self, error: Optional[str] = None) -> None:
-        """Let go of what only a flush needs; `error` says why arrays handed out have no value."""
-        self.open = False  # type: ignore[misc]
-        self.error = error
-        # Who computed them may have the list.
-        self.externals = []  # type: ignore[misc]
-        self.given.clear()
-        self.lazies = []  # type: ignore[misc]
-        self.wheres.clear()
 
     def __str__(self) -> str:
         lines = []

@@ -83,12 +83,12 @@ def _find_node() -> int:
 NODE_AT = ctypes.sizeof(_WORD) * _find_node()
 
 
-class TypeTable:
-    """Interns array types: equal types get the same small integer."""
+class TypeTable(List[ArrayType]):
+    """Array types by id: equal types get the same small integer."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._ids: Dict[ArrayType, int] = {}
-        self._types: List[ArrayType] = []
         #: Per type, the number of elements.
         self.sizes = array("q")
         #: Per type, the number of its kind; and the type of elements and the device of each kind.
@@ -98,23 +98,20 @@ class TypeTable:
         self.several = bytearray()
         self._lock = threading.Lock()
 
-    def __getitem__(self, type_id: int) -> ArrayType:
-        return self._types[type_id]
-
     def id_of(self, array_type: ArrayType) -> int:
         """Return the id of `array_type`, a new one if it was not seen before."""
         known = self._ids.get(array_type)
         if known is None:
             with self._lock:
-                known = self._ids.setdefault(array_type, len(self._types))
-                if known == len(self._types):
+                known = self._ids.setdefault(array_type, len(self))
+                if known == len(self):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
                     if array_type[1:] not in self.kinds:
                         self.kinds.append(array_type[1:])
                     self._kind_of.append(self.kinds.index(array_type[1:]))
                     self.several.append(rows > 1 and array_type.dtype in FLOATS)
-                    self._types.append(array_type)
+                    self.append(array_type)
         return known
 
     def columns(self, types: Any) -> Tuple[Any, Any]:
@@ -134,7 +131,7 @@ class TypeTable:
         IndexError
             There are no such elements.
         """
-        whole, parts = self._types[type_id], key if type(key) is tuple else (key,)
+        whole, parts = self[type_id], key if type(key) is tuple else (key,)
         stand_in = np.empty(whole.shape, np.int8)
         # With an ellipsis, a single element is an array, too.
         part = stand_in[parts if Ellipsis in parts else (*parts, Ellipsis)]
