@@ -82,7 +82,7 @@ class Fibers:
         self.drawing = False
         #: Samples that wait for a value, in their order.
         self._parked: Deque[Any] = deque()
-        self._ending = False
+        self.ending = False
         #: What MXNet keeps for this thread.
         self._kept = [vars(one) for one in PER_THREAD]
         #: The surroundings of the greenlet that maps, which are put back whenever a fiber stops.
@@ -119,7 +119,7 @@ class Fibers:
 
     def work(self) -> None:
         """Run samples, one after another."""
-        while not self._ending:
+        while not self.ending:
             self.drawing = True
             try:
                 sample = next(self._coming, self)
@@ -171,15 +171,9 @@ class Fibers:
                 kept["value"] = value
         set_mode(mode)
 
-    def park(self) -> None:
-        """Wait until what is pending has been computed; raises what that failed with."""
-        if self._ending:
-            raise greenlet.GreenletExit
-        greenlet.getcurrent().parent.switch()
-
     def _end(self) -> None:
         """End what is still under way: its ``finally`` clauses run, and get no values."""
-        self._ending = True
+        self.ending = True
         try:
             while self._parked:
                 with contextlib.suppress(Exception):
@@ -196,6 +190,16 @@ def name_sample(error: Exception, sample: str, place: Where, advice: Optional[st
         error.__cause__ = SampleError(what, place, None, advice)
 
 
-def current() -> Optional[Fibers]:
-    """Return those of which the greenlet that runs now is one."""
-    return getattr(greenlet.getcurrent(), "crew", None)
+def park() -> bool:
+    """Have the sample that runs now wait until what is pending is computed; False if it cannot.
+
+    Raises what computing it failed with.
+    """
+    fiber: Any = greenlet.getcurrent()
+    crew = getattr(fiber, "crew", None)
+    if crew is None or crew.drawing or STATE.recorder is None:
+        return False
+    if crew.ending:
+        raise greenlet.GreenletExit
+    fiber.parent.switch()
+    return True

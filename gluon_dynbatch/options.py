@@ -27,10 +27,9 @@ class Options(NamedTuple):
     strict: bool = False
     debug: bool = False
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019
     def filled(self, others: Options) -> Options:
         """Return these, and others where these are "auto"."""
-        if others == OPEN:
-            return self
         return Options(*(b if a == "auto" else a for a, b in zip(self, others)))
 
     @functools.lru_cache(maxsize=64)  # noqa: B019

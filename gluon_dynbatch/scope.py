@@ -16,7 +16,7 @@ import mxnet as mx
 from .auto import MOST_PLACES, Account, is_much
 from .debug import Watch
 from .errors import ScopeError
-from .fibers import Fibers, current
+from .fibers import Fibers, park
 from .flush import Flush, Runtime
 from .native.recording import Statements, current_mode, user_place, without_collector
 from .options import OPEN, Options, check_choice, check_count, check_joined, options_of_environment
@@ -268,10 +268,7 @@ class Batch(Statements):
 
     def await_flush(self, waiting: int = 0) -> None:
         """Compute everything recorded so far for who waits; a fiber lets others come as far."""
-        fibers = current()
-        if fibers is not None and not fibers.drawing and STATE.recorder is not None:
-            fibers.park()
-        elif self.members:
+        if not park() and self.members:
             self.at_work(lambda: self._compute(waiting=waiting))
 
     def connect(self) -> None:

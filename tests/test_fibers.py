@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.fibers import current
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
 from tests.common import FIXED, loop_and_scope
 from tests.strategies import examples
@@ -228,7 +227,7 @@ def test_an_interrupt_or_a_failing_source_ends_all(step, kind, where, on_error):
 
     with pytest.raises(kind):
         gdb.map(fn, coming(), concurrency=2, on_error=on_error)
-    assert current() is None and not mx.autograd.is_recording()
+    assert greenlet.getcurrent().parent is None and not mx.autograd.is_recording()
 
 
 def test_what_computing_fails_with_reaches_all_that_wait():

@@ -53,10 +53,29 @@ class WithSymbols(Exception):
 cdef class Calls:
     """What calls come to: base of `record.recorder.Recorder`."""
 
-    #: Where calls go; None when the scope is closed.
+    #: Where calls go, and the `Batch` that computes them; None when it is closed.
     cdef public Tape tape
+    cdef public object scope
     #: With ``debug=True``, sees to it that nobody changes what recorded calls read.
     cdef public object watch
+    #: The run of a block's ``forward`` that is being traced, or None.
+    cdef public object tracing
+
+    def close(self, reason):
+        """Let go of scope and tape, so that none of the three waits for the collector.
+
+        What is still pending says `reason`, for want of a value, when it is used.
+        """
+        self.refuse(reason)
+        tape, self.scope = self.tape, None
+        if tape is not None:
+            tape.close(reason)
+        self.tape = None
+
+    def refuse(self, reason, where=None):
+        """End the runs that are traced, as their pieces would not stand for other calls."""
+        while self.tracing is not None:
+            self.tracing.give_up(reason, where)
 
     cpdef call_block(self, block, tuple args):
         """Record a call of a block."""

@@ -22,6 +22,7 @@ import gc
 import time
 from types import MemberDescriptorType
 
+import numpy as np
 from greenlet import getcurrent
 
 
@@ -191,6 +192,15 @@ cdef class Tape(Owner):
 
     def __init__(self, recorder=None):
         self.recorder = recorder
+
+    @property
+    def external_type(self):
+        """Numbers of the types of the arrays from outside; shape (externals,), int32."""
+        return np.array(self.value_type)[np.array(self.external_values)]
+
+    def realise(self, lazy):
+        """Compute a lazy array: it belongs to a `Keeper` then, or is real."""
+        self.recorder.compute(lazy)
 
     def close(self, error=None):
         """Let go of what only a flush needs; `error` says why arrays handed out have no value."""

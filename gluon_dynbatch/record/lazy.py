@@ -56,14 +56,14 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def real(self) -> NDArray:
         """Return the computed array, computing everything that is pending if need be."""
-        if self._real is None:
+        while self._real is None:
             self._tape.realise(self)
         return self._real
 
     def asnumpy(self) -> Any:
         """Return a copy of the values as an array of NumPy's."""
         if self._tape.open:
-            self._tape.recorder.compute(self)
+            self._tape.realise(self)
         if isinstance(self._tape, recording.Keeper):
             return self._tape.read(self)
         return self.real().asnumpy()

@@ -18,7 +18,6 @@ from ..errors import (
     NotMergedError,
     ScopeError,
     StaleArrayError,
-    Where,
 )
 from ..native import recording
 from ..report import Alone, Report, count
@@ -78,33 +77,21 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         self.watch = watch
         #: What creation operators made, by operator and attributes.
         self.constants: Dict[Any, recording.Constant] = {}
-        #: The run of a block's `forward` that is being traced.
-        self.tracing: Any = None
-
-    def close(self, reason: str) -> None:
-        """Let go of scope and tape, so that none of the three waits for the collector.
-
-        What is still pending says `reason`, for want of a value, when it is used.
-        """
-        self.refuse(reason)
-        tape, self.scope = self.tape, None
-        if tape is not None:
-            tape.close(reason)
-        self.tape = None  # type: ignore[assignment]
 
     def compute(self, lazy: LazyNDArray) -> None:
         """Compute the value of `lazy`, which asks for it now."""
-        if lazy._tape.open and threading.get_ident() != self.thread:
-            raise ScopeError(
-                "another thread read a value of an open batching scope",
-                user_line(),
-                advice="call batch.flush() in the scope's own thread first",
-            )
-        self.refuse("it reads a value")
         tape = lazy._tape
-        if tape.open and self.scope is not None:
-            self.report.forced[user_line()] += 1
-            self.scope.await_flush()
+        if tape.open:
+            if threading.get_ident() != self.thread:
+                raise ScopeError(
+                    "another thread read a value of an open batching scope",
+                    user_line(),
+                    advice="call batch.flush() in the scope's own thread first",
+                )
+            self.refuse("it reads a value")
+            if self.scope is not None:
+                self.report.forced[user_line()] += 1
+                self.scope.await_flush()
         if lazy._real is None and lazy._tape is tape:
             raise StaleArrayError(
                 "this array was recorded in a batching scope and never computed: "
@@ -167,11 +154,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
                 leaf.real()
         with leaves[0].context:
             return self.scope.at_work(lambda: block._call_cached_op(*args))
-
-    def refuse(self, reason: str, where: Optional[Where] = None) -> None:
-        """End the runs that are traced, as their pieces would not stand for other calls."""
-        while self.tracing is not None:
-            self.tracing.give_up(reason, where or user_line())
 
     def watch_call(self) -> None:
         """Take note of what the last call reads."""

@@ -75,13 +75,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
 
     __slots__ = ("__weakref__",)
 
-    @property
-    def external_type(self) -> np.ndarray[Any, Any]:
-        """Numbers of the types of the arrays from outside; shape (externals,), int32."""
-        types = np.array(self.value_type, dtype=np.int32)
-        found: np.ndarray[Any, Any] = types[np.array(self.external_values, dtype=np.int32)]
-        return found
-
     def calls(self) -> Iterator[Call]:
         """Yield the calls in the order in which they were made."""
         operand = 0
@@ -94,12 +87,6 @@ class Tape(recording.Tape):  # type: ignore[misc]
                 tuple((self.sources[p], self.offsets[p]) for p in places),
                 range(first, first + len(entry.out_types)),
             )
-
-    def realise(self, lazy: LazyNDArray) -> None:
-        """Make a lazy array real."""
-        self.recorder.compute(lazy)
-        if lazy._real is None:
-            lazy._tape.realise(lazy)
 
     def __str__(self) -> str:
         lines = []

@@ -18,7 +18,7 @@ from .lazy import LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
 from .types import TYPES, ArrayType
-from .where import where_of
+from .where import user_line, where_of
 
 
 class Refused(Exception):  # noqa: N818
@@ -61,9 +61,9 @@ class Trace:
             self._random = _states_of_generators()
         recorder.tracing = self
 
-    def give_up(self, reason: str, where: Where) -> None:
-        """End early: something stands against a piece."""
-        self.refusal = self.refusal or Refused(reason, where)
+    def give_up(self, reason: str, where: Optional[Where]) -> None:
+        """End early: something stands against a piece, at a line or at the current one."""
+        self.refusal = self.refusal or Refused(reason, where or user_line())
         self.end()
 
     def end(self) -> None:
