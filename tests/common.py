@@ -261,7 +261,18 @@ def unharmed(request):
         works(block)
 
 
-# Other threads and processes
+# The interpreter, other threads and processes
+
+
+@contextlib.contextmanager
+def interpreter_with(name, value):
+    """Change what ``sys`` has a function for, such as ``setrecursionlimit``, for a while."""
+    before = getattr(sys, f"get{name}")()
+    getattr(sys, f"set{name}")(value)
+    try:
+        yield
+    finally:
+        getattr(sys, f"set{name}")(before)
 
 
 def in_thread(work):

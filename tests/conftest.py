@@ -6,7 +6,6 @@ import os
 import random
 import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ def pytest_addoption(parser):
     parser.addoption(
         "--seed", type=int, help="seed of every test's random numbers (default: from its name)"
     )
-    parser.addoption("--sick", type=Path, help="folder with SICK in the treelstm layout")
 
 
 def pytest_collection_finish():

@@ -36,21 +36,6 @@ def run(net, samples, **options):
     return batch, outputs
 
 
-@pytest.mark.parametrize(
-    "options, ran",
-    [
-        ({}, ("operator", "depth", "unlimited")),
-        ({"granularity": "block"}, ("block", "depth", "unlimited")),
-        ({"policy": "search"}, ("operator", "search", "unlimited")),
-        ({"analysis_budget": gdb.Budget(visits=900)}, ("operator", "search", "900 visits")),
-        ({"analysis_budget": 0}, ("block", "depth", "0 ms")),
-    ],
-)
-def test_what_a_scope_runs_with(net, options, ran):
-    flush = run(net, rows(40), **options)[0].report.flushes[0]
-    assert (flush.granularity, flush.policy, flush.budget) == ran
-
-
 # What accounts settle
 
 

@@ -1,7 +1,6 @@
 """Samples that read values: what `map` gives them, and what it leaves as it was."""
 
 import contextvars
-import sys
 import traceback
 
 import greenlet
@@ -14,7 +13,7 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
-from tests.common import FIXED, loop_and_scope
+from tests.common import FIXED, interpreter_with, loop_and_scope
 from tests.strategies import examples
 from tests.test_threads import in_threads
 
@@ -183,11 +182,8 @@ def test_fibers_that_rest_between_maps_carry_nothing_over(step):
         return step(x, x, x)[0].argmax(axis=1).asscalar()
 
     gdb.map(fn, inputs(3))
-    sys.setprofile(lambda frame, event, _: called.append((frame.f_code, event)))
-    try:
+    with interpreter_with("profile", lambda frame, event, _: called.append((frame.f_code, event))):
         gdb.map(fn, inputs(3))
-    finally:
-        sys.setprofile(None)
     assert called.count((fn.__code__, "call")) == 3 and seen == [None] * 6
 
 
@@ -302,14 +298,10 @@ def test_deep_recursion(step):
             return step(x, x, x)[0].sum().asscalar()
         return down(x, depth - 1)
 
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(20_000)
-    try:
+    with interpreter_with("recursionlimit", 20_000):
         wanted = [down(x, 5000) for x in inputs(3)]
         got = gdb.map(lambda x: down(x, 5000), inputs(3), **FIXED)
         np.testing.assert_allclose(got, wanted, 1e-4)
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 # Arrays that live on after a flush

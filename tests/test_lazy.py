@@ -14,6 +14,7 @@ import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import cell
 from tests.common import host, same
+from tests.fuzz.recipes import CHAINS, EAGER
 
 SHAPE = (4, 3, 2)
 SHIFT = cell(lambda F, x, by: x + by)
@@ -100,34 +101,28 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call():
 
 INDEX = mx.nd.array([2, 0], dtype="int32")
 USES = {
-    "add": lambda y: y + y, "rsub": lambda y: 1 - y, "mod": lambda y: y % 0.3, "abs": abs,
     "real on the left": lambda y: mx.nd.ones(SHAPE) >= y, "eq itself": lambda y: y == y,
     "NumPy number": lambda y: y * np.float32(2), "broadcast": lambda y: y + y[:, :1],
     "max": lambda y: y.max(axis=(0, 2)), "topk": lambda y: y.topk(k=2, axis=1),
     "split": lambda y: y.split(2, axis=0), "dot": lambda y: mx.nd.dot(y[:, :, 0], y[0]),
-    "concat": lambda y: mx.nd.concat(y, y * 2, dim=1), "zeros_like": lambda y: y.zeros_like(),
+    "concat": lambda y: mx.nd.concat(y, y * 2, dim=1), "beyond the end": lambda y: y[9:],
     "SequenceMask": lambda y: mx.nd.SequenceMask(y, mx.nd.array([1, 2, 3]), True),
     "NumPy function": lambda y: np.tanh(y.asnumpy()), "array as index": lambda y: y[INDEX],
-    "beyond the end": lambda y: y[9:],
     "as index": lambda y: real()[y[0, :, 0].zeros_like().astype("int32")],
     "str": lambda y: str(y).replace("Lazy", ""), "repr": lambda y: repr(y).replace("Lazy", ""),
-    "format": lambda y: f"{y!r:>5}".replace("Lazy", ""), "reshape": lambda y: y.reshape((2, 12)),
-    "reshape numbers": lambda y: y.reshape(2, 12),
-    "reshape keyword": lambda y: y.reshape(shape=(3, 8)), "reshape -1": lambda y: y.reshape((-1,)),
-    "reshape 0": lambda y: y.reshape((0, -1)), "reshape -3": lambda y: y.reshape((-3, 0)),
+    "format": lambda y: f"{y!r:>5}".replace("Lazy", ""),
+    "reshape numbers": lambda y: y.reshape(2, 12), "reshape -3": lambda y: y.reshape((-3, 0)),
     "reshape reverse": lambda y: y.reshape((-1, 0), reverse=True),
-    "reshape_like": lambda y: y.reshape_like(mx.nd.zeros((6, 4))),
-    "expand_dims": lambda y: y.expand_dims(0), "expand_dims last": lambda y: y.expand_dims(-1),
-    "expand_dims inplace": lambda y: y.expand_dims(1, True), "squeeze": lambda y: y[:1].squeeze(),
+    "expand_dims last": lambda y: y.expand_dims(-1), "squeeze": lambda y: y[:1].squeeze(),
+    "expand_dims inplace": lambda y: y.expand_dims(1, True),
     "squeeze axis": lambda y: y[:, :1].squeeze(axis=1),
     "squeeze axes": lambda y: y[:1, :1].squeeze(axis=(0, 1)),
-    "squeeze inplace": lambda y: y[:1].squeeze(inplace=True), "flatten": lambda y: y.flatten(),
+    "squeeze inplace": lambda y: y[:1].squeeze(inplace=True),
     "flatten inplace": lambda y: y.flatten(inplace=True),
     "transpose": lambda y: y.transpose((1, 2, 0)),
     "broadcast_to": lambda y: y[:1].broadcast_to((4, 3, 2)),
-    "astype": lambda y: y.astype("float64"), "astype class": lambda y: (y * 10).astype(np.int32),
-    "astype same": lambda y: y.astype("float32", copy=False), "copy": lambda y: y.copy(),
-    "detach": lambda y: y.detach(), "as_in_context": lambda y: y.as_in_context(mx.cpu()),
+    "astype class": lambda y: (y * 10).astype(np.int32),
+    "astype same": lambda y: y.astype("float32", copy=False),
     "other context": lambda y: y.as_in_context(mx.cpu(1)),
     "name of the other context": lambda y: str(y.as_in_context(mx.cpu(1)).context),
     "copyto context": lambda y: y.copyto(mx.cpu(1)),
@@ -137,8 +132,11 @@ USES = {
     "int": lambda y: int(y[2, 2, 1].asscalar() * 10), "len": len, "list": list,
     "bool": lambda y: bool(y[0, 0, 0] > 0), "pickle": lambda y: pickle.loads(pickle.dumps(y)),
     "copy.deepcopy": copy.deepcopy, "deepcopy of a nest": lambda y: copy.deepcopy([y, (y,)]),
-    "wait_to_read": lambda y: y.wait_to_read(),
-    "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()), "nd.array": mx.nd.array,
+    "wait_to_read": lambda y: y.wait_to_read(), "nd.array": mx.nd.array,
+    "to_dlpack": lambda y: mx.nd.from_dlpack(y.to_dlpack_for_read()),
+    # What programs of the fuzzer are made of.
+    **{text: lambda y, text=text: eval(text.format("y"), {"mx": mx, "F": mx.nd, "y": y})
+       for text in (*EAGER, *CHAINS)},
 }  # fmt: skip
 
 

@@ -88,35 +88,37 @@ def test_samples_with_nothing_to_do(net):
 # Defaults
 
 
-def budget_of(net, **options):
+AGENDA = {"analysis_budget": 3, "granularity": "block", "policy": "agenda"}
+#: What `hybridize`, the environment and the scope say, and what a scope runs with.
+SETTINGS = [
+    ({}, None, {}, ("operator", "depth", "unlimited")),
+    ({}, None, {"granularity": "block"}, ("block", "depth", "unlimited")),
+    ({}, None, {"policy": "search"}, ("operator", "search", "unlimited")),
+    ({}, None, {"analysis_budget": gdb.Budget(visits=900)}, ("operator", "search", "900 visits")),
+    ({}, None, {"analysis_budget": 0}, ("block", "depth", "0 ms")),
+    ({}, "none", {}, ("operator", "search", "unlimited")),
+    ({}, "0", {}, ("block", "depth", "0 ms")),
+    ({}, "2.5", {}, ("operator", "search", "2.5 ms")),
+    ({}, "2.5", {"analysis_budget": 7}, ("operator", "search", "7 ms")),
+    ({}, "2.5", {"analysis_budget": None}, ("operator", "search", "unlimited")),
+    ({"analysis_budget": 5}, "2.5", {}, ("operator", "search", "5 ms")),
+    (AGENDA, None, {}, ("block", "agenda", "3 ms")),
+    (AGENDA, None, {"policy": "search"}, ("block", "search", "3 ms")),
+]
+
+
+@pytest.mark.parametrize("given, environment, options, ran", SETTINGS)
+def test_defaults_and_settings(net, monkeypatch, given, environment, options, ran):
+    """The last `hybridize` counts."""
+    if environment:
+        monkeypatch.setenv(BUDGET_VARIABLE, environment)
+    net.hybridize(granularity="graph", analysis_budget=9)
+    net.hybridize(**given)
     with gdb.batching(**options) as batch:
-        net(SAMPLES[0])
-    return batch.report.flushes[0].budget
-
-
-def test_budget_from_the_environment(net, monkeypatch):
-    assert budget_of(net) == "unlimited"
-    for given, wanted in (("none", "unlimited"), ("0", "0 ms"), ("2.5", "2.5 ms")):
-        monkeypatch.setenv(BUDGET_VARIABLE, given)
-        assert budget_of(net) == wanted
-    assert budget_of(net, analysis_budget=7) == "7 ms"
-    assert budget_of(net, analysis_budget=None) == "unlimited"
-    net.hybridize(analysis_budget=5)
-    assert budget_of(net) == "5 ms"
-    monkeypatch.delenv(BUDGET_VARIABLE)
-    net.hybridize()
-    assert budget_of(net) == "unlimited", "the last hybridize counts"
-
-
-@pytest.mark.parametrize("scopes", [{}, {"policy": "search"}])
-def test_defaults_from_hybridize(net, scopes):
-    net.hybridize(analysis_budget=3, granularity="block", policy="agenda")
-    with gdb.batching(**scopes) as batch:
-        got = [net(x) for x in SAMPLES]
+        got = [net(x) for x in SAMPLES * 8]
     (flush,) = batch.report.flushes
-    wanted = ("block", scopes.get("policy", "agenda"), "3 ms")
-    assert (flush.granularity, flush.policy, flush.budget) == wanted
-    equal(got, [net(x) for x in SAMPLES])
+    assert (flush.granularity, flush.policy, flush.budget) == ran
+    equal(got, [net(x) for x in SAMPLES * 8])
 
 
 # What a user can see

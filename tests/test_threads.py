@@ -1,6 +1,5 @@
 """Scopes are a thread's own; models are shared; several threads may run one launch."""
 
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from gluon_dynbatch.record.recorder import STATE
 from gluon_dynbatch.run import gradient
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal, ready
-from tests.common import FIXED, assert_nothing_is_left, in_thread, output_of
+from tests.common import FIXED, assert_nothing_is_left, in_thread, interpreter_with, output_of
 
 THREADS = 4
 PATIENCE = 30
@@ -108,7 +107,6 @@ def test_threads_with_scopes_of_their_own(model, options, known):
 
 def test_threads_look_at_one_block_each_for_itself(model):
     """What one has not yet seen all of does not stand against another's pieces."""
-    interval = sys.getswitchinterval()
     samples = sequences(1)
     model.hybridize(trace_once=True)
     wanted = [model(s) for s in samples]
@@ -122,11 +120,8 @@ def test_threads_look_at_one_block_each_for_itself(model):
             reasons = {one.reason for one in batch.report.traced.refused.values()}
             assert reasons <= {"it changes an attribute of a block"}
 
-    sys.setswitchinterval(1e-6)
-    try:
+    with interpreter_with("switchinterval", 1e-6):
         in_threads(serve)
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def test_a_thread_without_a_scope_is_not_recorded(model):
@@ -152,10 +147,8 @@ def test_a_thread_without_a_scope_is_not_recorded(model):
 
 def test_mxnet_lets_go_of_a_graph_without_python(model):
     """It does so in a thread of its own, for which a fork or the end of a process waits."""
-    interval = sys.getswitchinterval()
     # From here on this thread only gives up the global lock where it waits.
-    sys.setswitchinterval(1000)
-    try:
+    with interpreter_with("switchinterval", 1000):
         known = set(gradient._ALIVE)
         with autograd.record(), gdb.batching(**FIXED):
             losses = [model(rows).sum() for rows in sequences(1)]
@@ -166,8 +159,6 @@ def test_mxnet_lets_go_of_a_graph_without_python(model):
         deadline = time.monotonic() + PATIENCE
         while number in gradient._ALIVE and time.monotonic() < deadline:
             gradient.forget()
-    finally:
-        sys.setswitchinterval(interval)
     assert number not in gradient._ALIVE
 
 

@@ -128,14 +128,6 @@ def test_turns_start_from_the_first_parameters_with_minibatches_cut_for_loops():
     assert np.abs(bias.data().asnumpy()).max() == 0
 
 
-def test_minibatches_are_sorted_by_length_for_padding():
-    samples = tagger(12).samples
-    padded = Local(Runner(tagger(12), "padded"), "hand", by_length=True)
-    dealt = padded.portion([samples[:5], samples[5:9], samples[9:]], 3)
-    assert list(map(len, dealt)) == [5, 4, 3]
-    assert sum(dealt, []) == sorted(samples, key=lambda sample: sample.size)
-
-
 # Ways
 
 

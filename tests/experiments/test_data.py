@@ -93,19 +93,6 @@ def test_the_text_of_sick_takes_the_place_of_scores(tmp_path):
     assert read(write_sick(tmp_path / "sick")) == read(tmp_path / "plain")
 
 
-def test_sick_is_read_whole(request):
-    """The counts are those of the published data; its licence forbids shipping it."""
-    folder = request.config.getoption("--sick")
-    if folder is None:
-        pytest.skip("--sick names no folder with SICK in the treelstm layout")
-    splits = load_corpus(folder)
-    assert {name: len(pairs) for name, pairs in splits.items()} == {
-        "train": 4500, "dev": 500, "test": 4927,
-    }  # fmt: skip
-    words = {n: sum(len(p.tokens_a) + len(p.tokens_b) for p in ps) for n, ps in splits.items()}
-    assert words == {"train": 87089, "dev": 9884, "test": 95218}
-
-
 def test_the_built_in_corpus_is_the_one_of_the_published_figures(corpus):
     assert {name: len(pairs) for name, pairs in corpus.items()} == {
         "train": 2000, "dev": 500, "test": 500,

@@ -32,7 +32,7 @@ def _branch(body, v):
 #: What is done with one array, in cells and outside.
 CHAINS = [
     "F.tanh({})", "F.sigmoid({})", "F.relu({})", "F.exp(-F.square({}))", "F.BlockGrad({})",
-    "F.flip({}, axis=-1)", "F.Activation({}, act_type='softrelu')", "F.identity({})",
+    "F.flip({}, axis=0)", "F.Activation({}, act_type='softrelu')", "F.identity({})",
     "F.cumsum({}, axis=0)", "F.sort({}, axis=-1)", "F.cast({}, dtype='float64')",
     "F.LeakyReLU({}, act_type='elu')", "F.clip({}, -0.5, 0.5)", "F.L2Normalization({})",
     "2 - {}", "{} * 0.5", "-{}", "{} / 3", "{} ** 2", "1 / (2 + {} ** 2)", "{} > 0", "{} % 2",

@@ -10,7 +10,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from tests.cells import array, attached, cell, ready
-from tests.common import ALL, FIXED, output_of
+from tests.common import ALL, FIXED, in_thread, interpreter_with, output_of
 from tests.misuse.test_failures import Interrupt
 
 DEPTH = 5_000
@@ -38,18 +38,12 @@ def chain_and_slope(x):
 
 def with_deep_stack(work, depth):
     """Call `work` in a thread whose stack holds this many calls of Python functions."""
-    results = []
-    limit, size = sys.getrecursionlimit(), threading.stack_size(256 << 20)
-    sys.setrecursionlimit(depth)
+    size = threading.stack_size(256 << 20)
     try:
-        thread = threading.Thread(target=lambda: results.append(work()))
-        thread.start()
-        thread.join()
+        with interpreter_with("recursionlimit", depth):
+            return in_thread(work)
     finally:
-        sys.setrecursionlimit(limit)
         threading.stack_size(size)
-    (result,) = results
-    return result
 
 
 @pytest.mark.parametrize(

@@ -55,22 +55,6 @@ def random_graph(seed, units, signatures, window):
     return build(rng.integers(0, signatures, units).tolist(), preds)
 
 
-def random_trees(seed, trees, size):
-    """Make trees in post-order whose units are told apart by their number of children."""
-    rng = np.random.default_rng(seed)
-    signature = []
-    preds = []
-    for _ in range(trees):
-        roots = []
-        for left in range(size - 1, -1, -1):
-            wanted = int(rng.choice(5, p=[0.5, 0.28, 0.12, 0.06, 0.04]))
-            count = min(len(roots), wanted if left else len(roots), 4)
-            preds.append([roots.pop() for _ in range(count)])
-            signature.append(count)
-            roots.append(len(signature) - 1)
-    return build(signature, preds)
-
-
 def slow_depth(graph):
     layers = enumerate(nx.topological_generations(as_networkx(graph)))
     return [depth for _, depth in sorted((unit, depth) for depth, some in layers for unit in some)]
