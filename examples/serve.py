@@ -29,6 +29,7 @@ from mxnet import gluon
 import gluon_dynbatch as gdb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+from command import run_program  # noqa: E402
 from relatedness.checkpoint import read_checkpoint  # noqa: E402
 from relatedness.corpora import load_corpus  # noqa: E402
 from relatedness.options import restored  # noqa: E402
@@ -240,4 +241,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_program(main))

@@ -39,7 +39,7 @@ from workloads.registry import FOLDERS, WORKLOADS
 #: Ways that are run if no others are asked for, and those whose memory is compared.
 DEFAULT, ALONE = ("imperative", "hybridized", "hand", "gdb"), ("hand", "gdb")
 #: What no bar needs is left out if less than this multiple of the planned time is left for a part.
-LATE = 0.8
+LATE = 0.9
 #: Samples at most of the minibatches whose launches are counted, and that processes run.
 MIDDLING = 256
 OPTIONS = (
@@ -109,8 +109,9 @@ def measure(args):
     for name in args.workloads:  # what cannot be made is an error before anything is measured
         ways.make(name, argparse.Namespace(**{**vars(args), "limit": 1}), **args.sizes)
     parts = [part for name in args.workloads for part in _parts(args, name)]
-    # Processes come last, as they take a while to start.
-    parts.sort(key=lambda part: part.what == "process")
+    needed = {part for part in parts if any(bar.needs(part) for bar in bars.BARS)}
+    # Processes that no bar needs come last, as they take a while to start.
+    parts.sort(key=lambda part: part.what == "process" and part not in needed)
     found, left = {}, sum(SHARES[part.what] for part in parts)
     planned = (ends - time.monotonic()) / left
     args.output.mkdir(parents=True, exist_ok=True)
@@ -125,9 +126,9 @@ def measure(args):
                     found[name] = Measured(made.title, made.counted, *named)
                 for part in own:
                     bar.set_postfix_str(" ".join(map(str, part)))
-                    now, needed = time.monotonic(), any(each.needs(part) for each in bars.BARS)
+                    now = time.monotonic()
                     share = (ends - now) / left
-                    if share > 0 and (needed or share >= LATE * planned):
+                    if share > 0 and (part in needed or share >= LATE * planned):
                         part_ends = now + share * SHARES[part.what]
                         MEASURES[part.what](found[name], cast, args, part, part_ends)
                     else:
@@ -227,8 +228,9 @@ def show(output):
         raise UsageError(f"{path}: not written by this program ({error!r})") from None
     wanted = tables.memory(found), tables.settings(found), bars.bars(found)
     last = [table.markdown() for table in wanted if table]
-    last += [f"{name}, {what} is left out: {reason}" for name, each in found.items()
-             for what, reason in each.left_out.items()]  # fmt: skip
+    for name, each in found.items():
+        for reason, group in groupby(each.left_out, each.left_out.get):
+            last.append(f"{name}: {', '.join(group)}: left out; {reason}")
     texts = [text for each in found.values() for text in tables.texts(each)]
     (output / "benchmark.md").write_text("\n".join([*texts, *last]), encoding="utf-8")
     print(*last, sep="\n")

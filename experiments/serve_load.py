@@ -20,7 +20,7 @@ import mxnet as mx
 import numpy as np
 import uvloop
 
-from command import POSITIVE, Parser, add_options
+from command import POSITIVE, Parser, add_options, at_least
 from relatedness.checkpoint import write_checkpoint
 from relatedness.options import TASKS, assemble
 from tree_lstm_relatedness import read_arguments
@@ -180,10 +180,10 @@ def main(argv=None):
     add_options(
         parser,
         ("--clients", POSITIVE, 64, "N", "that ask"),
-        ("--rude", int, 2, "N", "clients that misbehave beside them"),
-        ("--seconds", float, 60, "S", "of a measurement"),
-        ("--warmup", float, 10, "S", "before it"),
-        ("--batch-wait-timeout-s", float, 0.01, "S", "how long a request waits for others"),
+        ("--rude", at_least(int, 0), 2, "N", "clients that misbehave beside them"),
+        ("--seconds", POSITIVE, 60, "S", "of a measurement"),
+        ("--warmup", POSITIVE, 10, "S", "before it"),
+        ("--batch-wait-timeout-s", at_least(float, 0), 0.01, "S", "how long requests wait"),
     )
     args = parser.parse_args(argv)
     speeds = []

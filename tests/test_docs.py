@@ -129,7 +129,10 @@ def headings(text):
 
 def test_every_example_is_run():
     """`serve` is by tests/test_serving.py."""
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*ARGUMENTS, "serve"}
+    stems = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert stems == {*ARGUMENTS, "serve"}
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert stems == set(re.findall(r"^\| \[`(\w+)\.py`\]", page, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))

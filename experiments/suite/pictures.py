@@ -120,14 +120,13 @@ def _line(axes, x, spreads, label, colour):
     axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _tidy(axes, x, scale="log"):
+def _tidy(axes, x):
     """Put ticks at 1, 2 and 5 of each decade, as plain numbers; leave out what tells nothing."""
     axes.set_xlabel(x)
-    axes.set_yscale(scale)
-    if scale == "log":
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_yscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
