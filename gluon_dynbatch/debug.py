@@ -18,7 +18,6 @@ from .plan.make import Outside, make_plan
 from .plan.plan import Plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
-from .record.where import where_of
 from .run.dispatch import Dispatcher
 from .run.execute import Execution
 from .run.prepare import Prepared
@@ -72,7 +71,7 @@ class Watch:
             Names the line of the first call that reads such an array.
         """
         seen, self._seen = self._seen, {}
-        for array, parameter, where, before, _ in seen.values():
+        for array, parameter, place, before, _ in seen.values():
             now = _look(array, parameter)
             change = next((what for what in before if before[what] != now[what]), None)
             if change is not None:
@@ -81,7 +80,7 @@ class Watch:
                 raise MismatchError(
                     f"{name} of shape {array.shape}, which a recorded call reads, {change} "
                     "before the call was computed",
-                    where_of(where),
+                    place.where,
                     advice="call batch.flush() before the change, or pass a copy to the call",
                 )
 
@@ -118,7 +117,7 @@ class Comparison:
             loop,
             recording.externals,
             dispatcher,
-            lambda node: where_of(recording.wheres[node]),
+            lambda node: recording.wheres[node].where,
             Prepared(loop, None, dispatcher).forward,
         )
         self._loop.run()
@@ -146,7 +145,7 @@ class Comparison:
                 raise MismatchError(
                     f"call {node} has other values in launch {number} than by itself: they "
                     f"differ by up to {np.abs(got - wanted).max():g}, in shape {kind.shape}",
-                    where_of(self._recording.wheres[node]),
+                    self._recording.wheres[node].where,
                     self._recording.entries[self._recording.node_entry[node]].name,
                     "please report this with the program; analysis_budget=0 avoids batching",
                 )

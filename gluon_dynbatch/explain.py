@@ -22,7 +22,7 @@ import numpy as np
 
 from .errors import Where
 from .record.state import STATE
-from .record.where import user_line, where_of
+from .record.where import user_line
 from .report import NOTHING, Report
 from .scope import RUNTIME, Batch
 from .show.plot import times
@@ -62,7 +62,7 @@ class Stopwatch:
 
     def __init__(self, site: Site, tape: Any, planned: Any):
         self._site, graph = site, planned.plan.graph
-        self._wheres = [where_of(place) for place in tape.wheres]
+        self._wheres = [place.where for place in tape.wheres]
         lines = [site.lines[where] for where in self._wheres]
         for line, number in zip(lines, tape.node_entry):
             line.calls += 1
@@ -103,7 +103,7 @@ class Observer:
 
     def opened(self, scope: Batch) -> None:
         """Take note of a scope."""
-        place = where_of(scope.place)
+        place = scope.place.where
         known = self.sites.get(place)
         if known is None or not known.several:
             self.sites[place] = Site(known is not None)
@@ -117,7 +117,7 @@ class Observer:
             started = time.perf_counter()
             made = array(*args, **kwargs)
             if STATE.batch is not None:
-                arrays = self.sites[where_of(STATE.batch.place)].arrays
+                arrays = self.sites[STATE.batch.place.where].arrays
                 arrays[user_line()].append(1e3 * (time.perf_counter() - started))
             return made
 
@@ -125,7 +125,7 @@ class Observer:
 
     def checks(self, tape: Any, planned: Any) -> Stopwatch:
         """Return what is told of each launch of a flush."""
-        return Stopwatch(self.sites[where_of(STATE.batch.place)], tape, planned)
+        return Stopwatch(self.sites[STATE.batch.place.where], tape, planned)
 
     def pages(self) -> str:
         """Return a page for each place that opened scopes."""

@@ -23,7 +23,6 @@ from .plan.plan import Plan
 from .record.lazy import LazyNDArray
 from .record.tape import Tape
 from .record.types import NODE_AT, TYPES
-from .record.where import where_of
 from .report import Alone, FlushReport
 from .run.backward import GradientTape
 from .run.chain import Chain, find_heads
@@ -211,7 +210,7 @@ class Flush:
 
     def _where(self, node: int) -> Where:
         """Return the line that recorded a node."""
-        return where_of(self._recording.wheres[node])
+        return self._recording.wheres[node].where
 
     def _prepared(self, planned: Planned, lazies: List[LazyNDArray]) -> Tuple[Any, Prepared]:
         """Return what names the arrays held, and the plan made ready for their gradients."""

@@ -25,7 +25,7 @@ from .record.intercept import HOOKS, set_mode
 from .record.recorder import Recorder
 from .record.state import STATE
 from .record.tape import Tape, check_tape
-from .record.where import user_line, where_of
+from .record.where import user_line
 from .report import Report
 from .run.chain import Chain
 from .run.gradient import forget
@@ -129,7 +129,7 @@ class Batch(Statements):
         if scope is None:
             self._open(sys._getframe(1))
             return self
-        check_joined(self._options, scope._options, where_of(scope.place))
+        check_joined(self._options, scope._options, scope.place.where)
         return scope  # type: ignore[no-any-return]
 
     def _open(self, frame: Any) -> None:

@@ -13,7 +13,6 @@ from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.where import where_of
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, make_cells, ready
 from tests.common import FIXED, SCOPES, named_lines
@@ -241,7 +240,7 @@ def test_lines_of_the_users_are_kept():
             random.random(), np.random.uniform()  # it matters only what forward draws
         first, _, third, _ = batch._recorder.tape.wheres
     assert batch.report.traced.known == 1
-    assert first == third and "x = block.net(x)" in named_lines(str(where_of(third)))[0]
+    assert first == third and "x = block.net(x)" in named_lines(str(third.where))[0]
 
 
 def test_pieces_are_of_one_block_and_off_unless_asked():

@@ -119,6 +119,14 @@ def call_hook(original):
     return __call__
 
 
+def any_lazy(arrays):
+    """Whether there is a lazy array among some, or in lists and tuples of them."""
+    for one in arrays:
+        if type(one) is lazy_type or type(one) in (list, tuple) and any_lazy(one):
+            return True
+    return False
+
+
 def arithmetic(str operator not None, original):
     """Return a method of lazy arrays, as ``__add__``: what an operator makes of two arrays."""
     token = "op", operator, (), ()
@@ -126,7 +134,7 @@ def arithmetic(str operator not None, original):
     @cython.binding(True)  # becomes a method
     def apply(self, other):
         recorder = state.recorder
-        if recorder is not None and type(other) is lazy_type:
+        if recorder is not None and type(other) in (lazy_type, array_type):
             callee = recorder.operators.get(token)
             results = None if callee is None else call(recorder, callee, (self, other))
             if type(results) is list:
@@ -136,19 +144,23 @@ def arithmetic(str operator not None, original):
     return apply
 
 
+cdef Tape tape_of(Calls recorder):
+    """Return where the next call goes, once it is asked whether those before it are to run."""
+    if recorder.tape.node_entry.ob_size >= recorder.tape.ask_at:
+        (<object>recorder).run_ahead()
+    if not recorder.tape.started:
+        recorder.tape.started = time.perf_counter()
+    return recorder.tape
+
+
 def call(Calls recorder not None, Callee callee not None, args):
     """Record a call of a callee with any structure of arguments, and return its results.
 
     Of a call that is not recorded as one, returns why.
     """
-    cdef Tape tape = recorder.tape
+    cdef Tape tape = tape_of(recorder)
     cdef list made, operands = [], key = [current_mode()]
     cdef Py_ssize_t first, used = 0
-    if tape.node_entry.ob_size >= tape.ask_at:
-        (<object>recorder).run_ahead()
-        tape = recorder.tape
-    if not tape.started:
-        tape.started = time.perf_counter()
     for arg in args:
         scan(tape, callee, arg, key, operands)
     known = tuple(key)

@@ -63,8 +63,6 @@ cdef class Piece(Tape):
         """
         cdef array found = clone(tape.offsets, 2 * len(self.inputs), False)
         cdef int64_t *at = <int64_t *>found.data.as_longlongs
-        if not tape.started:
-            tape.started = time.perf_counter()
         if not self.find_inputs(tape, leaves, attributes, recorder, at):
             return NotImplemented
         before = tape.value_type.ob_size
@@ -149,9 +147,7 @@ cdef class Known:
         """Return what ``block.forward(*args)`` returns, and have the same recorded."""
         cdef Structure given, seen = self.seen
         cdef Piece piece
-        if (<Tape>recorder.tape).node_entry.ob_size >= (<Tape>recorder.tape).ask_at:
-            recorder.run_ahead()
-        given = Structure(recorder.tape)
+        given = Structure(tape_of(<Calls?>recorder))
         if seen is None or not seen.unchanged():
             seen = self.look(recorder, block)
         if seen.against is not None:

@@ -16,6 +16,7 @@ from libc.stdint cimport int32_t, int64_t
 
 from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
 
+from gluon_dynbatch.errors import Where
 from gluon_dynbatch.modes import RECORDING, TRAINING
 
 import gc
@@ -45,6 +46,8 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *item)
     object PyObject_GenericGetDict(object owner, void *context)
+    ctypedef struct PyCodeObject
+    int PyCode_Addr2Line(PyCodeObject *code, int instruction)
 
 
 # ------------------------------------------------------------------ what the Python side tells
@@ -352,13 +355,19 @@ cdef object axis_key(object key):
 cdef class Place:
     """A place in the user's program, an instruction of a code object; there is one for each."""
 
-    cdef readonly object code
-    cdef readonly int instruction
-    #: What `record.where.where_of` has told of it, or None.
-    cdef public object line
+    cdef object code, known
+    cdef int instruction
 
     def __init__(self, code, int instruction):
         self.code, self.instruction = code, instruction
+
+    @property
+    def where(self):
+        """The line as `errors.Where`."""
+        if self.known is None:
+            line = PyCode_Addr2Line(<PyCodeObject *>self.code, self.instruction)
+            self.known = Where(self.code.co_filename, line, self.code.co_name)
+        return self.known
 
 
 cpdef Place user_place():

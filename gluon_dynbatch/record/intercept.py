@@ -45,7 +45,7 @@ def _invoke_hook(original: Any) -> Any:
             recorder.refuse("it writes to an array")
             hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
         if arrays:
-            wanted = any(type(a) is LazyNDArray for a in arrays) and info.writes != "always"
+            wanted = recording.any_lazy(arrays) and info.writes != "always"
         else:
             wanted = info.creates and "ctx" in keys
         if not wanted or out is not None or is_np_op:
@@ -92,17 +92,9 @@ def is_stock(block: Block) -> bool:
     return not hooked and _class_of(block.__class__)[1] and all(map(is_stock, inner))
 
 
-def _any_lazy(args: Any) -> bool:
-    for arg in args:
-        kind = type(arg)
-        if kind is LazyNDArray or kind in (list, tuple) and _any_lazy(arg):
-            return True
-    return False
-
-
 def _call_stock(original: Any, recorder: Any, block: Block, args: Any) -> Any:
     """Call one of MXNet's own blocks that is not hybridized."""
-    if _any_lazy(args) and is_stock(block):
+    if recording.any_lazy(args) and is_stock(block):
         try:
             return recorder.call_block(block, args)
         except DynBatchError:

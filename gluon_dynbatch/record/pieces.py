@@ -21,7 +21,7 @@ from ..native import recording
 from ..report import Alone, count
 from .identity import IGNORED, describe, number_of
 from .tracing import Refused, Trace, give
-from .where import user_line, where_of
+from .where import user_line
 
 #: Bytes of the pieces of one block.
 CAPACITY = 32 << 20
@@ -120,7 +120,7 @@ class Pieces(recording.Known):  # type: ignore[misc]
     def _note(self, recorder: Any, block: Any, refusal: Any) -> None:
         if refusal.where is None:
             code = getattr(type(block).forward, "__code__", None)
-            refusal.where = user_line() if code is None else where_of(recording.Place(code, 0))
+            refusal.where = user_line() if code is None else recording.Place(code, 0).where
         self._refused += 1
         if self._refused > PATIENCE + len(self.held):
             # It watches nothing, so it stays; without what was raised, whose frames hold arrays.
@@ -151,7 +151,7 @@ def _compare(block: Any, piece: Any, other: Any) -> None:
     where = user_line()
     for place, another in itertools.zip_longest(piece.wheres, other.wheres if other else ()):
         if place != another:
-            where = where_of(another or place)
+            where = (another or place).where
             break
     raise MismatchError(
         "for equal arguments, forward made other calls than when it was traced",

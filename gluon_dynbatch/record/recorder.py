@@ -27,7 +27,7 @@ from .operators import Operator
 from .state import STATE
 from .tape import Tape
 from .types import TYPES
-from .where import user_line, where_of
+from .where import user_line
 
 FLATTENER = structure.Flattener(NDArray)
 
@@ -193,7 +193,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         contexts = {TYPES[t].context for t in types}
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
-        call = callee, recording.current_mode(), spec, types, places, where_of(place)
+        call = callee, recording.current_mode(), spec, types, places, place.where
         # Tracing calls children with symbols: these are not calls to record.
         return self.scope.at_work(lambda: self.library.entry(key, *call))
 

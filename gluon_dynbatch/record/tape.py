@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..native import recording
 from .lazy import LazyNDArray
 from .types import TYPES, memory_of
-from .where import user_line, where_of
+from .where import user_line
 
 if TYPE_CHECKING:
     from ..trace.entry import Entry
@@ -94,7 +94,7 @@ class Tape(recording.Tape):  # type: ignore[misc]
             read = ", ".join(map(self._shown, call.operands, call.entry.in_types))
             types = [(v, TYPES[self.value_type[v]]) for v in call.results]
             made = ", ".join(f"%{v} {kind.dtype}{kind.shape}" for v, kind in types)
-            where = f"  # {where_of(self.wheres[node])}" if self.wheres else ""
+            where = f"  # {self.wheres[node].where}" if self.wheres else ""
             lines.append(f"{made} = {call.entry.name}({read}){where}")
         return "\n".join(lines)
 

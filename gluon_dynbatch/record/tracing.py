@@ -18,7 +18,7 @@ from .lazy import LazyNDArray
 from .recorder import FLATTENER
 from .tape import Tape
 from .types import TYPES, ArrayType
-from .where import user_line, where_of
+from .where import user_line
 
 
 class Refused(Exception):  # noqa: N818
@@ -140,13 +140,13 @@ class _Places:
                 part = leaf._offset, leaf._offset + leaf.size, number
                 self._parts.setdefault(leaf._value, []).append(part)
 
-    def find(self, value: int, offset: int, kind: ArrayType, where: Any = None) -> Tuple[int, int]:
-        """Return number and offset of what is read at a line."""
+    def find(self, value: int, offset: int, kind: ArrayType, place: Any = None) -> Tuple[int, int]:
+        """Return number and offset of what is read at a place of the program."""
         for begin, stop, argument in self._parts.get(value, ()):
             if begin <= offset and offset + kind.elements <= stop:
                 return self._number(-1 - argument, value, argument), offset - begin
         if value not in self.numbers:
-            self._number(value, value, self._source_of(value, where))
+            self._number(value, value, self._source_of(value, place))
         return self.numbers[value], offset
 
     def _number(self, key: int, value: int, source: Any) -> int:
@@ -155,7 +155,7 @@ class _Places:
             self.numbers[key] = -len(self._inputs)
         return self.numbers[key]
 
-    def _source_of(self, value: int, where: Any) -> Any:
+    def _source_of(self, value: int, place: Any) -> Any:
         """Say what gives an array from outside to another call: see `give`."""
         outside, reason = self._tape.external_values, "it reads an array of another sample"
         at = bisect.bisect_left(outside, value)
@@ -164,7 +164,7 @@ class _Places:
             if source is not None:
                 return source
             reason = "it reads an array that is neither an argument nor the block's own"
-        raise Refused(reason, where and where_of(where))
+        raise Refused(reason, place and place.where)
 
     def _source(self, one: NDArray) -> Any:
         if id(one) in self._arguments:

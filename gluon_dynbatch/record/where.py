@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import os
-from typing import Any
 
 import mxnet as mx
 
@@ -18,18 +16,6 @@ _GLUONNLP = os.path.join(os.path.dirname(_MXNET), "gluonnlp")
 recording.libraries = tuple(os.path.join(root, "") for root in (_MXNET, _PACKAGE, _GLUONNLP))
 
 
-def where_of(place: Any) -> Where:
-    """Return the line of a place, `recording.Place`, in the user's program."""
-    if place.line is None:
-        code, number = place.code, place.code.co_firstlineno
-        for start, line in dis.findlinestarts(code):
-            if start > place.instruction:
-                break
-            number = line or number
-        place.line = Where(code.co_filename, number, code.co_name)
-    return place.line  # type: ignore[no-any-return]
-
-
 def user_line() -> Where:
     """Return the nearest place outside the libraries."""
-    return where_of(recording.user_place())
+    return recording.user_place().where  # type: ignore[no-any-return]
