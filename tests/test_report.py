@@ -13,7 +13,7 @@ from gluon_dynbatch.errors import Where
 from gluon_dynbatch.record.intercept import WAITS
 from gluon_dynbatch.report import Alone, FlushReport
 from tests.cells import cell, inputs
-from tests.common import FIXED, named_lines
+from tests.common import FIXED, named_lines, output_of
 
 
 @pytest.fixture
@@ -93,6 +93,19 @@ def test_values_read_by_line_and_count(net):
     text = str(batch.report)
     assert f"value read  5 x at {first}" in text
     assert text.index("value read  5 x") < text.index("value read  1 x")
+
+
+def test_lines_of_a_program_without_a_file():
+    """As of ``python -c``: it looks like functions that MXNet makes, but nothing called it."""
+    told = output_of("""
+        import mxnet as mx, gluon_dynbatch as gdb
+        from gluon_dynbatch.record.state import STATE
+        for _ in range(3):
+            with gdb.batching() as batch:
+                (mx.nd.zeros((1, 2)) + 1).asnumpy()
+        print(*batch.report.forced, len(STATE.places))
+    """)
+    assert told == "<string>:6 in <module> 1\n"
 
 
 MADE_UP = FlushReport(

@@ -65,8 +65,8 @@ ctypedef int (*IsInMode)(unsigned char *) noexcept
 cdef type lazy_type, array_type
 #: What ctypes takes for handles.
 cdef object handle_type
-#: By id of a code object, itself, as hashing it would read all of it; and, if it is the user's, its
-#: places by instruction, else None.
+#: By id of a code object, itself, as hashing it would read all of it; whether it is the user's; and
+#: its places by instruction.
 cdef dict known_code = {}
 #: What `type_of` has told, by what MXNet's functions tell.
 cdef dict known_types = {}
@@ -371,42 +371,40 @@ cdef class Place:
 
 
 cpdef Place user_place():
-    """Return the nearest place outside the libraries."""
-    cdef dict places
-    cdef int instruction
-    frame, fiber = next_frame(None), None
+    """Return the nearest place outside the libraries; without one, that of the outermost frame."""
+    frame, fiber, outermost = next_frame(None), None, None
     while True:
         while frame is not None:
-            places = places_of(frame_code(frame))
-            if places is not None:
-                instruction = frame_instruction(frame)
-                place = places.get(instruction)
-                if place is None:
-                    place = places[instruction] = Place(frame_code(frame), instruction)
-                return <Place>place
-            frame = next_frame(frame)
+            if is_user(frame_code(frame)):
+                return place_of(frame)
+            frame, outermost = next_frame(frame), frame
         # The frames of a fiber end where it began; they go on where it was begun.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
-            frame = next_frame(None)
-            return Place(frame_code(frame), frame_instruction(frame))
+            return place_of(outermost)
         frame = fiber.gr_frame
 
 
-cdef dict places_of(object code):
-    """Return the places that are known in the user's code; None if it is not the user's."""
+cdef Place place_of(object frame):
+    """Return where a frame is, whose code is known."""
+    cdef int instruction = frame_instruction(frame)
+    code = frame_code(frame)
+    places = <dict>(<tuple>known_code[<size_t><PyObject *>code])[2]
+    place = places.get(instruction)
+    if place is None:
+        place = places[instruction] = Place(code, instruction)
+    return <Place>place
+
+
+cpdef bint is_user(object code) except -1:
+    """Whether a code object is the user's."""
     known = known_code.get(<size_t><PyObject *>code)
     if known is None:
         name = code.co_filename
         # Functions that MXNet generates have no file.
-        places = None if name.startswith(libraries) or name == "<string>" else {}
-        known = known_code[<size_t><PyObject *>code] = code, places
-    return <dict>(<tuple>known)[1]
-
-
-def is_user(code):
-    """Whether a code object is the user's."""
-    return places_of(code) is not None
+        user = not (name.startswith(libraries) or name == "<string>")
+        known = known_code[<size_t><PyObject *>code] = code, user, {}
+    return (<tuple>known)[1]
 
 
 include "calls.pxi"
