@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import subprocess
 import sys
 import threading
 import weakref
@@ -331,3 +332,10 @@ def test_a_service_under_load_answers_each_request_rightly(tmp_path):
     with serve_load.service(tmp_path / "model") as port:
         told = serve_load.load(port, known, 1, clients=16, rude=1)
     assert told["answered"] >= 16 and told["refused"] >= 6 and told["vanished"] >= 5
+
+
+def test_a_service_without_its_checkpoint_says_so_in_one_line(tmp_path):
+    command = [sys.executable, str(serve_load.SERVICE), "--checkpoint", str(tmp_path / "none")]
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr == f"error: {tmp_path / 'none'}: No such file or directory\n"
