@@ -17,23 +17,6 @@ from gluon_dynbatch.testing import check_against_loop
 WIDTH, WORDS = 4, 7
 
 
-class Gate(gdb.DynamicHybridBlock):
-    """Two inputs and two results, with parameters of its own."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.weight_x = self.params.get("weight_x", shape=(2 * WIDTH, WIDTH))
-        self.weight_h = self.params.get("weight_h", shape=(2 * WIDTH, WIDTH))
-
-    def hybrid_forward(self, F, x, h, weight_x, weight_h):
-        left = F.FullyConnected(x, weight_x, no_bias=True, num_hidden=2 * WIDTH)
-        right = F.FullyConnected(h, weight_h, no_bias=True, num_hidden=2 * WIDTH)
-        update, candidate = F.split(left + right, num_outputs=2, axis=1)
-        state = F.sigmoid(update) * F.tanh(candidate)
-        # Without identity, hybridized MXNet 1.9.1 itself fails when x and h are one array.
-        return state, state + F.identity(h)
-
-
 class ChildSum(gdb.DynamicHybridBlock):
     """A child-sum Tree-LSTM (Tai, Socher, Manning 2015, arXiv:1503.00075), equations 2 to 8."""
 
@@ -141,7 +124,7 @@ class Cells(gdb.DynamicHybridBlock):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.linear, self.other = unary(), unary()
-        self.gate, self.child_sum, self.lookup = Gate(), ChildSum(), Attention()
+        self.child_sum = ChildSum()
         self.norm = gdb.convert(nn.LayerNorm(in_channels=WIDTH))
         self.embedding = gdb.convert(nn.Embedding(WORDS, WIDTH))
 

@@ -80,9 +80,9 @@ def test_autograd_grad_on_inputs(granularity):
     def run(scope):
         attached(xs)
         with autograd.record(), scope:
-            states = [net.gate(net.linear(x), x)[i % 2] for i, x in enumerate(xs)]
+            states = [net.child_sum(net.linear(x), [x], [x])[i % 2] for i, x in enumerate(xs)]
             total = sum(s.sum() for s in states)
-        return autograd.grad(total, [*xs, net.gate.weight_x.data()])
+        return autograd.grad(total, [*xs, net.child_sum.hidden.weight.data()])
 
     loop_and_scope(run, granularity=granularity)
 

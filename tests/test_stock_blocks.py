@@ -96,7 +96,7 @@ def test_samples_on_two_contexts_in_one_scope(granularity):
     samples = attached([array(1, WIDTH, seed=i, ctx=contexts[i % 2]) for i in range(6)])
 
     def fn(x):
-        out, state = net.gate(net.linear(x), x)
+        out, state = net.child_sum(net.linear(x), [x], [x])
         return [out, net.norm(state * 2)]
 
     batch = check_against_loop(fn, samples, net.collect_params(), granularity=granularity)

@@ -15,10 +15,11 @@ from collections import Counter
 from pathlib import Path
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 from tests.cells import check_invariants
 from tests.common import ROOT, by_mxnets_operators
+from tests.strategies import examples
 
 from .harness import ExcusedError
 from .programs import CALL, LOOPS, programs
@@ -39,11 +40,9 @@ def worker(seed, path, count=ROUND, shrinks=True):
 
     @hypothesis.seed(seed)
     @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
+        examples(count),
+        derandomize=False,
         report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink][: 1 + shrinks],
     )
     @given(programs())

@@ -55,14 +55,17 @@ def with_deep_stack(work, depth):
     ids=lambda options: options["granularity"],
 )
 def test_recursion_deep_down(options):
-    """A level takes ``__call__``, ``forward`` and what Python puts between, as it does eagerly."""
+    """A level takes ``__call__``, ``forward`` and what Python puts between, as it does eagerly.
+
+    Gradients come back without recursion.
+    """
     net = Recursion()
     net.hybridize()
-    samples = [array(1, 2), array(1, 2, seed=1)]
+    samples = attached([array(1, 2), array(1, 2, seed=1)])
     with_deep_stack(lambda: gdb.map(lambda x: net(x, 3), samples), 200)
 
     def run():
-        with gdb.batching(**options) as batch:
+        with autograd.record(), gdb.batching(**options) as batch:
             outputs = [net(x, DEPTH) for x in samples]
         return outputs, batch.report
 
@@ -72,21 +75,11 @@ def test_recursion_deep_down(options):
     outputs, report = with_deep_stack(run, 3 * DEPTH + 200)
     assert report.nodes == 2 * DEPTH
     assert report.launches == DEPTH
-    for x, output in zip(samples, outputs):
-        np.testing.assert_allclose(output.asnumpy(), chain_and_slope(x)[0], 1e-4, 1e-5)
-
-
-def test_long_chain_backward():
-    """Gradients come back through thousands of launches without recursion."""
-    samples = attached([array(1, 2), array(1, 2, seed=1)])
-    with autograd.record(), gdb.batching(**FIXED) as batch:
-        outputs = list(samples)
-        for _ in range(DEPTH):
-            outputs = [STEP(state, x) for state, x in zip(outputs, samples)]
     autograd.backward(outputs)
-    assert batch.report.launches == DEPTH
-    for x in samples:
-        np.testing.assert_allclose(x.grad.asnumpy(), chain_and_slope(x)[1], 1e-3)
+    for x, output in zip(samples, outputs):
+        state, slope = chain_and_slope(x)
+        np.testing.assert_allclose(output.asnumpy(), state, 1e-4, 1e-5)
+        np.testing.assert_allclose(x.grad.asnumpy(), slope, 1e-3)
 
 
 def flat():

@@ -6,38 +6,25 @@ import copy
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, Apply, attached, cell, equal, inputs, ready
-from tests.common import check, prepared, ragged, same
-
-
-class Plain(nn.Block):
-    """A block with Python control flow over hybrid children."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.cell = rnn.GRUCell(WIDTH, input_size=WIDTH)
-        self.out = nn.Dense(2, in_units=WIDTH)
-
-    def forward(self, x):
-        states = self.cell.begin_state(batch_size=1)
-        for i in range(len(x)):
-            out, states = self.cell(x[i : i + 1], states)
-        return self.out(out)
+from tests.common import check, prepared, ragged, same, several
 
 
 def test_convert_keeps_everything_but_the_class():
-    net = Plain(prefix="plain_")
+    net = several(
+        nn.Sequential, nn.LayerNorm(in_channels=4), nn.Dense(2, in_units=4), nn.Lambda("tanh")
+    )
     names = list(net.collect_params())
     kind = type(net)
     assert gdb.convert(net) is net and type(net) is kind, "a plain Block stays what it is"
-    assert isinstance(net.cell, rnn.GRUCell) and isinstance(net.cell, gdb.DynamicHybridBlock)
-    assert isinstance(net.out, nn.Dense) and type(net.out).__name__ == "Dense"
+    assert isinstance(net[0], nn.LayerNorm) and isinstance(net[0], gdb.DynamicHybridBlock)
+    assert isinstance(net[1], nn.Dense) and type(net[1]).__name__ == "Dense"
     assert list(net.collect_params()) == names
-    once = type(net.out)
-    assert type(gdb.convert(net).out) is once, "converting twice changes nothing"
+    once = type(net[1])
+    assert type(gdb.convert(net)[1]) is once, "converting twice changes nothing"
     assert type(gdb.convert(nn.Dense(3))) is once
     prepared(net)
     check(net, ragged(), net)

@@ -4,11 +4,12 @@ from math import prod
 
 import mxnet as mx
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from mxnet.base import MXNetError
 
 from gluon_dynbatch import rules
+from tests.strategies import examples
 
 from .all_cases import EVERY, EXTENTS, NAMES, draw
 from .interpreter import Array, Checker, R, case
@@ -71,7 +72,7 @@ def broadcasts(draw):
     return case(op, *(Array(tuple(s), "positive") for s in shapes))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(60)
 @given(reshapes() | broadcasts())
 def test_calls_drawn_at_random(c):
     """With shapes of all kinds, whatever the rules accept equals the loop."""

@@ -27,7 +27,7 @@ from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule import dags
 
 SETTINGS = settings(deadline=None)
-LARGER = st.builds(dags.random_graph, st.integers(0, 99), st.just(60), st.just(4),
+LARGER = st.builds(dags.random_graph, st.integers(0, 99), st.just(70), st.just(4),
                    st.sampled_from([2, 20, 60]))  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def starts(graph, kind):
 
 
 @SETTINGS
-@given(dags.graphs(), st.sampled_from(["depth", "single"]))
+@given(dags.graphs() | LARGER, st.sampled_from(["depth", "single"]))
 def test_merge(graph, kind):
     """Groups stay together and are merged until no two of a signature can be."""
     start = starts(graph, kind)

@@ -97,20 +97,6 @@ def test_budgets_as_users_write_them(value, budget):
 # How good they are
 
 
-def test_depth_merges_several_hundred_groups():
-    """Two sequences of two cells in turn, one of them a step ahead; depth finds no two alike.
-
-    a -> b -> a -> b -> ...
-    b -> a -> b -> a -> ...
-    """
-    steps = 300
-    signature = [unit % 2 for unit in range(steps)] + [(unit + 1) % 2 for unit in range(steps)]
-    preds = [[unit - 1] if unit % steps else [] for unit in range(2 * steps)]
-    graph = build(signature, preds)
-    assert group_by_depth(graph).max() + 1 == 2 * steps
-    assert analyze(graph, "depth", Budget()).launches == steps + 1
-
-
 def test_stops_as_soon_as_the_bound_is_reached():
     graph = build([0] * 50, [[]] * 50)
     analysis = analyze(graph, "search", Budget())
