@@ -7,6 +7,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent
+C = ROOT / "gluon_dynbatch" / "native" / "c"
 INIT = (ROOT / "gluon_dynbatch" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', INIT, re.MULTILINE).group(1)
 
@@ -81,8 +82,8 @@ setup(
         Extension(
             "gluon_dynbatch.native.executing",
             ["gluon_dynbatch/native/executing.pyx"]
-            + [f"gluon_dynbatch/native/c/{name}.c" for name in ("kernels", "pointwise", "team")],
-            depends=[*map(str, (ROOT / "gluon_dynbatch" / "native" / "c").iterdir())],
+            + [str(path.relative_to(ROOT)) for path in sorted(C.glob("*.c"))],
+            depends=[*map(str, C.iterdir())],
             include_dirs=["gluon_dynbatch/native"],
             # No processor is named, and nothing that changes values.
             extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-pthread"],

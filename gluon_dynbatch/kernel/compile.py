@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Callable, Dict, Iterable, List, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from .expression import (
     CAST,
@@ -39,6 +39,8 @@ STORED = PLACED - {READ}
 #: What is there before any step.
 GIVEN = frozenset([READ, CONST, RAMP])
 
+#: What a loop stores: where, what, and how (of an `Access`).
+Job = Tuple[Place, Node, str]
 #: A value that is wanted in memory.
 Store = Tuple[Place, Node]
 
@@ -194,7 +196,7 @@ class Compiler:
         for target, piece in self._copies:
             add(self._when_copied(piece), target, piece)
         for (time, width, dtype), jobs in loops.items():
-            steps.setdefault(time, []).append(_Loop(self, time, width, dtype).pointwise(jobs))
+            steps.setdefault(time, []).append(self._loop(time, width, dtype, jobs))
         return tuple(step for time in sorted(steps) for step in steps[time])
 
     def _own_steps(self, node: Node, result: Place) -> List[Step]:
@@ -209,27 +211,53 @@ class Compiler:
             for i, (left, weight, bias) in enumerate(terms)
         ]
 
-    def read(self, node: Node, computed: bool) -> Tuple[Place, How]:
-        """Return where a loop finds a value, or what it computes it of, and how it reads it."""
-        if node.kind in (MOVED, CAST) and computed:
-            # Numbers are moved, and cast, when they are loaded.
-            (source,) = node.args
-            if node.kind == CAST:
-                return self.read(source, False)
-            return self.place_of(source), node.attrs[0]
-        if node.kind != COLUMNS:
-            return self.place_of(node), "row"
-        (source,), (start, step) = node.args, node.attrs
-        return self.place_of(source).at(start), "row" if step else "spread"
+    def _loop(self, time: int, width: int, dtype: str, jobs: Sequence[Job]) -> Pointwise:
+        """Return the step that stores what is asked for."""
 
-    def computes(self, node: Node, time: int) -> bool:
+        def args(node: Node) -> Tuple[Node, ...]:
+            computed = node.kind == FUNCTION and self._computes(node, time)
+            return node.args if computed else ()
+
+        order = _reachable([node for _, node, _ in jobs], args)
+        # What is loaded is in its register from the beginning, so it shares it with none.
+        loaded = [node for node in order if not args(node)]
+        loads = (Access(i, *self._load(x, self._computes(x, time))) for i, x in enumerate(loaded))
+        register, registers = {node: i for i, node in enumerate(loaded)}, len(loaded)
+        last = {x: i for i, node in enumerate(order) for x in args(node)}
+        kept = {*loaded, *(node for _, node, _ in jobs)}
+        free: List[int] = []
+        instructions = []
+        for i, node in enumerate(order):
+            if not args(node):
+                continue
+            if not free:
+                free.append(registers)
+                registers += 1
+            register[node] = target = free.pop()
+            (name, values), arguments = node.attrs, tuple(register[x] for x in args(node))
+            instructions.append(Instruction(name, target, arguments, values))
+            free += [register[x] for x in set(args(node)) if last[x] == i and x not in kept]
+        stores = tuple(Access(register[node], place, how) for place, node, how in jobs)
+        return Pointwise(width, dtype, registers, tuple(loads), tuple(instructions), stores)
+
+    def _load(self, node: Node, computed: bool) -> Tuple[Optional[Place], How, float]:
+        """Return where a loop finds a value, or what it computes it of, and how it loads it."""
+        if node.kind in (CONST, RAMP):
+            return None, "spread" if node.kind == CONST else "ramp", float(node.attrs[0])
+        if node.kind == CAST and computed:
+            # Numbers are cast, and moved, when they are loaded.
+            return self._load(node.args[0], False)
+        if node.kind == MOVED and computed:
+            return self.place_of(node.args[0]), node.attrs[0], 0.0
+        if node.kind != COLUMNS:
+            return self.place_of(node), "row", 0.0
+        (source,), (start, step) = node.args, node.attrs
+        return self.place_of(source).at(start), "row" if step else "spread", 0.0
+
+    def _computes(self, node: Node, time: int) -> bool:
         """Whether a loop at some time has to compute a value itself."""
         is_there = node in self.stored and self._time[node] < time
         return node.kind not in (READ, COLUMNS) and not is_there
-
-
-#: What a loop stores: where, what, and how (of an `Access`).
-Job = Tuple[Place, Node, str]
 
 
 def _reachable(
@@ -268,63 +296,3 @@ def _pieces(place: Place, node: Node) -> List[Store]:
 
 def _parts(product: Node) -> int:
     return 1 if product.kind != PRODUCT else int(product.width // product.attrs[0][0].units)
-
-
-class _Loop:
-    """A pointwise step in the making."""
-
-    def __init__(self, compiler: Compiler, time: int, width: int, dtype: str):
-        self._compiler, self._time = compiler, time
-        self._width, self._dtype = width, dtype
-        self._register: Dict[Node, int] = {}
-        self._registers = 0
-
-    def pointwise(self, jobs: Sequence[Job]) -> Pointwise:
-        """Return the step that stores what is asked for."""
-        order = _reachable([node for _, node, _ in jobs], self._args)
-        # What is read or constant is in its register from the beginning, so it shares it with none.
-        loads, instructions = self._inputs(order)
-        last = {x: i for i, node in enumerate(order) for x in self._args(node)}
-        kept = {node for _, node, _ in jobs}
-        free: List[int] = []
-        for i, node in enumerate(order):
-            args = self._args(node)
-            if not args:
-                continue
-            if free:
-                self._register[node] = free.pop()
-            else:
-                self._assign(node)
-            name, values = node.attrs
-            arguments = tuple(self._register[x] for x in args)
-            instructions.append(Instruction(name, self._register[node], arguments, values))
-            free += [
-                self._register[x]
-                for x in set(args)
-                if last[x] == i and x not in kept and self._args(x)
-            ]
-        stores = tuple(Access(self._register[node], place, how) for place, node, how in jobs)
-        return Pointwise(
-            self._width, self._dtype, self._registers, tuple(loads), tuple(instructions), stores
-        )
-
-    def _inputs(self, order: Sequence[Node]) -> Tuple[List[Access], List[Instruction]]:
-        """Give registers to what is read, and to constants."""
-        loads, constants = [], []
-        for node in order:
-            if node.kind in (CONST, RAMP):
-                target = self._assign(node)
-                constants.append(Instruction(node.kind, target, (), (float(node.attrs[0]),)))
-            elif not self._args(node):
-                computed = self._compiler.computes(node, self._time)
-                loads.append(Access(self._assign(node), *self._compiler.read(node, computed)))
-        return loads, constants
-
-    def _assign(self, node: Node) -> int:
-        self._register[node] = self._registers
-        self._registers += 1
-        return self._registers - 1
-
-    def _args(self, node: Node) -> Tuple[Node, ...]:
-        computed = node.kind == FUNCTION and self._compiler.computes(node, self._time)
-        return node.args if computed else ()

@@ -6,14 +6,40 @@ rows at a time.  What adds up over rows, the gradients of weights, is left to th
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
+from itertools import chain
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from ..native import executing
 from .expression import Dot, Order, Place, Slot, Weight
+
+#: Numbers of kinds of steps, and of ways to load and to store registers: see `native/c/steps.h`.
+LOOP, PRODUCT, CHOSEN, DOTS = range(4)
+_HOWS = ("row", "spread", "moved", "ramp", "total", "top")
+HOW: Dict[Any, int] = {how: number for number, how in enumerate(_HOWS)}
+
+
+class Slots(Dict[Any, int]):
+    """Slots, and packed matrices, by the numbers that a native kernel has for them."""
+
+    def __missing__(self, slot: Any) -> int:
+        return self.setdefault(slot, len(self))
+
+    def at(self, place: Optional[Place]) -> Tuple[int, int]:
+        """Return a place as numbers."""
+        return (-1, 0) if place is None else (self[place.slot], place.column)
+
+
+def _step(kind: int, dtype: str, *members: int) -> List[int]:
+    return [kind, 3 + len(members), executing.DTYPES[dtype], *members]
+
+
+def _bits(*values: float) -> array[int]:
+    return array("q", array("d", values).tobytes())
 
 
 class Packed(NamedTuple):
@@ -44,6 +70,18 @@ class Product(NamedTuple):
             return weight.place.slot
         return Packed(weight._replace(transposed=False), weight.transposed, self.dtype)
 
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Return the step as native code reads it."""
+        weight, matrix = self.weight, self.matrix(few)
+        # What is packed begins with the first row.
+        column = 0 if isinstance(matrix, Packed) else weight.place.column
+        return _step(
+            CHOSEN if weight.chosen else PRODUCT, self.dtype,
+            *slots.at(self.left), slots[matrix], column, *slots.at(self.result),
+            *slots.at(self.bias), weight.rows, weight.inputs, weight.units, self.parts, self.adds,
+            few and weight.transposed,
+        )  # fmt: skip
+
     def __str__(self) -> str:
         if self.weight.chosen:
             return f"{self.result} {'+=' if self.adds else '='} {self.weight}[{self.left}]"
@@ -60,24 +98,34 @@ class Dots(NamedTuple):
     how: Dot
     dtype: str
 
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Return the step as native code reads it."""
+        *sizes, turned, gradient = self.how
+        places = map(slots.at, (self.left, self.right, self.result))
+        return _step(DOTS, self.dtype, *chain(*places), *sizes, *turned, gradient)
+
     def __str__(self) -> str:
         left, right = (f"{p}{'.T' * t}" for p, t in zip((self.left, self.right), self.how.turned))
         return f"{self.result} = {left} . {right}"
 
 
-#: "row", "spread" (one column in all columns) or columns by number; of what is written "row",
-#: "total" or "top".
+#: "row", "spread" (one column in all columns), columns by number, or "ramp" (one column plus the
+#: number of each); of what is written "row", "total" or "top".
 How = Union[str, Order]
 
 
 class Access(NamedTuple):
-    """A register that is read from memory or written to it."""
+    """A register that is loaded, from memory or with numbers that are known, or stored."""
 
     register: int
-    place: Place
+    place: Optional[Place]
     how: How
+    #: What each row has where there is no place.
+    value: float = 0.0
 
     def __str__(self) -> str:
+        if self.place is None:
+            return str(self.how)
         return str(self.place) if self.how == "row" else f"{self.how} {self.place}"
 
 
@@ -100,9 +148,26 @@ class Pointwise(NamedTuple):
     instructions: Tuple[Instruction, ...]
     stores: Tuple[Access, ...]
 
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Return the step as native code reads it."""
+        accesses, orders = (*self.loads, *self.stores), array("i")
+        found = [self.width, self.registers]
+        found += map(len, (self.loads, self.stores, self.instructions))
+        behind = 3 + len(found) + 6 * len(accesses) + 7 * len(self.instructions)
+        for register, place, how, value in accesses:
+            order = () if isinstance(how, str) else how
+            found += register, *slots.at(place), HOW["moved" if order else how]
+            found += behind + len(orders) // 2, *_bits(value)
+            orders.extend((*order, *(0,) * (len(order) % 2)))
+        for name, target, arguments, values in self.instructions:
+            found += executing.CODES[name][0], target, *(*arguments, 0, 0, 0)[:3]
+            found += _bits(*(*values, 0, 0)[:2])
+        return _step(LOOP, self.dtype, *found, *array("q", orders.tobytes()))
+
     def __str__(self) -> str:
-        written, read = (", ".join(map(str, some)) for some in (self.stores, self.loads))
-        names = " ".join(i.name for i in self.instructions if i.name != "const")
+        loads = [load for load in self.loads if load.place or load.how == "ramp"]
+        written, read = (", ".join(map(str, some)) for some in (self.stores, loads))
+        names = " ".join(i.name for i in self.instructions)
         return f"{written} = {names or 'copy'}({read})"
 
 
@@ -164,7 +229,9 @@ class Kernel:
     def native(self, few: bool = False) -> executing.Kernel:
         """Return the kernel in native code, perhaps one for few rows."""
         if few not in self._native:
-            self._native[few] = executing.Kernel(self, few)
+            slots = Slots()
+            steps = array("q", chain(*(step.words(slots, few) for step in self.steps)))
+            self._native[few] = executing.Kernel(steps, tuple(slots), self.arrays)
         return self._native[few]
 
     @cached_property

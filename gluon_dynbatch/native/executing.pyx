@@ -30,7 +30,6 @@ cdef extern from "c/kernels.h" nogil:
     void gdb_together(void (*work)(void *, int) noexcept nogil, void *given, int count)
 
 include "kernels.pxi"
-include "rowwise.pxi"
 
 #: First number of each record of a program.
 LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN = range(6)

@@ -1,11 +1,8 @@
 /* What pointwise programs know: X(name, number of registers read, result), to be defined by who includes
  * this. Semantics are those of MXNet's operators of these names, on numbers a, b, c.
  *
- * const, clip (least, greatest), smooth_l1 (scalar) and hard_sigmoid (alpha, beta) have numbers v and
- * v2; ramp is v in the first column, and one more in each next; greatest is maximum, whose gradient is
- * another; gate is 0 where a is zero, whatever b is. */
-X(const, 0, v)
-X(ramp, 0, v + i)
+ * clip (least, greatest), smooth_l1 (scalar) and hard_sigmoid (alpha, beta) have numbers v and v2;
+ * greatest is maximum, whose gradient is another; gate is 0 where a is zero, whatever b is. */
 X(add, 2, a + b)
 X(sub, 2, a - b)
 X(mul, 2, a * b)

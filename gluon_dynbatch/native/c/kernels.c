@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "pointwise.h"
+#include "steps.h"
 
 /* Tiles of products leave registers for a row of B: SSE2 and AVX2 have 16 in all, NEON and AVX-512
  * have 32. */

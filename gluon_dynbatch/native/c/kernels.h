@@ -27,7 +27,7 @@ typedef void gdb_function(void *out, const void *a, const void *b, const void *c
 typedef void gdb_reduction(const void *from, int64_t rows, int64_t columns, double *so_far);
 
 typedef struct {
-    gdb_function *const *functions; /* by code, see pointwise.h */
+    gdb_function *const *functions; /* by code, see steps.h */
     gdb_reduction *add_sums, *raise_maxima;
 
     /* Elements that a packed k x n matrix takes. */

@@ -17,7 +17,6 @@
             to[i] = result; \
         } \
     }
-#define READ_0
 #define READ_1 const T a = from0[i];
 #define READ_2 READ_1 const T b = from1[i];
 #define READ_3 READ_2 const T c = from2[i];

@@ -1,4 +1,4 @@
-#include "pointwise.h"
+#include "steps.h"
 
 #include <math.h>
 #include <string.h>
@@ -18,10 +18,8 @@ const int32_t gdb_code_arity[GDB_N_CODES] = {
 
 enum { VECTOR = 16, MOST = 512, CACHED = 24 << 10 };  /* numbers, numbers, bytes */
 
-static inline int64_t size_of(int32_t dtype) { return dtype & 1 ? 8 : 4; }
-
-static void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
-    const int64_t size = size_of(to.dtype);
+static inline void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+    const int64_t size = gdb_size_of(to.dtype);
     int64_t b = columns * size;
     const int64_t t = to.pitch * size, f = from.pitch * size;
     if (t == b && f == b)
@@ -46,7 +44,7 @@ static void copy_same(gdb_array to, gdb_array from, int64_t rows, int64_t column
     default: CONVERT(D, int64_t) \
     }
 
-static void copy(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+static inline __attribute__((always_inline)) void copy(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
     if (to.dtype == from.dtype)
         copy_same(to, from, rows, columns);
     else if (to.dtype)
@@ -55,25 +53,19 @@ static void copy(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
         CONVERT_TO(float)
 }
 
-static double element(gdb_array from, int64_t row) {
-    double number;
-    copy((gdb_array){(char *)&number, 1, GDB_FLOAT64},
-         (gdb_array){from.data + row * from.pitch * size_of(from.dtype), 1, from.dtype}, 1, 1);
-    return number;
-}
-
-/* Write an element of each row into all columns of a register. Whole vectors are written: the next
- * row overwrites what is too much, and registers have room for it after the last. */
+/* Write an element of each row into all columns of a register, or plus the column's number, that of the
+ * first being `first`, unless that is negative. Whole vectors are written: the next row overwrites
+ * what is too much, and registers have room for it after the last. */
 #define SPREAD(D) \
     for (int64_t row = 0; row < rows; row++) { \
-        const D number = (D)element(from, row); \
+        const D number = (D)gdb_number(&from, row, 0); \
         D *const t = (D *)to.data + row * columns; \
         for (int64_t i = 0; i < columns; i += VECTOR) \
             for (int k = 0; k < VECTOR; k++) \
-                t[i + k] = number; \
+                t[i + k] = first < 0 ? number : number + (D)((int)(first + i) + k); \
     }
 
-static void spread(gdb_array to, gdb_array from, int64_t rows, int64_t columns) {
+static void spread(gdb_array to, gdb_array from, int64_t first, int64_t rows, int64_t columns) {
     if (to.dtype)
         SPREAD(double)
     else
@@ -100,6 +92,8 @@ static void gather(gdb_array to, gdb_array from, const int32_t *order, int64_t r
 
 typedef struct {
     const gdb_loop *loop;
+    const gdb_access *loads, *stores;
+    const gdb_instruction *instructions;
     const gdb_kernels *kernels;
     const gdb_array *slots;
     int64_t rows, width, size, tile, tile_rows, tile_columns;
@@ -111,23 +105,26 @@ typedef struct {
 } run;
 
 static int64_t tile_of(const gdb_loop *loop) {
-    const int64_t fits = CACHED / (size_of(loop->dtype) * (loop->n_registers + 1));
+    const int64_t fits = CACHED / (gdb_size_of(loop->step.dtype) * (loop->registers + 1));
     return fits > MOST ? MOST : fits < 128 ? 128 : fits & ~(int64_t)(VECTOR - 1);
 }
 
-/* Lay out the scratch memory; return its size. */
+/* Find what is behind the loop, and lay out the scratch memory; return its size. */
 static int64_t lay_out(run *r, char *scratch) {
     const gdb_loop *loop = r->loop;
     char *at = (char *)(((uintptr_t)scratch + 63) & ~(uintptr_t)63);
     int64_t reductions = 0;
-    for (int32_t s = 0; s < loop->n_stores; s++)
-        reductions += loop->stores[s].how != GDB_ROW;
-    r->size = size_of(loop->dtype);
+    r->loads = (const gdb_access *)(loop + 1);
+    r->stores = r->loads + loop->n_loads;
+    r->instructions = (const gdb_instruction *)(r->stores + loop->n_stores);
+    for (int64_t s = 0; s < loop->n_stores; s++)
+        reductions += r->stores[s].how != GDB_ROW;
+    r->size = gdb_size_of(loop->step.dtype);
     r->tile = tile_of(loop);
     r->stride = (r->tile + VECTOR) * r->size;
-    r->registers = at, at += loop->n_registers * r->stride;
+    r->registers = at, at += loop->registers * r->stride;
     r->reduced = (double *)at, at += reductions * r->tile * 8;
-    r->read = (char **)at, at += loop->n_registers * sizeof(char *);
+    r->read = (char **)at, at += loop->registers * sizeof(char *);
     r->ready = (int32_t *)at, at += loop->n_loads * 4;
     return at - scratch + 64;
 }
@@ -137,27 +134,26 @@ int64_t gdb_loop_scratch(const gdb_loop *loop) {
     return lay_out(&r, NULL);
 }
 
-static inline char *own(const run *r, int32_t reg) { return r->registers + reg * r->stride; }
+static inline char *own(const run *r, int64_t reg) { return r->registers + reg * r->stride; }
 
 static inline gdb_array accessed(const run *r, const gdb_access *access, int64_t row, int64_t column) {
-    gdb_array found = r->slots[access->slot];
-    found.data += (row * found.pitch + access->column + column) * size_of(found.dtype);
+    if (access->place.slot < 0)
+        return (gdb_array){(char *)&access->value, 0, GDB_FLOAT64};
+    gdb_array found = r->slots[access->place.slot];
+    found.data += (row * found.pitch + access->place.column + column) * gdb_size_of(found.dtype);
     return found;
 }
 
 static int is_dense(const run *r) {
     const gdb_loop *loop = r->loop;
-    for (int32_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
-        const gdb_access *a = i < loop->n_loads ? &loop->loads[i] : &loop->stores[i - loop->n_loads];
-        const int64_t pitch = r->slots[a->slot].pitch;
-        if (a->how == GDB_SPREAD && pitch == 0)
+    for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
+        const gdb_access *a = &r->loads[i];
+        const int64_t pitch = accessed(r, a, 0, 0).pitch;
+        if (pitch == 0 && a->how == GDB_SPREAD)
             continue;
-        if (pitch != loop->width || a->column || a->how != GDB_ROW)
+        if (pitch != loop->width || a->place.column || a->how != GDB_ROW)
             return 0;
     }
-    for (int32_t i = 0; i < loop->n_instructions; i++)
-        if (loop->instructions[i].code == GDB_ramp)
-            return 0;
     return 1;
 }
 
@@ -170,18 +166,14 @@ static void choose_tiles(run *r) {
     r->tile_rows = r->width < r->tile ? r->tile / r->width : 1;
 }
 
-static inline void execute(const run *r, const gdb_instruction *i, void *out, int64_t n) {
-    r->kernels->functions[i->code](
-        out, r->read[i->a], r->read[i->b], r->read[i->c], n, i->value, i->value2);
-}
-
 static void load_register(const run *r, const gdb_access *load, int64_t row, int64_t column,
                           int64_t rows, int64_t columns) {
-    const gdb_array to = {own(r, load->reg), columns, r->loop->dtype};
-    if (load->how == GDB_SPREAD)
-        spread(to, accessed(r, load, row, 0), rows, columns);
+    const gdb_array to = {own(r, load->reg), columns, r->loop->step.dtype};
+    if (load->how == GDB_SPREAD || load->how == GDB_RAMP)
+        spread(to, accessed(r, load, row, 0), load->how == GDB_RAMP ? column : -1, rows, columns);
     else if (load->how == GDB_MOVED)
-        gather(to, accessed(r, load, row, 0), load->order + column, rows, columns);
+        gather(to, accessed(r, load, row, 0),
+               (const int32_t *)((const int64_t *)r->loop + load->order) + column, rows, columns);
     else
         copy(to, accessed(r, load, row, column), rows, columns);
 }
@@ -189,40 +181,31 @@ static void load_register(const run *r, const gdb_access *load, int64_t row, int
 /* Fill the registers that are the same in all tiles. */
 static void prepare(const run *r) {
     const gdb_loop *loop = r->loop;
-    for (int32_t reg = 0; reg < loop->n_registers; reg++)
+    const int64_t rows = r->rows < r->tile_rows ? r->rows : r->tile_rows;
+    for (int64_t reg = 0; reg < loop->registers; reg++)
         r->read[reg] = own(r, reg);
-    for (int32_t l = 0; l < loop->n_loads; l++) {
-        const gdb_access *load = &loop->loads[l];
-        r->ready[l] = r->slots[load->slot].pitch == 0
-            && (load->how == GDB_SPREAD || r->width == r->tile_columns);
-        if (r->ready[l])
-            load_register(r, load, 0, 0, r->tile_rows, r->tile_columns);
+    for (int64_t l = 0; l < loop->n_loads; l++) {
+        const gdb_access *load = &r->loads[l];
+        const int same = load->how == GDB_SPREAD;
+        r->ready[l] = accessed(r, load, 0, 0).pitch == 0 && (same || r->width == r->tile_columns);
+        if (r->ready[l] && same)
+            load_register(r, load, 0, 0, 1, rows * r->tile_columns);
+        else if (r->ready[l])
+            load_register(r, load, 0, 0, rows, r->tile_columns);
     }
-    for (int32_t i = 0; i < loop->n_instructions; i++)
-        if (loop->instructions[i].code == GDB_const)
-            execute(r, &loop->instructions[i], own(r, loop->instructions[i].target), r->tile);
-}
-
-/* Rows are written as whole vectors: the next overwrites what is too much. */
-static void ramp(const run *r, const gdb_instruction *i, char *out, int64_t column, int64_t rows,
-                 int64_t columns) {
-    for (int64_t row = 0; row < rows; row++)
-        r->kernels->functions[GDB_ramp](
-            out + row * columns * r->size, NULL, NULL, NULL, columns + VECTOR - 1,
-            i->value + (double)column, 0);
 }
 
 /* Whether rows of a register and of a gdb_array are the same sequence of numbers in memory, and whole
  * vectors, so that a kernel can work in place. */
 static inline int in_place(const run *r, gdb_array m, int64_t rows, int64_t columns) {
-    return m.dtype == r->loop->dtype && (rows * columns) % VECTOR == 0
+    return m.dtype == r->loop->step.dtype && (rows * columns) % VECTOR == 0
         && (rows == 1 || m.pitch == columns);
 }
 
 static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     const int64_t n = rows * columns, spare = -n & (VECTOR - 1);
-    for (int32_t l = 0; l < r->loop->n_loads; l++) {
-        const gdb_access *load = &r->loop->loads[l];
+    for (int64_t l = 0; l < r->loop->n_loads; l++) {
+        const gdb_access *load = &r->loads[l];
         if (r->ready[l])
             continue;
         const gdb_array from = accessed(r, load, row, column);
@@ -237,25 +220,18 @@ static void run_loads(const run *r, int64_t row, int64_t column, int64_t rows, i
     }
 }
 
-static void run_instructions(const run *r, int64_t row, int64_t column, int64_t rows,
-                             int64_t columns) {
-    const gdb_loop *loop = r->loop;
-    const int64_t n = (rows * columns + VECTOR - 1) & ~(int64_t)(VECTOR - 1);
-    for (int32_t i = 0; i < loop->n_instructions; i++) {
-        const gdb_instruction *instruction = &loop->instructions[i];
-        char *out = own(r, instruction->target);
-        if (instruction->code == GDB_ramp)
-            ramp(r, instruction, out, column, rows, columns);
-        else if (instruction->code != GDB_const)
-            execute(r, instruction, out, n);
-    }
+static void run_instructions(const run *r, int64_t count) {
+    const gdb_instruction *i = r->instructions;
+    for (; i < r->instructions + r->loop->n_instructions; i++)
+        r->kernels->functions[i->code](own(r, i->target), r->read[i->a], r->read[i->b],
+                                       r->read[i->c], count, i->value, i->value2);
 }
 
 static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, int64_t columns) {
     double *reduced = r->reduced;
-    for (int32_t s = 0; s < r->loop->n_stores; s++) {
-        const gdb_access *store = &r->loop->stores[s];
-        const gdb_array from = {r->read[store->reg], columns, r->loop->dtype};
+    for (int64_t s = 0; s < r->loop->n_stores; s++) {
+        const gdb_access *store = &r->stores[s];
+        const gdb_array from = {r->read[store->reg], columns, r->loop->step.dtype};
         const int total = store->how == GDB_TOTAL;
         if (store->how == GDB_ROW) {
             copy(accessed(r, store, row, column), from, rows, columns);
@@ -272,7 +248,7 @@ static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, 
 }
 
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch) {
-    run r = {.loop = loop, .kernels = gdb_kernels_of(loop->dtype), .slots = slots, .rows = rows,
+    run r = {.loop = loop, .kernels = gdb_kernels_of(loop->step.dtype), .slots = slots, .rows = rows,
              .width = loop->width};
     if (rows < 1 || loop->width < 1)
         return;
@@ -285,7 +261,7 @@ void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, vo
             const int64_t left = r.width - column;
             const int64_t n = left < r.tile_columns ? left : r.tile_columns;
             run_loads(&r, row, column, m, n);
-            run_instructions(&r, row, column, m, n);
+            run_instructions(&r, (m * n + VECTOR - 1) & ~(int64_t)(VECTOR - 1));
             run_stores(&r, row, column, m, n);
         }
 }
