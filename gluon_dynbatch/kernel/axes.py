@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Dict, List, Sequence
 
@@ -10,7 +11,7 @@ from mxnet import nd
 from mxnet.base import MXNetError
 
 from ..rules.axes import reduced_axes
-from ..rules.site import RefuseError, public_attrs, require
+from ..rules.site import RefuseError, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
 from .tensor import DTYPES, NUMBERS, Call, Handler, Shape, Tensor, few
@@ -24,37 +25,42 @@ _MOVES = (
 
 
 def move(call: Call) -> List[Tensor]:
-    """Do it to the numbers of elements of two rows: the second has to do as the first."""
-    arrays, sizes = [], [prod(x.shape) for x in call.tensors]
-    far, start = sum(sizes), 0
-    for x, size in zip(call.tensors, sizes):
-        own = np.arange(start, start + size).reshape(x.shape)
-        arrays.append(few(np.concatenate([own, own + far]) if x.rows else own))
-        start += size
-    found, rows = [], any(call.batched)
-    for where in _done(call, arrays):
-        half = few(where)
-        if rows:
-            half, other = half[: len(where) // 2], where[len(where) // 2 :]
-            alike = half.shape == other.shape and half.max(initial=0) < far
-            require(alike, "rows are not along axis 0")
-            shift = far if all(call.batched) else np.repeat(call.batched, sizes)[half] * far
-            require((other == half + shift).all(), "rows are not along axis 0")
+    """Take elements from where MXNet's operator takes them."""
+    found, sizes = [], [prod(x.shape) for x in call.tensors]
+    for where in _elements(Site(call.op, call.attrs, call.inputs, (), call.batched, False)):
         source = call.tensors[0]
-        if half.max(initial=0) >= sizes[0]:
-            source = source.of(call.build.join(x.node() for x in call.tensors), (far,))
-        found.append(source.moved(half, rows))
+        if where.max(initial=0) >= sizes[0]:
+            source = source.of(call.build.join(x.node() for x in call.tensors), (sum(sizes),))
+        found.append(source.moved(where, any(call.batched)))
     return found
 
 
-def _done(call: Call, arrays: Sequence[Array]) -> List[Array]:
-    """Return what MXNet's operator makes of arrays of numbers."""
-    function = getattr(nd._internal if call.op.startswith("_") else nd.op, call.op)
+# The cells of a tree move elements alike again and again.
+@lru_cache(maxsize=64)
+def _elements(site: Site) -> List[Array]:
+    """Run an operator on the numbers of elements of two rows: the second has to do as the first."""
+    arrays, sizes = [], [prod(shape) for shape in site.inputs]
+    far, start = sum(sizes), 0
+    for shape, size, own in zip(site.inputs, sizes, site.batched):
+        row = np.arange(start, start + size).reshape(shape)
+        arrays.append(few(np.concatenate([row, row + far]) if own else row))
+        start += size
+    function = getattr(nd._internal if site.op.startswith("_") else nd.op, site.op)
     try:
-        made = function(*map(nd.from_numpy, arrays), **public_attrs(call.attrs))
+        made = function(*map(nd.from_numpy, arrays), **public_attrs(site.attrs))
     except MXNetError:
         raise RefuseError("rows are not along axis 0") from None
-    return [x.asnumpy() for x in (made if isinstance(made, list) else [made])]
+    found = []
+    for where in (x.asnumpy() for x in (made if isinstance(made, list) else [made])):
+        half = few(where)
+        if any(site.batched):
+            half, other = half[: len(where) // 2], where[len(where) // 2 :]
+            alike = half.shape == other.shape and half.max(initial=0) < far
+            require(alike, "rows are not along axis 0")
+            shift = np.repeat(site.batched, sizes)[half] * far
+            require((other == half + shift).all(), "rows are not along axis 0")
+        found.append(half)
+    return found
 
 
 MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
