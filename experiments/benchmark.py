@@ -133,7 +133,7 @@ def measure(args):
                         MEASURES[part.what](found[name], cast, args, part, part_ends)
                     else:
                         left_out = " ".join(map(str, filter(None, part[1:])))
-                        found[name].left_out[left_out] = "no time was left"
+                        found[name].left_out[left_out] = "time was short"
                     left -= SHARES[part.what]
                     bar.update()
             if new:
