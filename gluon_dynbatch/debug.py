@@ -118,7 +118,7 @@ class Comparison:
             recording.externals,
             dispatcher,
             lambda node: recording.wheres[node].where,
-            Prepared(loop, None, dispatcher).forward,
+            Prepared(loop, None, dispatcher.natives(loop)).forward,
         )
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.

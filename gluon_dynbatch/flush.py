@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from .auto import Account, Costs, costs_of
 from .cache import PlanCache
 from .debug import Comparison
 from .errors import NotMergedError, Where
+from .kernel.kernels import SegmentKernels
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
-from .lower.segment import SegmentTable
+from .lower.segment import Segment, SegmentTable
 from .modes import RECORDING
 from .native.recording import in_graph, keep, untrack
 from .options import Options
@@ -33,7 +34,7 @@ from .run.keep import Kept, find_spots
 from .run.prepare import Prepared
 from .schedule import analyze, check_groups, singles_in_order, split_by_rows
 from .trace.entry import Library
-from .unmerged import find_split, find_unbatched
+from .unmerged import find_unmerged
 
 
 class Runtime:
@@ -56,6 +57,8 @@ class Planned(NamedTuple):
     """A plan, and what was made from it for the heads seen so far."""
 
     plan: Plan
+    #: Per segment what runs it natively, None if MXNet's operators do.
+    kernels: Dict[Segment, Optional[SegmentKernels]]
     #: Heads and what is trained, with the code of both directions: the last ones only.
     prepared: List[Tuple[Any, Prepared]]
     #: Per value whether it is recorded for a backward pass.
@@ -177,7 +180,8 @@ class Flush:
         made = graph.segment[graph.slot_unit[np.maximum(graph.value_term, 0)]]
         recorded = by_segment[made] & (graph.value_term >= 0)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
-        natives = runtime.dispatcher.natives(plan)
+        kernels = runtime.dispatcher.natives(plan)
+        alone, split = find_unmerged(plan, recording.entries, choice.granularity)
         report = FlushReport(
             nodes=len(recording.node_entry),
             units=graph.dependencies.size,
@@ -186,14 +190,14 @@ class Flush:
             policy=choice.policy,
             budget=str(choice.analysis_budget),
             cached=False,
-            alone=find_unbatched(plan),
+            alone=alone,
             rows_gathered=plan.rows_gathered,
             arena_bytes=plan.arena_bytes,
             **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
-            split=find_split(plan, recording.entries, choice.granularity),
+            split=split,
         )
-        costs = costs_of(recording, plan, natives)
-        return Planned(plan, [], recorded, report, costs, analysed)
+        costs = costs_of(recording, plan, kernels)
+        return Planned(plan, kernels, [], recorded, report, costs, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:
@@ -225,7 +229,7 @@ class Flush:
             if key is not None:
                 marks = np.frombuffer(marks, dtype=bool)
                 heads = find_heads(plan, spots, planned.recorded, plan.graph.value_term, marks)
-            known = Prepared(plan, heads, self._runtime.dispatcher)
+            known = Prepared(plan, heads, planned.kernels)
         return key, known
 
     def _execute(

@@ -6,7 +6,7 @@ A plan does not know lines: in the place of its line, each `Alone` has the numbe
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterator, List, Mapping, Set, Tuple
+from typing import Any, DefaultDict, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
 
 import numpy as np
 
@@ -30,23 +30,10 @@ SIZES = (
 )
 
 
-def find_unbatched(plan: Plan) -> Tuple[Alone, ...]:
-    """Return the calls that no rule allows to merge, by callee and reason."""
-    found: Dict[Tuple[str, str], Alone] = {}
-    for launch in plan.launches:
-        if launch.segment.layout == "unbatched":
-            one = _calls_of(plan, [launch], launch.segment.reason)
-            count(found, one[:2], one)
-    return tuple(found.values())
-
-
-def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
-    unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
-    return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
-
-
-def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tuple[Alone, ...]:
-    """Return the calls of one callee that share no launch, though they could if changed a little.
+def find_unmerged(
+    plan: Plan, entries: Mapping[int, Any], granularity: str
+) -> Tuple[Tuple[Alone, ...], Tuple[Alone, ...]]:
+    """Return what did not merge, and what merged only with some of its kind.
 
     Parameters
     ----------
@@ -56,9 +43,30 @@ def find_split(plan: Plan, entries: Mapping[int, Any], granularity: str) -> Tupl
         What was called, by the numbers of the graph.
     granularity : str
         At ``"graph"``, samples with other calls never share launches, whatever their arrays.
+
+    Returns
+    -------
+    tuple of Alone
+        The calls that no rule allows to merge, by callee and reason.
+    tuple of Alone
+        The calls of one callee that share no launch, though they could if changed a little.
     """
-    by_number = () if granularity == "graph" else _by_number(plan.graph, entries, granularity)
-    return (*_by_size(plan), *by_number)
+    split = () if granularity == "graph" else _by_number(plan.graph, entries, granularity)
+    return tuple(_unbatched(plan)), (*_by_size(plan), *split)
+
+
+def _unbatched(plan: Plan) -> Iterable[Alone]:
+    found: Dict[Tuple[str, str], Alone] = {}
+    for launch in plan.launches:
+        if launch.segment.layout == "unbatched":
+            one = _calls_of(plan, [launch], launch.segment.reason)
+            count(found, one[:2], one)
+    return found.values()
+
+
+def _calls_of(plan: Plan, launches: List[Launch], reason: str) -> Alone:
+    unit, calls = int(launches[0].units[0]), sum(len(launch.units) for launch in launches)
+    return Alone(plan.graph.name(unit), reason, calls, int(plan.graph.node[unit]))
 
 
 def _by_size(plan: Plan) -> Iterator[Alone]:

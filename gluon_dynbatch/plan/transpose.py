@@ -126,10 +126,11 @@ class _Transposition:
         plan, reader, maker = self._forward, self._forward.reads.operand, self._maker[self._read]
         #: Per operand who makes what it reads.
         makers: List[Set[int]] = [set() for _ in range(self._operand0[-1])]
-        changes = (reader[1:] != reader[:-1]) | (maker[1:] != maker[:-1])
-        own = np.append(changes, True)[: len(reader)]
-        for number, one in zip(reader[own].tolist(), maker[own].tolist()):
-            makers[number].add(one)
+        pair = reader * (len(plan.launches) - NOWHERE) + maker - NOWHERE
+        # Few are left without those that equal the one before.
+        pair = np.unique(pair[np.diff(pair, prepend=-1) != 0])
+        for number, one in np.stack(np.divmod(pair, len(plan.launches) - NOWHERE), 1).tolist():
+            makers[number].add(one + NOWHERE)
         flowing: Dict[int, List[int]] = {}
         for number, launch in enumerate(plan.launches):
             if not launch.segment.mode & RECORDING:

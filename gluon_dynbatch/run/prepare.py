@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Dict, Iterator, Optional, Sequence, Tuple
 
+from ..kernel.kernels import SegmentKernels
 from ..kernel.recipe import SAVED
-from ..kernel.step import Wanted
+from ..kernel.step import Kernel, Wanted
+from ..lower.segment import Segment
 from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
 from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..schedule.dependencies import Array
 from .assemble import Forward
 from .assemble_backward import Backward
-from .dispatch import Dispatcher
 from .records import Assembled, Base
 
 #: What native code trains: the number of its gradient among the bases backward, and that of the
@@ -31,13 +32,18 @@ class Prepared:
         What is run.
     heads : Heads, optional
         Where gradients may arrive.
-    dispatcher : Dispatcher
-        Compiles segments.
+    kernels : dict of Segment to SegmentKernels or None
+        The kernels of each segment, None for what MXNet's operators run.
     """
 
-    def __init__(self, plan: Plan, heads: Optional[Heads], dispatcher: Dispatcher):
+    def __init__(
+        self,
+        plan: Plan,
+        heads: Optional[Heads],
+        kernels: Dict[Segment, Optional[SegmentKernels]],
+    ):
         self._plan, self.heads = plan, heads
-        kernels, trained = dispatcher.natives(plan), {}
+        trained: Dict[int, Tuple[Kernel, ...]] = {}
         if heads is not None:
             self.backward_plan = transpose(plan, heads)
             untrack(self.backward_plan)

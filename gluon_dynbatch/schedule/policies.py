@@ -198,14 +198,14 @@ def analyze(
     """
     if policy not in POLICIES:
         raise OptionError.unknown("policy", policy, tuple(POLICIES))
-    meter = Meter(budget, rate, clock)
-    prefix = min(graph.size, meter.left)
+    meter, units = Meter(budget, rate, clock), graph.size
+    prefix = min(units, meter.left)
     meter.visits += prefix
-    search = Search(graph.first(prefix))
-    complete = prefix == graph.size and _take(
+    search = Search(graph if prefix == units else graph.first(prefix))
+    complete = prefix == units and _take(
         chain(merges(search), POLICIES[policy](search)), search, meter
     )
-    rest = np.arange(search.launches, search.launches + graph.size - prefix, dtype=np.int32)
+    rest = np.arange(search.launches, search.launches + units - prefix, dtype=np.int32)
     return Analysis(
         np.concatenate([search.groups, rest]),
         meter.visits,
