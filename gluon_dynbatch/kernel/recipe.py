@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import FrozenSet, List, Optional
 
 from ..native import executing
-from .expression import Slot
-from .step import Kernel
+from .expression import Place, Slot
+from .step import Kernel, Product
 
+#: Operations of products for each byte that is copied, from which on rows are worth comparing.
+WORTH = 16
 #: Memory of one flush, by use: of a launch, of the pass, of both passes.
 TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
 
@@ -43,12 +45,16 @@ class Recipe:
         self.bytes = [*(last.row_bytes[slot] for slot in slots), *[0] * len(packs)]
         #: Forward and backward: native code, and the numbers of what it works on.
         self.natives = [(one, [self.numbers[slot] for slot in one.slots]) for one in natives]
+        #: Whether rows of a table, chosen by the first input, are all there is.
+        self.chooses = _chooses(forward)
         #: Per input its type, and the memory for rows that are put together.
         self.inputs = [
-            (array.dtype, SAVED if slot in read else TEMPORARY)
+            (array.dtype, SAVED if slot in read else KEPT if self.chooses else TEMPORARY)
             for slot, array in arrays.items()
             if slot.kind == "in"
         ]
+        #: The only input that differs from row to row, if it is worth finding rows that are equal.
+        self.single = _find_single(forward, natives[0])
         self.parameters = [slot for slot in arrays if slot.kind == "param"]
         self.outputs = [self.numbers[slot] for slot in forward.arrays if slot.kind == "out"]
         #: What steps leave for the backward pass.
@@ -63,3 +69,27 @@ class Recipe:
             for slot in one.slots
             if isinstance(slot, Slot) and arrays[slot].every
         ]
+
+
+def _find_single(kernel: Kernel, native: executing.Kernel) -> Optional[int]:
+    inputs = [
+        slot for slot, array in kernel.arrays.items() if slot.kind == "in" and not array.every
+    ]
+    copied = sum(kernel.row_bytes.values())
+    if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:
+        return None
+    return inputs[0].number
+
+
+def _chooses(kernel: Kernel) -> bool:
+    step, given, made = kernel.steps[0], Slot("in", 0), Slot("out", 0)
+    return (
+        len(kernel.steps) == 1
+        and isinstance(step, Product)
+        and step.weight.chosen
+        and step.weight.place.slot.kind == "param"
+        and (step.left, step.result, step.parts) == (Place(given), Place(made), 1)
+        and not step.adds
+        and (kernel.arrays[given].width, kernel.arrays[given].every) == (1, False)
+        and kernel.arrays[made].width == step.weight.columns
+    )

@@ -11,9 +11,9 @@ run one after another, wide ones in several threads.
 import os
 
 from cpython.array cimport array
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:
     """
@@ -32,10 +32,10 @@ cdef extern from "c/kernels.h" nogil:
 include "kernels.pxi"
 
 #: First number of each record of a program.
-LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN = range(6)
+LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT = range(7)
 
 cdef enum:
-    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN
+    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN, DO_DISTINCT
     #: Operations that are worth another thread, which takes some 20 us to make.
     WORTH = 4000000
 
@@ -172,6 +172,8 @@ cdef void run_program(void *context, void *given) noexcept nogil:
         split.code = code
         if code[0] == DO_LAUNCH:
             code = run_launch(&split, threads)
+        elif code[0] == DO_DISTINCT:
+            code = run_distinct(&split, threads)
         elif code[0] == DO_ROWS:
             code = run_rows(code, bases)
         elif code[0] == DO_PACK:

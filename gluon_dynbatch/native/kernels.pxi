@@ -42,6 +42,7 @@ cdef extern from "c/steps.h" nogil:
 
     ctypedef struct Kernel_ "gdb_kernel":
         int64_t references, slots_count, block, work, scratch
+        gdb_slot *slots
 
     Kernel_ *gdb_new_kernel(
         const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count)

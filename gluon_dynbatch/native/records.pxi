@@ -72,6 +72,109 @@ cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
     return part
 
 
+cdef struct Key:
+    int64_t value, table
+
+
+cdef int64_t tell_apart(
+    const int64_t *pieces, int64_t count, char **bases, int64_t rows, int32_t *number,
+    int32_t *first,
+) noexcept nogil:
+    """Number the keys of rows as they come, equal ones alike; return how many there are.
+
+    Pieces are as in `run_distinct`.  Filled in are the number of each row, and the first row of
+    each number.  Without memory, all rows count as different.
+    """
+    cdef int64_t i, k, row = 0, distinct = 0
+    cdef uint64_t at, slots = 16
+    cdef Key key
+    cdef const char *source
+    while slots < <uint64_t>(2 * rows):
+        slots *= 2
+    cdef int32_t *table = <int32_t *>malloc(slots * sizeof(int32_t))
+    cdef Key *keys = <Key *>malloc(rows * sizeof(Key))
+    if table != NULL and keys != NULL:
+        memset(table, -1, slots * sizeof(int32_t))
+        for i in range(count):
+            key.table = pieces[0]
+            for k in range(pieces[3]):
+                at = slots
+                if key.table >= 0:
+                    source = bases[pieces[1]] + pieces[2] + k * pieces[4]
+                    key.value = (<const int32_t *>source)[0]
+                    if pieces[4] == 8:
+                        key.value = (<const int64_t *>source)[0]
+                    at = (<uint64_t>key.value * 0x9E3779B97F4A7C15ULL) >> 32 & (slots - 1)
+                    while table[at] >= 0 and memcmp(&keys[table[at]], &key, sizeof(Key)):
+                        at = (at + 1) & (slots - 1)
+                if at < slots and table[at] >= 0:
+                    number[row] = table[at]
+                else:
+                    keys[distinct], first[distinct], number[row] = key, row, distinct
+                    if at < slots:
+                        table[at] = distinct
+                    distinct += 1
+                row += 1
+            pieces += 5
+    free(table)
+    free(keys)
+    return distinct if row else rows
+
+
+cdef const int64_t *run_distinct(Split *split, int64_t threads) noexcept nogil:
+    """DISTINCT, a slot, pieces, then per piece: the table from which rows were chosen, -1 if they
+    were not, where the numbers are by which they were (base, offset), rows, bytes of a number.
+
+    A LAUNCH of one part follows, in which only the slot differs from row to row.  So if equal
+    numbers chose rows from one table, their results are equal, and computed once; unless they
+    are few.
+    """
+    cdef const int64_t *launch = split.code + 3 + 5 * split.code[2]
+    cdef const int64_t *part = launch + 2
+    cdef const Kernel_ *kernel = <const Kernel_ *><uintptr_t>part[0]
+    cdef int64_t slot = split.code[1], rows = part[1], length = behind(part) - launch
+    cdef int64_t size = row_bytes(kernel, slot), distinct = rows, i
+    cdef const char *source = split.bases[part[2 + 2 * slot]] + part[3 + 2 * slot]
+    cdef int32_t *number = <int32_t *>malloc(2 * rows * sizeof(int32_t))
+    cdef int32_t *first = number + rows
+    cdef int64_t *code = <int64_t *>malloc(8 * length)
+    cdef char *given = NULL
+    if number != NULL:
+        distinct = tell_apart(split.code + 3, split.code[2], split.bases, rows, number, first)
+    if 4 * distinct <= 3 * rows:
+        given = <char *>malloc(distinct * size + 64)
+    split.code = launch
+    if code == NULL or given == NULL:
+        run_launch(split, threads)
+    else:
+        for i in range(distinct):
+            memcpy(given + i * size, source + first[i] * size, size)
+        memcpy(code, launch, 8 * length)
+        code[3], code[5 + 2 * slot] = distinct, given - split.bases[code[4 + 2 * slot]]
+        split.code = code
+        run_launch(split, threads)
+        for i in range(kernel.slots_count):
+            source = split.bases[part[2 + 2 * i]] + part[3 + 2 * i]
+            if i != slot and part[2 + 2 * i] >= 0:
+                spread(<char *>source, row_bytes(kernel, i), number, rows)
+    free(given)
+    free(code)
+    free(number)
+    return behind(part)
+
+
+cdef inline int64_t row_bytes(const Kernel_ *kernel, int64_t slot) noexcept nogil:
+    return kernel.slots[slot].array.pitch * SIZES[kernel.slots[slot].array.dtype]
+
+
+cdef void spread(char *rows, int64_t size, const int32_t *number, int64_t count) noexcept nogil:
+    """Put rows, of which the first ones are there, where their numbers are; none comes before."""
+    cdef int64_t i
+    for i in range(count - 1 if size else -1, -1, -1):
+        if number[i] != i:
+            memcpy(rows + i * size, rows + number[i] * size, size)
+
+
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
     """ROWS, type, bytes of an element, entries, target (base, offset), then per entry: what to do
     (0 copy, 1 add, 2 zeros), first element in the target, source (base, offset), elements."""

@@ -19,6 +19,7 @@ from ..kernel.step import Kernel, Packed
 from ..lower.segment import Segment
 from ..native import executing, resolving
 from ..plan.plan import Launch, Operand, Plan, Region, Rows, Slice, Whole
+from .equal import EqualRows
 from .records import Assembled, Base, Item, Spot, copies, is_native, itemsize
 
 #: Operations of native code that the engine gets in one piece: other work of its waits for a piece,
@@ -250,6 +251,7 @@ class Forward(Assembler):
                 self._rows_of[segment.family] += rows
         #: Where everything is that does not differ from launch to launch.
         self._fixed: Dict[Any, List[Spot]] = {}
+        self._equal = EqualRows(plan)
         #: Copies of what all rows share, and packed matrices.
         self._copies: Dict[Any, Spot] = {}
 
@@ -280,11 +282,29 @@ class Forward(Assembler):
             for packed, use in run.recipe.operand_packs:
                 self._pack(packed, use, run.recipe, run.spots, copies)
         self.launches[launch.number] = runs
+        if len(runs) == 1:
+            self._tell_apart(launch, runs[0])
         self.run(runs)
         for run in runs:
             for slot in run.recipe.copied:
                 if slot.kind == "in" and type(launch.operands[slot.number]) is Whole:
                     self._copy(slot, run.recipe, run.spots)
+
+    def _tell_apart(self, launch: Launch, run: Run) -> None:
+        """Let a launch compute equal rows once, if it is known what tells its rows apart."""
+        recipe = run.recipe
+        if recipe.chooses:
+            (region,), size = launch.regions, recipe.bytes[0]
+            table = run.spots[recipe.numbers[recipe.parameters[0]]][0]
+            self._equal.note(region, table, run.spots[0], size)
+        keys = None
+        if recipe.single is not None:
+            keys = self._equal.keys(launch.operands[recipe.single])
+        if keys is not None:
+            native, _ = recipe.natives[0]
+            place = native.slots.index(Slot("in", recipe.single))
+            self.code.extend((executing.DISTINCT, place, len(keys)))
+            self.code.frombytes(keys.tobytes())
 
     def _begin(self, segment: Segment, rows: int, backward: Optional[Kernel]) -> Run:
         """Return the run of a part of a launch, which knows where parameters are."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gluon_dynbatch.kernel.expression import Slot
 from gluon_dynbatch.kernel.step import Array, Kernel, Packed
 from gluon_dynbatch.native import executing
 
@@ -30,8 +31,11 @@ def pitch(array):
     return array.strides[0] // array.itemsize
 
 
-def launch(steps, arrays, rows, few=False):
-    """Run steps on matrices, of which each row has its own, and vectors, which all rows share."""
+def launch(steps, arrays, rows, few=False, keys=()):
+    """Run steps on matrices, of which each row has its own, and vectors, which all rows share.
+
+    Keys tell rows of the first input apart: tables and numbers.
+    """
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     every = {slot: array.ndim == 1 for slot, array in arrays.items()}
     described = {
@@ -45,6 +49,13 @@ def launch(steps, arrays, rows, few=False):
             places += (pack(made, slot, arrays[slot.weight.place.slot]), 0)
         else:
             places += (made.base(arrays[slot]), 0)
+    if keys:
+        pieces = [
+            (table, made.base(numbers), 0, len(numbers), numbers.itemsize)
+            for table, numbers in keys
+        ]
+        made.code += [executing.DISTINCT, native.slots.index(Slot("in", 0)), len(keys)]
+        made.code += np.ravel(pieces).tolist()
     made.code += [executing.LAUNCH, 1, native.address, rows, *places]
     made.run([native])
 

@@ -1,0 +1,119 @@
+"""What is computed of rows that equal numbers chose from a table is computed once."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.kernel.expression import Place, Slot, Weight
+from gluon_dynbatch.kernel.step import Product
+from gluon_dynbatch.run.equal import EqualRows
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import array, attached, ready
+from tests.kernel.native import launch
+
+#: Wide enough for a product to take longer than copies of its rows.
+UNITS = 256
+
+
+class Words(gdb.DynamicHybridBlock):
+    """Scores words, and arrays that come in their place."""
+
+    def __init__(self, dtype="float32", tables=1):
+        super().__init__()
+        with self.name_scope():
+            self.tables = [nn.Embedding(9, UNITS, dtype=dtype) for _ in range(tables)]
+            for table in self.tables:
+                self.register_child(table)
+            self.score = nn.Dense(UNITS, in_units=UNITS, activation="tanh", dtype=dtype)
+
+    def forward(self, words, *more):
+        rows = [table(words) for table in self.tables]
+        total = sum(self.score(row[i : i + 1]) for row in rows for i in range(len(row)))
+        return total + sum(self.score(x) for x in more) if more else total
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Return what tells rows apart, per operand that was looked at."""
+    keys, all_found = EqualRows.keys, []
+
+    def noted(self, operand):
+        all_found.append(keys(self, operand))
+        return all_found[-1]
+
+    monkeypatch.setattr(EqualRows, "keys", noted)
+    return all_found
+
+
+def sentences(seed, kind="int32", dtype="float32", count=5):
+    rng = np.random.RandomState(seed)
+    words = [mx.nd.array(rng.randint(0, 9, n), dtype=kind) for n in rng.randint(1, 9, count)]
+    given = attached([array(1, UNITS, seed=k, dtype=dtype) for k in range(2)])
+    return [(w, *given[: k % 3]) for k, w in enumerate(words)]
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_gradients_are_those_of_the_loop(found, dtype, kind, tables):
+    net = ready(Words(dtype, tables), 0.05)
+    tolerance = (1e-5, 1e-5) if dtype == "float32" else (1e-12, 1e-12)
+    samples = sentences(3, kind, dtype)
+    parameters = list(net.collect_params().values())
+    check_against_loop(lambda s: net(*s), samples, parameters, tolerance)
+    keys = [own for own in found if own is not None]
+    known = np.concatenate([own[own[:, 0] >= 0] for own in keys])
+    assert len(set(known[:, 0])) == tables, "rows of two tables are told apart"
+    assert set(known[:, 4]) == {np.dtype(kind).itemsize}
+    words = tables * sum(len(words) for words, *_ in samples)
+    assert known[:, 3].sum() % words == 0, "a row was not recognised"
+    assert any((own[:, 0] < 0).any() for own in keys), "no array came in the place of a word"
+
+
+def test_rows_of_earlier_flushes_are_like_no_other(found):
+    """Half of the embeddings are computed before, and read where they are."""
+    net, samples = ready(Words(), 0.05), [words for words, *_ in sentences(4)]
+    with gdb.batching() as batch:
+        rows = [net.tables[0](words) for words in samples]
+        batch.flush()
+        more = [net.tables[0](words) for words in samples]
+        results = [net.score(row[:1]) for row in (*rows, *more)]
+    for result, words in zip(results, samples * 2):
+        wanted = net.score(net.tables[0](words)[:1])
+        np.testing.assert_allclose(result.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
+    (keys,) = (own for own in found if own is not None)
+    known = keys[:, 0] >= 0
+    # A piece of rows of both counts as of earlier ones.
+    assert 1 < keys[known, 3].sum() <= len(samples) <= keys[~known, 3].sum()
+
+
+WEIGHT = Weight(Place(Slot("param", 0)), 3, 3, transposed=True)
+PRODUCT = Product(Place(Slot("in", 0)), WEIGHT, Place(Slot("out", 0)), None, False, 1, "float32")
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_size=9)), max_size=4),
+    st.sampled_from(["int32", "int64", "float32"]),
+)
+def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind):
+    """All rows differ here, so that those that were not computed by themselves show."""
+    ids = [
+        (t, n) if t >= 0 else (t, k, i)
+        for k, (t, own) in enumerate(keys)
+        for i, n in enumerate(own)
+    ]
+    rows = np.arange(3 * len(ids), dtype=np.float32).reshape(-1, 3)
+    arrays = {
+        Slot("in", 0): rows,
+        Slot("param", 0): np.eye(3, dtype=np.float32).ravel(),
+        Slot("out", 0): np.full_like(rows, np.nan),
+    }
+    given = [(table, np.array(own, dtype=kind)) for table, own in keys]
+    launch([PRODUCT], arrays, len(ids), keys=given)
+    once = 4 * len(set(ids)) <= 3 * len(ids)
+    wanted = [rows[ids.index(one) if once else k] for k, one in enumerate(ids)]
+    np.testing.assert_array_equal(arrays[Slot("out", 0)], np.reshape(wanted, rows.shape))
