@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
-from mxnet import nd
+from mxnet import nd, sym
 from mxnet.base import MXNetError
 
 from ..rules.axes import reduced_axes
 from ..rules.site import RefuseError, Site, public_attrs, require
 from ..schedule.dependencies import Array
 from .expression import TOP, TOTAL
-from .tensor import DTYPES, NUMBERS, Call, Handler, Shape, Tensor, few
+from .tensor import DTYPES, MOST_MOVED, NUMBERS, Call, Handler, Shape, Tensor, few
 
 # Elements that move.
 
@@ -45,9 +45,12 @@ def _elements(site: Site) -> List[Array]:
         row = np.arange(start, start + size).reshape(shape)
         arrays.append(few(np.concatenate([row, row + far]) if own else row))
         start += size
-    function = getattr(nd._internal if site.op.startswith("_") else nd.op, site.op)
+    shapes, attrs = {f"x{i}": x.shape for i, x in enumerate(arrays)}, public_attrs(site.attrs)
     try:
-        made = function(*map(nd.from_numpy, arrays), **public_attrs(site.attrs))
+        symbol = _operator(sym, site.op)(*map(sym.var, shapes), **attrs, name="moved")
+        results = symbol.infer_shape(**shapes)[1]
+        require(sum(map(prod, results)) <= 2 * MOST_MOVED, "its rows are too long to be moved")
+        made = _operator(nd, site.op)(*map(nd.from_numpy, arrays), **attrs)
     except MXNetError:
         raise RefuseError("rows are not along axis 0") from None
     found = []
@@ -61,6 +64,10 @@ def _elements(site: Site) -> List[Array]:
             require((other == half + shift).all(), "rows are not along axis 0")
         found.append(half)
     return found
+
+
+def _operator(module: Any, name: str) -> Any:
+    return getattr(module._internal if name.startswith("_") else module.op, name)
 
 
 MOVES: Dict[str, Handler] = dict.fromkeys(_MOVES.split(), move)
