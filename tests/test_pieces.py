@@ -1,6 +1,7 @@
 """Dynamic blocks that are traced once per structure: what is kept gives the loop's results."""
 
 import copy
+import gc
 import random
 import weakref
 
@@ -104,6 +105,26 @@ def test_trees_are_run_once_each_and_subtrees_with_them(trees):
 
 
 # What is kept
+
+
+def recursive(block, x, depth):
+    """Return what a closure that calls itself returns: it holds arrays until it is collected."""
+    first = block.net(x)
+
+    def descend(depth):
+        return block.net(descend(depth - 1) + first) if depth else first
+
+    return descend(depth)
+
+
+def test_closures_are_kept_however_often_garbage_is_collected():
+    block, thresholds = traced(recursive), gc.get_threshold()
+    gc.set_threshold(5, 1, 1000)
+    try:
+        account = scope(block, [(x(), 3), (x(), 3)])
+    finally:
+        gc.set_threshold(*thresholds)
+    assert (account.new, account.known, account.refused) == (1, 1, {})
 
 
 def test_equal_structures_are_one_and_others_are_not():

@@ -366,6 +366,8 @@ cdef class Place:
         """The line as `errors.Where`."""
         if self.known is None:
             line = PyCode_Addr2Line(<PyCodeObject *>self.code, self.instruction)
+            # What the first instructions do stands in no line.
+            line = line if line > 0 else self.code.co_firstlineno
             self.known = Where(self.code.co_filename, line, self.code.co_name)
         return self.known
 
