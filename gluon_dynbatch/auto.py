@@ -28,8 +28,9 @@ CALL, OPERATOR = 40, 14
 FLUSH, PLAN, RECORDED, LAUNCH = 100, 1300, 8, 20
 #: With a backward pass, calls at once and flushes take so many times as long.
 BACKWARD_AT_ONCE, BACKWARD = 3, 2
-#: Operations of products that take several times as long as the flush that runs them ahead.
-AHEAD = 800_000_000
+#: Operations of products that take several times as long as the flush that runs them ahead, also if
+#: half of the rows are equal to others.
+AHEAD = 1_300_000_000
 #: Places remembered per thread.
 MOST_PLACES = 256
 

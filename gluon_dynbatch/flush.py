@@ -32,7 +32,7 @@ from .run.execute import Execution
 from .run.gradient import forget
 from .run.keep import Kept, find_spots
 from .run.prepare import Prepared
-from .schedule import analyze, check_groups, singles_in_order, split_by_rows
+from .schedule import analyze, arrange, check_groups
 from .trace.entry import Library
 from .unmerged import find_unmerged
 
@@ -170,8 +170,7 @@ class Flush:
         analysis = analyze(graph.dependencies, choice.policy, choice.analysis_budget, runtime.rate)
         if analysis.milliseconds > 0 and analysis.visits:
             runtime.rate = analysis.visits / analysis.milliseconds
-        groups = split_by_rows(analysis.groups, graph.dependencies.rows, self._options.max_rows)
-        groups = singles_in_order(groups)
+        groups = arrange(analysis.groups, graph.dependencies.rows, self._options.max_rows)
         if self._options.debug:
             check_groups(graph.dependencies, groups)
         outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)

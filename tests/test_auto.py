@@ -157,7 +157,7 @@ def test_another_place_or_model_is_recorded(net):
 @pytest.fixture(scope="module")
 def wide():
     """So much work that a little more than a thousand calls are worth a flush of their own."""
-    return ready(gdb.convert(gluon.nn.Dense(400, in_units=1000)))
+    return ready(gdb.convert(gluon.nn.Dense(700, in_units=1000)))
 
 
 def wide_rows(count):
@@ -183,11 +183,11 @@ def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(
 
 def test_calls_go_on_from_what_ran_ahead(wide):
     """Half of the samples are cut between their two calls."""
-    head = ready(gdb.convert(gluon.nn.Dense(3, in_units=400)))
+    head = ready(gdb.convert(gluon.nn.Dense(3, in_units=700)))
     samples = wide_rows(1024)
     with gdb.batching() as batch:
         middles = [wide(x) for x in samples]
-        outputs = [head(middle[:, 0:400]) for middle in middles]
+        outputs = [head(middle[:, 0:700]) for middle in middles]
     assert nodes(batch)[0] == 1024
     equal(outputs, [head(wide(x)) for x in samples], 1e-4)
 

@@ -68,11 +68,11 @@ class Dispatcher:
         """Return the kernels of `segment`; None if MXNet's operators run it."""
         if not self.native:
             return None
-        new, found = segment.kernels is None, kernels_of(segment)
-        if isinstance(found, str):
-            return None
-        self.built += new
-        return found
+        found = segment.kernels
+        if found is None:
+            found = kernels_of(segment)
+            self.built += not isinstance(found, str)
+        return None if isinstance(found, str) else found
 
     def natives(self, plan: Plan) -> Dict[Segment, Optional[SegmentKernels]]:
         """Return the kernels of all segments of a plan."""

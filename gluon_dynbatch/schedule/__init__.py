@@ -8,7 +8,7 @@ these a policy does, and the entry point).  Everything here is pure: no MXNet, n
 from .bound import lower_bound
 from .budget import Budget, parse_budget
 from .depth import group_by_depth
-from .groups import check_groups, singles_in_order, split_by_rows
+from .groups import arrange, check_groups
 from .policies import POLICIES, Analysis, Search, analyze, merges
 
 __all__ = [
@@ -17,11 +17,10 @@ __all__ = [
     "Budget",
     "Search",
     "analyze",
+    "arrange",
     "check_groups",
     "group_by_depth",
     "lower_bound",
     "merges",
     "parse_budget",
-    "singles_in_order",
-    "split_by_rows",
 ]

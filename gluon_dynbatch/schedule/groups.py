@@ -28,6 +28,11 @@ def check_groups(graph: Dependencies, groups: Array) -> None:
     assert (groups[graph.preds] < owners).all(), "a unit is launched before what it depends on"
 
 
+def arrange(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
+    """Return groups as they are launched: no larger than allowed, single units in order."""
+    return singles_in_order(split_by_rows(groups, rows, max_rows))
+
+
 def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     """Cut groups so that none has more than `max_rows` rows.
 

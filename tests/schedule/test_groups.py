@@ -16,13 +16,12 @@ from gluon_dynbatch.schedule import (
     check_groups,
     group_by_depth,
     lower_bound,
-    singles_in_order,
-    split_by_rows,
 )
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.bound import path_counts, quick_bound
 from gluon_dynbatch.schedule.dependencies import reverse, successors, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
+from gluon_dynbatch.schedule.groups import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
 from tests.schedule import dags
 
