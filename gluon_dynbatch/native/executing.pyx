@@ -193,8 +193,10 @@ cdef class Bases:
     cdef object arrays
     #: Of each, its address, if that is known, and its handle; several may share memory.
     cdef readonly array addresses, handles
-    #: Handles of what is read, written, and late, and which bases the late ones are.
-    cdef array read, written, late, places
+    #: Handles of what is read and written, each memory once.
+    cdef readonly array read, written
+    #: Handles of what is late, and which bases these are.
+    cdef array late, places
 
     def __cinit__(self, arrays, array addresses not None, array handles not None, bytes uses):
         cdef dict read = {}, written = {}
@@ -209,11 +211,12 @@ cdef class Bases:
                 self.late.append(handle)
                 self.places.append(i)
             # The engine wants each memory once, and what is written not among what is read.  Arrays
-            # that share it have the first member of MXNet's array in common.
+            # that share it have the first member of MXNet's array in common: what that points to
+            # begins with an address, which is null as long as an operator is to give it memory.
             if use in b"wW":
-                written[(<uintptr_t **>handle)[0][0]] = handle
+                written[(<uintptr_t *>handle)[0]] = handle
             elif use in b"raR":
-                read[(<uintptr_t **>handle)[0][0]] = handle
+                read[(<uintptr_t *>handle)[0]] = handle
         self.written = array("Q", written.values())
         self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])
 

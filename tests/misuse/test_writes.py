@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from mxnet import autograd, gluon
 from mxnet.base import _LIB
+from mxnet.ndarray.ndarray import NDArray, _new_alloc_handle
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.run.buffers import bases_of
 from tests.cells import array, cell, dense, equal
 from tests.common import FIXED, SCOPES, same_as_loop
 
@@ -33,6 +35,19 @@ def numpy_of(capsule):
 
 
 KEPT = []
+
+# What the engine is told
+
+
+def test_arrays_without_memory_are_waited_for_one_by_one():
+    """A parameter has none before its initializer has run: two of them are not the same array."""
+    one, other = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
+    made = mx.nd.ones((4, 2))
+    arrays = [one, other, one, made, made[1:], made.reshape((-1,))]
+    assert len(bases_of(arrays, b"RRRrrr").read) == 3
+    bases = bases_of(arrays, b"WRRrrw")
+    assert (len(bases.written), len(bases.read)) == (2, 1)
+
 
 # Writes
 
