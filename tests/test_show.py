@@ -12,7 +12,6 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.plan.plan import Whole
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.flow import bars, flow, groups
 from tests.cells import dense, heads_of, inputs, ready
@@ -45,17 +44,15 @@ def chain(lengths):
     return batch
 
 
-def flow_by_terms(plan):
-    """Count elements from maker to reader as the graph has them; fills are one maker."""
-    launch_of = plan.launch_of()
-    operands = [(one.number, operand) for one in plan.launches for operand in one.operands]
+def flow_by_reads(plan):
+    """Count elements from maker to reader as reads have them; fills are one maker."""
+    readers = [one.number for one in plan.launches for _ in one.operands]
+    makers = [one.number for one in plan.launches for _ in one.outputs]
+    makers += ["fill"] * len(plan.fills)
     found = Counter()
-    for at, operand, length in zip(plan.reads.term, plan.reads.operand, plan.reads.length):
-        term = plan.graph.term[at]
-        maker = "fill" if term < 0 else int(launch_of[plan.graph.slot_unit[term]])
-        reader, whole = operands[operand][0], isinstance(operands[operand][1], Whole)
-        found[maker, reader] += 0 if whole else int(length)
-    return +found
+    for source, operand, length in zip(plan.reads.source, plan.reads.operand, plan.reads.length):
+        found[makers[source], readers[operand]] += int(length)
+    return found
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -66,7 +63,7 @@ def test_what_flows_is_what_the_graph_says(name):
         if maker != ("whole", 0):
             maker = maker[0] if isinstance(maker, tuple) else maker
             found[maker, reader] += sum(size * count for size, count in rows.items())
-    wanted = flow_by_terms(plan)
+    wanted = flow_by_reads(plan)
     assert set(found) == set(wanted)
     # Part of a row counts as a row.
     assert all(found[edge] >= wanted[edge] for edge in wanted)

@@ -73,17 +73,17 @@ cdef class Ordering:
             return 0
         return self.term0[high] - self.term0[low] - (high - low)
 
-    cdef void lead(self, int64_t unit, bint once) noexcept:
-        """Let what `unit` reads follow it: what follows nobody; if `once`, what only it reads."""
+    cdef void lead(self, int64_t unit) noexcept:
+        """Let what `unit` reads follow it: what only it reads, and what follows nobody."""
         cdef int64_t item, k, place, slot, maker, first = self.input0[unit]
         for item in range(first, self.input0[unit + 1]):
             place = (self.groups[unit] * self.ports + item - first) * self.levels - self.term0[item]
             for k in range(self.term0[item], self.term0[item + 1]):
                 slot = self.term[k]
-                if slot < 0 or once and self.reads[slot] != 1:
+                if slot < 0:
                     continue
                 maker = self.slot_unit[slot]
-                if once or self.place[maker] == self.unread:
+                if self.reads[slot] == 1 or self.place[maker] == self.unread:
                     self.leader[maker], self.place[maker] = unit, place + k
 
     cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
@@ -129,9 +129,7 @@ def order(
         units[ends[groups[unit]]] = unit
         ends[groups[unit]] += 1
     for i in range(ordering.units):
-        ordering.lead(units[i], False)
-    for i in range(ordering.units):
-        ordering.lead(units[i], True)
+        ordering.lead(units[i])
     cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
     for launch in range(ordering.launches - 1, -1, -1):
         k = first[launch]

@@ -24,33 +24,37 @@ cdef enum:
     FIELDS = 5
 
 
-def reads(
+def terms(
     const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
     const uint8_t[::1] joins, const int64_t[::1] units, const int64_t[::1] input0,
-    const int64_t[::1] term0, const int64_t[::1] size, int64_t[::1] operand, int64_t[::1] at,
-    int64_t[::1] target, int64_t[::1] length, int64_t[::1] summand,
+    const int64_t[::1] term0, const int64_t[::1] size, int32_t[::1] operand, int32_t[::1] at,
+    int64_t[::1] target,
 ):
-    """Fill in, for each term that launches read, who reads it, where to, how much and as which
-    summand; count them.
+    """List the terms that launches read: fill in who reads each, and where to; count them.
 
-    What all members share is listed for the first only; what a port `joins` stands one after
-    another.
+    Of an operand, first summands come first, then second ones.  What all members share is listed
+    for the first only; what a port `joins` stands one after another.
     """
-    cdef int64_t launch, port, member, item, term, done, count = 0
+    cdef int64_t launch, port, member, item, term, done, level, stop, last, count = 0
     for launch in range(first.shape[0] - 1):
         for port in range(port0[launch], port0[launch + 1]):
-            done = 0
-            for member in range(first[launch], first[launch + 1]):
-                item = input0[units[member]] + port - port0[launch]
-                for term in range(term0[item], term0[item + 1]):
-                    operand[count], at[count] = port, term
-                    target[count], length[count] = done, size[term]
-                    summand[count] = term - term0[item]
-                    done += size[term] if joins[port] else 0
-                    count += 1
-                done += 0 if joins[port] else size[term0[item]]
-                if shared[port]:
-                    break
+            level, stop = 0, first[launch] + 1 if shared[port] else first[launch + 1]
+            while stop > first[launch]:
+                done, last = 0, first[launch]
+                for member in range(first[launch], stop):
+                    item = input0[units[member]] + port - port0[launch]
+                    term = term0[item] + level
+                    while term < term0[item + 1]:
+                        operand[count], at[count], target[count] = port, term, done
+                        count += 1
+                        term += 1
+                        if not joins[port]:
+                            last = member + 1 if term < term0[item + 1] else last
+                            break
+                        done += size[term - 1]
+                    done += 0 if joins[port] else size[term0[item]]
+                # Nobody behind the last one that has more.
+                level, stop = level + 1, last
     return count
 
 
@@ -71,62 +75,82 @@ def slots(
 
 
 def externals(
-    const int64_t[::1] operand, const int64_t[::1] term, const int64_t[::1] summand,
+    const int32_t[::1] operand, const int32_t[::1] at, const int64_t[::1] term,
     const uint8_t[::1] shared, const int64_t[::1] row_size, const int32_t[::1] kind,
     int64_t[::1] found, int64_t[::1] pair,
 ):
-    """Fill in which arrays from outside have to stand in arenas, as they are read first.
+    """Fill in which arrays from outside have to stand in arenas, as the terms listed come to them.
 
-    They are those that are not shared; of an operand, first summands come first.  Each has a number
-    of a pair: the row size it is read with, and its kind.  Returns the pairs, and fills in -1 for
-    arrays that are not found.
+    They are those that are not shared.  Each has a number of a pair: the row size it is read with,
+    and its kind.  Returns the pairs, and fills in -1 for arrays that are not found.
     """
-    cdef int64_t low = 0, high, i, k, one, most, count = 0
+    cdef int64_t i, k, count = 0
     cdef dict pairs = {}
-    cdef bytearray room = bytearray(2 * operand.shape[0] * sizeof(Keyed))
-    cdef Keyed *items = <Keyed *><char *>room
     pair[:] = -1
-    while low < operand.shape[0]:
-        high, one, most = low, operand[low], 0
-        while high < operand.shape[0] and operand[high] == one:
-            items[high - low] = Keyed(summand[high], high)
-            most = max(most, summand[high])
-            high += 1
-        if not shared[one]:
-            if most:
-                radix_sort(items, items + (high - low), high - low)
-            for i in range(high - low):
-                k = -1 - term[items[i].unit]
-                if k >= 0 and pair[k] < 0:
-                    pair[k] = pairs.setdefault((row_size[one], kind[k]), len(pairs))
-                    found[count] = k
-                    count += 1
-        low = high
+    for i in range(operand.shape[0]):
+        k = -1 - term[at[i]]
+        if k >= 0 and pair[k] < 0 and not shared[operand[i]]:
+            pair[k] = pairs.setdefault((row_size[operand[i]], kind[k]), len(pairs))
+            found[count] = k
+            count += 1
     return count, list(pairs)
+
+
+def runs(
+    const int32_t[::1] operand, const int32_t[::1] at, const int64_t[::1] target,
+    const int64_t[::1] term, const int64_t[::1] offset, const int64_t[::1] size,
+    const uint8_t[::1] shared, const int64_t[:, ::1] places, int64_t[:, ::1] found,
+    int64_t[::1] whole,
+):
+    """Fill in what operands read of arenas, given the terms listed; count it.
+
+    Terms that lie side by side and are read side by side are one read, if one target has them all.
+    Rows of `places` are tables of a `plan.plan.Plan`, those of what is filled in columns of `Reads`.
+    Shared arrays from outside are read as they are: `whole` has their numbers, by operand.
+    """
+    cdef int64_t i, k, number, element, count = -1, terms = places.shape[1]
+    for i in range(operand.shape[0]):
+        k, number = at[i], term[at[i]]
+        if number < 0 and shared[operand[i]]:
+            whole[operand[i]] = -1 - number
+            continue
+        number += terms if number < 0 else 0
+        element = places[1, number] + offset[k]
+        if (
+            count >= 0 and found[0, count] == operand[i] and found[1, count] == places[2, number]
+            and found[2, count] + found[3, count] == target[i]
+            and found[5, count] + found[3, count] == element
+        ):
+            found[3, count] += size[k]
+            continue
+        count += 1
+        found[0, count], found[1, count], found[2, count] = operand[i], places[2, number], target[i]
+        found[3, count], found[4, count], found[5, count] = size[k], places[0, number], element
+    return count + 1
 
 
 def transposed(
     const int64_t[::1] low, const int64_t[::1] high, const int64_t[:, ::1] starts,
-    const int64_t[::1] at, const int64_t[::1] offset, const int64_t[::1] size,
-    const int64_t[::1] element, const int64_t[::1] targets, const uint8_t[::1] wanted,
+    const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] target,
+    const int64_t[::1] length, const int64_t[::1] element, const uint8_t[::1] wanted,
     const int64_t[::1] start, int64_t[:, ::1] found,
 ):
     """Fill in what wanted targets read of the gradients of operands; count it.
 
     Operands have their reads from `low` to `high`, and their gradients start at an arena and an
-    element.  Reads and their places are as in `plan.plan.Reads`, each of one of the `targets`, which
-    have their first elements at `start`.  What is filled in are the columns of such reads.
+    element.  Reads are as in `plan.plan.Reads`, of targets that have their first elements at
+    `start`.  What is filled in are the columns of such reads.
     """
     cdef int64_t number, i, to, count = 0
     for number in range(low.shape[0]):
         for i in range(low[number], high[number]):
-            to = targets[i]
-            if to < 0 or not wanted[to]:
+            to = source[i]
+            if not wanted[to]:
                 continue
-            found[0, count], found[1, count] = to, at[i]
-            found[2, count], found[3, count] = element[i] - start[to], size[i]
+            found[0, count], found[1, count] = to, operand[i]
+            found[2, count], found[3, count] = element[i] - start[to], length[i]
             found[4, count] = starts[0, number]
-            found[5, count] = starts[1, number] + offset[i]
+            found[5, count] = starts[1, number] + target[i]
             count += 1
     return count
 
@@ -137,7 +161,7 @@ cdef class Resolver:
 
     #: Per read.
     cdef const int64_t[::1] target, length, arena, element
-    #: Reads by operand, as they were given, and those of each by target.
+    #: Reads by operand, as they were given, and in an order in which they cover it.
     cdef int64_t[::1] given, taken
     #: Per operand, one more at the end: its first read there.
     cdef int64_t[::1] first
@@ -166,13 +190,28 @@ cdef class Resolver:
             self.first[operand[i] + 1] += 1
         cdef bytearray room = bytearray(2 * most * sizeof(Keyed))
         cdef Keyed *items = <Keyed *><char *>room
+        self.taken[:] = self.given
         for i in range(operands):
             low, high = self.first[i], self.first[i + 1]
+            if self.in_order(low, high):
+                continue
             for k in range(low, high):
                 items[k - low] = Keyed(target[self.given[k]], self.given[k])
             radix_sort(items, items + (high - low), high - low)
             for k in range(low, high):
                 self.taken[k] = items[k - low].unit
+
+    cdef bint in_order(self, int64_t low, int64_t high) noexcept:
+        """Whether each read either follows on all before it, or adds to what they cover."""
+        cdef int64_t i, k, end, done = 0
+        for k in range(low, high):
+            i = self.given[k]
+            end = self.target[i] + self.length[i]
+            if self.target[i] == done:
+                done = end
+            elif end > done:
+                return False
+        return True
 
     cdef int64_t count(self):
         return self.pieces.ob_size // FIELDS

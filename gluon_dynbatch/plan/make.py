@@ -92,15 +92,13 @@ class _Planner:
 
     def plan(self) -> Plan:
         """Place everything, then resolve operands."""
-        operand, at, target, length, summand = self._pieces()
-        fills, externals = self._place_externals(operand, at, summand)
+        listed = self._terms()
+        fills, externals = self._place_externals(*listed[:2])
         regions, slots = self._place_slots()
         # Externals are numbered from -1 downwards: from the end of the tables.
-        arena_of, element_of, target_of = np.concatenate([slots, externals[:, ::-1]], axis=1)
-        term = self._graph.term[at]
-        element = element_of[term] + self._graph.term_offset[at]
-        reads = Reads(operand, at, target, length, arena_of[term], element)
-        operands, pieces = self._operands(reads)
+        places = np.concatenate([slots, externals[:, ::-1]], axis=1)
+        reads, whole = self._reads(listed, places)
+        operands, pieces = self._operands(reads, whole)
         return Plan(
             self._graph,
             tuple(self._launches(operands, regions)),
@@ -109,31 +107,28 @@ class _Planner:
             tuple(self._layout.sizes),
             pieces,
             reads,
-            arena_of,
-            element_of,
-            target_of,
+            *places,
         )
 
-    def _pieces(self) -> Array:
-        """Return per read of a term: operand, term, where it belongs, length, which summand."""
+    def _terms(self) -> Tuple[Array, Array, Array]:
+        """Return the terms that are read: by which operand, which they are, where they belong."""
         graph, members, side = self._graph, self._members, self._inputs
-        found = np.empty((5, len(graph.term)), dtype=np.int64)
-        count = resolving.reads(
-            *(members.first, np.array(side.first), side.shared, side.joins),
-            *(members.units, graph.input0, graph.term0, graph.term_size, *found),
+        operand, at = np.empty((2, len(graph.term)), dtype=np.int32)
+        target = np.empty(len(graph.term), dtype=np.int64)
+        count = resolving.terms(
+            *(members.first, np.array(side.first), side.shared, side.joins, members.units),
+            *(graph.input0, graph.term0, graph.term_size, operand, at, target),
         )
-        return found[:, :count]
+        return operand[:count], at[:count], target[:count]
 
-    def _place_externals(
-        self, operand: Array, at: Array, summand: Array
-    ) -> Tuple[Tuple[Fill, ...], Array]:
+    def _place_externals(self, operand: Array, at: Array) -> Tuple[Tuple[Fill, ...], Array]:
         """Return the fills, and per external its arena, first element and target."""
         outside, side = self._outside, self._inputs
         found = np.full((3, len(outside.size)), -1, dtype=np.int64)
         arena, element, target = found
         order, pair = np.empty((2, len(outside.size)), dtype=np.int64)
         count, pairs = resolving.externals(
-            *(operand, self._graph.term[at], summand, side.shared, side.row_size),
+            *(operand, at, self._graph.term, side.shared, side.row_size),
             *(outside.kind, order, pair),
         )
         order = order[:count]
@@ -167,15 +162,24 @@ class _Planner:
         )
         return regions, found
 
-    def _operands(self, reads: Reads) -> Tuple[List[Operand], Array]:
+    def _reads(self, listed: Tuple[Array, ...], places: Array) -> Tuple[Reads, Array]:
+        """Return the reads, and per operand the array that it is as a whole, -1 if it is none."""
+        graph, side = self._graph, self._inputs
+        found = np.empty((len(Reads._fields), len(listed[0])), dtype=np.int64)
+        whole = np.full(len(side.rows), -1, dtype=np.int64)
+        count = resolving.runs(
+            *(*listed, graph.term, graph.term_offset, graph.term_size, side.shared, places),
+            *(found, whole),
+        )
+        return Reads(*found[:, :count].copy()), whole
+
+    def _operands(self, reads: Reads, whole: Array) -> Tuple[List[Operand], Array]:
         side = self._inputs
-        shared, rows = np.flatnonzero(side.shared), np.where(side.shared, 1, side.rows)
-        terms = self._graph.term[reads.term[np.searchsorted(reads.operand, shared)]]
-        whole = shared[terms < 0]
-        rows[whole] = -1
+        rows = np.where(side.shared, 1, side.rows)
+        rows[whole >= 0] = -1
         found, pieces = resolve(rows, side.row_size, reads)
-        for number, term in zip(whole.tolist(), terms[terms < 0].tolist()):
-            found[number] = Whole(-1 - term)
+        for number in np.flatnonzero(whole >= 0).tolist():
+            found[number] = Whole(int(whole[number]))
         return [operand for operand in found if operand is not None], pieces
 
     def _launches(self, operands: List[Operand], regions: List[Region]) -> Iterator[Launch]:

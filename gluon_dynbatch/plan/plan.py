@@ -133,13 +133,14 @@ class Reads(NamedTuple):
     """What operands are made of: pieces of arenas that belong somewhere in an operand.
 
     Arrays of one length.  Forward, the operands of all launches are numbered in their order, and
-    reads are in the order of operands, members and summands; all members share what a shared
+    reads are in the order of operands, summands and members; all members share what a shared
     operand reads.  Backward, operands are the gradients of results and of fills, so numbered.
     """
 
     operand: Array
-    #: Which of the terms of the graph; backward, -1 for a head.
-    term: Array
+    #: The target that is read, see `Plan.target_of`; backward, the operand forward whose gradient
+    #: is read, or -1 for a head.
+    source: Array
     #: First element within the operand, and number of elements.
     target: Array
     length: Array

@@ -83,9 +83,7 @@ class _Transposition:
             OUTSIDE if heads.in_graph[fill.externals].any() else NOWHERE for fill in plan.fills
         ]
         made = np.repeat(np.arange(len(launches)), np.diff(self._result0))
-        self._maker = np.concatenate([made, np.array([*fills, NOWHERE], dtype=np.int64)])
-        #: Per read forward, the target that it is of, -1 if of none: its maker is the last one.
-        self._read = plan.target_of[plan.graph.term[plan.reads.term]]
+        self._maker = np.concatenate([made, np.array(fills, dtype=np.int64)])
         self._start = _starts(self._targets, plan.arenas)
 
     def plan(self) -> Plan:
@@ -123,10 +121,10 @@ class _Transposition:
 
         They have been recorded, have something to train behind them, and a head reads them.
         """
-        plan, reader, maker = self._forward, self._forward.reads.operand, self._maker[self._read]
+        plan, reads = self._forward, self._forward.reads
         #: Per operand who makes what it reads.
         makers: List[Set[int]] = [set() for _ in range(self._operand0[-1])]
-        pair = reader * (len(plan.launches) - NOWHERE) + maker - NOWHERE
+        pair = reads.operand * (len(plan.launches) - NOWHERE) + self._maker[reads.source] - NOWHERE
         # Few are left without those that equal the one before.
         pair = np.unique(pair[np.diff(pair, prepend=-1) != 0])
         for number, one in np.stack(np.divmod(pair, len(plan.launches) - NOWHERE), 1).tolist():
@@ -207,7 +205,7 @@ class _Transposition:
         arenas = np.array([region.arena for region in regions], dtype=np.int64)
         starts = np.stack([arenas, _starts(regions, self._layout.arenas)])
         count = resolving.transposed(
-            *(low, high, starts, *reads[1:4], reads.element, self._read, wanted, self._start),
+            *(low, high, starts, *reads[:4], reads.element, wanted, self._start),
             found,
         )
         return Reads(*found[:, :count])
