@@ -30,7 +30,7 @@ from __future__ import annotations
 from .ask import rows, stack
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
-from .site import INPUT, Ref, Refusal, Rewrite, Shape, Site, Step, public_attrs
+from .site import INPUT, Ref, Refusal, Rewrite, Site, Step
 from .unsupported import UNSUPPORTED
 
 __all__ = [
@@ -44,12 +44,10 @@ __all__ = [
     "Refusal",
     "Rewrite",
     "Rule",
-    "Shape",
     "Site",
     "Step",
     "is_random",
     "of",
-    "public_attrs",
     "rows",
     "stack",
 ]

@@ -61,27 +61,21 @@ def along(more: int = 0, reduces: bool = False, **defaults: Any) -> Rule:
                 found[name] = None if axis is None else site.positive(axis, ndim)
         return found
 
-    def rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    def handler(site: Site, build: Builder) -> Tuple[Ref, ...]:
         axes = read(site)
-        site.keep_rows(
-            not any(0 in axis if isinstance(axis, tuple) else not axis for axis in axes.values())
-        )
-        # A symbol of MXNet 1.9.1 can't be differentiated if the axis of `sort` is left out.
-        return build.same(**axes)
-
-    def stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-        axes = read(site)
+        if not build.stacked:
+            first = (0 in axis if isinstance(axis, tuple) else not axis for axis in axes.values())
+            site.keep_rows(not any(first))
+            # A symbol of MXNet 1.9.1 can't be differentiated if the axis of `sort` is left out.
+            return build.same(**axes)
         if None in axes.values():
             return _flat(site, build)
-        outputs = build.same(
-            **{
-                name: tuple(a + 1 for a in axis) if isinstance(axis, tuple) else axis + 1
-                for name, axis in axes.items()
-            }
-        )
+        for name, axis in axes.items():
+            axes[name] = tuple(a + 1 for a in axis) if isinstance(axis, tuple) else axis + 1
+        outputs = build.same(**axes)
         return _whole(site, build, outputs) if reduces else outputs
 
-    return Rule(rows, stack)
+    return Rule(handler, handler)
 
 
 def reduced_axes(site: Site) -> Tuple[int, ...]:
@@ -115,32 +109,22 @@ def argmax_channel_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return (build.add("argmax", *build.refs, axis=1),)
 
 
-def _batch_norm_axis(site: Site) -> int:
+def batch_norm(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    """Normalise, and rectify if the operator does both.
+
+    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
+    """
     require(
         not site.training or site.flag("use_global_stats"),
         f"Operator {site.op} in training mode computes statistics over the minibatch and updates "
         "its moving averages, so merging would change them.",
     )
-    return site.axis("axis", 1)
-
-
-def _normalised(site: Site, build: Builder, axis: int) -> Tuple[Ref, ...]:
-    """Normalise, and rectify if the operator does both.
-
-    With oneDNN, MXNet 1.9.1 does not write what the gradient of both at once reads in predict mode.
-    """
-    attrs = {**public_attrs(site.attrs), "axis": axis}
+    axis = site.axis("axis", 1)
+    if build.stacked:
+        # MXNet's fast kernels want the channels on axis 1, which folding keeps.
+        require(axis == 0, "")
+    else:
+        site.keep_rows(axis != 0)
+    attrs = {**public_attrs(site.attrs), "axis": axis + build.stacked}
     result = build.add("BatchNorm", *build.refs, **attrs)
     return (result if site.op == "BatchNorm" else build.add("relu", result),)
-
-
-def batch_norm_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = _batch_norm_axis(site)
-    site.keep_rows(axis != 0)
-    return _normalised(site, build, axis)
-
-
-def batch_norm_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # MXNet's fast kernels want the channels on axis 1, which folding keeps.
-    require(_batch_norm_axis(site) == 0, "")
-    return _normalised(site, build, 1)

@@ -9,11 +9,6 @@ from .build import Builder
 from .site import Ref, Site, padded, require
 
 
-def _broadcasting(op: str) -> str:
-    """Return the operator that also takes a shared operand: "elemwise_add", "broadcast_add"."""
-    return op if op.startswith("broadcast_") else "broadcast_" + op.split("_", 1)[1]
-
-
 def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if all(site.batched) and site.inputs[0] == site.inputs[1]:
         return build.same()
@@ -25,18 +20,8 @@ def binary_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         if own and len(shape) < ndim:
             refs[index] = build.reshape(refs[index], -1, *padded(shape, ndim))
     check_groups(site, (pair for pair in zip(*ones) if not all(pair)))
-    return (build.add(_broadcasting(site.op), *refs),)
-
-
-def _sum_of(build: Builder, batched: bool) -> Ref:
-    refs = [ref for ref, own in zip(build.refs, build.site.batched) if own == batched]
-    return refs[0] if len(refs) == 1 else build.add("add_n", *refs, num_args=len(refs))
-
-
-def add_n_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    if all(site.batched):
-        return build.same()
-    return (build.add("broadcast_add", _sum_of(build, True), _sum_of(build, False)),)
+    # "elemwise_add" and "_power" take no shared operand.
+    return (build.add(f"broadcast_{site.op.split('_', 1)[1]}", *refs),)
 
 
 def leaky_relu(site: Site, build: Builder) -> Tuple[Ref, ...]:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Tuple
 
 from .build import Builder
+from .sequence import side_by_side
 from .site import Ref, Site, require
 
 
@@ -67,14 +68,7 @@ def gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.restored(build.call(build.refs[0], indices))
 
 
-def ravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    first = build.add("SwapAxis", build.refs[0], dim1=0, dim2=1)
-    return build.restored(build.call(build.reshape(first, site.inputs[0][0], -1)))
-
-
 def unravel_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # MXNet 1.9.1 writes beyond the end of what it allocates for more dimensions.
     require(len(site.inputs[0]) == 1, "unravel_index takes one dimension.")
-    (result,) = build.call(build.reshape(build.refs[0], -1))
-    split = build.reshape(result, site.outputs[0][0], -1, *site.inputs[0])
-    return (build.add("SwapAxis", split, dim1=0, dim2=1),)
+    return side_by_side((), True, site, build)

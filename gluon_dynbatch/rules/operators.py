@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, Optional, Tuple
 
-from . import axes, elementwise, index, products, sequence, shape, vision
+from . import axes, elementwise, index, products, shape, vision
 from .axes import EVERY, along
 from .build import call, same
 from .rule import BY_ROW, SAME, Family, Rule, each, family
-from .sequence import time_major
+from .sequence import sequence, time_major
 from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
 
 COMPARE = (
     "equal not_equal greater greater_equal lesser lesser_equal logical_and logical_or logical_xor"
 )
 BINARY = Rule(call, elementwise.binary_stack)
-MATRIX = Rule(products.matrix_rows, products.matrix_stack)
+MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
 REDUCE = Rule(same, axes.reduce_stack)
 BROADCAST = Rule(call, shape.broadcast_stack)
-RESHAPE = Rule(shape.reshape_rows, shape.reshape_stack)
+RESHAPE = Rule(shape.reshape, shape.reshape)
 
 MERGED: Tuple[Family, ...] = (
     family(
@@ -56,7 +56,7 @@ MERGED: Tuple[Family, ...] = (
             "_{}_scalar",
         ),
         each(COMPARE, SAME, "_{}_scalar", no_gradient=(0,)),
-        each("add_n", Rule(same, elementwise.add_n_stack)),
+        each("add_n", SAME),
     ),
     family(
         "arithmetic and comparison of two arrays, `where`",
@@ -76,10 +76,9 @@ MERGED: Tuple[Family, ...] = (
         each("dot", Rule(call, products.dot_stack)),
         each("batch_dot", BY_ROW),
         each("potrf potri sumlogdiag syrk gelqf extractdiag extracttrian", MATRIX, "_linalg_{}"),
-        each(
-            "det inverse slogdet trmm trsm gemm gemm2 syevd", MATRIX, "_linalg_{}", overwrites=True
-        ),
-        each("makediag maketrian", Rule(same, products.matrix_stack), "_linalg_{}", row_dims=2),
+        each("det inverse slogdet trmm trsm gemm syevd", MATRIX, "_linalg_{}", overwrites=True),
+        each("_linalg_gemm2", MATRIX, row_dims=2, overwrites=True),
+        each("makediag maketrian", MATRIX, "_linalg_{}", row_dims=2),
     ),
     family(
         "convolution, pooling, padding and resizing of images",
@@ -94,7 +93,7 @@ MERGED: Tuple[Family, ...] = (
         ),
         each("Crop SpatialTransformer", BY_ROW, overwrites=True),
         each("GridGenerator", BY_ROW, not_with="transform_type=warp"),
-        each("UpSampling", Rule(vision.up_sampling_rows, vision.up_sampling_stack)),
+        each("UpSampling", Rule(vision.up_sampling, vision.up_sampling)),
         each(
             "crop resize normalize to_tensor",
             Rule(same, vision.images_stack),
@@ -117,7 +116,7 @@ MERGED: Tuple[Family, ...] = (
         each("batch_take", Rule(index.batch_take_rows), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,)),
         each("one_hot", SAME, no_gradient=(0,)),
-        each("_ravel_multi_index", Rule(None, index.ravel_stack), no_gradient=(0,)),
+        each("_ravel_multi_index", time_major(0, outputs=False), no_gradient=(0,)),
         each("_unravel_index", Rule(None, index.unravel_stack), no_gradient=(0,)),
     ),
     family(
@@ -184,7 +183,7 @@ MERGED: Tuple[Family, ...] = (
         "in training each call has statistics of its own, as in the loop",
         each(
             "BatchNorm _contrib_BatchNormWithReLU",
-            Rule(axes.batch_norm_rows, axes.batch_norm_stack),
+            Rule(axes.batch_norm, axes.batch_norm),
             parameters=(1, 2, 3, 4),
             not_with="output_mean_var=True",
             no_gradient=(3, 4),
@@ -214,12 +213,8 @@ MERGED: Tuple[Family, ...] = (
     family(
         "`SequenceMask`, `SequenceLast`, `SequenceReverse`",
         "time is axis 1, or shapes are equal",
-        each(
-            "SequenceMask SequenceLast",
-            Rule(sequence.sequence_rows, sequence.sequence_stack),
-            no_gradient=(1,),
-        ),
-        each("SequenceReverse", Rule(None, sequence.sequence_stack), no_gradient=(1,)),
+        each("SequenceMask SequenceLast", Rule(sequence, sequence), no_gradient=(1,)),
+        each("SequenceReverse", Rule(None, sequence), no_gradient=(1,)),
     ),
     family(
         "`RNN` (fused layers), `CTCLoss`, `contrib.interleaved_matmul_*`",
@@ -251,7 +246,7 @@ MERGED: Tuple[Family, ...] = (
         each("_contrib_MultiBoxTarget", BY_ROW, parameters=(0,), called="anchors"),
         each("_contrib_box_decode", BY_ROW, parameters=(1,), called="anchors"),
         each("_contrib_box_encode", BY_ROW, parameters=(4, 5), called="means or deviations"),
-        each("_contrib_box_iou", Rule(vision.box_iou, vision.box_iou)),
+        each("_contrib_box_iou", SAME, parameters=(1,), called="boxes to compare with"),
         each("_contrib_box_nms", SAME, row_dims=3, overwrites=True),
         each("_contrib_bipartite_matching", SAME, row_dims=3),
     ),

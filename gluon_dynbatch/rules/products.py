@@ -9,27 +9,17 @@ from .build import Builder
 from .site import Ref, Shape, Site, require
 
 
-def _matrix_axis(site: Site) -> None:
+def matrix(site: Site, build: Builder) -> Tuple[Ref, ...]:
     require(
         site.integer("axis", -2) in (-2, len(site.inputs[0]) - 2),
         f"Operator {site.op} with another matrix axis has no batching rule.",
     )
-
-
-def matrix_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _matrix_axis(site)
-    if site.op == "_linalg_gemm2" and len(site.inputs[0]) == 2:
+    if not build.stacked and site.op == "_linalg_gemm2" and len(site.inputs[0]) == 2:
         site.keep_rows(site.batched == (True, False) and not site.flag("transpose_a"))
         return build.call(*build.refs)
-    site.keep_rows(min(map(len, site.inputs)) > 2)
-    return build.same()
-
-
-def matrix_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _matrix_axis(site)
     # Counted from the back the matrix axis stays where it is.
     outputs = build.same(**({"axis": -2} if "axis" in site.attrs else {}))
-    return build.restored(outputs) if (1,) in site.outputs else outputs
+    return build.restored(outputs) if build.stacked and (1,) in site.outputs else outputs
 
 
 class _Factor(NamedTuple):

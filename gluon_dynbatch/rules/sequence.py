@@ -27,10 +27,10 @@ def time_major(*second: int, outputs: bool) -> Rule:
 
     Inputs of one axis, and all others, have it on axis 0.
     """
-    return Rule(None, partial(_side_by_side, second, outputs))
+    return Rule(None, partial(side_by_side, second, outputs))
 
 
-def _side_by_side(
+def side_by_side(
     second: Sequence[int], outputs: bool, site: Site, build: Builder
 ) -> Tuple[Ref, ...]:
     refs = list(build.inputs())
@@ -46,17 +46,19 @@ def _side_by_side(
     return tuple(_from_second(build, ref, shape) for ref, shape in zip(made, site.outputs))
 
 
-def _time_axis(site: Site) -> int:
+def sequence(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axis = site.integer("axis", 0)
     require(axis in (0, 1), f"Operator {site.op} knows time axes 0 and 1.")
-    return int(axis or 0)
-
-
-def sequence_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    site.keep_rows(_time_axis(site) == 1)
+    if build.stacked:
+        # Rows of sequences are left to the rows rule.
+        require(axis == 0, "")
+    else:
+        site.keep_rows(axis == 1)
     if not site.flag("use_sequence_length"):
-        result = _whole_sequence(site, build)
-        return (build.reshape(result, 0, *site.outputs[0][1:]),)
+        shape = site.outputs[0] if build.stacked else site.outputs[0][1:]
+        return (build.reshape(_whole_sequence(site, build), -1, *shape),)
+    if build.stacked:
+        return side_by_side((0,), site.op != "SequenceLast", site, build)
     return build.same()
 
 
@@ -70,11 +72,3 @@ def _whole_sequence(site: Site, build: Builder) -> Ref:
     if site.op == "SequenceReverse":
         return build.add("reverse", build.refs[0], axis=(1,))
     return build.add("_copy", build.refs[0])
-
-
-def sequence_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # Rows of sequences are left to the rows rule.
-    require(_time_axis(site) == 0, "")
-    if not site.flag("use_sequence_length"):
-        return build.restored((_whole_sequence(site, build),))
-    return _side_by_side((0,), site.op != "SequenceLast", site, build)

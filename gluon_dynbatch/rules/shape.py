@@ -12,22 +12,15 @@ from .site import Ref, Site, padded, require
 MAX_SLICE_DIMS = 5
 
 
-def reshape_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _check_elements(site)
-    return (build.reshape(build.refs[0], 0, *site.outputs[0][1:]),)
-
-
-def reshape_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _check_elements(site)
-    return build.restored([build.spread(0)])
-
-
-def _check_elements(site: Site) -> None:
+def reshape(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # MXNet 1.9.1 lets codes before -2 lose elements, and then reads past the array's end.
     require(
         prod(site.inputs[0]) == prod(site.outputs[0]),
         f"Operator {site.op} changes the number of elements.",
     )
+    if build.stacked:
+        return build.restored([build.spread(0)])
+    return (build.reshape(build.refs[0], 0, *site.outputs[0][1:]),)
 
 
 def transpose_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:

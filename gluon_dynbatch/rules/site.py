@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
 
 Shape = Tuple[int, ...]
@@ -12,8 +10,6 @@ Ref = Tuple[int, int]
 
 INPUT = -1
 """Step number of a `Ref` that means one of the site's own inputs."""
-
-_parsed = lru_cache(maxsize=4096)(ast.literal_eval)
 
 
 class RefuseError(Exception):
@@ -51,35 +47,22 @@ class Site:
 
     def integer(self, name: str, default: Optional[int]) -> Optional[int]:
         """Read an integer attribute; the text ``None`` is None, not the default."""
-        if name not in self.attrs:
-            return default
-        values = self.slots(name)
-        require(
-            len(values) < 2, f"Attribute {name}={values} of operator {self.op} is not an integer."
-        )
-        return values[0] if values else None
+        return next(iter(self.slots(name)), None) if name in self.attrs else default
 
     def slots(self, name: str) -> Tuple[Optional[int], ...]:
         """Read a tuple of optional integers (``(None, 2)``); absent and None give ``()``."""
-        text = self.attrs.get(name)
-        if text in (None, "", "None"):
-            return ()
+        text = self.attrs.get(name, "None")
+        words = text.strip("()[]").replace(",", " ").split() if text != "None" else ()
         try:
-            value = _parsed(text)
-        except (SyntaxError, ValueError):
+            return tuple(None if word == "None" else int(word) for word in words)
+        except ValueError:
             raise RefuseError(
                 f"The batching rule of operator {self.op} does not understand {name}={text!r}."
             ) from None
-        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-        if not all(item is None or isinstance(item, int) for item in items):
-            raise RefuseError(f"Attribute {name}={value!r} of operator {self.op} is not a tuple.")
-        return items
 
     def integers(self, name: str) -> Tuple[int, ...]:
         """Read a tuple of integers."""
-        values = self.slots(name)
-        require(None not in values, f"Attribute {name} of operator {self.op} contains None.")
-        return tuple(value for value in values if value is not None)
+        return tuple(value for value in self.slots(name) if value is not None)
 
     def positive(self, axis: int, ndim: Optional[int] = None) -> int:
         """Count an axis, of the first input unless `ndim` is given, from the front."""

@@ -8,32 +8,21 @@ from .build import Builder
 from .site import Ref, Site, require
 
 
-def up_sampling_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    return build.call(*build.refs) if _has_weight(site) else build.same()
-
-
-def up_sampling_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    require(_has_weight(site), "")
+def up_sampling(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    if site.attrs.get("sample_type") != "bilinear":
+        require(not build.stacked, "")
+        return build.same()
+    require(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
+    if not build.stacked:
+        return build.call(*build.refs)
     flat = build.reshape(build.refs[0], -1, *site.inputs[0][1:])
     return build.restored(build.call(flat, build.refs[1]))
-
-
-def _has_weight(site: Site) -> bool:
-    if site.attrs.get("sample_type") != "bilinear":
-        return False
-    require(not site.batched[1], "Every sample has a weight of its own for this UpSampling.")
-    return True
 
 
 def images_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     # A sample with several images is left to the rows rule.
     require(len(site.inputs[0]) == 3, "")
     return build.same()
-
-
-def box_iou(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    require(site.batched == (True, False), "This box_iou pairs all boxes of both arrays.")
-    return build.call(*build.refs)
 
 
 def regions_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
