@@ -171,6 +171,17 @@ CASES = {
     "interleaved": (
         chain, chains([A, B, A, B], [B, A, B, A]), EVERY, {"block": 5, "operator": 5},
     ),
+    # b -> c -> a -> c       {b} {c} {a a} {c c c} {b b}       looking from the sinks
+    # a -> c -> b
+    # c -> b
+    "late beginnings": (
+        chain, chains([B, C, A, C], [A, C, B], [C, B]), ("search",), {"block": [3, 2, 2, 1, 1]},
+    ),
+    # c -> b -> a -> b -> a       {c} {b} {a a} {b} {a a} {c}       going toward the lower bound
+    # a -> a -> c
+    "late ends": (
+        chain, chains([C, B, A, B, A], [A, A, C]), ("search",), {"block": [2, 2, 1, 1, 1, 1]},
+    ),
     # n(n(. .) n(. .))   and   n(. .)
     # block:     {leaves x 6}, {n x 3}, {n}.
     # operator:  {leaves}, {W x for the inner nodes}, then a launch per height: no node has more
