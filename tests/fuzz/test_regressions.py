@@ -18,7 +18,35 @@ def rows(dtype="float32"):
 
 
 WEIGHTS = mx.nd.ones((1, 2))
-#: What a cell did wrong, the cell, and samples, each a list of its arguments.
+OVERWRITTEN = {
+    "clip": ((1, 2), lambda F, w: F.clip(w, -2, 2)),
+    "mean": ((2, 2), lambda F, w: F.mean(w, axis=1)),
+    "flip": ((1, 2), lambda F, w: F.flip(w, axis=1)),
+    "cumsum": ((1, 2), lambda F, w: F.cumsum(w, axis=1)),
+    "gemm2": ((1, 2, 2), lambda F, w: F.linalg.gemm2(w, F.ones((1, 2, 2), dtype="float64"))),
+    "inverse": ((1, 2, 2), lambda F, w: F.linalg.inverse(w)),
+    "RNN": (
+        (1, 1, 2),
+        lambda F, w: F.RNN(
+            w, F.ones(12, dtype="float64"), F.zeros((1, 1, 2), dtype="float64"), state_size=2,
+            num_layers=1, mode="rnn_tanh",
+        ),
+    ),
+}  # fmt: skip
+
+
+def shared(shape, apply):
+    """Return a cell that all samples give one array, samples of it, and launches of one each."""
+
+    def run(F, x, w):
+        row = F.slice_axis(F.reshape(apply(F, w), shape=(-1, 2)), axis=0, begin=0, end=1)
+        return F.broadcast_mul(x, F.reshape(row, (1, 2)))
+
+    (w,) = attached([array(*shape, dtype="float64") + mx.nd.eye(2, dtype="float64")[: shape[-2]]])
+    return run, [[array(n, 2, dtype="float64"), w] for n in (1, 2, 3)], {"max_rows": 1}
+
+
+#: What a cell did wrong, the cell, and samples, each a list of its arguments; and options.
 CELLS = {
     # The symbol of the other result has no gradient: MXNet refused to differentiate the launch.
     "a result without a gradient beside one with": (
@@ -58,18 +86,22 @@ CELLS = {
     "constants of gelu for doubles": (
         lambda F, x: F.LeakyReLU(x * 0.5, act_type="gelu"), [[x] for x in rows("float64")],
     ),
+    # MXNet cannot add them up: they were overwritten by the next launch, lost, or refused.
+    **{f"gradients of a shared array of {name}": shared(*own) for name, own in OVERWRITTEN.items()},
 }  # fmt: skip
 
 
 @ALL
 @pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
-@pytest.mark.parametrize("fn, samples", CELLS.values(), ids=CELLS)
-def test_cells(fn, samples, steps, granularity):
+@pytest.mark.parametrize("name", CELLS)
+def test_cells(name, steps, granularity):
     """The loop is imperative, as MXNet's own hybridized one fails on some of them."""
+    fn, samples, *more = CELLS[name]
+    options = {"granularity": granularity, **dict(*more)}
     hybridized, plain = cell(fn), Apply(fn)
     calls = iter([plain] * len(samples) + [hybridized] * len(samples))
     with steps():
-        check_against_loop(lambda s: next(calls)(*s), samples, granularity=granularity)
+        check_against_loop(lambda s: next(calls)(*s), samples, **options)
 
 
 @ALL
@@ -81,40 +113,6 @@ def test_a_variance_without_its_mean(budget, granularity):
     with gdb.batching(granularity=granularity, analysis_budget=budget):
         results = [net(x) for x in samples]
     equal(results, [x.asnumpy().var(1, keepdims=True) for x in samples], 1e-4, 1e-5)
-
-
-OVERWRITTEN = {
-    "clip": ((1, 2), lambda F, w: F.clip(w, -2, 2)),
-    "mean": ((2, 2), lambda F, w: F.mean(w, axis=1)),
-    "flip": ((1, 2), lambda F, w: F.flip(w, axis=1)),
-    "cumsum": ((1, 2), lambda F, w: F.cumsum(w, axis=1)),
-    "gemm2": ((1, 2, 2), lambda F, w: F.linalg.gemm2(w, F.ones((1, 2, 2), dtype="float64"))),
-    "inverse": ((1, 2, 2), lambda F, w: F.linalg.inverse(w)),
-    "RNN": (
-        (1, 1, 2),
-        lambda F, w: F.RNN(
-            w, F.ones(12, dtype="float64"), F.zeros((1, 1, 2), dtype="float64"), state_size=2,
-            num_layers=1, mode="rnn_tanh",
-        ),
-    ),
-}  # fmt: skip
-
-
-@ALL
-@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
-@pytest.mark.parametrize("op", OVERWRITTEN)
-def test_gradients_of_a_shared_array_that_mxnet_cannot_add_up(op, steps, granularity):
-    """They were overwritten by the next launch, lost, or refused."""
-    shape, apply = OVERWRITTEN[op]
-
-    def run(F, x, w):
-        row = F.slice_axis(F.reshape(apply(F, w), shape=(-1, 2)), axis=0, begin=0, end=1)
-        return F.broadcast_mul(x, F.reshape(row, (1, 2)))
-
-    net, w = cell(run), array(*shape, dtype="float64") + mx.nd.eye(2, dtype="float64")[: shape[-2]]
-    samples = [(array(n, 2, dtype="float64"), *attached([w])) for n in (1, 2, 3)]
-    with steps():
-        check_against_loop(lambda s: net(*s), samples, granularity=granularity, max_rows=1)
 
 
 @ALL

@@ -19,7 +19,6 @@ from gluon_dynbatch.schedule import (
 )
 from gluon_dynbatch.schedule.agenda import group_by_agenda
 from gluon_dynbatch.schedule.bound import path_counts, quick_bound
-from gluon_dynbatch.schedule.dependencies import reverse, successors, unreverse
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.groups import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
@@ -111,21 +110,6 @@ def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
     assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
-
-
-@SETTINGS
-@given(dags.graphs())
-def test_a_graph_from_its_sinks(graph):
-    last, dag, turned = graph.size - 1, dags.as_networkx(graph), reverse(graph)
-    offsets, units = successors(graph)
-    for unit in dag:
-        found = units[offsets[unit] : offsets[unit + 1]]
-        assert sorted(found.tolist()) == sorted(after for _, after in dag.out_edges(unit))
-    backward = nx.relabel_nodes(dag.reverse(), {unit: last - unit for unit in dag})
-    assert sorted(dags.as_networkx(turned).edges()) == sorted(backward.edges())
-    assert (turned.signature[::-1] == graph.signature).all()
-    assert (turned.rows[::-1] == graph.rows).all()
-    check_groups(graph, unreverse(group_by_depth(turned)))
 
 
 # Grouping that is changed, and wrong

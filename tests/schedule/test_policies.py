@@ -97,10 +97,15 @@ def test_budgets_as_users_write_them(value, budget):
 # How good they are
 
 
-def test_stops_as_soon_as_the_bound_is_reached():
+def test_stops_as_soon_as_a_bound_is_reached():
+    """Of a -> a and b -> b, that takes a count of paths."""
     graph = build([0] * 50, [[]] * 50)
     analysis = analyze(graph, "search", Budget())
     assert (analysis.launches, analysis.visits, analysis.complete) == (1, 50, True)
+    graph = build([0, 0, 1, 1], [[], [0], [], [2]])
+    counting = path_counts_cost(graph, unit_depth(graph))
+    depth, _, search = (analyze(graph, policy, Budget()) for policy in POLICIES)
+    assert search.complete and search.visits == depth.visits + counting
 
 
 def test_search_on_a_graph_whose_paths_are_too_expensive_to_count():
