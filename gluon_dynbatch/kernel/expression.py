@@ -112,6 +112,11 @@ class Dot(NamedTuple):
 class Order(Tuple[int, ...]):
     """For each column, the one that is moved there, or -1 for a zero; none goes to two places."""
 
+    @classmethod
+    def of_transpose(cls, rows: int, columns: int) -> Order:
+        """Return how the elements of a matrix move when it is transposed."""
+        return cls(columns * i + j for j in range(columns) for i in range(rows))
+
     def turned(self, width: int) -> Order:
         """Return how gradients go back to a row of some width."""
         back = [-1] * width
@@ -379,6 +384,20 @@ class Expressions:
             return self.moved(x.args[0], Order(before[i] if i >= 0 else -1 for i in order))
         if order == tuple(range(x.width)):
             return x
+        if x.kind == JOIN and any(map(_is_permuted, x.args)):
+            sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
+            before, start = [], 0
+            for piece, source in zip(x.args, sources):
+                own = piece.attrs[0] if source is not piece else range(piece.width)
+                before += [start + i for i in own]
+                start += piece.width
+            return self.moved(self.join(sources), Order(before[i] if i >= 0 else -1 for i in order))
+        if _is_transposed_product(x, order):
+            (source,), ((weight,), _) = x.args[0].args, x.attrs
+            matrix = self.read(weight.place.slot, weight.rows * weight.columns, x.dtype, every=True)
+            m, k = weight.units, weight.inputs
+            how = Dot(1, m, k, x.width // m, (not weight.transposed, False))
+            return self.dot(matrix, source, how)
         return self._make(MOVED, (x,), (order,), len(order), x.dtype)
 
     def reduced(self, x: Node, how: str = TOTAL) -> Node:
@@ -390,6 +409,24 @@ class Expressions:
     def reduced_by_two(self, values: Iterable[Node], how: str) -> Node:
         """Return the sum, or the largest, of values."""
         return reduce(lambda a, b: self.function(_OF_TWO[how], a, b), values)
+
+
+def _is_permuted(x: Node) -> bool:
+    """Whether a value is all columns of another, in another order."""
+    return x.kind == MOVED and x.width == x.args[0].width
+
+
+def _is_transposed_product(x: Node, order: Order) -> bool:
+    """Whether a value in some order is a matrix times that of which the transpose is multiplied."""
+    if x.kind != PRODUCT or len(x.args) > 1 or not _is_permuted(x.args[0]):
+        return False
+    (weight,), biases = x.attrs
+    parts = x.width // weight.units
+    return (
+        not (biases or weight.chosen or weight.place.column)
+        and order == Order.of_transpose(parts, weight.units)
+        and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)
+    )
 
 
 def _run(x: Node) -> Tuple[Node, int, int]:

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import MOVED, PRODUCT, REDUCED
+from gluon_dynbatch.kernel.expression import DOT, MOVED, PRODUCT, REDUCED
 from gluon_dynbatch.rules.site import RefuseError
 from tests.cells import array, attached
 
@@ -54,6 +54,13 @@ def turned(F, x):
     return F.batch_dot(other, x), half + 1, F.sum(F.transpose(other, (0, 2, 1)), axis=(1, 2))
 
 
+def from_left(F, x, y, *p):
+    """Return matrices times those of a row, one above the other, as products of the transposes."""
+    columns = F.concat(F.transpose(x, (0, 2, 1)), F.transpose(y, (0, 2, 1)), dim=2)
+    made = dense(F, columns, p[0], units=6, flatten=False), F.dot(columns, p[1])
+    return [F.transpose(one, (0, 2, 1)) for one in made]
+
+
 def deep(F, x):
     """Return what takes for ever where sharing is not seen."""
     for _ in range(400):
@@ -91,6 +98,7 @@ PIECES = {
     shared: ([(3, 5)], [(2, 5), (2,), (3,), (3, 2)]),
     moved: ([(2, 5), (5,)], []),
     turned: ([(9, 9)], []),
+    from_left: ([(17, 17), (17, 17)], [(6, 34), (34, 5)]),
     deep: ([(3,)], []),
     blocked: ([(3,), (3,)], []),
     apart: ([(2,), (2,)], [(2, 3), (2, 3)]),
@@ -140,6 +148,10 @@ def test_what_all_columns_share_is_computed_once_per_row():
 def test_columns_are_moved_once():
     moves = {str(node) for node in reached(turned, MOVED)}
     assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
+
+
+def test_products_of_transposes_move_nothing():
+    assert not reached(from_left, MOVED) and len(reached(from_left, DOT)) == 2
 
 
 X = [(2, 2)]

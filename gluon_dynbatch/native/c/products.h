@@ -66,6 +66,15 @@ static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int co
         }
 }
 
+/* Copy numbers to whole vectors, with zeros after them. */
+INLINE void F(copy_vectors)(const T *from, int count, int width, T *to)
+{
+    int whole = count / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES) *(VECTOR *)(to + i) = LOAD(from + i);
+    if (whole < width)
+        for (int i = 0; i < LANES; i++) to[whole + i] = whole + i < count ? from[whole + i] : 0;
+}
+
 static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
                     int64_t k, int64_t n, void *packed)
 {
@@ -79,8 +88,8 @@ static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
             for (int64_t p = 0; p < k; p++) {
                 const T *row = b + p * row_stride;
                 T *line = to + p * width;
-                if (column_stride == 1 && count == NR)
-                    memcpy(line, row, NR * sizeof(T));
+                if (column_stride == 1)
+                    F(copy_vectors)(row, count, width, line);
                 else
                     for (int i = 0; i < width; i++)
                         line[i] = i < count ? row[i * column_stride] : 0;
@@ -140,13 +149,19 @@ static void F(edge_tile)(int rows, int width, int count, int64_t k, const T *a,
                          int64_t a_row, int64_t a_column, const T *b, T *c,
                          int64_t c_row, const T *bias, int accumulate)
 {
-    T buffer[MR * NR];
+    T buffer[MR * NR], *from = buffer;
+    int whole = count / LANES * LANES;
     F(any_tile)(rows, width, k, a, a_row, a_column, b, buffer, width, NULL, 0);
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < count; j++) {
-            T sum = buffer[i * width + j] + (bias ? bias[j] : 0);
-            c[i * c_row + j] = accumulate ? c[i * c_row + j] + sum : sum;
+    for (int i = 0; i < rows; i++, from += width, c += c_row) {
+        for (int j = 0; j < whole; j += LANES) {
+            VECTOR sum = LOAD(from + j);
+            if (bias) sum += LOAD(bias + j);
+            if (accumulate) sum += LOAD(c + j);
+            *(VECTOR *)(c + j) = sum;
         }
+        for (int j = whole; j < whole + LANES; j++)
+            if (j < count) c[j] = from[j] + (bias ? bias[j] : 0) + (accumulate ? c[j] : 0);
+    }
 }
 
 /* C (+)= A B (+ bias) for k values of p of a B that was packed with `depth` of them. Tiles of A are
