@@ -130,19 +130,8 @@ class FlushReport(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The flush in one line, as it is logged before anybody waits for its values."""
-        return (
-            f"{self.nodes} calls -> {self.launches} launches "
-            f"({self.granularity} by {self.policy}, plan {'cached' if self.cached else 'made'}), "
-            f"{self._spent}"
-        )
-
-    @property
-    def _spent(self) -> str:
-        return (
-            f"recording {self.recording_ms:.1f} ms, analysis {self.analysis_ms:.1f} ms, "
-            f"dispatch {self.dispatch_ms:.1f} ms"
-        )
+        """The flush in one line, as it is logged."""
+        return "; ".join(f"{label} {told}" for label, told in _describe(self))
 
 
 class BatcherStats(NamedTuple):
@@ -350,7 +339,8 @@ def _describe(flush: FlushReport) -> List[Tuple[str, Any]]:
          f"budget {flush.budget}, plan {'from the cache' if flush.cached else 'made anew'}"),
         ("memory", f"{flush.arena_bytes / 1e6:.1f} MB of arenas, "
          f"{flush.rows_gathered} rows gathered"),
-        ("time", f"{flush._spent}{waiting}"),
+        ("time", f"recording {flush.recording_ms:.1f} ms, analysis {flush.analysis_ms:.1f} ms, "
+         f"dispatch {flush.dispatch_ms:.1f} ms{waiting}"),
     ]  # fmt: skip
 
 

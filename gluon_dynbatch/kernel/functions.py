@@ -20,18 +20,6 @@ def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
     return owner.function(name, *args, values=values)
 
 
-def _hard_sigmoid(y: Node, x: Node, alpha: float, beta: float) -> Factor:
-    return _f("greater", y, 0) * _f("lesser", y, 1) * alpha
-
-
-def _smooth_l1(y: Node, x: Node, scalar: float) -> Factor:
-    return _f("clip", x * scalar**2, values=(-1, 1))
-
-
-def _clip(y: Node, x: Node, low: float, high: float) -> Factor:
-    return 1 - _f("greater", x, high) - _f("lesser", x, low)
-
-
 def _gelu(y: Node, x: Node) -> Factor:
     below = 0.5 + 0.5 * _f("erf", x * sqrt(0.5))
     return below + x * (_f("exp", x * x * -0.5) * (1 / sqrt(2 * pi)))
@@ -74,15 +62,15 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "softsign": lambda y, x: 1 / _f("square", _f("abs", x) + 1),
     # No number is passed on as such.
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
-    "hard_sigmoid": _hard_sigmoid,
+    "hard_sigmoid": lambda y, x, alpha, beta: _f("greater", y, 0) * _f("lesser", y, 1) * alpha,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
     "erfinv": lambda y, x: _f("exp", y * y) * (sqrt(pi) / 2),
     "gamma": lambda y, x: y * _f("digamma", x),
     "gammaln": lambda y, x: _f("digamma", x),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
-    "clip": _clip,
-    "smooth_l1": _smooth_l1,
+    "clip": lambda y, x, low, high: 1 - _f("greater", x, high) - _f("lesser", x, low),
+    "smooth_l1": lambda y, x, scalar: _f("clip", x * scalar**2, values=(-1, 1)),
     "gelu": _gelu,
     "add": lambda y, a, b: (1, 1),
     "sub": lambda y, a, b: (1, -1),

@@ -60,7 +60,7 @@ def _whole(variant: Variant, granularity: str, table: SegmentTable) -> Cut:
         use = SegmentUse(table.intern(concat_segment(variant)), (arguments,))
         return Cut((use,), ((0, 0),), variant.rows, variant.concat_rows)
     ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
-    merges = granularity == "block" and variant.mergeable
+    merges = granularity == "block" and not variant.reason
     return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)), table)
 
 

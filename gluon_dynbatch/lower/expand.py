@@ -104,7 +104,7 @@ def _arguments(entry: Entry, places: Optional[FrozenSet[int]]) -> FrozenSet[int]
 
 def _variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
     variant = entry.variant(shared)
-    if variant.shared and not variant.mergeable and entry.variant(frozenset()).mergeable:
+    if variant.shared and variant.reason and not entry.variant(frozenset()).reason:
         # Better a copy per sample than each sample alone.
         return entry.variant(frozenset())
     return variant

@@ -30,7 +30,7 @@ from __future__ import annotations
 from .ask import rows, stack
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
-from .site import INPUT, Ref, Refusal, Rewrite, Site, Step
+from .site import INPUT, Answer, Ref, Refusal, Rewrite, Site, Step
 from .unsupported import UNSUPPORTED
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "MERGED",
     "TABLE",
     "UNSUPPORTED",
+    "Answer",
     "Family",
     "Ref",
     "Refusal",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import prod
 from typing import Any, Dict, Hashable, Iterable, Tuple
 
@@ -18,12 +19,8 @@ def check_groups(site: Site, kinds: Iterable[Hashable]) -> None:
 
     MXNet joins neighbouring axes that are treated alike, which are of equal `kinds`.
     """
-    groups, last = 0, None
-    for kind in kinds:
-        groups += kind != last
-        last = kind
     require(
-        groups <= MAX_GROUPS,
+        len(list(groupby(kinds))) <= MAX_GROUPS,
         f"With a batch axis, operator {site.op} has more dimensions than MXNet supports.",
     )
 

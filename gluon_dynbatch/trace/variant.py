@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from mxnet.base import MXNetError
 
@@ -27,9 +27,6 @@ from .symbols import VARIABLE, Op
 
 if TYPE_CHECKING:
     from .entry import Entry
-
-#: What a rule says.
-Answer = Union[rules.Rewrite, rules.Refusal]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +42,9 @@ class Variant:
     #: Why calls do not merge as a whole; empty if they do.
     reason: str = ""
     #: Per batched operator, its rewrite; a refusal in layout "stack" only.
-    rewrites: Mapping[int, Answer] = field(default_factory=dict)
+    rewrites: Mapping[int, rules.Answer] = field(default_factory=dict)
     #: In layout "concat", the rows of every argument.
     concat_rows: Tuple[int, ...] = ()
-
-    @property
-    def mergeable(self) -> bool:
-        """Whether calls of this variant can run together as a whole."""
-        return not self.reason
 
     @property
     def rows(self) -> int:
@@ -116,7 +108,7 @@ def _as_concat(entry: Entry, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]
         return None
     op, shape = operators[0].op, entry.out_array_types[0].shape
     named = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
-    if named is None or 0 in shape or any(0 in t.shape for t in types):
+    if named is None:
         return None
     axis = int(operators[0].attrs.get(*named)) % len(shape)
     # Rows of one element, as of a lone `concat(x, h, dim=1)`, are better merged as rows.
@@ -132,11 +124,11 @@ def _as_rows(
     entry: Entry, shared: FrozenSet[int], batched: List[bool], sites: Dict[int, rules.Site]
 ) -> Optional[Dict[str, Any]]:
     own = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
-    leading = {shape[0] for shape in own if shape}
+    leading = {shape[0] for shape in own}
     flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
-    if len(leading) != 1 or not all(own) or (flat and leading != {1}) or leading == {0}:
+    if len(leading) != 1 or (flat and leading != {1}):
         return None
-    rewrites: Dict[int, Answer] = {}
+    rewrites: Dict[int, rules.Answer] = {}
     for i, site in sites.items():
         rewrites[i] = rules.rows(site)
         if isinstance(rewrites[i], rules.Refusal):
