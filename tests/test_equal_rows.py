@@ -10,6 +10,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.expression import Place, Slot, Weight
 from gluon_dynbatch.kernel.step import Product
+from gluon_dynbatch.native import executing
+from gluon_dynbatch.run.assemble_backward import Backward
 from gluon_dynbatch.run.equal import EqualRows
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, ready
@@ -49,6 +51,19 @@ def found(monkeypatch):
     return all_found
 
 
+@pytest.fixture
+def backward(monkeypatch):
+    """Return the launches that go backward for rows that differ."""
+    run, launches = Backward._run_distinct, []
+
+    def noted(self, launch, *more):
+        launches.append(launch)
+        run(self, launch, *more)
+
+    monkeypatch.setattr(Backward, "_run_distinct", noted)
+    return launches
+
+
 def sentences(seed, kind="int32", dtype="float32", count=5):
     rng = np.random.RandomState(seed)
     words = [mx.nd.array(rng.randint(0, 9, n), dtype=kind) for n in rng.randint(1, 9, count)]
@@ -59,7 +74,7 @@ def sentences(seed, kind="int32", dtype="float32", count=5):
 @pytest.mark.parametrize("tables", [1, 2])
 @pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients_are_those_of_the_loop(found, dtype, kind, tables):
+def test_values_and_gradients_are_those_of_the_loop(found, backward, dtype, kind, tables):
     net = ready(Words(dtype, tables), 0.05)
     tolerance = (1e-5, 1e-5) if dtype == "float32" else (1e-12, 1e-12)
     samples = sentences(3, kind, dtype)
@@ -72,6 +87,7 @@ def test_values_and_gradients_are_those_of_the_loop(found, dtype, kind, tables):
     words = tables * sum(len(words) for words, *_ in samples)
     assert known[:, 3].sum() % words == 0, "a row was not recognised"
     assert any((own[:, 0] < 0).any() for own in keys), "no array came in the place of a word"
+    assert backward, "no gradients of equal rows were added up"
 
 
 def test_rows_of_earlier_flushes_are_like_no_other(found):
@@ -95,11 +111,11 @@ WEIGHT = Weight(Place(Slot("param", 0)), 3, 3, transposed=True)
 PRODUCT = Product(Place(Slot("in", 0)), WEIGHT, Place(Slot("out", 0)), None, False, 1, "float32")
 
 
-@given(
-    st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_size=9)), max_size=4),
-    st.sampled_from(["int32", "int64", "float32"]),
-)
-def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind):
+KEYS = st.lists(st.tuples(st.integers(-1, 1), st.lists(st.integers(0, 5), max_size=9)), max_size=4)
+
+
+@given(KEYS, st.sampled_from(["int32", "int64", "float32"]), st.booleans())
+def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind, backward):
     """All rows differ here, so that those that were not computed by themselves show."""
     ids = [
         (t, n) if t >= 0 else (t, k, i)
@@ -113,7 +129,13 @@ def test_equal_rows_are_computed_once_unless_they_are_few(keys, kind):
         Slot("out", 0): np.full_like(rows, np.nan),
     }
     given = [(table, np.array(own, dtype=kind)) for table, own in keys]
-    launch([PRODUCT], arrays, len(ids), keys=given)
-    once = 4 * len(set(ids)) <= 3 * len(ids)
-    wanted = [rows[ids.index(one) if once else k] for k, one in enumerate(ids)]
+    equal = (executing.TOTAL, executing.SINGLE) if backward else (executing.PICK, executing.REPEAT)
+    launch([PRODUCT], arrays, len(ids), keys=given, equal=equal)
+    if 4 * len(set(ids)) > 3 * len(ids):
+        wanted = rows
+    elif backward:
+        own = [[i for i, other in enumerate(ids) if other == one] for one in ids]
+        wanted = [rows[i].sum(axis=0) * (i[0] == k) for k, i in enumerate(own)]
+    else:
+        wanted = [rows[ids.index(one)] for one in ids]
     np.testing.assert_array_equal(arrays[Slot("out", 0)], np.reshape(wanted, rows.shape))

@@ -11,9 +11,9 @@ run one after another, wide ones in several threads.
 import os
 
 from cpython.array cimport array
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from *:
     """
@@ -33,9 +33,13 @@ include "kernels.pxi"
 
 #: First number of each record of a program.
 LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT = range(7)
+#: What DISTINCT does with rows that are equal.  Before the launch, the first ones or the totals are
+#: put side by side; after it, rows go where all equal ones belong, or just the first.
+PICK, TOTAL, REPEAT, SINGLE = range(4)
 
 cdef enum:
     DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN, DO_DISTINCT
+    DO_PICK = 0, DO_TOTAL, DO_REPEAT, DO_SINGLE
     #: Operations that are worth another thread, which takes some 20 us to make.
     WORTH = 4000000
 
@@ -163,7 +167,7 @@ cdef void run_program(void *context, void *given) noexcept nogil:
     cdef int64_t i
     cdef int64_t threads = push.program.threads
     cdef Split split = Split(
-        push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0)
+        push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0, INT64_MAX)
     cdef const int64_t *code = split.code
     cdef const int64_t *end = push.program.code + push.high
     for i in range(push.late_count):

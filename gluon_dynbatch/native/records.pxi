@@ -10,6 +10,8 @@ cdef struct Split:
     int64_t scratch_each
     #: Rows of a piece at most, rows of all pieces, and the piece that is next.
     int64_t piece, rows, next
+    #: The most rows of each part of a launch that are run.
+    int64_t most
 
 
 cdef inline const int64_t *behind(const int64_t *part) noexcept nogil:
@@ -23,21 +25,21 @@ cdef void run_parts(void *given, int number) noexcept nogil:
     cdef char *scratch = split.scratch + number * split.scratch_each
     cdef const int64_t *part = split.code + 2
     cdef const Kernel_ *kernel
-    cdef int64_t left = split.code[1], before = 0, taken, size, low
+    cdef int64_t left = split.code[1], before = 0, taken, size, low, rows
     while True:
         taken = TAKE(&split.next)
         while True:
             if left == 0:
                 return
             kernel = <const Kernel_ *><uintptr_t>part[0]
-            size = min(split.piece, kernel.block)
+            size, rows = min(split.piece, kernel.block), min(part[1], split.most)
             low = (taken - before) * size
-            if low < part[1]:
+            if low < rows:
                 break
-            before += (part[1] + size - 1) // size
+            before += (rows + size - 1) // size
             part = behind(part)
             left -= 1
-        run_block(kernel, part + 2, split.bases, scratch, low, min(low + size, part[1]))
+        run_block(kernel, part + 2, split.bases, scratch, low, min(low + size, rows))
 
 
 cdef void run_pieces(void *given, int number) noexcept nogil:
@@ -63,13 +65,54 @@ cdef const int64_t *run_launch(Split *split, int64_t threads) noexcept nogil:
     cdef int64_t work = 0, i
     split.rows, split.next = 0, 0
     for i in range(split.code[1]):
-        split.rows += part[1]
-        work += part[1] * (<Kernel_ *><uintptr_t>part[0]).work
+        split.rows += min(part[1], split.most)
+        work += min(part[1], split.most) * (<Kernel_ *><uintptr_t>part[0]).work
         part = behind(part)
     threads = max(min(threads, work // WORTH), 1)
     split.piece = max(even(split.rows, threads), 1)
     gdb_together(run_parts, split, threads)
     return part
+
+
+cdef enum:
+    #: Numbers before those of rows: how many are different, and of how many.
+    KEPT_HEAD = 2
+    #: Numbers per array of a DISTINCT record, and per chunk of a sum.
+    ARRAY = 7
+    CHUNK = 9
+
+
+cdef struct Equal:
+    # The number of each row, equal ones alike, and the first row of each number.
+    int64_t rows
+    const int32_t *number
+    const int32_t *first
+
+
+cdef void gather(const Equal *equal, const int64_t *array, char **bases) noexcept nogil:
+    """Put the first, or the totals, of equal rows side by side, maybe where they are."""
+    cdef int64_t size = array[2] * SIZES[array[1]], i, number
+    cdef char *target = bases[array[3]] + array[4]
+    cdef const char *source = bases[array[5]] + array[6]
+    for i in range(equal.rows):
+        number = equal.number[i]
+        if equal.first[number] == i:
+            memmove(target + number * size, source + i * size, size)
+        elif array[0] == DO_TOTAL:
+            add_row(array[1], target + number * size, source + i * size, array[2])
+
+
+cdef void spread(const Equal *equal, const int64_t *array, char **bases) noexcept nogil:
+    """Put rows that stand side by side where all that are equal belong; or where the first does,
+    and zeros where the others do."""
+    cdef int64_t size = array[2] * SIZES[array[1]], i, number
+    cdef char *rows = bases[array[3]] + array[4]
+    for i in range(equal.rows - 1, -1, -1):
+        number = equal.number[i]
+        if array[0] == DO_SINGLE and equal.first[number] != i:
+            memset(rows + i * size, 0, size)
+        elif number != i:
+            memcpy(rows + i * size, rows + number * size, size)
 
 
 cdef struct Key:
@@ -83,7 +126,7 @@ cdef int64_t tell_apart(
     """Number the keys of rows as they come, equal ones alike; return how many there are.
 
     Pieces are as in `run_distinct`.  Filled in are the number of each row, and the first row of
-    each number.  Without memory, all rows count as different.
+    each number.  Without memory, or if few are equal, all rows count as different.
     """
     cdef int64_t i, k, row = 0, distinct = 0
     cdef uint64_t at, slots = 16
@@ -118,61 +161,43 @@ cdef int64_t tell_apart(
             pieces += 5
     free(table)
     free(keys)
-    return distinct if row else rows
+    if row == 0 or 4 * distinct > 3 * rows:
+        for k in range(rows):
+            number[k] = first[k] = k
+        return rows
+    return distinct
 
 
 cdef const int64_t *run_distinct(Split *split, int64_t threads) noexcept nogil:
-    """DISTINCT, a slot, pieces, then per piece: the table from which rows were chosen, -1 if they
-    were not, where the numbers are by which they were (base, offset), rows, bytes of a number.
+    """DISTINCT, where it is kept which rows are equal (base, offset), rows, pieces, arrays; then per
+    piece: the table from which rows were chosen, -1 if they were not, where the numbers are by which
+    they were (base, offset), rows, bytes of a number; then per array: what is done with its rows,
+    their type, elements of one, where the launch has them and where they come from (base, offset).
 
-    A LAUNCH of one part follows, in which only the slot differs from row to row.  So if equal
-    numbers chose rows from one table, their results are equal, and computed once; unless they
-    are few.
+    A LAUNCH of one part follows, which runs on as many rows as are different.  If equal numbers
+    chose rows from one table, they are equal, and so is what is computed of them; unless they are
+    few.  Without pieces, it is known which are.
     """
-    cdef const int64_t *launch = split.code + 3 + 5 * split.code[2]
-    cdef const int64_t *part = launch + 2
-    cdef const Kernel_ *kernel = <const Kernel_ *><uintptr_t>part[0]
-    cdef int64_t slot = split.code[1], rows = part[1], length = behind(part) - launch
-    cdef int64_t size = row_bytes(kernel, slot), distinct = rows, i
-    cdef const char *source = split.bases[part[2 + 2 * slot]] + part[3 + 2 * slot]
-    cdef int32_t *number = <int32_t *>malloc(2 * rows * sizeof(int32_t))
+    cdef const int64_t *code = split.code
+    cdef const int64_t *array = code + 6 + 5 * code[4]
+    cdef int64_t rows = code[3], count = code[5], i
+    cdef int32_t *kept = <int32_t *>(split.bases[code[1]] + code[2])
+    cdef int32_t *number = kept + KEPT_HEAD
     cdef int32_t *first = number + rows
-    cdef int64_t *code = <int64_t *>malloc(8 * length)
-    cdef char *given = NULL
-    if number != NULL:
-        distinct = tell_apart(split.code + 3, split.code[2], split.bases, rows, number, first)
-    if 4 * distinct <= 3 * rows:
-        given = <char *>malloc(distinct * size + 64)
-    split.code = launch
-    if code == NULL or given == NULL:
-        run_launch(split, threads)
-    else:
-        for i in range(distinct):
-            memcpy(given + i * size, source + first[i] * size, size)
-        memcpy(code, launch, 8 * length)
-        code[3], code[5 + 2 * slot] = distinct, given - split.bases[code[4 + 2 * slot]]
-        split.code = code
-        run_launch(split, threads)
-        for i in range(kernel.slots_count):
-            source = split.bases[part[2 + 2 * i]] + part[3 + 2 * i]
-            if i != slot and part[2 + 2 * i] >= 0:
-                spread(<char *>source, row_bytes(kernel, i), number, rows)
-    free(given)
-    free(code)
-    free(number)
-    return behind(part)
-
-
-cdef inline int64_t row_bytes(const Kernel_ *kernel, int64_t slot) noexcept nogil:
-    return kernel.slots[slot].array.pitch * SIZES[kernel.slots[slot].array.dtype]
-
-
-cdef void spread(char *rows, int64_t size, const int32_t *number, int64_t count) noexcept nogil:
-    """Put rows, of which the first ones are there, where their numbers are; none comes before."""
-    cdef int64_t i
-    for i in range(count - 1 if size else -1, -1, -1):
-        if number[i] != i:
-            memcpy(rows + i * size, rows + number[i] * size, size)
+    cdef Equal equal = Equal(rows, number, first)
+    if code[4]:
+        kept[0] = tell_apart(code + 6, code[4], split.bases, rows, number, first)
+        kept[1] = rows
+    for i in range(count):
+        if array[ARRAY * i] <= DO_TOTAL:
+            gather(&equal, array + ARRAY * i, split.bases)
+    split.code, split.most = array + ARRAY * count, kept[0]
+    code = run_launch(split, threads)
+    split.most = INT64_MAX
+    for i in range(count):
+        if array[ARRAY * i] > DO_TOTAL:
+            spread(&equal, array + ARRAY * i, split.bases)
+    return code
 
 
 cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
@@ -199,19 +224,20 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
     """MATRIX, ROW or CHOSEN, type, rows and columns of the target, where it is (base, offset), whether
     the second of two rows is the gradient (of CHOSEN the type of places), chunks, then per chunk:
-    rows, and gradient and rows, each a base, an offset in bytes and elements per row."""
+    rows, which of them are equal as kept by DISTINCT (base, offset), base -1 if that is not known,
+    and gradient and rows, each a base, an offset in bytes and elements per row."""
     cdef const int64_t *code = split.code
     cdef int64_t work = 0, i
     split.rows, split.piece, split.next = code[2], code[2], 0
     if code[0] == DO_MATRIX:
         for i in range(code[7]):
-            work += 2 * code[2] * code[3] * code[8 + 7 * i]
+            work += 2 * code[2] * code[3] * code[8 + CHUNK * i]
         threads = max(min(threads, work // WORTH), 1)
         split.piece = even(split.rows, threads)
         gdb_together(run_pieces, split, threads)
     else:
         add_up(code, split.bases, split.scratch, 0, code[2])
-    return code + 8 + 7 * code[7]
+    return code + 8 + CHUNK * code[7]
 
 
 cdef void add_up(
@@ -222,11 +248,15 @@ cdef void add_up(
     cdef int64_t count = code[7], i
     cdef const int64_t *own = code + 8
     cdef gdb_chunk *chunks = <gdb_chunk *>scratch
+    cdef const int32_t *kept
     cdef char *target = bases[code[4]] + code[5]
     for i in range(count):
         chunks[i] = gdb_chunk(
-            own[0], bases[own[1]] + own[2], own[3], bases[own[4]] + own[5], own[6])
-        own += 7
+            own[0], bases[own[3]] + own[4], own[5], bases[own[6]] + own[7], own[8])
+        if own[1] >= 0:
+            kept = <const int32_t *>(bases[own[1]] + own[2])
+            chunks[i].rows = own[0] // kept[1] * kept[0]
+        own += CHUNK
     if code[0] == DO_CHOSEN:
         for i in range(count):
             add_to_chosen(code[1], target, code[2], code[3], &chunks[i], code[6])

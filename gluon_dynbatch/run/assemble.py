@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -206,6 +206,21 @@ class Assembler:
         """Set bytes to zero."""
         self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
+    def tell_apart(
+        self, run: Run, kept: Spot, keys: Optional[np.ndarray], arrays: Iterable[Any]
+    ) -> None:
+        """Let the launch that follows run on rows that differ, by keys or as it was kept.
+
+        Arrays are what is done with their rows, slots, and where rows come from.
+        """
+        pieces = [] if keys is None else keys.ravel().tolist()
+        code = [executing.DISTINCT, *kept, run.rows, len(pieces) // 5, 0, *pieces]
+        for code[5], (what, slot, source) in enumerate(arrays, 1):
+            own = (run.recipe.backward or run.recipe.forward).arrays[slot]
+            code += what, executing.DTYPES[own.dtype], own.width
+            code += *run.spots[run.recipe.numbers[slot]], *source
+        self.code.extend(code)
+
     def run(self, runs: Sequence[Run], backward: bool = False) -> None:
         """Run a kernel for each part; what has no spot stands in scratch."""
         code = [executing.LAUNCH, len(runs)]
@@ -252,6 +267,8 @@ class Forward(Assembler):
         #: Where everything is that does not differ from launch to launch.
         self._fixed: Dict[Any, List[Spot]] = {}
         self._equal = EqualRows(plan)
+        #: Per launch that runs on rows that differ, where it is kept which are equal.
+        self.distinct: Dict[int, Spot] = {}
         #: Copies of what all rows share, and packed matrices.
         self._copies: Dict[Any, Spot] = {}
 
@@ -282,29 +299,46 @@ class Forward(Assembler):
             for packed, use in run.recipe.operand_packs:
                 self._pack(packed, use, run.recipe, run.spots, copies)
         self.launches[launch.number] = runs
-        if len(runs) == 1:
-            self._tell_apart(launch, runs[0])
-        self.run(runs)
+        keys = self._tell_apart(launch, runs[0]) if len(runs) == 1 else None
+        if keys is None:
+            self.run(runs)
+        else:
+            self._run_distinct(launch, runs[0], keys)
         for run in runs:
             for slot in run.recipe.copied:
                 if slot.kind == "in" and type(launch.operands[slot.number]) is Whole:
                     self._copy(slot, run.recipe, run.spots)
 
-    def _tell_apart(self, launch: Launch, run: Run) -> None:
-        """Let a launch compute equal rows once, if it is known what tells its rows apart."""
+    def _tell_apart(self, launch: Launch, run: Run) -> Optional[np.ndarray]:
+        """Return what tells the rows of a launch apart, None if nothing is known to."""
         recipe = run.recipe
         if recipe.chooses:
             (region,), size = launch.regions, recipe.bytes[0]
             table = run.spots[recipe.numbers[recipe.parameters[0]]][0]
             self._equal.note(region, table, run.spots[0], size)
-        keys = None
-        if recipe.single is not None:
-            keys = self._equal.keys(launch.operands[recipe.single])
-        if keys is not None:
-            native, _ = recipe.natives[0]
-            place = native.slots.index(Slot("in", recipe.single))
-            self.code.extend((executing.DISTINCT, place, len(keys)))
-            self.code.frombytes(keys.tobytes())
+        if recipe.single is None:
+            return None
+        return self._equal.keys(launch.operands[recipe.single])
+
+    def _run_distinct(self, launch: Launch, run: Run, keys: np.ndarray) -> None:
+        """Run a kernel on rows that differ."""
+        recipe = run.recipe
+        assert recipe.single is not None
+        use = TEMPORARY if recipe.backward is None else SAVED
+        kept = self.distinct[launch.number] = self.reserve(use, 4 * (2 + 2 * run.rows))
+        given = Slot("in", recipe.single)
+        number = recipe.numbers[given]
+        source = run.spots[number]
+        run.spots[number] = self.reserve(TEMPORARY, run.rows * recipe.bytes[number])
+        arrays = [(executing.PICK, given, source)]
+        arrays += [
+            (executing.REPEAT, slot, run.spots[recipe.numbers[slot]])
+            for slot in recipe.forward.arrays
+            if slot.kind in ("out", "work") and run.spots[recipe.numbers[slot]] is not NOWHERE
+        ]
+        self.tell_apart(run, kept, keys, arrays)
+        self.run([run])
+        run.spots[number] = source
 
     def _begin(self, segment: Segment, rows: int, backward: Optional[Kernel]) -> Run:
         """Return the run of a part of a launch, which knows where parameters are."""

@@ -11,7 +11,7 @@ from ..kernel.recipe import KEPT, TEMPORARY, Recipe
 from ..kernel.step import Kernel, Place, Sum
 from ..lower.segment import Segment
 from ..native import executing
-from ..plan.plan import Launch, Plan, Whole
+from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import NOWHERE, Assembler, Forward, Run
 from .records import Spot, itemsize
 
@@ -74,14 +74,42 @@ class Backward(Assembler):
             number = numbers.get(Slot("grad", p))
             if region is not None and number is not None:
                 given.append((number, self.region(region)))
+        kept = self._forward.distinct.get(launch.number)
         for run in runs:
             run.place(given)
             given = run.behind(given) if len(runs) > 1 else given
-            self._note_sums(run, launch)
+            if kept is not None:
+                self._run_distinct(launch, run, kept)
+            self._note_sums(run, launch, kept or (-1, 0))
         self.run(runs, backward=True)
         self._add_up_shared(launch)
 
-    def _note_sums(self, run: Run, launch: Launch) -> None:
+    def _run_distinct(self, launch: Launch, run: Run, kept: Spot) -> None:
+        """Let a launch go backward for rows that differ, given the totals of their gradients.
+
+        What is gained goes to the first of equal rows: all of them were chosen from one row.
+        """
+        recipe = run.recipe
+        kernel = recipe.backward
+        assert kernel is not None
+        used = frozenset(place.slot for s in kernel.sums for place in (s.gradient, s.rows) if place)
+        arrays = []
+        for slot, array in kernel.arrays.items():
+            number = recipe.numbers[slot]
+            source = run.spots[number]
+            if array.every or slot not in kernel.read or source is NOWHERE:
+                continue
+            if slot.kind == "grad":
+                arrays.append((executing.SINGLE, slot, source))
+                continue
+            head = slot.kind == "head"
+            if not (head and type(launch.operands[slot.number]) is Rows):
+                use = KEPT if slot in used else TEMPORARY
+                run.spots[number] = self.reserve(use, run.rows * recipe.bytes[number])
+            arrays.append((executing.TOTAL if head else executing.PICK, slot, source))
+        self.tell_apart(run, kept, None, arrays)
+
+    def _note_sums(self, run: Run, launch: Launch, kept: Spot) -> None:
         """Take note of what adds up to gradients, which has to stay until that is done."""
         recipe = run.recipe
         kernel = recipe.backward
@@ -93,7 +121,7 @@ class Backward(Assembler):
             if slot in kernel.summed and run.spots[number] is NOWHERE:
                 run.spots[number] = self.reserve(KEPT, run.rows * recipe.bytes[number])
         for record in self._records[recipe]:
-            chunk = [run.rows * record.parts]
+            chunk = [run.rows * record.parts, *kept]
             for number, column, pitch in record.read:
                 base, offset = run.spots[number]
                 chunk += (base, offset + column, pitch)
@@ -144,7 +172,7 @@ class Backward(Assembler):
     def _add_up(self, sums: Iterable[Any]) -> None:
         for key in sums:
             (head, target, extra), chunks = key, self._sums[key]
-            count = len(chunks) // 7
+            count = len(chunks) // 9
             self.code.extend([*head, *target, extra, count, *chunks])
             self.scratch = max(self.scratch, executing.sum_scratch(*head[1:], count))
 

@@ -31,10 +31,11 @@ def pitch(array):
     return array.strides[0] // array.itemsize
 
 
-def launch(steps, arrays, rows, few=False, keys=()):
+def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, executing.REPEAT)):
     """Run steps on matrices, of which each row has its own, and vectors, which all rows share.
 
-    Keys tell rows of the first input apart: tables and numbers.
+    Keys tell rows of the first input apart: tables and numbers.  Then `equal` says what is done
+    with equal rows of it, and of the first result.
     """
     arrays = {slot: array for slot, array in arrays.items() if array is not None}
     every = {slot: array.ndim == 1 for slot, array in arrays.items()}
@@ -54,8 +55,15 @@ def launch(steps, arrays, rows, few=False, keys=()):
             (table, made.base(numbers), 0, len(numbers), numbers.itemsize)
             for table, numbers in keys
         ]
-        made.code += [executing.DISTINCT, native.slots.index(Slot("in", 0)), len(keys)]
-        made.code += np.ravel(pieces).tolist()
+        kept = made.base(np.empty(2 + 2 * rows, np.int32))
+        made.code += [executing.DISTINCT, kept, 0, rows, len(keys), 2, *np.ravel(pieces).tolist()]
+        for what, slot in zip(equal, (Slot("in", 0), Slot("out", 0))):
+            array, place = arrays[slot], 2 * native.slots.index(slot)
+            source = places[place]
+            if slot.kind == "in":
+                places[place] = made.base(np.empty_like(array))
+            kind = executing.DTYPES[array.dtype.name]
+            made.code += [what, kind, pitch(array), places[place], 0, source, 0]
     made.code += [executing.LAUNCH, 1, native.address, rows, *places]
     made.run([native])
 
@@ -77,5 +85,5 @@ def add_up(record, total, gradients, rows, second=False):
     size = total.shape if total.ndim == 2 else (1, len(total))
     made.code += [record, kind, *size, made.base(total), 0, int(second), len(gradients)]
     for dy, x in zip(gradients, rows):
-        made.code += [len(dy), made.base(dy), 0, pitch(dy), made.base(x), 0, pitch(x)]
+        made.code += [len(dy), -1, 0, made.base(dy), 0, pitch(dy), made.base(x), 0, pitch(x)]
     made.run(scratch=executing.sum_scratch(kind, *size, len(gradients)))
