@@ -34,7 +34,7 @@ def _look(array: NDArray, parameter: Optional[Parameter]) -> Dict[str, Any]:
         "got grad_req {!r}": parameter and parameter.grad_req,
         "was written to": array.asnumpy().tobytes(),
         # Not its address, which MXNet's engine may still have to allocate.
-        "was given another gradient": gradient is not None and memory_of(gradient.handle).chunk,
+        "was given another gradient": gradient is not None and memory_of(gradient.handle)[0],
     }
 
 

@@ -26,7 +26,7 @@ from gluon_dynbatch.native import executing
 from gluon_dynbatch.options import GRANULARITIES
 from gluon_dynbatch.record import intercept
 from gluon_dynbatch.record.lazy import LazyNDArray
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run.gradient import forget
 from gluon_dynbatch.scope import RUNTIME
 from gluon_dynbatch.testing import check_against_loop

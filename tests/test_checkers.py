@@ -11,7 +11,7 @@ from gluon_dynbatch.lower.graph import check_graph
 from gluon_dynbatch.plan.check import check_plan, check_transposed
 from gluon_dynbatch.plan.plan import Slice
 from gluon_dynbatch.plan.transpose import transpose
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.record.tape import Tape, check_tape
 from tests.cells import WIDTH, Attention, dense, heads_of, inputs, ready, unary
 from tests.common import FIXED

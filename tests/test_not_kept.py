@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from tests.cells import WIDTH
 from tests.common import FIXED, named_lines
 from tests.test_pieces import RUNS, Node, chain, layer, scope, traced, x

@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.native import executing, recording
 from gluon_dynbatch.record.lazy import LazyNDArray
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from gluon_dynbatch.run import gradient
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import cell, equal, ready

@@ -65,50 +65,34 @@ cpdef Py_ssize_t external(Tape tape, object array_, object type_id=None) except 
     ArgumentError
         The array is sparse, or one of ``mx.np``.
     """
-    cdef bint kept = False
-    if type(array_) is lazy_type:
-        owner = <object>slot(array_, tape_at)[0]
-        kept = isinstance(owner, Keeper)
-        if isinstance(owner, Constant):
-            array_ = (<Constant>owner).made
-        elif not kept:
-            array_ = array_.real()
+    owner = <object>slot(array_, tape_at)[0] if type(array_) is lazy_type else None
+    if isinstance(owner, Constant):
+        array_ = (<Constant>owner).made
+    elif owner is not None and not isinstance(owner, Keeper):
+        array_ = array_.real()
     identity = <size_t><PyObject *>array_
     known = tape.external_ids.get(identity)
     if known is not None:
         return known
-    if kept:
-        return kept_value(tape, array_)
-    if type(array_) is not array_type:
+    stands = array_
+    if isinstance(owner, Keeper):
+        # A copy stands for it on the tape: it may become real, and be written to.
+        value, offset = <object>slot(array_, value_at)[0], <object>slot(array_, offset_at)[0]
+        type_id = <object>slot(array_, type_at)[0]
+        stands = new_lazy(<Owner>owner, value, offset, type_id)
+    elif type(array_) is not array_type:
         check_array(array_)
     if type_id is None:
         type_id = type_id_of(array_)
-    return add_external(tape, array_, array_, type_id)
-
-
-cdef Py_ssize_t add_external(
-    Tape tape, object given, object array_, object type_id
-) except -1:
-    """Put an array onto a tape, and what stands for it; return its value."""
-    value = tape.value_type.ob_size
+    cdef Py_ssize_t number = tape.value_type.ob_size
     reserve(tape.value_type, 1)
     reserve(tape.external_values, 1)
-    tape.given.append(given)
-    tape.externals.append(array_)
-    tape.external_ids[<size_t><PyObject *>given] = value
-    put(tape.external_values, value)
+    tape.given.append(array_)
+    tape.externals.append(stands)
+    tape.external_ids[identity] = number
+    put(tape.external_values, number)
     put(tape.value_type, type_id)
-    return value
-
-
-cdef Py_ssize_t kept_value(Tape tape, object lazy) except -1:
-    """Return the value of a lazy array whose values are kept in an arena.
-
-    A copy stands for it on the tape: it may become real, and be written to.
-    """
-    keeper, type_id = <Owner>slot(lazy, tape_at)[0], <object>slot(lazy, type_at)[0]
-    value, offset = <object>slot(lazy, value_at)[0], <object>slot(lazy, offset_at)[0]
-    return add_external(tape, lazy, new_lazy(keeper, value, offset, type_id), type_id)
+    return number
 
 
 cdef inline void change_slot(object lazy, Py_ssize_t offset, object value):

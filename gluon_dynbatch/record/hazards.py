@@ -6,7 +6,7 @@ of MXNet's functions that change something (see `intercept.py`), with their argu
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -21,25 +21,16 @@ from .types import memory_of
 def before_write(recorder: Any, arrays: Sequence[NDArray]) -> None:
     """Compute what is pending if it reads one of `arrays`, which are about to be written to."""
     real = [a._real if type(a) is LazyNDArray else a for a in arrays]
-    _before_write_at(recorder, [a.handle for a in real if a is not None])
+    before_write_at(recorder, *[a.handle for a in real if a is not None])
 
 
-def before_copy(recorder: Any, handle: Any, *_: Any) -> None:
-    """Compute what is pending if it reads the array that somebody writes to from outside."""
-    _before_write_at(recorder, [handle])
-
-
-def before_state(recorder: Any, array: NDArray, _: Any) -> None:
-    """Compute what is pending if it reads an array that gets another memory."""
-    if array.handle is not None:
-        before_write(recorder, [array])
-
-
-def _before_write_at(recorder: Any, handles: List[Any]) -> None:
+def before_write_at(recorder: Any, *handles: Any) -> None:
+    """Compute what is pending if it reads what is written to, of which there are handles."""
     tape = recorder.tape
     if tape.node_entry:
         chunks, starts, stops, _ = _read_by(tape)
-        written = np.array([memory_of(handle) for handle in handles], np.int64).reshape(-1, 3, 1)
+        memories = [memory_of(handle) for handle in handles if handle is not None]
+        written = np.array(memories, np.int64).reshape(-1, 3, 1)
         if np.isin(chunks, written[:, 0]).any():
             recorder.run_pending()
         elif ((starts < written[:, 2]) & (written[:, 1] < stops)).any():

@@ -219,7 +219,7 @@ OPEN: Tuple[Replaced, ...] = (
         NDArray,
         "__setstate__",
         "an array gets other memory, as its pickled state has it",
-        _before(hazards.before_state),
+        _before(lambda recorder, array, _: hazards.before_write_at(recorder, array.handle)),
     ),
     *_library(
         "what is written to is not named, and may be what pending calls read: gradients, what a "
@@ -235,7 +235,7 @@ OPEN: Tuple[Replaced, ...] = (
     ),
     *_library(
         "an array is lent for writing, or written to from NumPy",
-        _before(hazards.before_copy),
+        _before(lambda recorder, handle, *_: hazards.before_write_at(recorder, handle)),
         *("MXNDArrayWaitToWrite", "MXNDArraySyncCopyFromCPU"),
     ),
     *_library(

@@ -8,6 +8,7 @@ from typing import Any, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.base import _LIB, NDArrayHandle
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle, indexing_key_expand_implicit_axes
@@ -138,8 +139,12 @@ class LazyNDArray(NDArray):  # type: ignore[misc]
 
     def detach(self) -> NDArray:
         """Return the same values in the same memory, cut from the gradient graph."""
-        detached = self._tape.recorder.detach(self) if self._tape.open else None
-        return self.real().detach() if detached is None else detached
+        if not self._tape.open or STATE.recorder is not self._tape.recorder:
+            return self.real().detach()
+        with autograd.pause(autograd.is_training()):
+            detached: LazyNDArray = mx.nd.identity(self)
+        detached._uncut = self if self._uncut is None else self._uncut
+        return detached
 
     def backward(
         self, out_grad: Any = None, retain_graph: bool = False, train_mode: bool = True

@@ -61,22 +61,20 @@ class Pieces(recording.Known):  # type: ignore[misc]
 
         Several threads may do so at once; each goes on with what it has seen itself.
         """
-        self.seen = seen = self._look(recorder, block)
-        return seen
-
-    def _look(self, recorder: Any, block: Any) -> Any:
         seen = recording.Structure(None, True)
         try:
             text = seen.write(0, block)
+            blocks = [one for one in seen.leaves if isinstance(one, HybridBlock)]
+            graphs = [recorder.library.callee(one).token for one in blocks]
+            seen.state = repr(graphs).encode() + text
         except (TypeError, ValueError, RecursionError) as error:
             seen.against = _not_told_apart(error, "an attribute")
-            return seen
-        blocks = [one for one in seen.leaves if isinstance(one, Block)]
-        for one in blocks:
-            if one is not block and (one._forward_hooks or one._forward_pre_hooks):
-                seen.against = Refused(f"{one.name} has hooks, which must run each time")
-        graphs = [recorder.library.callee(one) for one in blocks if isinstance(one, HybridBlock)]
-        seen.state = repr([callee.token for callee in graphs]).encode() + text
+        for one in seen.leaves:
+            hooks = isinstance(one, Block) and (one._forward_hooks or one._forward_pre_hooks)
+            if hooks and one is not block:
+                reason = f"{one.name} has hooks, which must run each time"
+                seen.against = seen.against or Refused(reason)
+        self.seen = seen
         return seen
 
     def trace(
@@ -109,8 +107,6 @@ class Pieces(recording.Known):  # type: ignore[misc]
                 trace.end()
         if trace.refusal is not None:
             self._note(recorder, block, trace.refusal)
-        if trace.draws:
-            self._note(recorder, block, Refused("random numbers are drawn in Python"))
         traced = recorder.report.traced
         traced.new += 1
         traced.new_ms += 1e3 * (time.perf_counter() - started)

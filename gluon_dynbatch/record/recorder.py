@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from textwrap import shorten
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import mxnet as mx
-from mxnet import autograd
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
 from mxnet.ndarray import NDArray
@@ -24,7 +23,6 @@ from ..report import Alone, Report, count
 from . import structure
 from .lazy import LazyNDArray
 from .operators import Operator
-from .state import STATE
 from .tape import Tape
 from .types import TYPES
 from .where import user_line
@@ -113,15 +111,6 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         if self.tracing is None:
             self.scope.run_ahead()
             tape.ask_at = len(tape.node_entry) + recording.LOOK
-
-    def detach(self, lazy: LazyNDArray) -> Optional[LazyNDArray]:
-        """Record `lazy` as a value that no gradient passes; None if nothing is recorded now."""
-        if STATE.recorder is not self or lazy._tape is not self.tape:
-            return None
-        with autograd.pause(autograd.is_training()):
-            detached: LazyNDArray = mx.nd.identity(lazy)
-        detached._uncut = lazy if lazy._uncut is None else lazy._uncut
-        return detached
 
     def constant(self, token: Tuple[Any, ...]) -> LazyNDArray:
         """Return a lazy array for what a call of a creation operator makes, once per scope.

@@ -55,8 +55,6 @@ class Trace:
         #: Pieces of runs within the outermost one, until that is over: by which cache they are
         #: kept, and what that is given.
         self.pending: List[Tuple[Any, ...]] = [] if outer is None else outer.pending
-        #: Whether random numbers were drawn; known after the outermost run.
-        self.draws = False
         if outer is None:
             self._random = _states_of_generators()
         recorder.tracing = self
@@ -70,8 +68,10 @@ class Trace:
         """Look no more at what is recorded; after the outermost run, keep all pieces."""
         self.recorder.tracing = self.outer
         if self.outer is None:
-            self.draws = bool(self._random != _states_of_generators())
-            for cache, *what in () if self.draws else self.pending:
+            if self._random != _states_of_generators():
+                self.refusal = self.refusal or Refused("random numbers are drawn in Python")
+                self.pending.clear()
+            for cache, *what in self.pending:
                 cache.keep(*what)
 
     def piece(self, attributes: List[Any], result: Any) -> Any:

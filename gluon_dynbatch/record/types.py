@@ -46,28 +46,17 @@ _WORD = ctypes.c_size_t
 _PAIR = ctypes.c_size_t * 2
 
 
-class Memory(NamedTuple):
-    """Where the values of an array lie, to tell whether two arrays have some in common."""
+def memory_of(handle: Any) -> Tuple[int, int, int]:
+    """Return where the values of an array lie, given its handle.
 
-    #: The same number for an array and its views.
-    chunk: int
-    #: Addresses, 0 before MXNet has allocated it; arrays made from one buffer of NumPy's or of
-    #: DLPack's have these in common only.
-    start: int
-    stop: int
-
-
-def memory_of(handle: Any) -> Memory:
-    """Return the memory of an array, given its handle.
-
-    An array of MXNet's begins with the pointer to its memory, which begins with address and size;
-    no function of its library tells all of it.
+    That is a number, the same for an array and its views, and where the memory starts and stops, 0
+    before MXNet has allocated it: arrays made from one buffer of NumPy's or of DLPack's have these
+    in common only.  An array of MXNet's begins with the pointer to its memory, which begins with
+    address and size; no function of its library tells all of it.
     """
     chunk = _WORD.from_address(handle.value).value
-    if not chunk:
-        return Memory(0, 0, 0)
-    start, size = _PAIR.from_address(chunk)
-    return Memory(chunk, start, start + size if start else 0)
+    start, size = _PAIR.from_address(chunk) if chunk else (0, 0)
+    return chunk, start, start + size if start else 0
 
 
 def _find_node() -> int:

@@ -195,8 +195,7 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
     )
     _ALIVE[number] = backward, _repeatable
     _WATCHED.append((number, notice, (functions, numbers, listed)))
-    previous = autograd.set_recording(True)
-    try:
+    with autograd.record(autograd.is_training()):
         check_call(
             _LIB.MXCustomFunctionRecord(
                 len(inputs),
@@ -206,5 +205,3 @@ def record_function(inputs: List[NDArray], outputs: List[NDArray], backward: Bac
                 ctypes.byref(listed),
             )
         )
-    finally:
-        autograd.set_recording(previous)

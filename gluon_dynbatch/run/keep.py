@@ -71,13 +71,11 @@ class Memories(NamedTuple):
         reals = [made[number] for number in self.number.tolist()]
         parts = np.flatnonzero(self.kind != self.whole[self.number]).tolist()
         if parts:
-            previous = autograd.set_recording(recorded)
-            try:
+            mode = autograd.record if recorded else autograd.pause
+            with mode(autograd.is_training()):
                 for at in parts:
                     first = int(self.first[self.number[at]])
                     reals[at] = _view(reals[at], first, self.arrays[at])
-            finally:
-                autograd.set_recording(previous)
         recording.become(self.arrays, reals)
 
 
@@ -127,8 +125,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         super().__init__(given.handles, given.addresses, sizes)
         self._buffers = buffers
         self.bytes = size
-        #: Elements of arenas; and, from each on, those of an array of some type.
-        self._numbers: Dict[int, np.ndarray[Any, Any]] = {}
+        #: By arena and type, all arrays of that type in it.
         self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
         self.recorded = recorded
         #: The flushes that this one is to be part of MXNet's tape with.
@@ -146,9 +143,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
         windows = self._windows.get((lazy._value, lazy._type))
         if windows is None:
-            if lazy._value not in self._numbers:
-                self._numbers[lazy._value] = _numbers(self._buffers.arrays[lazy._value])
-            windows = _windows(self._numbers[lazy._value], lazy.shape)
+            windows = _windows(_numbers(self._buffers.arrays[lazy._value]), lazy.shape)
             self._windows[lazy._value, lazy._type] = windows
         return np.array(windows[lazy._offset])
 

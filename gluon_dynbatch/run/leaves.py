@@ -82,8 +82,5 @@ def with_dense_gradient(array: NDArray) -> NDArray:
     gradient = None if type(array) is LazyNDArray else array.grad
     if gradient is None or gradient.stype == "default":
         return array
-    previous = autograd.set_recording(True)
-    try:
+    with autograd.record(autograd.is_training()):
         return array.reshape(array.shape)
-    finally:
-        autograd.set_recording(previous)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import lru_cache
 from math import prod
 from typing import Any, List, NamedTuple, Tuple
 
 import mxnet as mx
-import numpy as np
-from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
+from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.ndarray import _DTYPE_NP_TO_MX
+from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from ..errors import LaunchError
 from .records import itemsize
@@ -24,27 +22,14 @@ MOST_IDLE, MOST_BYTES = 64, 1 << 29
 
 
 def allocate(shape: Tuple[int, ...], dtype: Any, context: mx.Context) -> NDArray:
-    """Return memory, or say what needs how much: ``mx.nd.empty`` in a third of the time."""
-    handle = NDArrayHandle()
+    """Return memory, or say what needs how much."""
     try:
-        check_call(
-            _LIB.MXNDArrayCreateEx64(
-                (ctypes.c_int64 * len(shape))(*shape),
-                *(len(shape), context.device_typeid, context.device_id, 0, _number(dtype)),
-                ctypes.byref(handle),
-            )
-        )
-    except MXNetError as error:  # for arrays beyond 2^31 elements, too
+        return NDArray(_new_alloc_handle(shape, context, False, dtype))
+    except Exception as error:  # for arrays beyond 2^31 elements, of no class of MXNet's
         raise LaunchError(
             f"no memory for an array of shape {shape} and type {dtype} on {context}: {error}",
             advice="record less in one scope, for example with smaller minibatches",
         ) from error
-    return NDArray(handle)
-
-
-@lru_cache(maxsize=None)
-def _number(dtype: str) -> int:
-    return int(_DTYPE_NP_TO_MX[np.dtype(dtype).type])
 
 
 class _Buffer(NamedTuple):

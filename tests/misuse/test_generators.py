@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.recorder import STATE
+from gluon_dynbatch.record.state import STATE
 from tests.cells import equal
 from tests.common import FIXED, SAMPLES, assert_nothing_is_left, in_thread, originals_are_back
 
