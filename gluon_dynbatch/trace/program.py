@@ -16,7 +16,7 @@ from ..errors import ArgumentError, CellError, Where
 from ..native import recording
 from ..record import structure
 from ..record.operators import Operator
-from .symbols import VARIABLE, Builder, Op, Ref, arrays_of, can_compile, make_symbol, read_symbol
+from .symbols import VARIABLE, Op, Ref, call_of, can_compile, read_symbol
 
 SYMBOLS = structure.Flattener(mx.sym.Symbol)
 
@@ -206,15 +206,11 @@ def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
 def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
     """Make the program of a single operator call."""
     attrs = operator.attributes(arguments)
-    taken = arrays_of(operator.name, attrs)
+    taken = [name[len(operator.name) + 1 :] for name in call_of(operator.name, attrs).list_inputs()]
     if len(taken) != arguments:
         text = f"{operator.name} takes {len(taken)} arrays ({', '.join(taken)}), not {arguments}"
         raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
-    builder = Builder()
-    inputs = [builder.variable(f"argument{i}") for i in range(arguments)]
-    call = builder.add(operator.name, inputs, attrs)
-    visible = make_symbol(builder.ops, [call]).get_internals()
-    outputs = [visible[i] for i in range(arguments, len(visible.list_outputs()))]
-    names = [op.name for op in builder.ops[:arguments]]
-    out_spec = list, (structure.LEAF,) * len(outputs)
-    return read_program(mx.sym.Group(outputs), names, {}, out_spec)
+    names = [f"argument{i}" for i in range(arguments)]
+    call = call_of(operator.name, attrs, [mx.sym.var(name) for name in names])
+    out_spec = list, (structure.LEAF,) * len(call.list_outputs())
+    return read_program(mx.sym.Group([call]), names, {}, out_spec)

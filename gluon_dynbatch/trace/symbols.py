@@ -91,13 +91,11 @@ def make_symbol(ops: Sequence[Op], heads: Iterable[Ref]) -> Any:
     return mx.sym.load_json(json.dumps(graph))
 
 
-def arrays_of(op: str, attrs: Mapping[str, str]) -> List[str]:
-    """Return the names of the arrays that an operator takes."""
+def call_of(op: str, attrs: Mapping[str, str], inputs: Sequence[Any] = ()) -> Any:
+    """Return a call of an operator as a symbol; without inputs, MXNet makes a variable for each."""
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
-    # Without arrays, MXNet makes a variable for each.
-    call = _symbol_creator(handle.value, None, None, list(attrs), list(attrs.values()), op, False)
-    return [name[len(op) + 1 :] for name in call.list_inputs()]
+    return _symbol_creator(handle.value, inputs, None, list(attrs), list(attrs.values()), op, False)
 
 
 def compile_symbol(symbol: Any, is_data: Sequence[bool], *flags: Tuple[str, Any]) -> Any:
