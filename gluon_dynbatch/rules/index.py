@@ -10,14 +10,11 @@ from .sequence import side_by_side
 from .site import Ref, Site, require
 
 
-def take_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
+def take(site: Site, build: Builder) -> Tuple[Ref, ...]:
     axis = site.axis("axis", 0)
-    site.keep_rows(site.batched == ((False, True) if axis == 0 else (True, False)))
-    return build.call(*build.refs)
-
-
-def take_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    axis = site.axis("axis", 0)
+    if not build.stacked:
+        site.keep_rows(site.batched == ((False, True) if axis == 0 else (True, False)))
+        return build.call(*build.refs)
     if not site.batched[1]:
         return build.call(*build.refs, axis=axis + 1)
     if site.batched[0]:

@@ -106,12 +106,7 @@ MERGED: Tuple[Family, ...] = (
         "tables are shared, or shapes are equal and indices choose along axis 0; "
         "not `take` with `mode='raise'`",
         each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
-        each(
-            "take",
-            Rule(index.take_rows, index.take_stack),
-            not_with="mode=raise",
-            no_gradient=(1,),
-        ),
+        each("take", Rule(index.take, index.take), not_with="mode=raise", no_gradient=(1,)),
         each("pick", along(axis=-1, reduces=True), no_gradient=(1,)),
         each("batch_take", Rule(index.batch_take_rows), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,)),
@@ -131,7 +126,7 @@ MERGED: Tuple[Family, ...] = (
         each("stack", along(axis=0, more=1)),
         each("SliceChannel", along(axis=1)),
         each("_split_v2", along(axis=1), overwrites=True),
-        each("slice", Rule(shape.slice_rows, shape.slice_stack)),
+        each("slice", Rule(shape.cut, shape.cut)),
         each("slice_axis", along(axis=0)),
         each("slice_like", Rule(call, shape.slice_like_stack), no_gradient=(1,)),
         each("tile", Rule(same, shape.tile_stack)),

@@ -28,23 +28,21 @@ def transpose_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.same(axes=(0, *(axis + 1 for axis in order)))
 
 
-def slice_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    begin, end, step = (site.slots(name)[:1] for name in ("begin", "end", "step"))
-    site.keep_rows(begin in ((), (None,), (0,)) and end in ((), (None,)))
-    site.keep_rows(step in ((), (None,), (1,)))
-    return build.same()
+def cut(site: Site, build: Builder) -> Tuple[Ref, ...]:
+    bounds = {name: site.slots(name) for name in ("begin", "end", "step")}
+    if not build.stacked:
+        begin, end, step = ({*bound[:1]} for bound in bounds.values())
+        site.keep_rows(begin <= {None, 0} and end <= {None} and step <= {None, 1})
+        return build.same()
+    _check_slice(site)
+    if not bounds["step"]:
+        del bounds["step"]
+    return build.same(**{name: (None, *bound) for name, bound in bounds.items()})
 
 
 def _check_slice(site: Site) -> None:
     # With more dimensions, rows may still do.
     require(len(site.inputs[0]) < MAX_SLICE_DIMS, "")
-
-
-def slice_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    _check_slice(site)
-    bounds = {name: (None, *site.slots(name)) for name in ("begin", "end")}
-    step = site.slots("step")
-    return build.same(**bounds, step=(None, *step) if step else ())
 
 
 def slice_like_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
