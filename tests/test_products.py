@@ -1,10 +1,12 @@
 """Native matrix products, for every instruction set that this processor has, against NumPy."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from gluon_dynbatch.kernel.expression import Place, Slot, Weight
-from gluon_dynbatch.kernel.step import Product
+from gluon_dynbatch.kernel.expression import Dot, Place, Slot, Weight
+from gluon_dynbatch.kernel.step import Dots, Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch
 
@@ -92,12 +94,25 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
     assert (some == all_rows[20:23]).all()
 
 
-def test_what_is_not_finite_goes_where_it_does_in_numpy(dtype):
+@pytest.mark.parametrize("m, k, n", [(1, 20, 7), (1, 5, 9), (1, 64, 33), (3, 40, 18)])
+@pytest.mark.parametrize("turned", product([False, True], repeat=2))
+def test_rows_with_matrices_of_their_own(m, k, n, turned, dtype):
+    a, b, got = draw(1, dtype, 5, m, k), draw(2, dtype, 5, k, n), np.empty((5, m * n), dtype)
+    stored = (each.swapaxes(1, 2) if t else each for each, t in zip((a, b), turned))
+    slots = [Slot("in", 0), Slot("in", 1), Slot("out", 0)]
+    step = Dots(*map(Place, slots), Dot(1, m, k, n, turned), a.dtype.name)
+    launch([step], dict(zip(slots, [*(x.reshape(5, -1) for x in stored), got])), 5)
+    for left, right, found in zip(a, b, got):
+        check(found.reshape(m, n), [(left, right)], k)
+
+
+@pytest.mark.parametrize("transposed, few", [(False, False), (True, False), (True, True)])
+def test_what_is_not_finite_goes_where_it_does_in_numpy(transposed, few, dtype):
     a, b = draw(1, dtype, 9, 20), draw(2, dtype, 20, 53)
     a[1, 3], a[2, 4], a[4, 5], a[6, 6], a[:, 0] = np.inf, np.nan, 0, -np.inf, 0
     b[7, 50], b[8, 1], b[5, 9], b[0, 2] = np.inf, np.nan, np.inf, -np.inf
     got = np.empty((9, 53), dtype)
-    multiply(a, b, got)
+    multiply(a, b.T if transposed else b, got, transposed=transposed, few=few)
     with np.errstate(invalid="ignore"):
         wanted = a @ b
     kinds = [np.isnan, np.isposinf, np.isneginf]

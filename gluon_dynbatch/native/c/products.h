@@ -18,6 +18,7 @@
 #define LANES ((int)(GDB_BYTES / sizeof(T)))
 #define NR (NV * LANES)
 #define VECTOR F(vector)
+#define BIT_VECTOR F(bit_vector)
 #define LOAD(p) (*(const VECTOR *)(p))
 #define INLINE static inline __attribute__((always_inline))
 
@@ -36,6 +37,7 @@
 #endif
 
 typedef T VECTOR __attribute__((vector_size(GDB_BYTES), aligned(__alignof__(T)), may_alias));
+typedef BITS BIT_VECTOR __attribute__((vector_size(GDB_BYTES), may_alias));
 
 static int64_t F(packed_elements)(int64_t k, int64_t n)
 {
@@ -66,13 +68,16 @@ static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int co
         }
 }
 
-/* Copy numbers to whole vectors, with zeros after them. */
+/* Copy numbers to whole vectors, with zeros after them. The last of several vectors overlaps. */
 INLINE void F(copy_vectors)(const T *from, int count, int width, T *to)
 {
-    int whole = count / LANES * LANES;
-    for (int i = 0; i < whole; i += LANES) *(VECTOR *)(to + i) = LOAD(from + i);
-    if (whole < width)
-        for (int i = 0; i < LANES; i++) to[whole + i] = whole + i < count ? from[whole + i] : 0;
+    if (count < LANES) {
+        for (int i = 0; i < width; i++) to[i] = i < count ? from[i] : 0;
+        return;
+    }
+    *(VECTOR *)(to + width - LANES) = (VECTOR){0};
+    for (int i = 0; i + LANES <= count; i += LANES) *(VECTOR *)(to + i) = LOAD(from + i);
+    *(VECTOR *)(to + count - LANES) = LOAD(from + count - LANES);
 }
 
 static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
@@ -144,23 +149,34 @@ static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_ro
         TILES(3)
 }
 
-/* A tile of which the last vector is more than the rest of C's columns goes through a buffer. */
+/* A vector of C from the sums of products. */
+INLINE VECTOR F(finished)(const T *sums, const T *c, const T *bias, int accumulate)
+{
+    VECTOR sum = LOAD(sums);
+    if (bias) sum += LOAD(bias);
+    if (accumulate) sum += LOAD(c);
+    return sum;
+}
+
+/* A tile of which the last vector is more than the rest of C's columns goes through a buffer. The last
+ * of several vectors overlaps. */
 static void F(edge_tile)(int rows, int width, int count, int64_t k, const T *a,
                          int64_t a_row, int64_t a_column, const T *b, T *c,
                          int64_t c_row, const T *bias, int accumulate)
 {
-    T buffer[MR * NR], *from = buffer;
-    int whole = count / LANES * LANES;
+    T buffer[MR * NR], *sums = buffer;
+    int last = count - LANES;
     F(any_tile)(rows, width, k, a, a_row, a_column, b, buffer, width, NULL, 0);
-    for (int i = 0; i < rows; i++, from += width, c += c_row) {
-        for (int j = 0; j < whole; j += LANES) {
-            VECTOR sum = LOAD(from + j);
-            if (bias) sum += LOAD(bias + j);
-            if (accumulate) sum += LOAD(c + j);
-            *(VECTOR *)(c + j) = sum;
+    for (int i = 0; i < rows; i++, sums += width, c += c_row) {
+        if (last < 0) {
+            for (int j = 0; j < count; j++)
+                c[j] = sums[j] + (bias ? bias[j] : 0) + (accumulate ? c[j] : 0);
+            continue;
         }
-        for (int j = whole; j < whole + LANES; j++)
-            if (j < count) c[j] = from[j] + (bias ? bias[j] : 0) + (accumulate ? c[j] : 0);
+        VECTOR end = F(finished)(sums + last, c + last, bias ? bias + last : NULL, accumulate);
+        for (int j = 0; j < last; j += LANES)
+            *(VECTOR *)(c + j) = F(finished)(sums + j, c + j, bias ? bias + j : NULL, accumulate);
+        *(VECTOR *)(c + last) = end;
     }
 }
 
@@ -204,19 +220,34 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     } while (p < k);
 }
 
-/* Sums of products of `a` and some rows of W. */
-INLINE void F(dots)(const int count, int64_t k, const T *a, const T *w, int64_t w_row,
-                       T *total)
+/* The sum of a vector. */
+INLINE T F(total)(VECTOR vector)
+{
+    T part[LANES];
+    *(VECTOR *)part = vector;
+    UNROLL for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    return part[0];
+}
+
+/* Sums of products of `a` and some rows of W. The last of several vectors overlaps: `unseen` has ones
+ * in the bits of numbers that no other vector has. */
+INLINE void F(dots)(const int count, int64_t k, BIT_VECTOR unseen, const T *a, const T *w,
+                       int64_t w_row, T *total)
 {
     VECTOR sum[4];
-    int64_t whole = k / LANES * LANES;
+    int64_t whole = k / LANES * LANES, last = k - LANES;
     UNROLL for (int u = 0; u < count; u++) sum[u] = (VECTOR){0};
     for (int64_t p = 0; p < whole; p += LANES)
         UNROLL for (int u = 0; u < count; u++) sum[u] += LOAD(a + p) * LOAD(w + u * w_row + p);
+    if (whole && whole < k) {
+        VECTOR end = (VECTOR)((BIT_VECTOR)LOAD(a + last) & unseen);
+        UNROLL for (int u = 0; u < count; u++)
+            sum[u] += end * (VECTOR)((BIT_VECTOR)LOAD(w + u * w_row + last) & unseen);
+    }
     for (int u = 0; u < count; u++) {
-        total[u] = 0;
-        for (int i = 0; i < LANES; i++) total[u] += sum[u][i];
-        for (int64_t p = whole; p < k; p++) total[u] += a[p] * w[u * w_row + p];
+        total[u] = F(total)(sum[u]);
+        for (int64_t p = 0; p < k && !whole; p++) total[u] += a[p] * w[u * w_row + p];
     }
 }
 
@@ -226,6 +257,8 @@ static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left,
                             int64_t c_row, const void *bias, int accumulate)
 {
     const T *shift = bias;
+    BIT_VECTOR unseen;
+    for (int i = 0; i < LANES; i++) unseen[i] = i < LANES - k % LANES ? 0 : ~(BITS)0;
     for (int64_t j = 0; j < n; j += 4) {
         const T *w = (const T *)weight + j * w_row;
         int count = n - j < 4 ? (int)(n - j) : 4;
@@ -233,9 +266,9 @@ static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left,
             const T *a = (const T *)left + i * a_row;
             T *c = (T *)to + i * c_row + j, total[4];
             if (count == 4)
-                F(dots)(4, k, a, w, w_row, total);
+                F(dots)(4, k, unseen, a, w, w_row, total);
             else
-                for (int u = 0; u < count; u++) F(dots)(1, k, a, w + u * w_row, 0, total + u);
+                for (int u = 0; u < count; u++) F(dots)(1, k, unseen, a, w + u * w_row, 0, total + u);
             for (int u = 0; u < count; u++)
                 c[u] = total[u] + (shift ? shift[j + u] : 0) + (accumulate ? c[u] : 0);
         }

@@ -56,6 +56,8 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
             if ((d->gradient == 0 && is_zero(d->step.dtype, left, m * k))
                 || (d->gradient == 1 && is_zero(d->step.dtype, right, k * n))) {
                 memset(result, 0, m * n * size);
+            } else if (m == 1 && d->turn_right) {
+                kernels->multiply_few(m, n, k, left, k, right, k, result, n, NULL, 0);
             } else {
                 kernels->pack(right, d->turn_right ? 1 : n, d->turn_right ? k : 1, k, n, packed);
                 kernels->multiply(m, n, k, left, d->turn_left ? 1 : k, d->turn_left ? m : 1, packed,
