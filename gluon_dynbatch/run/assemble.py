@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ FEW = 8
 
 #: A block of scratch.
 NOWHERE: Spot = (-1, 0)
+
+#: What tells rows apart when that is known already.
+NO_KEYS = np.zeros((0, 5), dtype=np.int64)
 
 
 #: Where things are, by their numbers in a recipe.
@@ -207,19 +210,18 @@ class Assembler:
         self.code.extend([*copies("uint8", 1, target), resolving.ZERO, 0, 0, 0, count])
 
     def tell_apart(
-        self, run: Run, kept: Spot, keys: Optional[np.ndarray], arrays: Iterable[Any]
+        self, run: Run, kept: Spot, arrays: Sequence[Any], keys: np.ndarray = NO_KEYS
     ) -> None:
         """Let the launch that follows run on rows that differ, by keys or as it was kept.
 
         Arrays are what is done with their rows, slots, and where rows come from.
         """
-        pieces = [] if keys is None else keys.ravel().tolist()
-        code = [executing.DISTINCT, *kept, run.rows, len(pieces) // 5, 0, *pieces]
-        for code[5], (what, slot, source) in enumerate(arrays, 1):
+        self.code.extend((executing.DISTINCT, *kept, run.rows, len(keys), len(arrays)))
+        self.code.frombytes(keys.tobytes())
+        for what, slot, source in arrays:
             own = (run.recipe.backward or run.recipe.forward).arrays[slot]
-            code += what, executing.DTYPES[own.dtype], own.width
-            code += *run.spots[run.recipe.numbers[slot]], *source
-        self.code.extend(code)
+            target = run.spots[run.recipe.numbers[slot]]
+            self.code.extend((what, executing.DTYPES[own.dtype], own.width, *target, *source))
 
     def run(self, runs: Sequence[Run], backward: bool = False) -> None:
         """Run a kernel for each part; what has no spot stands in scratch."""
@@ -336,7 +338,7 @@ class Forward(Assembler):
             for slot in recipe.forward.arrays
             if slot.kind in ("out", "work") and run.spots[recipe.numbers[slot]] is not NOWHERE
         ]
-        self.tell_apart(run, kept, keys, arrays)
+        self.tell_apart(run, kept, arrays, keys)
         self.run([run])
         run.spots[number] = source
 

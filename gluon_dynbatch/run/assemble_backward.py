@@ -107,7 +107,7 @@ class Backward(Assembler):
                 use = KEPT if slot in used else TEMPORARY
                 run.spots[number] = self.reserve(use, run.rows * recipe.bytes[number])
             arrays.append((executing.TOTAL if head else executing.PICK, slot, source))
-        self.tell_apart(run, kept, None, arrays)
+        self.tell_apart(run, kept, arrays)
 
     def _note_sums(self, run: Run, launch: Launch, kept: Spot) -> None:
         """Take note of what adds up to gradients, which has to stay until that is done."""
