@@ -41,6 +41,8 @@ ADD, FIRST = cell(lambda F, a, b: a + b), cell(lambda F, n: F.ones((1, 2)) * n)
 WRONG = {
     "shape": (gdb.ShapeError, ["block: the_dense", "(1, 5) float32"],
               lambda net, y: net(array(1, 5))),  # wrong
+    "vector": (gdb.ShapeError, ["block: the_dense", "axis 0 counts rows"],
+               lambda net, y: net(array(4))),  # wrong
     "dtype": (gdb.DTypeError, ["block: the_dense", "float64", ".astype("],
               lambda net, y: net(array(1, 4, dtype="float64"))),  # wrong
     "context": (gdb.ContextError, ["block: the_dense", "the_dense_weight", "cpu(1)", "cpu(0)"],
@@ -135,3 +137,5 @@ def test_without_a_scope_a_dynamic_block_refuses_the_same_arguments(net):
     block = cell(lambda F, x, other: x)
     with refused(gdb.ArgumentError, "Tree(3) of type Tree"):
         block(array(1, 4), [Tree()])  # wrong
+    with refused(gdb.ContextError, "cpu(0), cpu(1)"):
+        block(array(1, 4), array(1, 4, ctx=mx.cpu(1)))  # wrong

@@ -150,6 +150,15 @@ def test_the_line_that_raises_or_reads_a_value_is_told():
         assert batch.report.traced.known == 1
 
 
+def test_what_returns_something_that_is_no_nest_of_arrays_is_not_kept():
+    block = traced(lambda block, x: {block.net(x)})
+    for _ in range(2):
+        with gdb.batching(**FIXED) as batch:
+            (got,) = block(x())
+    (one,) = batch.report.traced.refused.values()
+    assert one.reason == "it returns an object of type set" and got.shape == (1, WIDTH)
+
+
 def test_after_many_refusals_it_is_run_without_ado():
     block = traced(lambda b, x: b.net(x) + mx.nd.array([[1.0] * WIDTH]))
     account = scope(block, [(x(),)] * 40)

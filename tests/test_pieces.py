@@ -175,6 +175,17 @@ def nested():
     return traced(outer, inner=traced(lambda block, a, b: block.net(a) - b[0:1]))
 
 
+def sides(block, rows, same):
+    """Give a block two parts of one result and zeros, or parts of two and ones."""
+    h = block.net(rows)
+    other, make = (h, mx.nd.zeros) if same else (block.net(h), mx.nd.ones)
+    return block.inner(h[0:1], other[1:2], make((1, WIDTH)))
+
+
+def joined():
+    return traced(sides, inner=traced(lambda block, a, b, more: block.net(a + more) + b * a))
+
+
 #: A block, and what it takes for a sample.
 KEPT = {
     "views of arrays and of results": (lambda: traced(views), lambda i: (x(i, 4), 3)),
@@ -184,6 +195,7 @@ KEPT = {
         lambda i: (Node(2, x(i)),),
     ),
     "results of other calls": (nested, lambda i: (x(i, 4),)),
+    "parts of a result, and constants": (joined, lambda i: (x(i, 4), i % 2 == 0)),
     "a mode that forward switches": (lambda: traced(switching), lambda i: (x(i),)),
     "stock cells": (stock_cell, lambda i: (x(i), 1 + i % 2)),
 }

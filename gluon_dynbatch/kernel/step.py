@@ -201,10 +201,6 @@ class Sum(NamedTuple):
     #: How many rows one row of a launch has.
     parts: int
 
-    def __str__(self) -> str:
-        turned = "" if self.rows is None else f".T x {self.rows}"
-        return f"gradient of {self.weight.place} += {self.gradient}{turned}"
-
 
 class Wanted(NamedTuple):
     """Which gradients there are, and which are asked for, by number."""
@@ -254,6 +250,3 @@ class Kernel:
         """What sums read, and steps read or write."""
         found = (place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
         return frozenset(found).union(self.native().slots)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, (*self.steps, *self.sums)))

@@ -91,6 +91,23 @@ def gaps(F, x, *p):
     return F.concat(one, other, side, dim=1), parts
 
 
+def added(F, x, y, *p):
+    """Return a sum of products that have different numbers of rows."""
+    one = dense(F, x, p[0], units=4, flatten=False)
+    return one + F.reshape(dense(F, y, p[1], units=8), (0, 2, 4))
+
+
+def parted(F, x, *p):
+    """Return parts of a product that is also read as a whole."""
+    one = dense(F, x, p[0], units=4)
+    left, right = F.split(one, num_outputs=2, axis=1)
+    return one * 2, F.tanh(left) * right
+
+
+def casts(F, x, y):
+    return F.cast(F.concat(x, y * 2, dim=1), "float32")
+
+
 #: Per cell the shapes of what a row of a sample brings, and of weights.
 PIECES = {
     lstm: ([(4,), (3,), (3,)], [(12, 4), (12,), (12, 3), (12,)]),
@@ -102,6 +119,9 @@ PIECES = {
     deep: ([(3,)], []),
     blocked: ([(3,), (3,)], []),
     apart: ([(2,), (2,)], [(2, 3), (2, 3)]),
+    added: ([(2, 3), (3,)], [(4, 3), (8, 3)]),
+    parted: ([(3,)], [(4, 3)]),
+    casts: ([(3,), (2,)], []),
     once: ([(5,), (1,)], []),
     gaps: ([(6,)], [(4, 6), (4, 6), (3, 2)]),
 }
@@ -135,7 +155,7 @@ def reached(fn, kind):
     return [node for node in found if node.kind == kind]
 
 
-@pytest.mark.parametrize("fn, products", [(lstm, [2]), (apart, [1, 1])])
+@pytest.mark.parametrize("fn, products", [(lstm, [2]), (apart, [1, 1]), (parted, [1])])
 def test_products_that_are_added_are_one_unless_read_elsewhere(fn, products):
     assert [len(product.args) for product in reached(fn, PRODUCT)] == products
 
