@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import OptionError
 from .dependencies import Array, Dependencies, Ints
 
 
@@ -49,17 +48,9 @@ def split_by_rows(groups: Ints, rows: Array, max_rows: int | None) -> Ints:
     -------
     numpy.ndarray of int32, shape (units,)
         A valid grouping.  The parts of a group follow each other, units in recording order.
-
-    Raises
-    ------
-    OptionError
-        If `max_rows` is less than one.
     """
     if max_rows is None:
         return groups
-    if max_rows < 1:
-        advice = "give at least 1, or None for no limit"
-        raise OptionError(f"max_rows is {max_rows!r}, which is too small", advice=advice)
     if np.bincount(groups, weights=rows).max(initial=0) <= max_rows:
         return groups
     result = np.empty(len(groups), np.int32)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_dynbatch.errors import OptionError
 from gluon_dynbatch.schedule import (
     POLICIES,
     Budget,
@@ -129,8 +128,6 @@ def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):
         if groups[members[number - 1][0]] == groups[members[number][0]]:
             assert rows[number - 1].sum() + rows[number][0] > max_rows
     assert split_by_rows(groups, graph.rows, None) is groups
-    with pytest.raises(OptionError, match="max_rows is 0"):
-        split_by_rows(groups, graph.rows, 0)
 
 
 @SETTINGS
