@@ -238,15 +238,3 @@ def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):
     (tmp_path / "benchmark.json").write_text("[1]")
     assert program.main(["--read", "--output", str(tmp_path)]) == 2
     assert "benchmark.json: not written by this program" in capsys.readouterr().err
-
-
-def test_what_no_time_is_left_for_is_named(tmp_path, capsys):
-    argv = [*TINY, "--workloads", "sick,modules", "--batch-sizes", "2", "--kinds", "inference",
-            "--minutes", "1e-9", "--alone-minibatches", "1", "--counts"]  # fmt: skip
-    assert program.main([*argv, "--output", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    parts = "speed inference 2, launches inference 2, process inference 2 gdb"
-    assert f"modules: {parts}: left out; time was short" in printed
-    assert "sick: speed inference 2, launches inference 2, process inference 2 hand" in printed
-    own = [bar for bar in bars.BARS if bar.workload in ("sick", "modules")]
-    assert printed.count("not measured") == len(own)

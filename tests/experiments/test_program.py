@@ -100,28 +100,6 @@ def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
     assert first == f"dev: accuracy {np.mean(np.equal(found, right)):.4f}  (12 sentences)"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["train", "--policy", "fastest"], "fastest"),
-        (["train", "--optimizer", "magic"], "--optimizer"),
-        (["train", "--resume"], "last: No such file"),
-        (["train", "--data", "nowhere"], "nowhere: No such file"),
-        (["train", "--output", "file"], "file: "),
-        (["train", "--optimizer", "sgd", "--lr", "1e30"], "try a smaller --lr"),
-        (["evaluate"], "--checkpoint is needed"),
-        (["predict", "--checkpoint", "file"], "file: not a whole checkpoint"),
-    ],
-)
-def test_mistakes_are_answered_by_one_line(tmp_path, monkeypatch, capsys, arguments, reason):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DMLC_ROLE", raising=False)
-    (tmp_path / "file").write_text("text")
-    assert run(arguments[0], *TINY, *arguments[1:]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ") and message.count("\n") == 1 and reason in message
-
-
 def test_a_run_is_not_overwritten_nor_resumed_as_another(tmp_path, capsys):
     train(tmp_path, "--epochs", 1)
     before = (tmp_path / "last").read_bytes()
