@@ -3,6 +3,7 @@
 import copy
 import gc
 import random
+import sys
 import weakref
 
 import mxnet as mx
@@ -14,6 +15,7 @@ from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
+from gluon_dynbatch.record import identity
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, make_cells, ready
 from tests.common import FIXED, SCOPES, named_lines
@@ -297,6 +299,17 @@ def test_memory_is_bounded_and_holds_no_arrays():
     gone = weakref.ref(result)
     del result
     assert gone() is None
+
+
+def test_arrays_that_a_block_had_are_let_go(monkeypatch):
+    monkeypatch.setattr(identity, "MOST_ARRAYS", 3)
+    block = traced(lambda block, x: block.net(x) + block.mask, mask=x(9))
+    first = block.mask
+    scope(block, [(x(),)])
+    for number in range(4):
+        block.mask = x(number)
+        assert scope(block, [(x(),)]).new == 1
+    assert sys.getrefcount(first) == sys.getrefcount(x())  # what tells arrays apart holds none
 
 
 # Beside other parts
