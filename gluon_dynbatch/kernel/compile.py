@@ -14,6 +14,7 @@ from .expression import (
     CAST,
     COLUMNS,
     CONST,
+    CONVOLVED,
     DOT,
     FUNCTION,
     JOIN,
@@ -27,12 +28,12 @@ from .expression import (
     Place,
     Slot,
 )
-from .step import Access, Array, Dots, How, Instruction, Pointwise, Product, Step, Sum
+from .step import Access, Array, Convolved, Dots, How, Instruction, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
 #: Computed by steps other than loops, which run at odd times.
-OWN_STEP = frozenset([PRODUCT, DOT])
+OWN_STEP = frozenset([PRODUCT, DOT, CONVOLVED])
 #: What is computed of values that are in memory.
 OF_STORED = OWN_STEP | {MOVED}
 STORED = PLACED - {READ}
@@ -203,6 +204,9 @@ class Compiler:
         lefts = [self.place_of(x) for x in node.args]
         if node.kind == DOT:
             return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
+        if node.kind == CONVOLVED:
+            bias = lefts[2] if len(lefts) > 2 else None
+            return [Convolved(lefts[0], lefts[1], result, bias, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
         assert len(biases) <= len(weights)
         terms = zip_longest(lefts, weights, biases)

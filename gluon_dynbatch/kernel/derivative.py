@@ -9,10 +9,13 @@ from .expression import (
     CAST,
     COLUMNS,
     CONST,
+    CONVOLVED,
     DOT,
     FUNCTION,
     JOIN,
     MOVED,
+    OF_DATA,
+    OF_KERNEL,
     PRODUCT,
     READ,
     REDUCED,
@@ -107,6 +110,8 @@ class Differentiation:
             for k, (second, how) in enumerate(node.attrs[0].gradients()):
                 other = value[node.args[1 - k]]
                 self._add(node.args[k], build.dot(*((other, g) if second else (g, other)), how))
+        elif node.kind == CONVOLVED:
+            self._convolved(node, g)
         elif node.kind == MOVED:
             (x,), (order,) = node.args, node.attrs
             self._add(x, build.moved(g, order.turned(x.width)))
@@ -122,6 +127,15 @@ class Differentiation:
             if not weight.chosen:
                 self._add(x, self._build.product([(g, weight.flipped())]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
+
+    def _convolved(self, node: Node, g: Node) -> None:
+        (x, *shared), (how,), build = node.args, node.attrs, self._build
+        kernel = self._values[shared[0]]
+        self._add(x, build.convolved((g, kernel), how._replace(of=OF_DATA)))
+        both, start = build.convolved((g, self._values[x]), how._replace(of=OF_KERNEL)), 0
+        for each in shared:
+            self._add(each, build.part(both, start, each.width))
+            start += each.width
 
     def _function(self, node: Node, g: Node) -> None:
         (name, numbers), value = node.attrs, self._values

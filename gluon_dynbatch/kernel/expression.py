@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import accumulate
+from math import prod
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar, Union
 
 #: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
 READ, PRODUCT, DOT, MOVED, REDUCED = "read", "product", "dot", "moved", "reduced"
+CONVOLVED = "convolved"
 #: Kinds of nodes that are computed where they are used.
 CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
 #: Columns from one on (neighbours, or the same again and again), and values side by side.
 COLUMNS, JOIN = "columns", "join"
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, DOT, MOVED, REDUCED])
+PLACED = frozenset([READ, PRODUCT, DOT, CONVOLVED, MOVED, REDUCED])
 #: Reductions of columns, and the function of two values that does the same.
 TOTAL, TOP = "total", "top"
 _OF_TWO = {TOTAL: "add", TOP: "greatest"}
@@ -107,6 +109,58 @@ class Dot(NamedTuple):
         if right:
             second = Dot(count, n, m, k, (True, left), 0)
         return (left, first), (not right, second)
+
+
+#: What a convolution computes: its result, of data, kernel and perhaps bias; or of the gradient of
+#: the result, with the kernel the gradient of the data, with the data those of kernel and bias.
+OF_RESULT, OF_DATA, OF_KERNEL = range(3)
+Pair = Tuple[int, int]
+
+
+class Maps(NamedTuple):
+    """A convolution of some images in each row, or one of its gradients."""
+
+    of: int
+    images: int
+    groups: int
+    #: Maps of a group in the data, and in the result.
+    channels: int
+    filters: int
+    #: Sizes of maps, and of the kernel.
+    data: Pair
+    result: Pair
+    kernel: Pair
+    stride: Pair
+    dilate: Pair
+    pad: Pair
+
+    @classmethod
+    def of_sizes(
+        cls, images: int, groups: int, channels: int, filters: int,
+        data: Pair, kernel: Pair, stride: Pair, dilate: Pair, pad: Pair,
+    ) -> Maps:  # fmt: skip
+        """Return how a result is computed, given how many maps there are in all groups."""
+        counts = images, groups, channels // groups, filters // groups
+        how = cls(OF_RESULT, *counts, data, data, kernel, stride, dilate, pad)
+        high, wide = (
+            (n + 2 * zeros - reach - 1) // step + 1
+            for n, zeros, reach, step in zip(data, pad, how.reach, stride)
+        )
+        return how._replace(result=(high, wide))
+
+    @property
+    def reach(self) -> Pair:
+        """How far the last element of the kernel is from the first."""
+        (high, wide), (down, across) = self.kernel, self.dilate
+        return (high - 1) * down, (wide - 1) * across
+
+    @property
+    def width(self) -> int:
+        """Numbers per row of what is computed."""
+        if self.of == OF_KERNEL:
+            return self.groups * self.filters * (self.channels * prod(self.kernel) + 1)
+        count, size = (self.channels, self.data) if self.of else (self.filters, self.result)
+        return self.images * self.groups * count * prod(size)
 
 
 class Order(Tuple[int, ...]):
@@ -376,6 +430,10 @@ class Expressions:
             return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
         width = how.matrices * how.m * how.n
         return self._make(DOT, (left, right), (how,), width, left.dtype)
+
+    def convolved(self, args: Sequence[Node], how: Maps) -> Node:
+        """Return a convolution of maps, or a gradient of one."""
+        return self._make(CONVOLVED, args, (how,), how.width, args[0].dtype)
 
     def moved(self, x: Node, order: Order) -> Node:
         """Return columns in another order, each at most once."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import prod, sqrt
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from .. import rules
 from ..rules.site import require
 from . import axes
-from .expression import PRODUCT, TOP, Dot, Node, Weight
+from .expression import PRODUCT, TOP, Dot, Maps, Node, Pair, Weight
 from .functions import DERIVATIVES
 from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape
 
@@ -180,6 +180,33 @@ def batch_dot(call: Call) -> Tensor:
     return left.of(call.build.dot(left.node(), right.node(), how), (*outer, m, n))
 
 
+def _pair(values: Sequence[int], default: int) -> Pair:
+    """Return what holds for lines and for columns; without lines there is one."""
+    first, last = (default, default, *values)[-2:]
+    return first, last
+
+
+def convolution(call: Call) -> Tensor:
+    """Convolve maps, which have one axis or two."""
+    x, (images, channels, *data) = call.tensors[0], call.inputs[0]
+    filters, _, *kernel = call.inputs[1]
+    require(x.rows, "all rows share what is convolved")
+    require(len(kernel) <= 2, "its maps have three axes")
+    require(call.attrs.get("layout", "None") in ("None", "NCW", "NCHW"), "channels come last")
+    for k in range(1, len(call.tensors)):
+        call.matrix(k)
+    groups, attrs = call.integer("num_group", 1) or 1, (("stride", 1), ("dilate", 1), ("pad", 0))
+    stride, dilate, pad = (_pair(call.integers(name), default) for name, default in attrs)
+    sizes = _pair(data, 1), _pair(kernel, 1)
+    how = Maps.of_sizes(images, groups, channels, filters, *sizes, stride, dilate, pad)
+    require(all(p <= most for p, most in zip(pad, how.reach)), "the kernel fits between zeros")
+    # Each row has its own gradient of the kernel.
+    small = prod(call.inputs[1]) <= prod(call.inputs[0]) + how.width
+    require(small, "its kernel has more elements than its maps")
+    found = call.build.convolved([tensor.node() for tensor in call.tensors], how)
+    return x.of(found, (images, filters, *how.result[2 - len(kernel) :]))
+
+
 #: Names that functions have in operators with a number, where these differ.
 _THEIRS = {"add": "plus", "sub": "minus"}
 
@@ -217,6 +244,7 @@ HANDLERS: Dict[str, Handler] = {
     "SliceChannel": split,
     **dict.fromkeys(["Embedding", "take"], take),
     "dot": dot,
+    "Convolution": convolution,
     "batch_dot": batch_dot,
     "sum": lambda call: axes.reduction(call, call.tensors[0]),
     "mean": lambda call: axes.reduction(call, call.tensors[0], mean=True),

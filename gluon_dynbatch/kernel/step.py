@@ -15,10 +15,10 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .expression import Dot, Order, Place, Slot, Weight
+from .expression import Dot, Maps, Order, Place, Slot, Weight
 
 #: Numbers of kinds of steps, and of ways to load and to store registers: see `native/c/steps.h`.
-LOOP, PRODUCT, CHOSEN, DOTS = range(4)
+LOOP, PRODUCT, CHOSEN, DOTS, CONVOLVED = range(5)
 _HOWS = ("row", "spread", "moved", "ramp", "total", "top")
 HOW: Dict[Any, int] = {how: number for number, how in enumerate(_HOWS)}
 
@@ -109,6 +109,29 @@ class Dots(NamedTuple):
         return f"{self.result} = {left} . {right}"
 
 
+class Convolved(NamedTuple):
+    """Convolutions of maps, or gradients of these."""
+
+    left: Place
+    right: Place
+    result: Place
+    bias: Optional[Place]
+    how: Maps
+    dtype: str
+
+    def words(self, slots: Slots, few: bool) -> List[int]:
+        """Return the step as native code reads it."""
+        places = map(slots.at, (self.left, self.right, self.result, self.bias))
+        of, images, groups, channels, filters, *sizes = self.how
+        counts = of, images, groups, channels, filters
+        return _step(CONVOLVED, self.dtype, *chain(*places), *counts, *chain(*sizes))
+
+    def __str__(self) -> str:
+        of = ("result", "data", "kernel")[self.how.of]
+        bias = f" + {self.bias}" if self.bias else ""
+        return f"{self.result} = {of} of {self.left} * {self.right}{bias}"
+
+
 #: "row", "spread" (one column in all columns), columns by number, or "ramp" (one column plus the
 #: number of each); of what is written "row", "total" or "top".
 How = Union[str, Order]
@@ -171,7 +194,7 @@ class Pointwise(NamedTuple):
         return f"{written} = {names or 'copy'}({read})"
 
 
-Step = Union[Product, Dots, Pointwise]
+Step = Union[Product, Dots, Convolved, Pointwise]
 
 
 class Array(NamedTuple):

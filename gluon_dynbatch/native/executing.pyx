@@ -43,17 +43,20 @@ cdef enum:
     #: Operations that are worth another thread, which takes some 20 us to make.
     WORTH = 4000000
 
-#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``, ``MXNDArrayGetData``.
+#: MXNet's ``MXEnginePushSyncND``, ``MXNDArrayDetach``, ``MXNDArrayFree``, ``MXNDArrayGetData``, and
+#: ``NDArray::Chunk::Reorder2Default``, NULL if MXNet has no oneDNN.
 ctypedef int (*Push_)(
     void (*)(void *, void *) noexcept nogil, void *, void (*)(void *) noexcept nogil, void *,
     void **, int, void **, int, void *, int, const char *) noexcept
 ctypedef int (*Detach)(void *, void **) noexcept nogil
 ctypedef int (*Free)(void *) noexcept nogil
 ctypedef int (*Get)(void *, void **) noexcept nogil
+ctypedef void (*Reorder)(void *) noexcept nogil
 cdef Push_ push_to_engine
 cdef Detach detach_array
 cdef Free free_array
 cdef Get address_of_array
+cdef Reorder put_in_order
 cdef int32_t[2] CPU = [1, 0]
 
 
@@ -74,12 +77,14 @@ cdef int give_notice(void *notice) noexcept nogil:
 GIVE = <uintptr_t>&give_notice
 
 
-def connect(uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t get_data):
+def connect(
+    uintptr_t push, uintptr_t detach, uintptr_t release, uintptr_t get_data, uintptr_t reorder
+):
     """Take the addresses of these functions of MXNet's."""
-    global push_to_engine, detach_array, free_array, address_of_array
+    global push_to_engine, detach_array, free_array, address_of_array, put_in_order
     push_to_engine = <Push_>push
     detach_array, free_array = <Detach>detach, <Free>release
-    address_of_array = <Get>get_data
+    address_of_array, put_in_order = <Get>get_data, <Reorder>reorder
 
 
 cdef struct Program_:
@@ -170,8 +175,14 @@ cdef void run_program(void *context, void *given) noexcept nogil:
         push.program.code + push.low, bases, push.scratch, push.program.scratch, 0, 0, 0, INT64_MAX)
     cdef const int64_t *code = split.code
     cdef const int64_t *end = push.program.code + push.high
+    cdef void *held
     for i in range(push.late_count):
-        address_of_array(push.held[push.late_held + i], <void **>&bases[push.late[i]])
+        held = push.held[push.late_held + i]
+        # oneDNN's convolutions leave their weights, and the gradients of these, in an order of their
+        # own.  To be asked for the address, MXNet would wait for the engine, in a thread of it.
+        if put_in_order != NULL:
+            put_in_order((<void **>held)[0])
+        address_of_array(held, <void **>&bases[push.late[i]])
     while code < end:
         split.code = code
         if code[0] == DO_LAUNCH:
@@ -217,9 +228,10 @@ cdef class Bases:
             # The engine wants each memory once, and what is written not among what is read.  Arrays
             # that share it have the first member of MXNet's array in common: what that points to
             # begins with an address, which is null as long as an operator is to give it memory.
-            if use in b"wW":
+            # What is late may be put in order first, which is writing.
+            if use in b"wWR":
                 written[(<uintptr_t *>handle)[0]] = handle
-            elif use in b"raR":
+            elif use in b"ra":
                 read[(<uintptr_t *>handle)[0]] = handle
         self.written = array("Q", written.values())
         self.read = array("Q", [read[memory] for memory in read.keys() - written.keys()])

@@ -26,7 +26,10 @@ PUSH, DETACH, FREE, GET_DATA, WAIT = (
         *("MXNDArrayGetData", "MXNDArrayWaitToRead"),
     )
 )
-executing.connect(PUSH, DETACH, FREE, GET_DATA)
+#: This one has no name in C, and is there only if MXNet has oneDNN.
+_REORDER = getattr(_LIB, "_ZN5mxnet7NDArray5Chunk15Reorder2DefaultEv", None)
+REORDER = ctypes.cast(_REORDER, ctypes.c_void_p).value if _REORDER else 0
+executing.connect(PUSH, DETACH, FREE, GET_DATA, REORDER)
 
 #: Bytes of memory that copies share at most: as long as one of them is held, all of it is.
 SHARED = 1 << 18

@@ -20,6 +20,7 @@ MXNET_DRAWS = False
 
 #: What is left to MXNet among the cases of operators that have kernels, by words of the reason.
 LEFT = {
+    "Convolution": {"three axes", "fits between zeros", "more elements than its maps"},
     "FullyConnected": {"all rows share what is multiplied"},
     "LeakyReLU": {"not for selu"},
     "broadcast_add": {"calls run one by one"},

@@ -93,7 +93,7 @@ MODELS = {
     "character encoder": (
         lambda: nlp.model.ELMoCharacterEncoder(4, [[1, 2], [2, 2]], WIDTH, 1, "relu", 6, 262),
         called, lambda: [mx.nd.array(np.arange(n * 6).reshape((1, n, 6)) % 200) for n in SENTENCES],
-        SIZES,
+        1,
     ),
     **{f"{name}, masked: {masked}": (
         make, lambda net, sample: net(*sample), partial(queries_and_keys, masked),

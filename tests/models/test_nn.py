@@ -87,11 +87,18 @@ CASES = {
 
 @pytest.mark.parametrize("make, shapes, converted, launches", CASES.values(), ids=CASES)
 def test_layers(make, shapes, converted, launches):
-    """Samples with different numbers of rows run in one launch, of images one for each size."""
+    """Samples with different numbers of rows run in one launch, of images one for each size.
+
+    Native steps run images of several sizes in one launch.
+    """
     net = prepared(make(), converted)
     samples = arrays(*shapes)
     net(samples[0])
-    check(net, samples, net, launches=launches)
+    if isinstance(net, (nn.Conv1D, nn.Conv2D)):
+        check(net, samples, net, launches=1, granularities=("block", "operator"))
+        check(net, samples, net, launches=launches, granularities=("graph",))
+    else:
+        check(net, samples, net, launches=launches)
 
 
 def test_every_layer_is_tested():

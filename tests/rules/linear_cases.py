@@ -78,6 +78,13 @@ def images(a, b, c):
     yield case("Convolution", data, Array((6, 2, 3, 3)), shared=(1,), **grouped)
     line = Array((R, a, 5)), Array((c, a, 2)), Array((c,))
     yield case("Convolution", *line, kernel=(2,), num_filter=c, shared=(1, 2))
+    alone = {"num_filter": 6, "no_bias": True, "shared": (1,)}
+    for kernel, pad, more in (((3, 2), (1, 1), {"dilate": (1, 2)}), ((1, 1), (1, 0), {})):
+        kernels = Array((6, 4, *kernel))
+        yield case("Convolution", data, kernels, kernel=kernel, pad=pad, **alone, **more)
+    volume = Array((R, 2, 3, 4, 2)), Array((6, 2, 2, 2, 2))
+    yield case("Convolution", *volume, kernel=(2, 2, 2), **alone)
+    yield case("Convolution", Array((R, 9, 3, 2)), Array((6, 9, 3, 2)), kernel=(3, 2), **alone)
     yield case("_contrib_DeformableConvolution", data, Array((R, 18, 6, 5)), *weights, **conv,
                shared=(2, 3))  # fmt: skip
     back = {"kernel": (2, 2), "num_filter": 3, "stride": (2, 2), "no_bias": False}

@@ -20,6 +20,14 @@ typedef struct {
     int64_t x_row;
 } gdb_chunk;
 
+/* A convolution of maps, or one of its gradients: images of a row, groups, maps of a group that are
+ * read and made, and sizes per axis, those of maps first. */
+enum { GDB_OF_RESULT, GDB_OF_DATA, GDB_OF_KERNEL };
+typedef struct {
+    int64_t of, images, groups, channels, filters;
+    int64_t data[2], result[2], kernel[2], stride[2], dilate[2], pad[2];
+} gdb_maps;
+
 /* A function of up to three operands; `n` is a multiple of 16. */
 typedef void gdb_function(void *out, const void *a, const void *b, const void *c, int64_t n,
                           double value, double value2);
@@ -60,6 +68,16 @@ typedef struct {
 
     /* Add the sum of the rows of dY. */
     void (*bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *db);
+
+    /* Bytes of scratch that convolve takes. */
+    int64_t (*maps_scratch)(const gdb_maps *maps);
+
+    /* For each row, of data and kernel the result; of the gradient of the result, with the kernel that
+     * of the data, with the data those of the kernel and, behind it, of the bias. These are zero if
+     * the first is, whatever is in the other. `bias` may be NULL. */
+    void (*convolve)(const gdb_maps *maps, int64_t rows, const void *left, int64_t left_row,
+                     const void *right, int64_t right_row, const void *bias, void *result,
+                     int64_t result_row, void *scratch);
 } gdb_kernels;
 
 /* Return the kernels of a type for the instruction set that is in use. */

@@ -22,17 +22,25 @@
 #define LOAD(p) (*(const VECTOR *)(p))
 #define INLINE static inline __attribute__((always_inline))
 
-/* What is beyond MR or NV is never reached, and compiled to nothing. */
-#define TILE(r, v)                                                                                 \
+/* Call a function of a tile with its rows and vectors as constants. What is beyond MR or NV is never
+ * reached, and compiled to nothing. */
+#define TILE(r, v, call, ...)                                                                      \
     case r:                                                                                        \
-        if (r <= MR && v <= NV)                                                                    \
-            F(tile)(r < MR ? r : MR, v < NV ? v : NV, k, a, a_row, a_column, b, c, c_row, bias, \
-                       accumulate);                                                                \
+        if (r <= MR && v <= NV) call(r < MR ? r : MR, v < NV ? v : NV, __VA_ARGS__);               \
         break;
-#define TILES(v)                                                                                   \
+#define TILES(v, rows, ...)                                                                        \
     switch (rows) {                                                                                \
-        TILE(1, v) TILE(2, v) TILE(3, v) TILE(4, v) TILE(5, v) TILE(6, v) TILE(7, v) TILE(8, v)    \
+        TILE(1, v, __VA_ARGS__) TILE(2, v, __VA_ARGS__) TILE(3, v, __VA_ARGS__)                    \
+        TILE(4, v, __VA_ARGS__) TILE(5, v, __VA_ARGS__) TILE(6, v, __VA_ARGS__)                    \
+        TILE(7, v, __VA_ARGS__) TILE(8, v, __VA_ARGS__)                                            \
     }
+#define ANY_TILE(rows, width, ...)                                                                 \
+    if ((width) == LANES)                                                                          \
+        TILES(1, rows, __VA_ARGS__)                                                                \
+    else if ((width) == 2 * LANES)                                                                 \
+        TILES(2, rows, __VA_ARGS__)                                                                \
+    else                                                                                           \
+        TILES(3, rows, __VA_ARGS__)
 
 #endif
 
@@ -141,12 +149,7 @@ static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_ro
                         int64_t a_column, const T *b, T *c, int64_t c_row,
                         const T *bias, int accumulate)
 {
-    if (width == LANES)
-        TILES(1)
-    else if (width == 2 * LANES)
-        TILES(2)
-    else
-        TILES(3)
+    ANY_TILE(rows, width, F(tile), k, a, a_row, a_column, b, c, c_row, bias, accumulate)
 }
 
 /* A vector of C from the sums of products. */
@@ -353,8 +356,3 @@ static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, 
         for (int i = 0; i < width; i++) db[j + i] += (T)(total[i] + part[i]);
     }
 }
-
-static const gdb_kernels F(kernels) = {
-    F(functions), F(add_sums),     F(raise_maxima),     F(packed_elements), F(pack),
-    F(multiply),  F(multiply_few), F(gradient_scratch), F(weight_gradient), F(bias_gradient),
-};

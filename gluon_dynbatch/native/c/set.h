@@ -8,11 +8,13 @@
 #include "functions.h"
 #include "loops.h"
 #include "products.h"
+#include "convolutions.h"
 #undef GDB_DOUBLE
 #define GDB_DOUBLE 0
 #include "functions.h"
 #include "loops.h"
 #include "products.h"
+#include "convolutions.h"
 #undef GDB_DOUBLE
 #undef GDB_SET
 #undef GDB_BYTES

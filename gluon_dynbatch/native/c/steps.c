@@ -68,6 +68,14 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
     }
 }
 
+static void run_convolved(const gdb_convolved *c, const gdb_array *slots, int64_t rows, char *scratch) {
+    const gdb_kernels *kernels = gdb_kernels_of(c->step.dtype);
+    kernels->convolve(&c->maps, rows, at(slots, c->left, 0), slots[c->left.slot].pitch,
+                      at(slots, c->right, 0), slots[c->right.slot].pitch,
+                      c->bias.slot < 0 ? NULL : at(slots, c->bias, 0), at(slots, c->result, 0),
+                      slots[c->result.slot].pitch, scratch);
+}
+
 /* ------------------------------------------------------------------ rows by number */
 
 /* Return the place among some rows that a number says; the first for what is no number. */
@@ -126,6 +134,7 @@ static int64_t take_note(const gdb_step *step, int64_t *work) {
     const gdb_loop *loop = (const gdb_loop *)step;
     const gdb_dots *d = (const gdb_dots *)step;
     const gdb_product *p = (const gdb_product *)step;
+    const gdb_maps *m = &((const gdb_convolved *)step)->maps;
     switch (step->kind) {
     case GDB_LOOP:
         *work += FUNCTION * loop->width * loop->n_instructions;
@@ -133,6 +142,10 @@ static int64_t take_note(const gdb_step *step, int64_t *work) {
     case GDB_DOTS:
         *work += 2 * d->matrices * d->m * d->k * d->n;
         return gdb_kernels_of(step->dtype)->packed_elements(d->k, d->n) * gdb_size_of(step->dtype) + 64;
+    case GDB_CONVOLVED:
+        *work += 2 * m->images * m->groups * m->channels * m->filters * m->kernel[0] * m->kernel[1]
+            * m->result[0] * m->result[1];
+        return gdb_kernels_of(step->dtype)->maps_scratch(m);
     default:
         *work += 2 * p->inputs * p->units * p->parts;
         return 0;
@@ -185,6 +198,7 @@ void gdb_run_block(const gdb_kernel *kernel, const int64_t *places, char **bases
         switch (step->kind) {
         case GDB_LOOP: gdb_run_loop((const gdb_loop *)step, slots, high - low, scratch); break;
         case GDB_DOTS: run_dots((const gdb_dots *)step, slots, high - low, scratch); break;
+        case GDB_CONVOLVED: run_convolved((const gdb_convolved *)step, slots, high - low, scratch); break;
         case GDB_CHOSEN: run_chosen((const gdb_product *)step, slots, high - low); break;
         default: run_product((const gdb_product *)step, slots, high - low);
         }

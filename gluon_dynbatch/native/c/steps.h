@@ -40,7 +40,7 @@ typedef struct {
     int64_t slot, column;
 } gdb_place;
 
-enum { GDB_LOOP, GDB_PRODUCT, GDB_CHOSEN, GDB_DOTS };
+enum { GDB_LOOP, GDB_PRODUCT, GDB_CHOSEN, GDB_DOTS, GDB_CONVOLVED };
 
 /* How each step begins; `words` are its members in all. */
 typedef struct {
@@ -60,6 +60,12 @@ typedef struct {
     gdb_place left, right, result;
     int64_t matrices, m, k, n, turn_left, turn_right, gradient;
 } gdb_dots;
+
+typedef struct {
+    gdb_step step;
+    gdb_place left, right, result, bias; /* no bias: slot -1 */
+    gdb_maps maps;
+} gdb_convolved;
 
 /* A pointwise program, a chain of elementwise functions, run tile by tile: all loads, then the
  * instructions, then the stores in their order, for every row. A register, of the type of the step,

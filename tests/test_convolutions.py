@@ -1,0 +1,146 @@
+"""Native convolutions, for every instruction set that this processor has, against NumPy."""
+
+from contextlib import nullcontext
+from itertools import product
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd
+from mxnet.gluon import nn
+
+import gluon_dynbatch as gdb
+from gluon_dynbatch.kernel.expression import OF_DATA, OF_KERNEL, Maps, Place, Slot
+from gluon_dynbatch.kernel.step import Convolved
+from tests.kernel.native import launch
+
+from .test_products import surrounded, within
+
+
+@st.composite
+def convolutions(draw):
+    """Draw what a convolution of one or two groups is like, with every stride and margin."""
+
+    def pair(least, most):
+        return draw(st.tuples(st.integers(least, most), st.integers(least, most)))
+
+    data, kernel, stride, dilate = pair(1, 19), pair(1, 4), pair(1, 3), pair(1, 2)
+    reach = [(n - 1) * step for n, step in zip(kernel, dilate)]
+    pad = tuple(draw(st.integers(0, most)) for most in reach)
+    data = tuple(max(n, most + 1 - 2 * p) for n, most, p in zip(data, reach, pad))
+    images, groups, channels, filters = (draw(st.integers(1, most)) for most in (2, 2, 5, 20))
+    counts = images, groups, channels * groups, filters * groups
+    return Maps.of_sizes(*counts, data, kernel, stride, dilate, pad)
+
+
+def windows(maps, data):
+    """Return of maps what each element of the kernel is multiplied with, as views."""
+    (top, left), space = maps.pad, [(0, 0)] * (data.ndim - 2)
+    padded = np.pad(data, [*space, (top, top), (left, left)])
+    for at in product(*map(range, maps.kernel)):
+        own = (
+            slice(i * d, i * d + s * (n - 1) + 1, s)
+            for i, d, s, n in zip(at, maps.dilate, maps.stride, maps.result)
+        )
+        yield at, padded, (..., *own)
+
+
+def expected(maps, data, kernel, bias, gradient):
+    """Return the result, and the gradients of data, kernel and bias."""
+    result = np.zeros_like(gradient) + bias.reshape(1, 1, *bias.shape, 1, 1)
+    of_kernel, of_data = np.zeros((len(data), *kernel.shape), kernel.dtype), 0
+    for (y, x), padded, own in windows(maps, data):
+        w, spread = kernel[..., y, x], np.zeros_like(padded)
+        result += np.einsum("rigchw,gfc->rigfhw", padded[own], w)
+        of_kernel[..., y, x] = np.einsum("rigchw,rigfhw->rgfc", padded[own], gradient)
+        spread[own] = np.einsum("rigfhw,gfc->rigchw", gradient, w)
+        of_data = of_data + spread
+    (top, left), (height, width) = maps.pad, maps.data
+    of_data = of_data[..., top : top + height, left : left + width]
+    return result, of_data, of_kernel, gradient.sum(axis=(1, 4, 5))
+
+
+def run(maps, left, right, bias=None):
+    """Run one step on rows that have values around them."""
+    dtype, shared = left.dtype, right.ndim == 1
+    right = right if shared else within(right)[0]
+    made, whole = within(np.full((len(left), maps.width), np.nan, dtype))
+    slots = Slot("in", 0), Slot("in", 1), Slot("out", 0), Slot("in", 2)
+    left_at, right_at, made_at, bias_at = map(Place, slots)
+    bias_at = None if bias is None else bias_at
+    step = Convolved(left_at, right_at, made_at, bias_at, maps, dtype.name)
+    launch([step], dict(zip(slots, (within(left)[0], right, made, bias))), len(left))
+    assert surrounded(whole)
+    return made
+
+
+def flat(array):
+    return array.reshape(len(array), int(np.prod(array.shape[1:])))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=80, deadline=None)
+@given(convolutions(), st.integers(0, 3), st.booleans(), st.integers(0, 9))
+@pytest.mark.usefixtures("instruction_set")
+def test_convolutions(dtype, maps, rows, has_bias, seed):
+    """Results and gradients are within the bound on their rounding errors; nothing else changes."""
+    rng, (_, images, groups, channels, filters, *_) = np.random.default_rng(seed), maps
+    arrays = [
+        rng.standard_normal(shape).astype(dtype)
+        for shape in [
+            (rows, images, groups, channels, *maps.data),
+            (groups, filters, channels, *maps.kernel),
+            (groups, filters),
+            (rows, images, groups, filters, *maps.result),
+        ]
+    ]
+    data, kernel, bias, gradient = arrays
+    bias *= has_bias
+    wide = np.float64 if dtype == "float32" else np.longdouble
+    wanted = expected(maps, *(array.astype(wide) for array in arrays))
+    sizes = expected(maps, *(np.abs(array).astype(wide) for array in arrays))
+    both = run(maps._replace(of=OF_KERNEL), flat(gradient), flat(data))
+    found = [
+        run(maps, flat(data), kernel.ravel(), bias.ravel() if has_bias else None),
+        run(maps._replace(of=OF_DATA), flat(gradient), kernel.ravel()),
+        both[:, : kernel.size],
+        both[:, kernel.size :],
+    ]
+    length = images * max(np.prod(maps.result), channels * filters * np.prod(maps.kernel)) + 1
+    for got, exact, size in zip(found, wanted, sizes):
+        bound = 2 * length * np.finfo(dtype).eps * flat(size)
+        assert (np.abs(got - flat(exact)) <= bound).all()
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_gradients_of_nothing():
+    """Where the gradient of a result is zero, that of the kernel is, whatever the data are."""
+    maps = Maps.of_sizes(1, 1, 2, 3, (4, 5), (3, 3), (1, 1), (1, 1), (0, 0))
+    maps = maps._replace(of=OF_KERNEL)
+    data = np.full((2, 2 * 4 * 5), np.inf, np.float32)
+    assert (run(maps, np.zeros((2, 3 * 2 * 3), np.float32), data) == 0).all()
+
+
+def test_weights_that_onednn_has_put_in_an_order_of_its_own():
+    """MXNet's convolutions leave weights, and gradients of these, in an order for vectors."""
+    net = nn.Conv2D(16, 3, in_channels=16)
+    net.initialize()
+    net.hybridize()
+    samples = [mx.nd.random.normal(shape=(1, 16, 8, 8)) for _ in range(3)]
+
+    def outcomes(scope):
+        with scope:
+            inferred = [net(x) for x in samples]
+        with autograd.record():
+            with scope:
+                found = [net(x) for x in samples]
+            total = mx.nd.add_n(*(y * y for y in found))
+        total.backward()
+        return [x.asnumpy() for x in (*inferred, *found, net.weight.grad(), net.bias.grad())]
+
+    wanted = outcomes(nullcontext())
+    for scope in (gdb.batching(), nullcontext(), gdb.batching()):
+        for got, exact in zip(outcomes(scope), wanted):
+            np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-4)
