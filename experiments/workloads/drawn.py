@@ -75,12 +75,12 @@ def _workload(name, title, model, size, limit, seed, draw):
 def mixture(name, limit=None, seed=1, **sizes):
     """Make a mixture of experts; the figures at the end of its name say how many."""
     experts = int(name[len("experts") :])
-
-    def draw(rng):
-        return tuple(rng.choice(experts, CHOSEN, replace=False).tolist())
-
     model, title = Experts(experts, **sizes), f"mixture of {experts} experts"
-    return _workload(name, title, model, model.share.weight.shape[1], limit or 4096, seed, draw)
+    made = _workload(name, title, model, model.share.weight.shape[1], limit or 4096, seed,
+                     lambda rng: tuple(rng.choice(experts, CHOSEN, False).tolist()))  # fmt: skip
+    for expert in model.experts:  # Gluon compiles each when it is first called: in no turn
+        expert(made.samples[0].inputs[0])
+    return made
 
 
 def pondering(limit=None, seed=1, **sizes):
