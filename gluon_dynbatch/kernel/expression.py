@@ -475,13 +475,17 @@ def _is_permuted(x: Node) -> bool:
 
 
 def _is_transposed_product(x: Node, order: Order) -> bool:
-    """Whether a value in some order is a matrix times that of which the transpose is multiplied."""
+    """Whether a value in some order is a matrix times that of which the transpose is multiplied.
+
+    Then each row has a gradient of the matrix, which is to be no larger than what else is moved.
+    """
     if x.kind != PRODUCT or len(x.args) > 1 or not _is_permuted(x.args[0]):
         return False
     (weight,), biases = x.attrs
     parts = x.width // weight.units
     return (
         not (biases or weight.chosen or weight.place.column)
+        and weight.rows * weight.columns <= x.width + x.args[0].width
         and order == Order.of_transpose(parts, weight.units)
         and x.args[0].attrs[0] == Order.of_transpose(weight.inputs, parts)
     )

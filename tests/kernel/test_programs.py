@@ -61,6 +61,12 @@ def from_left(F, x, y, *p):
     return [F.transpose(one, (0, 2, 1)) for one in made]
 
 
+def from_left_by_more(F, x, *p):
+    """Return the same with a matrix that is larger than those of a row."""
+    made = dense(F, F.transpose(x, (0, 2, 1)), p[0], units=100, flatten=False)
+    return F.transpose(made, (0, 2, 1))
+
+
 def deep(F, x):
     """Return what takes for ever where sharing is not seen."""
     for _ in range(400):
@@ -116,6 +122,7 @@ PIECES = {
     moved: ([(2, 5), (5,)], []),
     turned: ([(9, 9)], []),
     from_left: ([(17, 17), (17, 17)], [(6, 34), (34, 5)]),
+    from_left_by_more: ([(20, 15)], [(100, 20)]),
     deep: ([(3,)], []),
     blocked: ([(3,), (3,)], []),
     apart: ([(2,), (2,)], [(2, 3), (2, 3)]),
@@ -170,8 +177,9 @@ def test_columns_are_moved_once():
     assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
 
 
-def test_products_of_transposes_move_nothing():
+def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():
     assert not reached(from_left, MOVED) and len(reached(from_left, DOT)) == 2
+    assert len(reached(from_left_by_more, MOVED)) == 2 and not reached(from_left_by_more, DOT)
 
 
 X = [(2, 2)]
