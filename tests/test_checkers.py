@@ -219,3 +219,7 @@ def test_damaged_transposed_plans(match):
     broken = backward._replace(**DAMAGED_TRANSPOSED[match](*backward.launches))
     with pytest.raises(AssertionError, match=match):
         check_transposed(plan, heads, broken)
+    (fill,) = backward.fills
+    swapped = fill._replace(externals=fill.externals[::-1])
+    with pytest.raises(AssertionError, match="gradients go to other rows"):
+        check_transposed(plan, heads, backward._replace(fills=(swapped,)))

@@ -13,7 +13,7 @@ from mxnet.gluon import nn, rnn
 
 import gluon_dynbatch as gdb
 from tests.cells import WIDTH, attached, cell, equal, inputs, ready
-from tests.common import FIXED, interpreter_with, loop_and_scope
+from tests.common import FIXED, by_mxnets_operators, interpreter_with, loop_and_scope
 from tests.strategies import examples
 from tests.test_threads import in_threads
 
@@ -318,3 +318,22 @@ def test_memory_of_a_long_stream_is_bounded(monkeypatch):
             del many
         assert sum(one.bytes for one in batch._still_kept()) <= 20_000
     assert [h.asnumpy()[0, 0] for h in held] == list(range(50))
+
+
+def test_one_array_of_an_earlier_flush_for_all_calls_of_mxnets_operators(step):
+    """It is passed as it is, and is read again after that."""
+    look = cell(lambda F, x, matrix: F.dot(x, matrix))
+    samples = inputs(5)
+
+    def run(scope):
+        xs = attached(samples)
+        with mx.autograd.record(), scope:
+            rows = [step(x, x, x)[1] for x in xs]
+            matrix = mx.nd.concat(*rows[:WIDTH], dim=0)
+            rows[0].asnumpy()
+            found = [look(row, matrix) for row in rows] + [matrix * 2]
+        mx.autograd.backward(found)
+        return found, [x.grad for x in xs]
+
+    with by_mxnets_operators():
+        loop_and_scope(run, **FIXED)

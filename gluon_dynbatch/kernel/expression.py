@@ -394,7 +394,7 @@ class Expressions:
                 if step and source.kind in PLACED and _run(one) == (source, first + before, 1):
                     # They are neighbours in memory.
                     flat[-1] = self.part(source, first, before + one.width)
-                elif one.width:
+                else:
                     flat.append(one)
         if len(flat) == 1:
             return flat[0]
