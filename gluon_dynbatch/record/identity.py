@@ -50,7 +50,7 @@ def number_of(value: Any) -> int:
     except TypeError:  # an array: held, but not for good
         held = itertools.repeat(value).__next__
         _ARRAYS.append(key)
-        if len(_ARRAYS) > MOST_ARRAYS:
+        while len(_ARRAYS) > MOST_ARRAYS:
             _IDENTITIES.pop(_ARRAYS.popleft(), None)
     _IDENTITIES[key] = held, number
     return number
