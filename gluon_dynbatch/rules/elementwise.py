@@ -58,10 +58,6 @@ def loss(site: Site, build: Builder) -> Tuple[Ref, ...]:
     return build.same()
 
 
-def restored(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    return build.restored(build.same())
-
-
 def dirichlet_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
     require(
         len(site.inputs[1]) > 1,

@@ -190,10 +190,10 @@ MERGED: Tuple[Family, ...] = (
         "every sample has its own draw; not `sample_multinomial` with `get_prob`",
         each("Dropout", along(axes=()), random=True),
         each(DISTRIBUTIONS, SAME, "_random_{}_like", random=True),
-        each(DISTRIBUTIONS, Rule(same, elementwise.restored), "_sample_{}", random=True),
+        each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
         each(
             "_sample_multinomial",
-            Rule(same, elementwise.restored),
+            along(reduces=True),
             row_dims=2,
             not_with="get_prob=True",
             random=True,
