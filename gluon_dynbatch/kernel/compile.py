@@ -10,35 +10,18 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from .expression import (
-    CAST,
-    COLUMNS,
-    CONST,
-    CONVOLVED,
-    DOT,
-    FUNCTION,
-    JOIN,
-    MOVED,
-    PLACED,
-    PRODUCT,
-    RAMP,
-    READ,
-    REDUCED,
-    Node,
-    Place,
-    Slot,
-)
+from .expression import PLACED, Node, Place, Slot
 from .step import Access, Array, Convolved, Dots, How, Instruction, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.
 CHEAP = frozenset(["add", "sub", "mul", "negative", "multiplier", "gate", "select", "relu"])
 #: Computed by steps other than loops, which run at odd times.
-OWN_STEP = frozenset([PRODUCT, DOT, CONVOLVED])
+OWN_STEP = frozenset(["product", "dot", "convolved"])
 #: What is computed of values that are in memory.
-OF_STORED = OWN_STEP | {MOVED}
-STORED = PLACED - {READ}
+OF_STORED = OWN_STEP | {"moved"}
+STORED = PLACED - {"read"}
 #: What is there before any step.
-GIVEN = frozenset([READ, CONST, RAMP])
+GIVEN = frozenset(["read", "const", "ramp"])
 
 #: What a loop stores: where, what, and how (of an `Access`).
 Job = Tuple[Place, Node, str]
@@ -83,19 +66,19 @@ class Compiler:
         """Return where a value stands that is in memory."""
         if node in self.stored:
             return self.stored[node]
-        if node.kind == READ:
+        if node.kind == "read":
             return Place(node.attrs[0])
-        assert node.kind == COLUMNS, f"{node.kind} is not in memory"
+        assert node.kind == "columns", f"{node.kind} is not in memory"
         source = self.place_of(node.args[0])
         return source.at(node.attrs[0])
 
     def _choose_targets(self, stores: Sequence[Store]) -> None:
         """Let values be computed where they are wanted."""
         for place, node in stores:
-            if _is_read(node) or (node.kind == COLUMNS and not node.attrs[1]):
+            if _is_read(node) or (node.kind == "columns" and not node.attrs[1]):
                 continue
             self.stored.setdefault(node, place)
-            for target, piece in _pieces(place, node) if node.kind == JOIN else ():
+            for target, piece in _pieces(place, node) if node.kind == "join" else ():
                 if piece.kind in OF_STORED and _parts(piece) == 1 and piece not in self._dense:
                     self.stored.setdefault(piece, target)
 
@@ -112,12 +95,12 @@ class Compiler:
     def _keep(self, node: Node) -> None:
         """See to it that a value is stored; of neighbouring columns, what they are of."""
         if (
-            node.kind == COLUMNS
+            node.kind == "columns"
             and node.attrs[1]
             and not (node in self._dense or node in self.stored)
         ):
             self._keep(node.args[0])
-        elif node.kind != READ and node not in self.stored:
+        elif node.kind != "read" and node not in self.stored:
             self._work(node)
 
     def _schedule(self) -> None:
@@ -131,13 +114,13 @@ class Compiler:
                     self._keep(x)
                 when = max(self._there(x) for x in node.args) | 1
             else:
-                if node.kind == CAST:
+                if node.kind == "cast":
                     (source,) = node.args
-                    self._keep(source.args[0] if source.kind == COLUMNS else source)
-                if node.kind == MOVED:
+                    self._keep(source.args[0] if source.kind == "columns" else source)
+                if node.kind == "moved":
                     self._keep(node.args[0])
                 # What the same loop computes it need not read.
-                together = node.kind == FUNCTION
+                together = node.kind == "function"
                 when = max(self._there(x, together) for x in node.args)
                 when += when & 1
             self._time[node] = when
@@ -160,7 +143,7 @@ class Compiler:
                 continue
             if node in self.stored or node.kind in STORED:
                 times = {self._time[node]}
-            elif node.kind == FUNCTION and len(times) > 1 and not _is_cheap(node):
+            elif node.kind == "function" and len(times) > 1 and not _is_cheap(node):
                 self._work(node)
                 times = {min(times)}
                 # It may have been possible earlier, but nobody asked.
@@ -187,9 +170,9 @@ class Compiler:
             time = self._time[node]
             if node.kind in OWN_STEP:
                 steps.setdefault(time, []).extend(self._own_steps(node, place))
-            elif node.kind == REDUCED:
+            elif node.kind == "reduced":
                 add(time, place, node.args[0], *node.attrs)
-            elif node.kind == JOIN:
+            elif node.kind == "join":
                 for target, piece in self._not_there(place, node):
                     add(time, target, piece)
             else:
@@ -202,9 +185,9 @@ class Compiler:
 
     def _own_steps(self, node: Node, result: Place) -> List[Step]:
         lefts = [self.place_of(x) for x in node.args]
-        if node.kind == DOT:
+        if node.kind == "dot":
             return [Dots(lefts[0], lefts[1], result, node.attrs[0], node.dtype)]
-        if node.kind == CONVOLVED:
+        if node.kind == "convolved":
             bias = lefts[2] if len(lefts) > 2 else None
             return [Convolved(lefts[0], lefts[1], result, bias, node.attrs[0], node.dtype)]
         weights, biases = node.attrs
@@ -219,7 +202,7 @@ class Compiler:
         """Return the step that stores what is asked for."""
 
         def args(node: Node) -> Tuple[Node, ...]:
-            computed = node.kind == FUNCTION and self._computes(node, time)
+            computed = node.kind == "function" and self._computes(node, time)
             return node.args if computed else ()
 
         order = _reachable([node for _, node, _ in jobs], args)
@@ -246,14 +229,14 @@ class Compiler:
 
     def _load(self, node: Node, computed: bool) -> Tuple[Optional[Place], How, float]:
         """Return where a loop finds a value, or what it computes it of, and how it loads it."""
-        if node.kind in (CONST, RAMP):
-            return None, "spread" if node.kind == CONST else "ramp", float(node.attrs[0])
-        if node.kind == CAST and computed:
+        if node.kind in ("const", "ramp"):
+            return None, "spread" if node.kind == "const" else "ramp", float(node.attrs[0])
+        if node.kind == "cast" and computed:
             # Numbers are cast, and moved, when they are loaded.
             return self._load(node.args[0], False)
-        if node.kind == MOVED and computed:
+        if node.kind == "moved" and computed:
             return self.place_of(node.args[0]), node.attrs[0], 0.0
-        if node.kind != COLUMNS:
+        if node.kind != "columns":
             return self.place_of(node), "row", 0.0
         (source,), (start, step) = node.args, node.attrs
         return self.place_of(source).at(start), "row" if step else "spread", 0.0
@@ -261,7 +244,7 @@ class Compiler:
     def _computes(self, node: Node, time: int) -> bool:
         """Whether a loop at some time has to compute a value itself."""
         is_there = node in self.stored and self._time[node] < time
-        return node.kind not in (READ, COLUMNS) and not is_there
+        return node.kind not in ("read", "columns") and not is_there
 
 
 def _reachable(
@@ -280,23 +263,23 @@ def _reachable(
 
 def _is_read(node: Node) -> bool:
     """Whether a value is what was read, or neighbouring columns of it."""
-    if node.kind == COLUMNS and node.attrs[1]:
+    if node.kind == "columns" and node.attrs[1]:
         (node,) = node.args
-    return node.kind == READ
+    return node.kind == "read"
 
 
 def _is_cheap(node: Node) -> bool:
-    return node.attrs[0] in CHEAP and all(a.kind in GIVEN or a.kind == COLUMNS for a in node.args)
+    return node.attrs[0] in CHEAP and all(a.kind in GIVEN or a.kind == "columns" for a in node.args)
 
 
 def _pieces(place: Place, node: Node) -> List[Store]:
     """Return what stands side by side in a value, and where each belongs."""
     found, at = [], place.column
-    for piece in node.args if node.kind == JOIN else (node,):
+    for piece in node.args if node.kind == "join" else (node,):
         found.append((Place(place.slot, at), piece))
         at += piece.width
     return found
 
 
 def _parts(product: Node) -> int:
-    return 1 if product.kind != PRODUCT else int(product.width // product.attrs[0][0].units)
+    return 1 if product.kind != "product" else int(product.width // product.attrs[0][0].units)

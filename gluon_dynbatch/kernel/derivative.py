@@ -5,27 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import (
-    CAST,
-    COLUMNS,
-    CONST,
-    CONVOLVED,
-    DOT,
-    FUNCTION,
-    JOIN,
-    MOVED,
-    OF_DATA,
-    OF_KERNEL,
-    PRODUCT,
-    READ,
-    REDUCED,
-    TOTAL,
-    Expressions,
-    Node,
-    Place,
-    Slot,
-    Weight,
-)
+from .expression import OF_DATA, OF_KERNEL, TOTAL, Expressions, Node, Place, Slot, Weight
 from .functions import DERIVATIVES, Factor
 from .step import Sum
 
@@ -81,41 +61,41 @@ class Differentiation:
 
     def _visit(self, node: Node, g: Node) -> None:
         build, value = self._build, self._values
-        if node.kind == READ:
+        if node.kind == "read":
             slot, every = node.attrs
             if every:
                 self._sums.append(Sum(Weight(Place(slot), 1, g.width, False), g, None, 1))
             else:
                 self._rows[slot] = g
-        elif node.kind == COLUMNS:
+        elif node.kind == "columns":
             start, step = node.attrs
             self._add(node.args[0], g if step else build.reduced(g), start)
-        elif node.kind == JOIN:
+        elif node.kind == "join":
             start = 0
             for piece in node.args:
                 self._add(piece, build.part(g, start, piece.width))
                 start += piece.width
-        elif node.kind == CAST:
+        elif node.kind == "cast":
             if node.args[0].dtype in FLOATS:
                 self._add(node.args[0], build.cast(g, node.args[0].dtype))
-        elif node.kind == REDUCED:
+        elif node.kind == "reduced":
             (x,), spread = node.args, build.spread(g, node.args[0].width)
             if node.attrs[0] != TOTAL:
                 largest = build.function("equal", value[x], build.spread(value[node], x.width))
                 spread = build.function("gate", spread, largest)
             self._add(x, spread)
-        elif node.kind == PRODUCT:
+        elif node.kind == "product":
             self._product(node, g)
-        elif node.kind == DOT:
+        elif node.kind == "dot":
             for k, (second, how) in enumerate(node.attrs[0].gradients()):
                 other = value[node.args[1 - k]]
                 self._add(node.args[k], build.dot(*((other, g) if second else (g, other)), how))
-        elif node.kind == CONVOLVED:
+        elif node.kind == "convolved":
             self._convolved(node, g)
-        elif node.kind == MOVED:
+        elif node.kind == "moved":
             (x,), (order,) = node.args, node.attrs
             self._add(x, build.moved(g, order.turned(x.width)))
-        elif node.kind == FUNCTION:
+        elif node.kind == "function":
             self._function(node, g)
 
     def _product(self, node: Node, g: Node) -> None:
@@ -141,7 +121,7 @@ class Differentiation:
         (name, numbers), value = node.attrs, self._values
         factors = DERIVATIVES[name](value[node], *(value[x] for x in node.args), *numbers)
         for arg, factor in zip(node.args, factors if isinstance(factors, tuple) else (factors,)):
-            part = None if arg.kind == CONST else _times(g, factor, name == "select")
+            part = None if arg.kind == "const" else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)
 

@@ -7,20 +7,20 @@ what is left in between are functions of one element at a time.
 
 from __future__ import annotations
 
+import typing
 from functools import reduce
 from itertools import accumulate
 from math import prod
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple, TypeVar, Union
 
-#: Kinds of nodes whose values are in memory: what is read, and what a step of its own computes.
-READ, PRODUCT, DOT, MOVED, REDUCED = "read", "product", "dot", "moved", "reduced"
-CONVOLVED = "convolved"
-#: Kinds of nodes that are computed where they are used.
-CONST, RAMP, FUNCTION, CAST = "const", "ramp", "function", "cast"
-#: Columns from one on (neighbours, or the same again and again), and values side by side.
-COLUMNS, JOIN = "columns", "join"
+#: What a node stands for.  In memory are what is read, and what a step of its own computes; columns
+#: are neighbours, or the same again and again, and what is joined stands side by side.
+Kind = typing.Literal[
+    "read", "product", "dot", "convolved", "moved", "reduced",
+    "const", "ramp", "function", "cast", "columns", "join",
+]  # fmt: skip
 #: Nodes with a place in memory.
-PLACED = frozenset([READ, PRODUCT, DOT, CONVOLVED, MOVED, REDUCED])
+PLACED = frozenset(["read", "product", "dot", "convolved", "moved", "reduced"])
 #: Reductions of columns, and the function of two values that does the same.
 TOTAL, TOP = "total", "top"
 _OF_TWO = {TOTAL: "add", TOP: "greatest"}
@@ -218,7 +218,7 @@ class Node(Arithmetic):
     def __init__(
         self,
         owner: Expressions,
-        kind: str,
+        kind: Kind,
         args: Tuple[Node, ...],
         attrs: Tuple[Any, ...],
         width: int,
@@ -234,10 +234,10 @@ class Node(Arithmetic):
         return self.owner.function(name, *args, values=values)
 
     def __str__(self) -> str:
-        if self.kind == FUNCTION:
+        if self.kind == "function":
             name, values = self.attrs
             return f"{name}({', '.join([*map(str, self.args), *(f'{v:g}' for v in values)])})"
-        if self.kind in (CONST, READ):
+        if self.kind in ("const", "read"):
             return str(self.attrs[0])
         attrs = ", ".join(map(str, self.attrs))
         return f"{self.kind}[{attrs}]({', '.join(map(str, self.args))})"
@@ -256,7 +256,7 @@ class Expressions:
 
     def _make(
         self,
-        kind: str,
+        kind: Kind,
         args: Sequence[Node],
         attrs: Tuple[Any, ...],
         width: int,
@@ -271,36 +271,36 @@ class Expressions:
 
     def read(self, slot: Slot, width: int, dtype: str, every: bool = False) -> Node:
         """Return what is in memory: its own row for each row, or the same row for `every` row."""
-        return self._make(READ, (), (slot, every), width, dtype)
+        return self._make("read", (), (slot, every), width, dtype)
 
     def const(self, value: float, width: int, dtype: str) -> Node:
         """Return a number."""
         # As text, so that zeros of either sign and NaN are told apart.
-        return self._make(CONST, (), (repr(float(value)),), width, dtype)
+        return self._make("const", (), (repr(float(value)),), width, dtype)
 
     def ramp(self, start: float, width: int, dtype: str) -> Node:
         """Return a number in the first column, and one more in each next."""
-        return self._make(RAMP, (), (float(start),), width, dtype)
+        return self._make("ramp", (), (float(start),), width, dtype)
 
     def function(self, name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
         """Return a function, element by element; numbers are as wide as the other arguments."""
         like = next(a for a in args if isinstance(a, Node))
         nodes = [a if isinstance(a, Node) else self.const(a, like.width, like.dtype) for a in args]
         assert all((a.width, a.dtype) == (like.width, like.dtype) for a in nodes), (name, nodes)
-        if any(a.kind == JOIN for a in nodes):
+        if any(a.kind == "join" for a in nodes):
             return self._piecewise(lambda *own: self.function(name, *own, values=values), nodes)
         # Of equal sums and products of two there is one.
         if name in ("add", "mul") and nodes[0].number > nodes[1].number:
             nodes.reverse()
         return self._make(
-            FUNCTION, nodes, (name, tuple(map(float, values))), like.width, like.dtype
+            "function", nodes, (name, tuple(map(float, values))), like.width, like.dtype
         )
 
     def _piecewise(self, make: Callable[..., Node], nodes: Sequence[Node]) -> Node:
         """Return what is made of values side by side, side by side."""
         cuts = {0}
         for node in nodes:
-            ends = accumulate(p.width for p in node.args) if node.kind == JOIN else (node.width,)
+            ends = accumulate(p.width for p in node.args) if node.kind == "join" else (node.width,)
             cuts.update(ends)
         ordered = sorted(cuts)
         return self.join(
@@ -310,9 +310,9 @@ class Expressions:
 
     def cast(self, x: Node, dtype: str) -> Node:
         """Return the numbers in another type."""
-        if x.kind == JOIN:
+        if x.kind == "join":
             return self.join(self.cast(piece, dtype) for piece in x.args)
-        return x if x.dtype == dtype else self._make(CAST, (x,), (dtype,), x.width, dtype)
+        return x if x.dtype == dtype else self._make("cast", (x,), (dtype,), x.width, dtype)
 
     def part(self, x: Node, start: int, width: int) -> Node:
         """Return some columns."""
@@ -336,7 +336,7 @@ class Expressions:
         known, stack = self._moved, [x]
         while stack:
             node = stack[-1]
-            needed = node.args if node.kind in (FUNCTION, CAST) else ()
+            needed = node.args if node.kind in ("function", "cast") else ()
             missing = [a for a in needed if (a, start, step, width) not in known]
             if missing:
                 stack += reversed(missing)
@@ -347,31 +347,31 @@ class Expressions:
         return known[x, start, step, width]
 
     def _columns_of(self, x: Node, args: Sequence[Node], start: int, step: int, width: int) -> Node:
-        if x.kind in (FUNCTION, CAST):
+        if x.kind in ("function", "cast"):
             return self.again(x, args)
-        if x.kind == CONST:
-            return self._make(CONST, (), x.attrs, width, x.dtype)
-        if x.kind == RAMP:
+        if x.kind == "const":
+            return self._make("const", (), x.attrs, width, x.dtype)
+        if x.kind == "ramp":
             make = self.ramp if step else self.const
             return make(x.attrs[0] + start, width, x.dtype)
-        if x.kind == JOIN:
+        if x.kind == "join":
             return self._part_of_join(x, start, width)
-        if x.kind == COLUMNS:
+        if x.kind == "columns":
             first, inner = x.attrs
             return self.columns(x.args[0], first + inner * start, inner * step, width)
-        return self._make(COLUMNS, (x,), (start, step), width, x.dtype)
+        return self._make("columns", (x,), (start, step), width, x.dtype)
 
     def again(self, x: Node, args: Sequence[Node]) -> Node:
         """Return what some node is, of other arguments."""
-        if x.kind == FUNCTION:
+        if x.kind == "function":
             return self.function(x.attrs[0], *args, values=x.attrs[1])
-        if x.kind == CAST:
+        if x.kind == "cast":
             return self.cast(args[0], *x.attrs)
-        if x.kind == COLUMNS:
+        if x.kind == "columns":
             return self.columns(args[0], x.attrs[0], x.attrs[1], x.width)
-        if x.kind == REDUCED:
+        if x.kind == "reduced":
             return self.reduced(args[0], *x.attrs)
-        if x.kind == JOIN:
+        if x.kind == "join":
             return self.join(args)
         return self._make(x.kind, args, x.attrs, x.width, x.dtype)
 
@@ -388,7 +388,7 @@ class Expressions:
         """Return columns side by side."""
         flat: List[Node] = []
         for piece in pieces:
-            for one in piece.args if piece.kind == JOIN else (piece,):
+            for one in piece.args if piece.kind == "join" else (piece,):
                 source, first, step = _run(flat[-1]) if flat else (one, 0, 0)
                 before = flat[-1].width if flat else 0
                 if step and source.kind in PLACED and _run(one) == (source, first + before, 1):
@@ -398,7 +398,7 @@ class Expressions:
                     flat.append(one)
         if len(flat) == 1:
             return flat[0]
-        return self._make(JOIN, flat, (), sum(p.width for p in flat), flat[0].dtype)
+        return self._make("join", flat, (), sum(p.width for p in flat), flat[0].dtype)
 
     def product(
         self, terms: Sequence[Tuple[Node, Weight]], biases: Sequence[Place] = (), dtype: str = ""
@@ -410,12 +410,13 @@ class Expressions:
         x, weight = terms[0]
         width = x.width // weight.inputs * weight.units
         attrs = tuple(weight for _, weight in terms), tuple(biases)
-        return self._make(PRODUCT, [x for x, _ in terms], attrs, width, dtype or x.dtype)
+        return self._make("product", [x for x, _ in terms], attrs, width, dtype or x.dtype)
 
     def own_product(self, x: Node) -> Node:
         """Return columns of one product with the transpose of a matrix as a product."""
         product, first, step = _run(x)
-        weight = product.attrs[0][0] if product.kind == PRODUCT and len(product.args) == 1 else None
+        is_one = product.kind == "product" and len(product.args) == 1
+        weight = product.attrs[0][0] if is_one else None
         if weight is None or not (step and weight.transposed and weight.units == product.width):
             return x
         part = weight._replace(place=weight.place.at(first * weight.columns), rows=x.width)
@@ -429,20 +430,20 @@ class Expressions:
             gradient = gradient if gradient < 0 else 1 - gradient
             return self.dot(right, left, Dot(how.matrices, 1, how.k, how.m, turned, gradient))
         width = how.matrices * how.m * how.n
-        return self._make(DOT, (left, right), (how,), width, left.dtype)
+        return self._make("dot", (left, right), (how,), width, left.dtype)
 
     def convolved(self, args: Sequence[Node], how: Maps) -> Node:
         """Return a convolution of maps, or a gradient of one."""
-        return self._make(CONVOLVED, args, (how,), how.width, args[0].dtype)
+        return self._make("convolved", args, (how,), how.width, args[0].dtype)
 
     def moved(self, x: Node, order: Order) -> Node:
         """Return columns in another order, each at most once."""
-        if x.kind == MOVED:
+        if x.kind == "moved":
             before = x.attrs[0]
             return self.moved(x.args[0], Order(before[i] if i >= 0 else -1 for i in order))
         if order == tuple(range(x.width)):
             return x
-        if x.kind == JOIN and any(map(_is_permuted, x.args)):
+        if x.kind == "join" and any(map(_is_permuted, x.args)):
             sources = [p.args[0] if _is_permuted(p) else p for p in x.args]
             before, start = [], 0
             for piece, source in zip(x.args, sources):
@@ -456,13 +457,13 @@ class Expressions:
             m, k = weight.units, weight.inputs
             how = Dot(1, m, k, x.width // m, (not weight.transposed, False))
             return self.dot(matrix, source, how)
-        return self._make(MOVED, (x,), (order,), len(order), x.dtype)
+        return self._make("moved", (x,), (order,), len(order), x.dtype)
 
     def reduced(self, x: Node, how: str = TOTAL) -> Node:
         """Return the sum, or the largest, of all columns."""
-        if x.kind == JOIN:
+        if x.kind == "join":
             return self.reduced_by_two([self.reduced(piece, how) for piece in x.args], how)
-        return self._make(REDUCED, (x,), (how,), 1, x.dtype)
+        return self._make("reduced", (x,), (how,), 1, x.dtype)
 
     def reduced_by_two(self, values: Iterable[Node], how: str) -> Node:
         """Return the sum, or the largest, of values."""
@@ -471,7 +472,7 @@ class Expressions:
 
 def _is_permuted(x: Node) -> bool:
     """Whether a value is all columns of another, in another order."""
-    return x.kind == MOVED and x.width == x.args[0].width
+    return x.kind == "moved" and x.width == x.args[0].width
 
 
 def _is_transposed_product(x: Node, order: Order) -> bool:
@@ -479,7 +480,7 @@ def _is_transposed_product(x: Node, order: Order) -> bool:
 
     Then each row has a gradient of the matrix, which is to be no larger than what else is moved.
     """
-    if x.kind != PRODUCT or len(x.args) > 1 or not _is_permuted(x.args[0]):
+    if x.kind != "product" or len(x.args) > 1 or not _is_permuted(x.args[0]):
         return False
     (weight,), biases = x.attrs
     parts = x.width // weight.units
@@ -493,4 +494,4 @@ def _is_transposed_product(x: Node, order: Order) -> bool:
 
 def _run(x: Node) -> Tuple[Node, int, int]:
     """Return of what a value has columns, the first, and whether others follow."""
-    return (x.args[0], *x.attrs) if x.kind == COLUMNS else (x, 0, 1)
+    return (x.args[0], *x.attrs) if x.kind == "columns" else (x, 0, 1)

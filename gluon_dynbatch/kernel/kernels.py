@@ -11,7 +11,7 @@ from ..rules.site import RefuseError
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
-from .expression import FUNCTION, Expressions, Node, Place, Slot
+from .expression import Expressions, Node, Place, Slot
 from .recipe import Recipe
 from .step import Array, Kernel, Wanted
 
@@ -126,7 +126,7 @@ def _remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) 
     for node in nodes:
         if node in known:
             found[node] = known[node]
-        elif node.kind == FUNCTION and node.attrs[0] == "multiplier":
+        elif node.kind == "function" and node.attrs[0] == "multiplier":
             found[node] = found[node.args[0]]
         else:
             found[node] = build.again(node, [found[x] for x in node.args])

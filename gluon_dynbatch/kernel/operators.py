@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence, Tuple
 from .. import rules
 from ..rules.site import require
 from . import axes
-from .expression import PRODUCT, TOP, Dot, Maps, Node, Pair, Weight
+from .expression import TOP, Dot, Maps, Node, Pair, Weight
 from .functions import DERIVATIVES
 from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape
 
@@ -44,7 +44,7 @@ def add(call: Call) -> Tensor:
     others: List[Node] = []
     for x in call.tensors:
         node = x.to(shape, rows).node()
-        (products if x.once and node.kind == PRODUCT else others).append(node)
+        (products if x.once and node.kind == "product" else others).append(node)
     if len({product.attrs[0][0].units for product in products}) > 1:
         products, others = [], products + others
     if products:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..rules.site import Site, require
 from ..schedule.dependencies import Array
-from .expression import FUNCTION, READ, TOTAL, Arithmetic, Expressions, Node, Order, Place
+from .expression import TOTAL, Arithmetic, Expressions, Node, Order, Place
 
 Shape = Tuple[int, ...]
 
@@ -171,7 +171,7 @@ def _moved(x: Node, order: Array, rows: bool) -> Node:
 def _spread(x: Node, width: int) -> Node:
     """Return a single column, in so many; a function is computed once."""
     # The sum of a single column is a place for it.
-    computed = width > 1 and x.kind == FUNCTION and x.attrs[0] != "multiplier"
+    computed = width > 1 and x.kind == "function" and x.attrs[0] != "multiplier"
     return x.owner.spread(x.owner.reduced(x) if computed else x, width)
 
 
@@ -185,7 +185,7 @@ class Call(Site):
     def matrix(self, number: int, like: int = 0) -> Place:
         """Return a variable that all rows share, of the type of some input."""
         value = self.tensors[number]
-        require(value.source.kind == READ and not value.rows, "a factor is computed")
+        require(value.source.kind == "read" and not value.rows, "a factor is computed")
         require(value.dtype == self.tensors[like].dtype, "dtypes differ")
         return Place(value.source.attrs[0])
 

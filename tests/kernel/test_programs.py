@@ -6,7 +6,6 @@ import mxnet as mx
 import pytest
 
 from gluon_dynbatch.kernel.express import express
-from gluon_dynbatch.kernel.expression import DOT, MOVED, PRODUCT, REDUCED
 from gluon_dynbatch.rules.site import RefuseError
 from tests.cells import array, attached
 
@@ -164,22 +163,22 @@ def reached(fn, kind):
 
 @pytest.mark.parametrize("fn, products", [(lstm, [2]), (apart, [1, 1]), (parted, [1])])
 def test_products_that_are_added_are_one_unless_read_elsewhere(fn, products):
-    assert [len(product.args) for product in reached(fn, PRODUCT)] == products
+    assert [len(product.args) for product in reached(fn, "product")] == products
 
 
 def test_what_all_columns_share_is_computed_once_per_row():
-    shared = {str(total) for total in reached(once, REDUCED)}
+    shared = {str(total) for total in reached(once, "reduced")}
     assert shared == {"reduced[total](exp(in1))", "reduced[total](mul(in1, 2.0))"}
 
 
 def test_columns_are_moved_once():
-    moves = {str(node) for node in reached(turned, MOVED)}
+    moves = {str(node) for node in reached(turned, "moved")}
     assert moves == {f"moved[{columns} columns](exp(in0))" for columns in (81, 41)}
 
 
 def test_products_of_transposes_move_nothing_unless_the_matrix_is_large():
-    assert not reached(from_left, MOVED) and len(reached(from_left, DOT)) == 2
-    assert len(reached(from_left_by_more, MOVED)) == 2 and not reached(from_left_by_more, DOT)
+    assert not reached(from_left, "moved") and len(reached(from_left, "dot")) == 2
+    assert len(reached(from_left_by_more, "moved")) == 2 and not reached(from_left_by_more, "dot")
 
 
 X = [(2, 2)]
