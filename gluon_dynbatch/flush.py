@@ -180,7 +180,7 @@ class Flush:
         recorded = by_segment[made] & (graph.value_term >= 0)
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
-        alone, split = find_unmerged(plan, recording.entries, choice.granularity)
+        alone, split = find_unmerged(plan, list(recording.entries.values()), choice.granularity)
         report = FlushReport(
             nodes=len(recording.node_entry),
             units=graph.dependencies.size,

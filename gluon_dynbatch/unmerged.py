@@ -6,7 +6,7 @@ A plan does not know lines: in the place of its line, each `Alone` has the numbe
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, DefaultDict, Dict, Iterable, Iterator, List, Mapping, Set, Tuple
+from typing import Any, DefaultDict, Dict, Iterable, Iterator, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ SIZES = (
 
 
 def find_unmerged(
-    plan: Plan, entries: Mapping[int, Any], granularity: str
+    plan: Plan, entries: Sequence[Any], granularity: str
 ) -> Tuple[Tuple[Alone, ...], Tuple[Alone, ...]]:
     """Return what did not merge, and what merged only with some of its kind.
 
@@ -39,8 +39,8 @@ def find_unmerged(
     ----------
     plan : Plan
         The launches.
-    entries : mapping of int to Entry
-        What was called, by the numbers of the graph.
+    entries : sequence of Entry
+        What was called, as the graph numbers it.
     granularity : str
         At ``"graph"``, samples with other calls never share launches, whatever their arrays.
 
@@ -80,28 +80,20 @@ def _by_size(plan: Plan) -> Iterator[Alone]:
             yield _calls_of(plan, own, SIZES.format(own[0].segment.kernels))
 
 
-def _by_number(graph: Graph, entries: Mapping[int, Any], granularity: str) -> Iterator[Alone]:
+def _by_number(graph: Graph, entries: Sequence[Any], granularity: str) -> Iterator[Alone]:
     """Find callees with pieces that only calls with one number of arrays have."""
-    arrays: DefaultDict[Any, Set[int]] = defaultdict(set)
-    for entry in entries.values():
-        arrays[entry.token].add(len(entry.in_types))
-    if all(len(found) == 1 for found in arrays.values()):
-        return
     #: Per callee and piece, the numbers of arrays of its calls.
     pieces: DefaultDict[Any, DefaultDict[str, Set[int]]] = defaultdict(lambda: defaultdict(set))
-    numbers = list(entries)
-    place = np.zeros(max(numbers) + 1, dtype=np.int64)
-    place[numbers] = np.arange(len(numbers))
-    met = np.bincount(place[graph.entry][graph.node] * len(graph.segments) + graph.segment)
-    for pair in np.flatnonzero(met).tolist():
-        number, kind = divmod(pair, len(graph.segments))
-        entry, segment = entries[numbers[number]], graph.segments[kind]
-        if segment.layout != "unbatched":
-            pieces[entry.token][segment.family].add(len(entry.in_types))
+    for entry, cut in zip(entries, graph.cuts):
+        for segment in cut.segments:
+            if segment.layout != "unbatched":
+                pieces[entry.token][segment.family].add(len(entry.in_types))
     for token, found in pieces.items():
         apart = set().union(*(counts for counts in found.values() if len(counts) == 1))
         if len(apart) > 1:
-            own = [n for n, e in entries.items() if e.token == token and len(e.in_types) in apart]
+            own = [
+                n for n, e in enumerate(entries) if e.token == token and len(e.in_types) in apart
+            ]
             calls = np.flatnonzero(np.isin(graph.entry, own))
             entry = entries[int(graph.entry[calls[0]])]
             reason = OPERATORS if entry.block_id is None else BLOCKS[granularity]

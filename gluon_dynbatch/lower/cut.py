@@ -54,11 +54,12 @@ def cut_call(
 
 def _whole(variant: Variant, granularity: str, table: SegmentTable) -> Cut:
     if granularity == "block" and variant.layout == "concat":
+        called = variant.entry.name, len(variant.entry.in_types)
         arguments: Tuple[Source, ...] = tuple(
             (ARGUMENT, i) for i in range(len(variant.concat_rows))
         )
         use = SegmentUse(table.intern(concat_segment(variant)), (arguments,))
-        return Cut((use,), ((0, 0),), variant.rows, variant.concat_rows)
+        return Cut(*called, (use,), ((0, 0),), variant.rows, variant.concat_rows)
     ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
     merges = granularity == "block" and not variant.reason
     return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)), table)
@@ -192,7 +193,8 @@ def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
         segment = normal.segment(refs, _reason(variant, part) if refused else "")
         uses.append(SegmentUse(table.intern(segment), tuple(normal.sources)))
     heads = tuple(place[ref] for ref in variant.entry.program.heads)
-    return Cut(tuple(uses), heads, variant.rows, variant.concat_rows)
+    called = variant.entry.name, len(variant.entry.in_types)
+    return Cut(*called, tuple(uses), heads, variant.rows, variant.concat_rows)
 
 
 def _reason(variant: Variant, part: Sequence[int]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -13,6 +12,7 @@ from ..native import lowering
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
+from ..schedule.dependencies import Array
 from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
@@ -21,6 +21,10 @@ from .segment import Cut, Segment, SegmentTable
 from .wire import wire
 
 NONE: FrozenSet[int] = frozenset()
+
+#: Marks of arguments: all calls get one array; a recursion that the call takes part in delivers it;
+#: calls bring different numbers of arrays.
+SHARED, RECURRENT, UNEVEN = 1, 2, 4
 
 #: The largest table of who delivers which argument; with more callees, none counts as recurrent.
 MOST_EDGES = 2**22
@@ -64,49 +68,39 @@ def expand(
     ragged : callable, optional
         Whether a segment can share launches with those that have arrays of other sizes.
     """
-    survey = _Survey(tape, weights)
-    cuts = {}
-    fine = granularity == "operator"
-    recurrent, uneven = (survey.recurrent(), survey.uneven()) if fine else ({}, {})
-    hows: Dict[Entry, Any] = {}
-    for number, entry in tape.entries.items():
-        if entry.first not in hows:
-            callee = survey.rows[entry.first][1]
-            delivered = _arguments(entry, recurrent.get(callee))
-            varying = _arguments(entry, uneven.get(callee))
-            hows[entry.first] = survey.shared(entry), (granularity, delivered, varying)
-        shared, how = hows[entry.first]
-        cuts[number] = _cut(entry, shared, how, table)
-    return wire(tape, cuts, ragged, granularity == "graph")
+    entries = list(tape.entries.values())
+    number = np.zeros(max(tape.entries) + 1, dtype=np.int32)
+    number[list(tape.entries)] = np.arange(len(entries))
+    entry = number[tape.node_entry]
+    survey = _Survey(tape, entry, entries, weights)
+    marks = survey.marks(granularity == "operator").tobytes()
+    cuts = [_cut(one, granularity, marks[survey.spans[one.first]], table) for one in entries]
+    return wire(tape, entry, cuts, ragged, granularity == "graph")
 
 
-def _cut(
-    entry: Entry,
-    shared: FrozenSet[int],
-    how: Tuple[str, FrozenSet[int], FrozenSet[int]],
-    table: SegmentTable,
-) -> Cut:
+def _cut(entry: Entry, granularity: str, marks: bytes, table: SegmentTable) -> Cut:
     """Return a cut that was made before, perhaps for another number of rows, or make it."""
-    known = table.cuts(entry)
-    if (shared, how) not in known:
-        if shared or how[0] == "unbatched" or entry.first is entry:
-            made = cut_call(_variant(entry, shared), *how, table)
+    known: Dict[Any, Cut] = entry.cuts
+    if (granularity, marks) not in known:
+        shared, recurrent, uneven = (
+            frozenset(i for i, own in enumerate(marks) if own & mark)
+            for mark in (SHARED, RECURRENT, UNEVEN)
+        )
+        shared = shared if len(shared) < len(marks) else NONE
+        if shared or granularity == "unbatched" or entry.first is entry:
+            made = cut_call(_variant(entry, shared), granularity, recurrent, uneven, table)
         else:
-            made = replace(_cut(entry.first, shared, how, table), rows=entry.in_types[0].shape[0])
-        known[shared, how] = made
-    return known[shared, how]
-
-
-def _arguments(entry: Entry, places: Optional[FrozenSet[int]]) -> FrozenSet[int]:
-    """Return the arrays of a call that came in some places."""
-    return frozenset(i for i, p in enumerate(entry.places) if p in places) if places else NONE
+            first = _cut(entry.first, granularity, marks, table)
+            made = replace(first, rows=entry.in_types[0].shape[0])
+        known[granularity, marks] = made
+    return known[granularity, marks]
 
 
 def _variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
     variant = entry.variant(shared)
-    if variant.shared and variant.reason and not entry.variant(frozenset()).reason:
+    if variant.shared and variant.reason and not entry.variant(NONE).reason:
         # Better a copy per sample than each sample alone.
-        return entry.variant(frozenset())
+        return entry.variant(NONE)
     return variant
 
 
@@ -116,56 +110,67 @@ class _Survey:
     Calls of one callee with the same number of arrays are a *family*.
     """
 
-    def __init__(self, tape: Tape, weights: Tuple[int, ...]):
+    def __init__(self, tape: Tape, entry: Array, entries: List[Entry], weights: Tuple[int, ...]):
         callees: Dict[Any, int] = {}
         families: Dict[Any, int] = {}
+        #: Per family, one more at the end: its first argument.
+        argument0 = [0]
+        #: Per entry that was analysed: its arguments.
+        self.spans: Dict[Entry, slice] = {}
+        #: Per such entry: family, callee, arrays, results, and its first argument.
+        rows: List[int] = []
+        #: Per argument: which of its family it is, the place in which it came, and whether it has
+        #: several rows.
+        arguments: List[int] = []
         places: List[int] = []
-        #: Per entry that was analysed: family, callee, arrays, results, and its first place.
-        self.rows: Dict[Entry, Tuple[int, int, int, int, int]] = {}
-        for entry in {entry.first: None for entry in tape.entries.values()}:
-            token, arity = entry.token, len(entry.in_types)
-            callee = callees.setdefault(token, len(callees))
+        several: List[bool] = []
+        for one in dict.fromkeys(one.first for one in entries):
+            token, arity, first = one.token, len(one.in_types), len(places)
             family = families.setdefault((token, arity), len(families))
-            self.rows[entry] = family, callee, arity, len(entry.out_types), len(places)
-            places += entry.places
-        table = np.zeros((5, max(tape.entries) + 1), dtype=np.int32)
-        rows = [self.rows[entry.first] for entry in tape.entries.values()]
-        table[:, list(tape.entries)] = np.array(rows, dtype=np.int32).T
-        arrays = [0] + [count for _, count in families]
-        #: Per family: its first argument in what follows, and its calls.
-        self._argument0 = np.cumsum(arrays, dtype=np.int32)[:-1].copy()
-        self._calls = np.zeros(len(families), dtype=np.int32)
-        #: Per argument: whether all calls get one array; whether all get a weight.
-        self._same = np.ones(sum(arrays), dtype=bool)
-        self._weight = np.ones(sum(arrays), dtype=bool)
-        shape = len(callees), len(callees), 1 + max(places, default=0)
+            if len(families) == len(argument0):
+                argument0.append(argument0[-1] + arity)
+            rows += (
+                family,
+                callees.setdefault(token, len(callees)),
+                arity,
+                len(one.out_types),
+                first,
+            )
+            self.spans[one] = slice(first, first + arity)
+            arguments += range(argument0[family], argument0[family] + arity)
+            places += one.places
+            several += one.several
+        self._rows, self._place = _ints(rows).reshape((-1, 5)), _ints(places)
+        self._callees, self._places = len(callees), 1 + max(places, default=0)
+        size = len(callees) if len(callees) ** 2 * self._places <= MOST_EDGES else 0
         #: Whether one callee delivers an argument, which came in some place, to another.
-        self._edges = np.zeros(shape if np.prod(shape) <= MOST_EDGES else (0, 0, 0), np.uint8)
+        self._edges = np.zeros((size, size, self._places), np.uint8)
         is_weight = np.zeros(len(tape.value_type), dtype=bool)
         is_weight[list(weights)] = True
+        shared = np.zeros(argument0[-1], dtype=np.uint8)
+        row = {one: k for k, one in enumerate(self.spans)}
         lowering.survey(
-            *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets),
-            *(*table, np.array(places, dtype=np.int32)),
-            *(self._argument0, is_weight, self._same, self._weight, self._calls, self._edges),
+            *(entry, tape.node_value0, tape.sources, tape.offsets),
+            *(_ints([row[one.first] for one in entries]), self._rows, self._place),
+            *(_ints(argument0), is_weight, shared, self._edges),
         )
+        self._shared = np.array(several) & (shared[_ints(arguments)] > 0)
 
-    def shared(self, entry: Entry) -> FrozenSet[int]:
-        """Return the arguments that are one array for all calls.
+    def marks(self, fine: bool) -> Array:
+        """Return the marks of each argument; all but `SHARED` only if they are to be `fine`.
 
         An argument of several rows is shared if it is a variable with a gradient of its own (a
         weight), or if every call of the family gets the very same array.
         """
-        if not entry.several:
-            return NONE
-        family = self.rows[entry.first][0]
-        first, often = int(self._argument0[family]), self._calls[family] > 1
-        shared = frozenset(
-            i for i in entry.several if (often and self._same[first + i]) or self._weight[first + i]
-        )
-        return shared if len(shared) < len(entry.in_types) else NONE
+        marks: Array = SHARED * self._shared.view(np.uint8)
+        if fine:
+            at = self._rows[:, 1].repeat(self._rows[:, 2]), self._place
+            marks |= RECURRENT * self._recurrent()[at]
+            marks |= UNEVEN * self._uneven()[at]
+        return marks
 
-    def recurrent(self) -> Dict[int, FrozenSet[int]]:
-        """Find per callee the arguments that come out of a recursion it takes part in.
+    def _recurrent(self) -> Array:
+        """Tell per callee and place what comes out of a recursion that the callee takes part in.
 
         Arrays that are passed in one list are one argument here: that the second child of a node
         is a leaf in all of a minibatch does not make it another kind of child.
@@ -173,24 +178,28 @@ class _Survey:
         reach = self._edges.any(axis=2)
         for middle in range(len(reach)):
             reach |= reach[:, middle : middle + 1] & reach[middle : middle + 1, :]
-        found: Dict[int, FrozenSet[int]] = {}
-        for source, target, place in np.argwhere(self._edges).tolist():
-            if reach[target, source]:
-                found[target] = found.get(target, frozenset()) | {place}
+        found = np.zeros((self._callees, self._places), dtype=np.uint8)
+        found[: len(reach)] = (self._edges & reach.T[:, :, None]).any(axis=0)
         return found
 
-    def uneven(self) -> Dict[int, FrozenSet[int]]:
-        """Find per callee the arguments of which its calls bring different numbers of arrays.
+    def _uneven(self) -> Array:
+        """Tell per callee and place whether its calls bring different numbers of arrays there.
 
         Only where calls with sums do.
         """
-        entries: Dict[int, List[Entry]] = {}
-        for entry, (_, callee, *_) in self.rows.items():
-            entries.setdefault(callee, []).append(entry)
-        found = {}
-        for callee, own in entries.items():
-            if len({len(entry.in_types) for entry in own if entry.program.adds}) > 1:
-                counts = [Counter(entry.places) for entry in own]
-                places = set().union(*counts)
-                found[callee] = frozenset(p for p in places if len({c[p] for c in counts}) > 1)
+        found = np.zeros((self._callees, self._places), dtype=np.uint8)
+        counts = np.zeros((len(self._rows), self._places), dtype=np.int32)
+        np.add.at(counts, (np.arange(len(self._rows)).repeat(self._rows[:, 2]), self._place), 1)
+        arities: Dict[int, Set[int]] = {}
+        for one, (_, callee, arity, *_) in zip(self.spans, self._rows.tolist()):
+            if one.program.adds:
+                arities.setdefault(callee, set()).add(arity)
+        for callee, several in arities.items():
+            if len(several) > 1:
+                own = counts[self._rows[:, 1] == callee]
+                found[callee] = (own != own[0]).any(axis=0)
         return found
+
+
+def _ints(numbers: List[int]) -> Array:
+    return np.array(numbers, dtype=np.int32)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from ..schedule.dependencies import Array, Dependencies
-from .segment import Segment
+from .segment import Cut, Segment
 
 
 class Graph(NamedTuple):
@@ -35,13 +35,13 @@ class Graph(NamedTuple):
     slot_size: Array
     #: Per value: term that stands for it; the least number for a value that has none.
     value_term: Array
-    #: Per node its entry, and names of entries.
+    #: Per node its entry, in the order of the tape; and how the calls of each entry are cut.
     entry: Array
-    names: Dict[int, str]
+    cuts: Sequence[Cut]
 
     def name(self, unit: int) -> str:
         """Return the name of what the call behind a unit called."""
-        return self.names[int(self.entry[self.node[unit]])]
+        return self.cuts[int(self.entry[self.node[unit]])].name
 
 
 def check_graph(graph: Graph) -> None:
@@ -74,9 +74,8 @@ def check_graph(graph: Graph) -> None:
         own = graph.dependencies.preds[edges : edges + len(makers)]
         assert np.array_equal(own, makers), "predecessors are not those read"
         assert graph.dependencies.offsets[unit] == edges, "offsets of predecessors"
-        shared = [p for p, port in enumerate(segment.inputs) if port.shared]
-        assert (np.diff(ends)[shared] == 1).all(), "a shared array is a sum"
-        at = ends[shared]
+        at = ends[list(segment.shared)]
+        assert (np.diff(ends)[list(segment.shared)] == 1).all(), "a shared array is a sum"
         known = segment.family, graph.term[at].tobytes() + graph.term_offset[at].tobytes()
         number = int(signature[unit])
         assert segment.layout != "unbatched" or number not in seen, f"unit {unit} is unbatched"

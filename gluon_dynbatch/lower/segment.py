@@ -7,7 +7,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -92,6 +92,11 @@ class Segment:
         return sum(port.row_size for port in (*self.inputs, *self.outputs))
 
     @cached_property
+    def shared(self) -> Tuple[int, ...]:
+        """The inputs that are one array for all members."""
+        return tuple(p for p, port in enumerate(self.inputs) if port.shared)
+
+    @cached_property
     def joins(self) -> bool:
         """Whether the sources of an input stand one after another."""
         return any(port.concat for port in self.inputs)
@@ -118,6 +123,9 @@ class SegmentUse(NamedTuple):
 class Cut:
     """A call as segments in topological order."""
 
+    #: Of what is called, with so many arrays.
+    name: str
+    arguments: int
     uses: Tuple[SegmentUse, ...]
     #: Per result of the call: segment and output.
     heads: Tuple[Tuple[int, int], ...]
@@ -126,16 +134,21 @@ class Cut:
     concat_rows: Tuple[int, ...]
 
     @cached_property
-    def sizes(self) -> Tuple[int, int, int, int]:
-        """Numbers of units, slots, inputs and terms."""
+    def segments(self) -> Tuple[Segment, ...]:
+        """The segment of each use."""
+        return tuple(use.segment for use in self.uses)
+
+    @cached_property
+    def sizes(self) -> Tuple[int, int, int, int, int]:
+        """Length of the code, and numbers of units, slots, inputs and terms."""
         terms = [len(terms) for use in self.uses for terms in use.sources]
         slots = sum(len(use.segment.outputs) for use in self.uses)
-        return len(self.uses), slots, len(terms), sum(terms)
+        return len(self.code), len(self.uses), slots, len(terms), sum(terms)
 
     @cached_property
     def code(self) -> Array:
         """All but the segments, as integers: see ``wire`` in ``lowering.pyx``."""
-        code = [len(self.uses), len(self.heads)]
+        code = [len(self.uses), len(self.heads), self.arguments]
         for segment, sources in self.uses:
             rows = self.rows if segment.layout in ("rows", "concat") else 1
             code += [rows, len(segment.outputs), len(sources)]
@@ -156,19 +169,13 @@ class Cut:
 
 
 class SegmentTable:
-    """Keeps one object per segment for as long as some cut uses it, and cuts by entry."""
+    """Keeps one object per segment for as long as some cut uses it."""
 
     def __init__(self) -> None:
         self._segments: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
-        self._cuts: weakref.WeakKeyDictionary[Any, Dict[Any, Cut]] = weakref.WeakKeyDictionary()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def intern(self, segment: Segment) -> Segment:
         """Return the one segment that is equal to this one."""
         with self._lock:
             return self._segments.setdefault(segment.key, segment)
-
-    def cuts(self, entry: Any) -> Dict[Any, Cut]:
-        """Return the cuts of calls of an entry made so far, by how it is cut."""
-        with self._lock:
-            return self._cuts.setdefault(entry, {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence
+from collections import defaultdict
+from itertools import count
+from typing import Any, Callable, DefaultDict, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -18,7 +20,8 @@ MERGED = "rows", "stack"
 
 def wire(
     tape: Tape,
-    cuts: Dict[int, Cut],
+    entry: Array,
+    cuts: Sequence[Cut],
     ragged: Callable[[Segment], bool],
     lockstep: bool,
 ) -> Graph:
@@ -28,26 +31,20 @@ def wire(
     ----------
     tape : Tape
         The calls, each after those whose results it reads.
-    cuts : dict
-        How the calls of each entry are cut, by its id.
+    entry : numpy.ndarray of int32, shape (nodes,)
+        The entry of each call, which is numbered here as it comes in the tape.
+    cuts : sequence of Cut
+        How the calls of each entry are cut.
     ragged : callable
         Whether a segment can share launches with those that have arrays of other sizes.
     lockstep : bool
         Whether only samples with the same calls share launches, call by call.
     """
-    numbers: Dict[Segment, int] = {}
-    last = max(cuts) + 1
-    arity, size = np.zeros(last, dtype=np.int32), np.zeros((last, 4), dtype=np.int64)
-    code0, use0 = np.zeros((2, last), dtype=np.int64)
-    used: List[int] = []
-    length = 0
-    for number, cut in cuts.items():
-        arity[number] = len(tape.entries[number].in_types)
-        code0[number], use0[number], size[number] = length, len(used), cut.sizes
-        used += [numbers.setdefault(use.segment, len(numbers)) for use in cut.uses]
-        length += len(cut.code)
-    entry = np.array(tape.node_entry, dtype=np.int32)
-    units, slots, inputs, terms = (np.bincount(entry, minlength=last) @ size).tolist()
+    numbers: DefaultDict[Segment, int] = defaultdict(count().__next__)
+    used = np.array([numbers[s] for cut in cuts for s in cut.segments], dtype=np.int32)
+    sizes = np.array([cut.sizes for cut in cuts])
+    first = np.cumsum(sizes, axis=0) - sizes
+    units, slots, inputs, terms = (np.bincount(entry, minlength=len(cuts)) @ sizes)[1:].tolist()
     segment, preds = np.empty(units, dtype=np.int32), np.empty(terms, dtype=np.int32)
     per_unit = np.empty((4, units), dtype=np.int64)
     term0, offsets = np.empty(inputs + 1, dtype=np.int64), np.empty(units + 1, dtype=np.int64)
@@ -55,9 +52,9 @@ def wire(
     per_slot = np.empty((2, slots), dtype=np.int64)
     value_term = np.empty(len(tape.value_type), dtype=np.int64)
     edges = lowering.wire(
-        *(tape.node_entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
-        *(arity, code0, np.concatenate([cut.code for cut in cuts.values()])),
-        *(use0, np.array(used, dtype=np.int32), size[:, 0].max()),
+        *(entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
+        *(first[:, 0].copy(), first[:, 1].copy(), np.concatenate([cut.code for cut in cuts])),
+        *(used, sizes[:, 1].max()),
         *(segment, per_unit, term0, per_term, per_slot, value_term, offsets, preds),
     )
     node, rows, slot0, input0 = per_unit
@@ -67,7 +64,7 @@ def wire(
         list(numbers),
         *(segment, node, slot0, input0, term0, term, term_offset, term_size),
         *(slot_unit, slot_size, value_term, entry),
-        {number: tape.entries[number].name for number in cuts},
+        cuts,
     )
     signature = signatures(graph, ragged)
     if lockstep:
@@ -82,26 +79,25 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Segments are equal, or equal but for sizes and `ragged`.  Units of an unbatched segment have a
     signature each.
     """
-    within = np.zeros(len(graph.segment), dtype=np.int64)
     family = _families(graph.segments, ragged)
-    of = family[graph.segment]
-    distinct = np.ones(len(graph.segments), dtype=np.int64)
+    distinct = np.ones(len(family), dtype=np.int64)
+    within: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
-        if family[number] != number:
+        alone = segment.layout == "unbatched"
+        if family[number] != number or not (alone or segment.shared):
             continue
-        shared = [p for p, port in enumerate(segment.inputs) if port.shared]
-        if not shared and segment.layout != "unbatched":
-            continue
-        members = np.flatnonzero(of == number)
-        if segment.layout == "unbatched":
-            distinct[number], within[members] = len(members), np.arange(len(members))
-            continue
-        at = graph.term0[graph.input0[members][:, None] + shared]
-        arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
-        found, inverse = np.unique(arrays, axis=0, return_inverse=True)
-        distinct[number], within[members] = len(found), inverse.reshape(-1)
+        members = np.flatnonzero(family[graph.segment] == number)
+        own = np.arange(len(members))
+        if not alone:
+            at = graph.term0[graph.input0[members][:, None] + segment.shared]
+            arrays = np.concatenate([graph.term[at], graph.term_offset[at]], axis=1)
+            own = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
+        distinct[number] = own.max() + 1
+        within.append((members, own))
     first = np.cumsum(distinct) - distinct
-    signature: Array = (first[of] + within).astype(np.int32)
+    signature: Array = first[family].astype(np.int32)[graph.segment]
+    for members, own in within:
+        signature[members] += own.astype(np.int32)
     return signature
 
 

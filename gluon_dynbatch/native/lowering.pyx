@@ -3,68 +3,75 @@
 
 from cpython.array cimport array, clone
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
-from libc.string cimport memset
 
 cdef array INT, LONG
 INT, LONG = array("i"), array("q")
 
+cdef enum:
+    #: What `survey` finds of an argument.
+    SAME = 1
+    WEIGHT = 2
+
 
 def survey(
-    const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
-    const int64_t[::1] offsets, const int32_t[::1] family, const int32_t[::1] callee,
-    const int32_t[::1] arity, const int32_t[::1] results, const int32_t[::1] place0,
+    const int32_t[::1] entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
+    const int64_t[::1] offsets, const int32_t[::1] row, const int32_t[:, ::1] rows,
     const int32_t[::1] places, const int32_t[::1] argument0, const uint8_t[::1] is_weight,
-    uint8_t[::1] same, uint8_t[::1] weight, int32_t[::1] calls, uint8_t[:, :, ::1] edges,
+    uint8_t[::1] shared, uint8_t[:, :, ::1] edges,
 ):
     """Find which arguments all calls of a family share, and which callee delivers which argument.
 
-    Family, callee, arity and number of results are those of an entry, whose arguments have their
-    `places` from `place0` on.  Filled in are, per argument of a family from `argument0` on, whether
-    it is always the `same` array and always a `weight`; per family its number of `calls`; and
-    `edges`, by producer, consumer and place, unless it is empty.
+    A `row` of an entry has its family, callee, numbers of arrays and of results, and from where on
+    its arguments have their `places`.  Filled in are, per argument of a family from `argument0` on, whether
+    it is the `SAME` array in several calls, or a `WEIGHT` in all; and `edges`, by
+    producer, consumer and place, unless it is empty.
     """
-    cdef array producers = clone(INT, is_weight.shape[0], False)
-    cdef array values = clone(INT, same.shape[0], False), starts = clone(LONG, same.shape[0], False)
-    cdef int32_t *made_by = <int32_t *>producers.data.as_ints
-    cdef int32_t *first_value = <int32_t *>values.data.as_ints
-    cdef int64_t *first_offset = <int64_t *>starts.data.as_longlongs
+    cdef int32_t[::1] made_by = clone(INT, is_weight.shape[0], False)
+    cdef int32_t[::1] calls = clone(INT, argument0.shape[0], True)
+    cdef int32_t[::1] first_value = clone(INT, shared.shape[0], True)
+    cdef int64_t[::1] first_offset = clone(LONG, shared.shape[0], True)
     cdef Py_ssize_t node, operand = 0, argument
-    cdef int32_t entry, known, k, value, source
+    cdef int32_t family, callee, known, k, value, source
+    cdef const int32_t *own
     cdef int64_t offset
-    cdef bint edges_wanted = edges.shape[0] > 0
-    memset(made_by, -1, is_weight.shape[0] * sizeof(int32_t))
-    for node in range(node_entry.shape[0]):
-        entry = node_entry[node]
-        argument, known = argument0[family[entry]], calls[family[entry]]
-        calls[family[entry]] = known + 1
-        for k in range(arity[entry]):
+    cdef bint alike, edges_wanted = edges.shape[0] > 0
+    made_by[:] = -1
+    for node in range(entry.shape[0]):
+        own = &rows[row[entry[node]], 0]
+        family, callee = own[0], own[1]
+        argument, known = argument0[family], calls[family]
+        calls[family] = known + 1
+        for k in range(own[2]):
             value, offset, source = sources[operand], offsets[operand], made_by[sources[operand]]
-            if not known:
+            alike = first_value[argument] == value and first_offset[argument] == offset
+            if known == 0:
                 first_value[argument], first_offset[argument] = value, offset
-            elif first_value[argument] != value or first_offset[argument] != offset:
-                same[argument] = False
+                shared[argument] = WEIGHT
+            elif known == 1 and alike:
+                shared[argument] |= SAME
+            elif not alike:
+                shared[argument] &= WEIGHT
             if not is_weight[value] or offset:
-                weight[argument] = False
+                shared[argument] &= SAME
             if edges_wanted and source >= 0:
-                edges[source, callee[entry], places[place0[entry] + k]] = True
+                edges[source, callee, places[own[4] + k]] = True
             operand += 1
             argument += 1
-        for k in range(results[entry]):
-            made_by[node_value0[node] + k] = callee[entry]
+        for k in range(own[3]):
+            made_by[node_value0[node] + k] = callee
 
 
 def wire(
     const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
-    const int64_t[::1] offsets, const int32_t[::1] externals, const int32_t[::1] arity,
-    const int64_t[::1] code0, const int64_t[::1] codes, const int64_t[::1] use0,
-    const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[:, ::1] units,
+    const int64_t[::1] offsets, const int32_t[::1] externals, const int64_t[::1] code0,
+    const int64_t[::1] use0, const int64_t[::1] codes, const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[:, ::1] units,
     int64_t[::1] term0, int64_t[:, ::1] terms, int64_t[:, ::1] slots, int64_t[::1] value_term,
     int64_t[::1] pred0, int32_t[::1] preds,
 ):
     """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
 
-    The arity is that of an entry, whose cut stands in `codes` from `code0` on, and has the segments
-    `used` from `use0` on: the number of its uses, at most `most_uses`, and of its heads; per use
+    The cut of an entry stands in `codes` from `code0` on, and has the segments `used` from `use0`
+    on: the number of its uses, at most `most_uses`, of its heads, and of its arguments; per use
     its rows, and numbers of outputs and inputs; per output its elements; per input its number of
     terms, and per term 1, a use and its output, or 0, an argument and nothing, and its elements;
     per head a use and its output.  Rows of what is filled in are the columns of a `Graph`.
@@ -72,7 +79,7 @@ def wire(
     cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
     cdef Py_ssize_t node, unit = 0
     cdef int64_t slot = 0, item = 0, count = 0, edges = 0, operand = 0, made, offset
-    cdef int32_t entry, i, k, use, uses, heads, inputs, summands
+    cdef int32_t entry, i, k, use, uses, heads, arity, inputs, summands
     cdef const int64_t *code
     value_term[:] = INT64_MIN
     for k in range(externals.shape[0]):
@@ -80,8 +87,8 @@ def wire(
     for node in range(node_entry.shape[0]):
         entry = node_entry[node]
         code = &codes[code0[entry]]
-        uses, heads = code[0], code[1]
-        code += 2
+        uses, heads, arity = code[0], code[1], code[2]
+        code += 3
         for use in range(uses):
             segment[unit], units[0, unit], units[1, unit] = used[use0[entry] + use], node, code[0]
             units[2, unit], units[3, unit], pred0[unit] = slot, item, edges
@@ -110,6 +117,6 @@ def wire(
         for k in range(heads):
             value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]
             code += 2
-        operand += arity[entry]
+        operand += arity
     term0[item], pred0[unit] = count, edges
     return edges

@@ -54,8 +54,8 @@ class Entry:
         self.mode = mode
         self.program: Program = like.program if like else _sized(program, inferred[0])
         self.in_types = in_types
-        #: Arrays of more than one row.
-        self.several = tuple(i for i, kind in enumerate(in_types) if kind.shape[:1] > (1,))
+        #: Per array, whether it has more than one row.
+        self.several = tuple(kind.shape[:1] > (1,) for kind in in_types)
         #: Per array, which of the arguments it came in; those of a list came together.
         self.places = places
         self.context = in_types[0].context if in_types else mx.current_context()
@@ -64,6 +64,8 @@ class Entry:
         #: The entry that was analysed: this one, or one with another number of rows.
         self.first: Entry = like or self
         self._variants: Dict[FrozenSet[int], Variant] = {}
+        #: How its calls were cut so far: see `expand`.
+        self.cuts: Dict[Any, Any] = {}
         self.out_array_types = [
             ArrayType(self.shapes[ref], self.dtypes[ref], self.context) for ref in program.heads
         ]
@@ -91,7 +93,7 @@ class Entry:
         """Return what `infer` would for another number of rows; None if calls have no rows."""
         rows, alike = types[0].shape[:1], len({kind.shape[:1] for kind in types}) == 1
         # Arrays of one row may merge in another way.
-        if not alike or not rows > (1,) or len(self.several) < len(types):
+        if not alike or not rows > (1,) or not all(self.several):
             return None
         variant = self.variant(frozenset())
         if variant.layout != "rows":
