@@ -176,8 +176,9 @@ class Flush:
         outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
         plan = make_plan(graph, groups, outside)
         by_segment = np.array([bool(segment.mode & RECORDING) for segment in graph.segments])
-        made = graph.segment[graph.slot_unit[np.maximum(graph.value_term, 0)]]
-        recorded = by_segment[made] & (graph.value_term >= 0)
+        recorded = (graph.value_term >= 0) & by_segment.any()
+        made = graph.slot_unit[graph.value_term[recorded]]
+        recorded[recorded] = by_segment[graph.segment[made]]
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
         alone, split = find_unmerged(plan, list(recording.entries.values()), choice.granularity)

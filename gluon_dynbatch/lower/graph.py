@@ -20,7 +20,7 @@ class Graph(NamedTuple):
 
     dependencies: Dependencies
     segments: List[Segment]
-    #: Per unit: segment, recorded node, first slot, first input.
+    #: Per unit: segment, recorded node, first slot, and, one more at the end, first input.
     segment: Array
     node: Array
     slot0: Array
@@ -52,7 +52,7 @@ def check_graph(graph: Graph) -> None:
     signature have segments of one family and equal shared arrays, and are batched.
     """
     units, signature = graph.dependencies.size, graph.dependencies.signature
-    arrays = (graph.segment, graph.node, graph.slot0, graph.input0, graph.dependencies.rows)
+    arrays = (graph.segment, graph.node, graph.slot0, graph.input0[1:], graph.dependencies.rows)
     assert {len(array) for array in arrays} == {units}, "an array is not one per unit"
     assert (np.diff(graph.node) >= 0).all(), "units are not in the order of their calls"
     assert (graph.dependencies.rows > 0).all(), "a unit has no rows"
@@ -85,7 +85,7 @@ def check_graph(graph: Graph) -> None:
         slots, edges = slots + len(segment.outputs), edges + len(makers)
         inputs, terms = inputs + len(segment.inputs), int(ends[-1])
     assert (len(graph.slot_unit), len(graph.slot_size)) == (slots, slots), "slots do not add up"
-    assert len(graph.term0) == inputs + 1, "inputs do not add up"
+    assert len(graph.term0) == graph.input0[-1] + 1 == inputs + 1, "inputs do not add up"
     columns = graph.term, graph.term_offset, graph.term_size
     assert {len(column) for column in columns} == {terms}, "terms do not add up"
     assert graph.dependencies.offsets[-1] == edges, "offsets of predecessors"

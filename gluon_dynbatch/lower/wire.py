@@ -45,20 +45,21 @@ def wire(
     sizes = np.array([cut.sizes for cut in cuts])
     first = np.cumsum(sizes, axis=0) - sizes
     units, slots, inputs, terms = (np.bincount(entry, minlength=len(cuts)) @ sizes)[1:].tolist()
-    segment, preds = np.empty(units, dtype=np.int32), np.empty(terms, dtype=np.int32)
-    per_unit = np.empty((4, units), dtype=np.int64)
-    term0, offsets = np.empty(inputs + 1, dtype=np.int64), np.empty(units + 1, dtype=np.int64)
-    per_term = np.empty((3, terms), dtype=np.int64)
-    per_slot = np.empty((2, slots), dtype=np.int64)
+    segment, node, slot0, term, preds, slot_unit, input0, term0 = (
+        np.empty(size, dtype=np.int32)
+        for size in (units, units, units, terms, terms, slots, units + 1, inputs + 1)
+    )
+    rows, offsets, term_offset, term_size, slot_size = (
+        np.empty(size, dtype=np.int64) for size in (units, units + 1, terms, terms, slots)
+    )
     value_term = np.empty(len(tape.value_type), dtype=np.int64)
     edges = lowering.wire(
         *(entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
         *(first[:, 0].copy(), first[:, 1].copy(), np.concatenate([cut.code for cut in cuts])),
         *(used, sizes[:, 1].max()),
-        *(segment, per_unit, term0, per_term, per_slot, value_term, offsets, preds),
+        *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
+        *(slot_unit, slot_size, value_term, offsets, preds),
     )
-    node, rows, slot0, input0 = per_unit
-    (term, term_offset, term_size), (slot_unit, slot_size) = per_term, per_slot
     graph = Graph(
         Dependencies(segment, offsets, preds[:edges].copy(), rows),
         list(numbers),

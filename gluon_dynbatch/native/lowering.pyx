@@ -64,9 +64,11 @@ def survey(
 def wire(
     const int32_t[::1] node_entry, const int32_t[::1] node_value0, const int32_t[::1] sources,
     const int64_t[::1] offsets, const int32_t[::1] externals, const int64_t[::1] code0,
-    const int64_t[::1] use0, const int64_t[::1] codes, const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment, int64_t[:, ::1] units,
-    int64_t[::1] term0, int64_t[:, ::1] terms, int64_t[:, ::1] slots, int64_t[::1] value_term,
-    int64_t[::1] pred0, int32_t[::1] preds,
+    const int64_t[::1] use0, const int64_t[::1] codes, const int32_t[::1] used, int32_t most_uses, int32_t[::1] segment,
+    int32_t[::1] unit_node, int64_t[::1] rows, int32_t[::1] slot0, int32_t[::1] input0,
+    int32_t[::1] term0, int32_t[::1] term, int64_t[::1] term_offset, int64_t[::1] term_size,
+    int32_t[::1] slot_unit, int64_t[::1] slot_size, int64_t[::1] value_term, int64_t[::1] pred0,
+    int32_t[::1] preds,
 ):
     """Number units, slots, inputs and terms, and fill in who reads what; return the edges.
 
@@ -74,11 +76,12 @@ def wire(
     on: the number of its uses, at most `most_uses`, of its heads, and of its arguments; per use
     its rows, and numbers of outputs and inputs; per output its elements; per input its number of
     terms, and per term 1, a use and its output, or 0, an argument and nothing, and its elements;
-    per head a use and its output.  Rows of what is filled in are the columns of a `Graph`.
+    per head a use and its output.  What is filled in are columns of a `Graph`.
     """
-    cdef int64_t[::1] first_slot = clone(LONG, most_uses, False)
+    cdef int32_t[::1] first_slot = clone(INT, most_uses, False)
     cdef Py_ssize_t node, unit = 0
-    cdef int64_t slot = 0, item = 0, count = 0, edges = 0, operand = 0, made, offset
+    cdef int64_t edges = 0, operand = 0, offset
+    cdef int32_t slot = 0, item = 0, count = 0, made
     cdef int32_t entry, i, k, use, uses, heads, arity, inputs, summands
     cdef const int64_t *code
     value_term[:] = INT64_MIN
@@ -90,11 +93,11 @@ def wire(
         uses, heads, arity = code[0], code[1], code[2]
         code += 3
         for use in range(uses):
-            segment[unit], units[0, unit], units[1, unit] = used[use0[entry] + use], node, code[0]
-            units[2, unit], units[3, unit], pred0[unit] = slot, item, edges
+            segment[unit], unit_node[unit], rows[unit] = used[use0[entry] + use], node, code[0]
+            slot0[unit], input0[unit], pred0[unit] = slot, item, edges
             first_slot[use], inputs = slot, code[2]
             for k in range(code[1]):
-                slots[0, slot], slots[1, slot] = unit, code[3 + k]
+                slot_unit[slot], slot_size[slot] = unit, code[3 + k]
                 slot += 1
             code += 3 + code[1]
             for i in range(inputs):
@@ -107,16 +110,16 @@ def wire(
                     else:
                         made = value_term[sources[operand + code[1]]]
                         offset = offsets[operand + code[1]]
-                    terms[0, count], terms[1, count], terms[2, count] = made, offset, code[3]
+                    term[count], term_offset[count], term_size[count] = made, offset, code[3]
                     count += 1
                     code += 4
                     if made >= 0:
-                        preds[edges] = slots[0, made]
+                        preds[edges] = slot_unit[made]
                         edges += 1
             unit += 1
         for k in range(heads):
             value_term[node_value0[node] + k] = first_slot[code[0]] + code[1]
             code += 2
         operand += arity
-    term0[item], pred0[unit] = count, edges
+    input0[unit], term0[item], pred0[unit] = item, count, edges
     return edges

@@ -128,20 +128,31 @@ cdef inline int32_t first_behind(
 
 def drop(
     const int32_t[::1] signature, const int64_t[::1] offsets, const int32_t[::1] preds,
-    int32_t[::1] groups, const int32_t[::1] of_launch, const int32_t[::1] launches,
-    const int32_t[::1] start,
+    int32_t[::1] groups,
 ):
     """Drop launches, from the last to the first, that no unit needs.
 
     A unit needs the first launch that it can run in, unless a later one has taken it: a launch that
-    is kept takes all units whose readers have been taken.  Given are the signature of each launch,
-    all launches in the order of their signatures, and where each signature begins there.
+    is kept takes all units whose readers have been taken.
     """
     cdef int32_t units = groups.shape[0], unit, following, launch, behind, pred, kept = 0
     cdef int32_t[::1] early = clone(INT, units, False), readers = clone(INT, units, True)
-    cdef int32_t[::1] needed = clone(INT, of_launch.shape[0], True)
+    cdef int32_t count = largest(groups) + 1, signatures = largest(signature) + 1
+    #: Per launch: how many units need it, and its signature.
+    cdef int32_t[::1] needed = clone(INT, count, True), of_launch = clone(INT, count, True)
+    #: All launches in the order of their signatures, and where each signature begins there.
+    cdef int32_t[::1] launches = clone(INT, count, True), start = clone(INT, signatures + 2, True)
     cdef Ready ready = Ready(signature)
     cdef Py_ssize_t k
+    for unit in range(units):
+        of_launch[groups[unit]] = signature[unit]
+    for launch in range(count):
+        start[of_launch[launch] + 2] += 1
+    for k in range(signatures):
+        start[k + 2] += start[k + 1]
+    for launch in range(count):
+        launches[start[of_launch[launch] + 1]] = launch
+        start[of_launch[launch] + 1] += 1
     for unit in range(units):
         behind = -1
         for k in range(offsets[unit], offsets[unit + 1]):
@@ -153,7 +164,7 @@ def drop(
     for unit in range(units):
         if readers[unit] == 0:
             ready.add(unit)
-    for launch in range(needed.shape[0] - 1, -1, -1):
+    for launch in range(count - 1, -1, -1):
         if needed[launch] == 0:
             continue
         unit = ready.take(of_launch[launch])

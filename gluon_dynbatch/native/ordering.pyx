@@ -6,7 +6,8 @@ cimport cython
 from cpython.array cimport array, clone
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef array LONG = array("q")
+cdef array INT, LONG
+INT, LONG = array("i"), array("q")
 
 
 def ancestors(
@@ -37,12 +38,13 @@ cdef class Ordering:
     #: Per segment: its rank by size, and whether it has inputs that concatenate.
     cdef const int64_t[::1] rank
     cdef const uint8_t[::1] joins
-    cdef const int64_t[::1] input0, term0, term, slot_unit
+    cdef const int32_t[::1] input0, term0, term, slot_unit
     cdef int64_t units, launches, ports, levels, unread, most_extra
     #: Per unit: whom it follows, the place where that reads it, and its position in its launch.
-    cdef int64_t[::1] leader, place, position
+    cdef int32_t[::1] leader, position
+    cdef int64_t[::1] place
     #: Per slot: how many terms read it.
-    cdef int64_t[::1] reads
+    cdef int32_t[::1] reads
 
     def __init__(self, groups, segment, rank, joins, input0, term0, term, slot_unit):
         cdef int64_t unit, i
@@ -57,9 +59,9 @@ cdef class Ordering:
         for i in range(self.term0.shape[0] - 1):
             self.levels = max(self.levels, self.term0[i + 1] - self.term0[i])
         self.unread = self.launches * self.ports * self.levels
-        self.leader, self.place = clone(LONG, self.units, False), clone(LONG, self.units, False)
-        self.position = clone(LONG, self.units, False)
-        self.reads = clone(LONG, self.slot_unit.shape[0], True)
+        self.leader, self.place = clone(INT, self.units, False), clone(LONG, self.units, False)
+        self.position = clone(INT, self.units, False)
+        self.reads = clone(INT, self.slot_unit.shape[0], True)
         for unit in range(self.units):
             self.leader[unit], self.position[unit], self.place[unit] = unit, unit, self.unread
         for i in range(self.term.shape[0]):
@@ -73,18 +75,24 @@ cdef class Ordering:
             return 0
         return self.term0[high] - self.term0[low] - (high - low)
 
-    cdef void lead(self, int64_t unit) noexcept:
-        """Let what `unit` reads follow it: what only it reads, and what follows nobody."""
-        cdef int64_t item, k, place, slot, maker, first = self.input0[unit]
-        for item in range(first, self.input0[unit + 1]):
-            place = (self.groups[unit] * self.ports + item - first) * self.levels - self.term0[item]
-            for k in range(self.term0[item], self.term0[item + 1]):
-                slot = self.term[k]
-                if slot < 0:
-                    continue
-                maker = self.slot_unit[slot]
-                if self.reads[slot] == 1 or self.place[maker] == self.unread:
-                    self.leader[maker], self.place[maker] = unit, place + k
+    cdef void lead(self, const int64_t[::1] units) noexcept:
+        """Let what each of the `units` reads follow it: what only it reads, or follows nobody yet."""
+        cdef const int32_t *term = &self.term[0] if self.term.shape[0] else NULL
+        cdef const int32_t *term0 = &self.term0[0]
+        cdef int64_t *places = &self.place[0]
+        cdef int64_t i, unit, item, k, place
+        cdef int32_t maker
+        for i in range(self.units):
+            unit = units[i]
+            place = self.groups[unit] * self.ports * self.levels
+            for item in range(self.input0[unit], self.input0[unit + 1]):
+                for k in range(term0[item], term0[item + 1]):
+                    if term[k] >= 0:
+                        maker = self.slot_unit[term[k]]
+                        if self.reads[term[k]] == 1 or places[maker] == self.unread:
+                            self.leader[maker] = unit
+                            places[maker] = place + k - term0[item]
+                place += self.levels
 
     cdef void sort(self, int64_t *members, int64_t count, Keyed *items) noexcept:
         """Sort the members of a launch, whose readers are sorted; `items` has room for two each."""
@@ -128,8 +136,7 @@ def order(
     for unit in range(ordering.units):
         units[ends[groups[unit]]] = unit
         ends[groups[unit]] += 1
-    for i in range(ordering.units):
-        ordering.lead(units[i])
+    ordering.lead(units)
     cdef bytearray items = bytearray(2 * widest * sizeof(Keyed))
     for launch in range(ordering.launches - 1, -1, -1):
         k = first[launch]

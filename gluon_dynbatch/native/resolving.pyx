@@ -26,8 +26,8 @@ cdef enum:
 
 def terms(
     const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
-    const uint8_t[::1] joins, const int64_t[::1] units, const int64_t[::1] input0,
-    const int64_t[::1] term0, const int64_t[::1] size, int32_t[::1] operand, int32_t[::1] at,
+    const uint8_t[::1] joins, const int64_t[::1] units, const int32_t[::1] input0,
+    const int32_t[::1] term0, const int64_t[::1] size, int32_t[::1] operand, int32_t[::1] at,
     int64_t[::1] target,
 ):
     """List the terms that launches read: fill in who reads each, and where to; count them.
@@ -60,7 +60,7 @@ def terms(
 
 def slots(
     const int64_t[::1] first, const int64_t[::1] port0, const int64_t[::1] units,
-    const int64_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] starts,
+    const int32_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] starts,
     int64_t[::1] arena, int64_t[::1] element, int64_t[::1] target,
 ):
     """Fill in where results lie, those of each port from an arena and an element on, and the port."""
@@ -75,7 +75,7 @@ def slots(
 
 
 def externals(
-    const int32_t[::1] operand, const int32_t[::1] at, const int64_t[::1] term,
+    const int32_t[::1] operand, const int32_t[::1] at, const int32_t[::1] term,
     const uint8_t[::1] shared, const int64_t[::1] row_size, const int32_t[::1] kind,
     int64_t[::1] found, int64_t[::1] pair,
 ):
@@ -98,7 +98,7 @@ def externals(
 
 def runs(
     const int32_t[::1] operand, const int32_t[::1] at, const int64_t[::1] target,
-    const int64_t[::1] term, const int64_t[::1] offset, const int64_t[::1] size,
+    const int32_t[::1] term, const int64_t[::1] offset, const int64_t[::1] size,
     const uint8_t[::1] shared, const int64_t[:, ::1] places, int64_t[:, ::1] found,
     int64_t[::1] whole,
 ):

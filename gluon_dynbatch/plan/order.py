@@ -57,7 +57,7 @@ def order_members(graph: Graph, groups: Array) -> Members:
     joins = np.array([segment.joins for segment in graph.segments], dtype=np.uint8)
     first, parts = ordering.order(
         *(groups, graph.segment, rank, joins),
-        *(np.append(graph.input0, len(graph.term0) - 1), graph.term0, graph.term),
-        *(graph.slot_unit, graph.dependencies.rows, Part, graph.segments, units),
+        *(graph.input0, graph.term0, graph.term, graph.slot_unit),
+        *(graph.dependencies.rows, Part, graph.segments, units),
     )
     return Members(units, np.frombuffer(first, dtype=np.int64), parts)

@@ -242,8 +242,7 @@ def live_units(plan: Plan, heads: Heads) -> Array:
 def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     graph, units = plan.graph, live_units(plan, heads)
-    inputs = np.append(graph.input0, len(graph.term0) - 1)
-    read = graph.term[np.repeat(units, np.diff(graph.term0[inputs]))]
+    read = graph.term[np.repeat(units, np.diff(graph.term0[graph.input0]))]
     externals = np.unique(-1 - read[read < 0])
     externals = externals[heads.in_graph[externals]]
     filled: List[Tuple[int, int, int]] = []

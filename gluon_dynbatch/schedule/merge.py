@@ -21,8 +21,6 @@ after it.  So units run as late as they can, in groups that are there anyway.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..native import scheduling
 from .dependencies import Dependencies, Ints
 
@@ -48,12 +46,8 @@ def merge_cost(graph: Dependencies, launches: int) -> int:
 
 def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
     """Drop groups whose units can all run in others; a valid grouping gives a valid grouping."""
-    fewer, signature = groups.copy(), np.zeros(groups.max(initial=-1) + 1, np.int32)
-    signature[groups] = graph.signature
-    order = np.argsort(signature, kind="stable")
-    start = np.searchsorted(signature[order], np.arange(graph.signature.max(initial=-1) + 2))
-    launches = signature, order.astype(np.int32), start.astype(np.int32)
-    scheduling.drop(graph.signature, graph.offsets, graph.preds, fewer, *launches)
+    fewer = groups.copy()
+    scheduling.drop(graph.signature, graph.offsets, graph.preds, fewer)
     return fewer
 
 

@@ -75,29 +75,29 @@ class Search:
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
         self.depth = unit_depth(graph)
-        #: What the last step returned, and the grouping with the fewest launches so far.
+        #: What the last step returned, and the grouping with the fewest launches so far; how many
+        #: launches these make.
         self.attempt = self.groups = group_by_level(self.depth, graph.signature)
-        self.launches = count_groups(self.groups)
+        self.launches = self.attempted = count_groups(self.groups)
         #: A number of launches that is known to be needed; who reaches it is done.
         self.bound = quick_bound(graph, self.depth)
 
     def keep(self, attempt: Ints) -> None:
         """Take note of an attempt, and of its groups if they are fewer."""
-        self.attempt = attempt
-        if count_groups(attempt) < self.launches:
-            self.groups, self.launches = attempt, count_groups(attempt)
+        self.attempt, self.attempted = attempt, count_groups(attempt)
+        if self.attempted < self.launches:
+            self.groups, self.launches = attempt, self.attempted
 
 
 def merges(search: Search) -> Iterator[Step]:
     """Merge groups of the last attempt, unless they are too many, and drop some, while any are."""
-    launches, before = count_groups(search.attempt), -1
-    while launches != before:
-        if launches <= MOST_GROUPS:
-            cost = merge_cost(search.graph, launches)
+    before = -1
+    while search.attempted != before:
+        if search.attempted <= MOST_GROUPS:
+            cost = merge_cost(search.graph, search.attempted)
             yield cost, lambda: merge_groups(search.graph, search.attempt)
-        before = count_groups(search.attempt)
+        before = search.attempted
         yield drop_cost(search.graph), lambda: drop_groups(search.graph, search.attempt)
-        launches = count_groups(search.attempt)
 
 
 def by_agenda(search: Search) -> Iterator[Step]:
