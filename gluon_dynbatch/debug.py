@@ -13,7 +13,6 @@ from mxnet.ndarray import NDArray
 
 from .errors import MismatchError
 from .lower.expand import expand
-from .lower.segment import SegmentTable
 from .plan.make import Outside, make_plan
 from .plan.plan import Plan
 from .record.tape import Reads, Tape
@@ -94,22 +93,21 @@ class Comparison:
         What was recorded.
     plan : Plan
         The launches to check.
-    segments, dispatcher
-        Where segments are kept and compiled.
+    dispatcher
+        Where segments are compiled.
     """
 
     def __init__(
         self,
         recording: Tape,
         plan: Plan,
-        segments: SegmentTable,
         dispatcher: Dispatcher,
     ):
         self._recording = recording
         # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
         found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
         self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
-        units = expand(recording, "unbatched", (), segments)
+        units = expand(recording, "unbatched", ())
         one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
         outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
         loop = make_plan(units, one_by_one, outside)

@@ -14,7 +14,7 @@ from .errors import NotMergedError, Where
 from .kernel.kernels import SegmentKernels
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
-from .lower.segment import Segment, SegmentTable
+from .lower.segment import Segment
 from .modes import RECORDING
 from .native.recording import in_graph, keep, untrack
 from .options import Options
@@ -42,7 +42,6 @@ class Runtime:
 
     def __init__(self) -> None:
         self.library = Library()
-        self.segments = SegmentTable()
         self.dispatcher = Dispatcher()
         self.plans = PlanCache()
         #: Is told what scopes do, and of each launch as it runs; see `explain.py`.
@@ -162,7 +161,7 @@ class Flush:
     def _make_plan(self, choice: Options, weights: Tuple[int, ...]) -> Planned:
         recording, runtime = self._recording, self._runtime
         graph = expand(
-            *(recording, choice.granularity, weights, runtime.segments),
+            *(recording, choice.granularity, weights),
             lambda segment: runtime.dispatcher.kernels(segment) is not None,
         )
         if self._options.debug:
@@ -244,7 +243,7 @@ class Flush:
             check_plan(plan)
             if tape is not None:
                 check_transposed(plan, tape.heads, tape.plan)
-            checks = Comparison(self._recording, plan, runtime.segments, runtime.dispatcher)
+            checks = Comparison(self._recording, plan, runtime.dispatcher)
         execution = Execution(
             plan,
             externals,

@@ -25,7 +25,7 @@ from .. import rules
 from ..trace.symbols import VARIABLE, Op, Ref
 from ..trace.variant import Variant
 from .normal_form import NormalForm, Sum, concat_segment
-from .segment import ARGUMENT, Cut, SegmentTable, SegmentUse, Source
+from .segment import ARGUMENT, Cut, SegmentUse, Source, intern
 
 #: Terms that a sum may have to be added up anew for each of several readers, one of them a sum.
 MOST_TERMS = 64
@@ -36,7 +36,6 @@ def cut_call(
     granularity: str,
     recurrent: FrozenSet[int],
     uneven: FrozenSet[int],
-    table: SegmentTable,
 ) -> Cut:
     """Return the segments of a call.
 
@@ -48,21 +47,21 @@ def cut_call(
     if whole or granularity == "graph":
         granularity = "block"
     if granularity == "operator":
-        return _emit(variant, _Cutter(variant, recurrent, uneven).partition(), table)
-    return _whole(variant, granularity, table)
+        return _emit(variant, _Cutter(variant, recurrent, uneven).partition())
+    return _whole(variant, granularity)
 
 
-def _whole(variant: Variant, granularity: str, table: SegmentTable) -> Cut:
+def _whole(variant: Variant, granularity: str) -> Cut:
     if granularity == "block" and variant.layout == "concat":
         called = variant.entry.name, len(variant.entry.in_types)
         arguments: Tuple[Source, ...] = tuple(
             (ARGUMENT, i) for i in range(len(variant.concat_rows))
         )
-        use = SegmentUse(table.intern(concat_segment(variant)), (arguments,))
+        use = SegmentUse(intern(concat_segment(variant)), (arguments,))
         return Cut(*called, (use,), ((0, 0),), variant.rows, variant.concat_rows)
     ops = tuple(i for i, op in enumerate(variant.entry.program.ops) if op.op != VARIABLE)
     merges = granularity == "block" and not variant.reason
-    return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)), table)
+    return _emit(variant, _Partition((ops,), {}, frozenset(() if merges else ops)))
 
 
 class _Partition(NamedTuple):
@@ -182,7 +181,7 @@ class _Cutter:
         return _Partition(tuple(map(tuple, parts)), self._sums, self._refused)
 
 
-def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
+def _emit(variant: Variant, partition: _Partition) -> Cut:
     outputs = _outputs(variant, partition)
     place = {ref: (p, k) for p, refs in enumerate(outputs) for k, ref in enumerate(refs)}
     uses = []
@@ -191,7 +190,7 @@ def _emit(variant: Variant, partition: _Partition, table: SegmentTable) -> Cut:
         layout = "unbatched" if refused else variant.layout
         normal = NormalForm(variant, set(part), layout, partition.sums, place)
         segment = normal.segment(refs, _reason(variant, part) if refused else "")
-        uses.append(SegmentUse(table.intern(segment), tuple(normal.sources)))
+        uses.append(SegmentUse(intern(segment), tuple(normal.sources)))
     heads = tuple(place[ref] for ref in variant.entry.program.heads)
     called = variant.entry.name, len(variant.entry.in_types)
     return Cut(*called, tuple(uses), heads, variant.rows, variant.concat_rows)

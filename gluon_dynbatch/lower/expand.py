@@ -17,7 +17,7 @@ from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
 from .graph import Graph
-from .segment import Cut, Segment, SegmentTable
+from .segment import Cut, Segment
 from .wire import wire
 
 NONE: FrozenSet[int] = frozenset()
@@ -49,7 +49,6 @@ def expand(
     tape: Tape,
     granularity: str,
     weights: Tuple[int, ...],
-    table: SegmentTable,
     ragged: Callable[[Segment], bool] = lambda segment: False,
 ) -> Graph:
     """Cut every call and wire the segments together.
@@ -63,8 +62,6 @@ def expand(
         written.
     weights : tuple of int
         What `find_weights` returns.
-    table : SegmentTable
-        Where equal segments meet.
     ragged : callable, optional
         Whether a segment can share launches with those that have arrays of other sizes.
     """
@@ -74,11 +71,11 @@ def expand(
     entry = number[tape.node_entry]
     survey = _Survey(tape, entry, entries, weights)
     marks = survey.marks(granularity == "operator").tobytes()
-    cuts = [_cut(one, granularity, marks[survey.spans[one.first]], table) for one in entries]
+    cuts = [_cut(one, granularity, marks[survey.spans[one.first]]) for one in entries]
     return wire(tape, entry, cuts, ragged, granularity == "graph")
 
 
-def _cut(entry: Entry, granularity: str, marks: bytes, table: SegmentTable) -> Cut:
+def _cut(entry: Entry, granularity: str, marks: bytes) -> Cut:
     """Return a cut that was made before, perhaps for another number of rows, or make it."""
     known: Dict[Any, Cut] = entry.cuts
     if (granularity, marks) not in known:
@@ -88,9 +85,9 @@ def _cut(entry: Entry, granularity: str, marks: bytes, table: SegmentTable) -> C
         )
         shared = shared if len(shared) < len(marks) else NONE
         if shared or granularity == "unbatched" or entry.first is entry:
-            made = cut_call(_variant(entry, shared), granularity, recurrent, uneven, table)
+            made = cut_call(_variant(entry, shared), granularity, recurrent, uneven)
         else:
-            first = _cut(entry.first, granularity, marks, table)
+            first = _cut(entry.first, granularity, marks)
             made = replace(first, rows=entry.in_types[0].shape[0])
         known[granularity, marks] = made
     return known[granularity, marks]

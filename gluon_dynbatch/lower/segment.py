@@ -168,14 +168,12 @@ class Cut:
         return np.array(code, dtype=np.int64)
 
 
-class SegmentTable:
-    """Keeps one object per segment for as long as some cut uses it."""
+#: Segments by what equal ones have in common, for as long as some cut uses them.
+_SEGMENTS: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
+_LOCK = threading.RLock()
 
-    def __init__(self) -> None:
-        self._segments: weakref.WeakValueDictionary[Any, Segment] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
 
-    def intern(self, segment: Segment) -> Segment:
-        """Return the one segment that is equal to this one."""
-        with self._lock:
-            return self._segments.setdefault(segment.key, segment)
+def intern(segment: Segment) -> Segment:
+    """Return the one segment that is equal to this one."""
+    with _LOCK:
+        return _SEGMENTS.setdefault(segment.key, segment)

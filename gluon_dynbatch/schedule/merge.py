@@ -49,8 +49,3 @@ def drop_groups(graph: Dependencies, groups: Ints) -> Ints:
     fewer = groups.copy()
     scheduling.drop(graph.signature, graph.offsets, graph.preds, fewer)
     return fewer
-
-
-def drop_cost(graph: Dependencies) -> int:
-    """Estimate the visits that `drop_groups` is worth."""
-    return graph.size

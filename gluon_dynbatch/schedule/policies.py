@@ -25,7 +25,7 @@ from .budget import Budget
 from .dependencies import Dependencies, Ints, reverse, unreverse
 from .depth import group_by_level, unit_depth
 from .groups import count_groups
-from .merge import MOST_GROUPS, drop_cost, drop_groups, merge_cost, merge_groups
+from .merge import MOST_GROUPS, drop_groups, merge_cost, merge_groups
 
 DEFAULT_RATE = 20_000.0
 """Visits per millisecond assumed until a rate has been measured; a slow machine's figure."""
@@ -97,7 +97,7 @@ def merges(search: Search) -> Iterator[Step]:
             cost = merge_cost(search.graph, search.attempted)
             yield cost, lambda: merge_groups(search.graph, search.attempt)
         before = search.attempted
-        yield drop_cost(search.graph), lambda: drop_groups(search.graph, search.attempt)
+        yield search.graph.size, lambda: drop_groups(search.graph, search.attempt)
 
 
 def by_agenda(search: Search) -> Iterator[Step]:
