@@ -173,7 +173,8 @@ class _Survey:
         is a leaf in all of a minibatch does not make it another kind of child.
         """
         reach = self._edges.any(axis=2)
-        for middle in range(len(reach)):
+        # Most callees are at an end of all paths.
+        for middle in np.flatnonzero(reach.any(axis=0) & reach.any(axis=1)).tolist():
             reach |= reach[:, middle : middle + 1] & reach[middle : middle + 1, :]
         found = np.zeros((self._callees, self._places), dtype=np.uint8)
         found[: len(reach)] = (self._edges & reach.T[:, :, None]).any(axis=0)
