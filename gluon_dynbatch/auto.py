@@ -30,7 +30,7 @@ FLUSH, PLAN, RECORDED, LAUNCH = 100, 1300, 8, 20
 BACKWARD_AT_ONCE, BACKWARD = 3, 2
 #: Operations of products that take several times as long as the flush that runs them ahead, also if
 #: half of the rows are equal to others.
-AHEAD = 1_300_000_000
+AHEAD = 900_000_000
 #: Places remembered per thread.
 MOST_PLACES = 256
 

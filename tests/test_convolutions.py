@@ -12,7 +12,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.kernel.expression import OF_DATA, OF_KERNEL, Maps, Place, Slot
+from gluon_dynbatch.kernel.layout import OF_DATA, OF_KERNEL, Maps, Place, Slot
 from gluon_dynbatch.kernel.step import Convolved
 from tests.kernel.native import launch
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.kernel.expression import Place, Slot, Weight
+from gluon_dynbatch.kernel.layout import Place, Slot, Weight
 from gluon_dynbatch.kernel.step import Product
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.run.assemble_backward import Backward

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from gluon_dynbatch.kernel.expression import Place, Slot
+from gluon_dynbatch.kernel.layout import Place, Slot
 from gluon_dynbatch.kernel.step import Access, Instruction, Pointwise
 from gluon_dynbatch.native import executing
 from gluon_dynbatch.testing import check_against_loop

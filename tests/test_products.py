@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from gluon_dynbatch.kernel.expression import Dot, Place, Slot, Weight
+from gluon_dynbatch.kernel.layout import Dot, Place, Slot, Weight
 from gluon_dynbatch.kernel.step import Dots, Product
 from gluon_dynbatch.native import executing
 from tests.kernel.native import add_up, launch

@@ -10,7 +10,8 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
-from .expression import PLACED, Node, Place, Slot
+from .expression import PLACED, Node
+from .layout import Place, Slot
 from .step import Access, Array, Convolved, Dots, How, Instruction, Pointwise, Product, Step, Sum
 
 #: Functions that cost no more than reading what they computed.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Tuple
 
 from ..modes import FLOATS
-from .expression import OF_DATA, OF_KERNEL, TOTAL, Expressions, Node, Place, Slot, Weight
+from .expression import TOTAL, Expressions, Node
 from .functions import DERIVATIVES, Factor
+from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
 from .step import Sum
 
 

@@ -14,7 +14,8 @@ from ..modes import TRAINING
 from ..record.types import name_of
 from ..rules.site import RefuseError, require
 from ..trace.symbols import VARIABLE, Op, Ref
-from .expression import Expressions, Node, Slot
+from .expression import Expressions, Node
+from .layout import Slot
 from .operators import HANDLERS
 from .tensor import Call, Shape, Tensor
 

@@ -11,7 +11,8 @@ from ..rules.site import RefuseError
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
-from .expression import Expressions, Node, Place, Slot
+from .expression import Expressions, Node
+from .layout import Place, Slot
 from .recipe import Recipe
 from .step import Array, Kernel, Wanted
 

@@ -8,8 +8,9 @@ from typing import Dict, List, Sequence, Tuple
 from .. import rules
 from ..rules.site import require
 from . import axes
-from .expression import TOP, Dot, Maps, Node, Pair, Weight
+from .expression import TOP, Node
 from .functions import DERIVATIVES
+from .layout import Dot, Maps, Pair, Weight
 from .tensor import DTYPES, NUMBERS, Call, Handler, Tensor, common_shape
 
 # Functions of one element and its partners.

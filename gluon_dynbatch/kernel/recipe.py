@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import FrozenSet, List, Optional
 
 from ..native import executing
-from .expression import Place, Slot
+from .layout import Place, Slot
 from .step import Kernel, Product
 
 #: Operations of products for each byte that is copied, from which on rows are worth comparing.

@@ -15,7 +15,7 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Unio
 import numpy as np
 
 from ..native import executing
-from .expression import Dot, Maps, Order, Place, Slot, Weight
+from .layout import Dot, Maps, Order, Place, Slot, Weight
 
 #: Numbers of kinds of steps, and of ways to load and to store registers: see `native/c/steps.h`.
 LOOP, PRODUCT, CHOSEN, DOTS, CONVOLVED = range(5)

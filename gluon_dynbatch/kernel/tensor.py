@@ -15,7 +15,8 @@ import numpy as np
 
 from ..rules.site import Site, require
 from ..schedule.dependencies import Array
-from .expression import TOTAL, Arithmetic, Expressions, Node, Order, Place
+from .expression import TOTAL, Arithmetic, Expressions, Node
+from .layout import Order, Place
 
 Shape = Tuple[int, ...]
 

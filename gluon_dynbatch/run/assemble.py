@@ -12,8 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..kernel.expression import Slot
 from ..kernel.kernels import SegmentKernels
+from ..kernel.layout import Slot
 from ..kernel.recipe import KEPT, SAVED, TEMPORARY, Recipe
 from ..kernel.step import Kernel, Packed
 from ..lower.segment import Segment

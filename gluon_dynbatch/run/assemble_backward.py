@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ..kernel.express import dtype_of, shape_of
-from ..kernel.expression import Slot
+from ..kernel.layout import Slot
 from ..kernel.recipe import KEPT, TEMPORARY, Recipe
 from ..kernel.step import Kernel, Place, Sum
 from ..lower.segment import Segment

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gluon_dynbatch.kernel.expression import Slot
+from gluon_dynbatch.kernel.layout import Slot
 from gluon_dynbatch.kernel.step import Array, Kernel, Packed
 from gluon_dynbatch.native import executing
 
