@@ -44,9 +44,9 @@ def test_arrays_without_memory_are_waited_for_one_by_one():
     one, other = (NDArray(_new_alloc_handle((3,), mx.cpu(), True)) for _ in range(2))
     made = mx.nd.ones((4, 2))
     arrays = [one, other, one, made, made[1:], made.reshape((-1,))]
-    assert len(bases_of(arrays, b"RRRrrr").read) == 3
-    bases = bases_of(arrays, b"WRRrrw")
-    assert (len(bases.written), len(bases.read)) == (2, 1)
+    for uses, written, read in ((b"RRRrrr", 2, 1), (b"WRRrrw", 3, 0), (b"rrrrrr", 0, 3)):
+        bases = bases_of(arrays, uses)
+        assert (len(bases.written), len(bases.read)) == (written, read)
 
 
 # Writes
