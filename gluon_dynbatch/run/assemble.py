@@ -301,7 +301,7 @@ class Forward(Assembler):
             for packed, use in run.recipe.operand_packs:
                 self._pack(packed, use, run.recipe, run.spots, copies)
         self.launches[launch.number] = runs
-        keys = self._tell_apart(launch, runs[0]) if len(runs) == 1 else None
+        keys = self._keys(launch, runs[0]) if len(runs) == 1 else None
         if keys is None:
             self.run(runs)
         else:
@@ -311,7 +311,7 @@ class Forward(Assembler):
                 if slot.kind == "in" and type(launch.operands[slot.number]) is Whole:
                     self._copy(slot, run.recipe, run.spots)
 
-    def _tell_apart(self, launch: Launch, run: Run) -> Optional[np.ndarray]:
+    def _keys(self, launch: Launch, run: Run) -> Optional[np.ndarray]:
         """Return what tells the rows of a launch apart, None if nothing is known to."""
         recipe = run.recipe
         if recipe.chooses:
