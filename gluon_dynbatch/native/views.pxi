@@ -1,4 +1,46 @@
-# Rows of arrays in place, as MXNet's indexing gives them; a part of `recording.pyx`.
+# Views of lazy arrays, and rows of plain ones in place, as MXNet's indexing gives them; a part of
+# `recording.pyx`.
+
+@cython.binding(True)  # becomes a method of LazyNDArray
+def index(self, key):
+    """Return rows as a view."""
+    owner = <object>slot(self, tape_at)[0]
+    if slot(self, uncut_at)[0] is <PyObject *>None and (
+        isinstance(owner, Keeper) or isinstance(owner, Tape) and (<Tape>owner).open
+    ):
+        known = view_key(<object>slot(self, type_at)[0], key)
+        view = None if known is None else (<dict>views).get(known)
+        if view is not None:
+            value, offset = <object>slot(self, value_at)[0], <object>slot(self, offset_at)[0]
+            return make_lazy(<Owner>owner, value, offset + (<tuple>view)[0], (<tuple>view)[1])
+    return self._index(key)
+
+
+cpdef object view_key(object type_id, object key):
+    """Return what tells a view from others if its key has numbers and plain slices, else None."""
+    cdef list parts
+    if type(key) is not tuple:
+        part = axis_key(key)
+        return None if part is None else (type_id, part)
+    parts = [type_id]
+    for one in <tuple>key:
+        part = axis_key(one)
+        if part is None:
+            return None
+        parts.append(part)
+    return tuple(parts)
+
+
+cdef object axis_key(object key):
+    cdef PySliceObject *rows = <PySliceObject *>key
+    if type(key) is int:
+        return key
+    if type(key) is not slice or rows.step is not <PyObject *>None:
+        return None
+    start, stop = <object>rows.start, <object>rows.stop
+    plain = (start is None or type(start) is int) and (stop is None or type(stop) is int)
+    return (start, stop) if plain else None
+
 
 #: What MXNet's library takes for a number of rows is less.
 cdef int64_t MOST_ROWS = 2 ** 32
