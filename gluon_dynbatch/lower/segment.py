@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from array import array
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Tuple
@@ -139,15 +140,15 @@ class Cut:
         return tuple(use.segment for use in self.uses)
 
     @cached_property
-    def sizes(self) -> Tuple[int, int, int, int, int]:
-        """Length of the code, and numbers of units, slots, inputs and terms."""
+    def sizes(self) -> Tuple[int, int, int, int]:
+        """Numbers of units, slots, inputs and terms."""
         terms = [len(terms) for use in self.uses for terms in use.sources]
         slots = sum(len(use.segment.outputs) for use in self.uses)
-        return len(self.code), len(self.uses), slots, len(terms), sum(terms)
+        return len(self.uses), slots, len(terms), sum(terms)
 
     @cached_property
-    def code(self) -> Array:
-        """All but the segments, as integers: see ``wire`` in ``lowering.pyx``."""
+    def code(self) -> array[int]:
+        """All but the segments, as integers: see ``Cuts`` in ``lowering.pyx``."""
         code = [len(self.uses), len(self.heads), self.arguments]
         for segment, sources in self.uses:
             rows = self.rows if segment.layout in ("rows", "concat") else 1
@@ -165,7 +166,7 @@ class Cut:
                     code.append(count * port.row_size)
         for head in self.heads:
             code += head
-        return np.array(code, dtype=np.int64)
+        return array("q", code)
 
 
 #: Segments by what equal ones have in common, for as long as some cut uses them.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import count
-from typing import Any, Callable, DefaultDict, Dict, List, Sequence, Tuple
+from itertools import accumulate
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ MERGED = "rows", "stack"
 def wire(
     tape: Tape,
     entry: Array,
-    cuts: Sequence[Cut],
+    cuts: List[Cut],
     ragged: Callable[[Segment], bool],
     lockstep: bool,
 ) -> Graph:
@@ -40,11 +39,8 @@ def wire(
     lockstep : bool
         Whether only samples with the same calls share launches, call by call.
     """
-    numbers: DefaultDict[Segment, int] = defaultdict(count().__next__)
-    used = np.array([numbers[s] for cut in cuts for s in cut.segments], dtype=np.int32)
-    sizes = np.array([cut.sizes for cut in cuts])
-    first = np.cumsum(sizes, axis=0) - sizes
-    units, slots, inputs, terms = (np.bincount(entry, minlength=len(cuts)) @ sizes)[1:].tolist()
+    wired = lowering.Cuts(cuts, entry)
+    units, slots, inputs, terms = wired.sizes
     segment, node, slot0, term, preds, slot_unit, input0, term0 = (
         np.empty(size, dtype=np.int32)
         for size in (units, units, units, terms, terms, slots, units + 1, inputs + 1)
@@ -53,16 +49,14 @@ def wire(
         np.empty(size, dtype=np.int64) for size in (units, units + 1, terms, terms, slots)
     )
     value_term = np.empty(len(tape.value_type), dtype=np.int64)
-    edges = lowering.wire(
-        *(entry, tape.node_value0, tape.sources, tape.offsets, tape.external_values),
-        *(first[:, 0].copy(), first[:, 1].copy(), np.concatenate([cut.code for cut in cuts])),
-        *(used, sizes[:, 1].max()),
+    edges = wired.wire(
+        *(tape, entry),
         *(segment, node, rows, slot0, input0, term0, term, term_offset, term_size),
         *(slot_unit, slot_size, value_term, offsets, preds),
     )
     graph = Graph(
         Dependencies(segment, offsets, preds[:edges].copy(), rows),
-        list(numbers),
+        list(wired.segments),
         *(segment, node, slot0, input0, term0, term, term_offset, term_size),
         *(slot_unit, slot_size, value_term, entry),
         cuts,
@@ -80,8 +74,8 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
     Segments are equal, or equal but for sizes and `ragged`.  Units of an unbatched segment have a
     signature each.
     """
-    family = _families(graph.segments, ragged)
-    distinct = np.ones(len(family), dtype=np.int64)
+    family = np.array(_families(graph.segments, ragged))
+    distinct = [1] * len(family)
     within: List[Tuple[Array, Array]] = []
     for number, segment in enumerate(graph.segments):
         alone = segment.layout == "unbatched"
@@ -95,8 +89,10 @@ def signatures(graph: Graph, ragged: Callable[[Segment], bool]) -> Array:
             own = np.unique(arrays, axis=0, return_inverse=True)[1].reshape(-1)
         distinct[number] = own.max() + 1
         within.append((members, own))
-    first = np.cumsum(distinct) - distinct
-    signature: Array = first[family].astype(np.int32)[graph.segment]
+    first = list(accumulate(distinct, initial=0))
+    signature: Array = np.array([first[own] for own in family.tolist()], dtype=np.int32)[
+        graph.segment
+    ]
     for members, own in within:
         signature[members] += own.astype(np.int32)
     return signature
@@ -140,14 +136,15 @@ def _steps(graph: Graph) -> Array:
     return steps
 
 
-def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> Array:
+def _families(segments: Sequence[Segment], ragged: Callable[[Segment], bool]) -> List[int]:
     """Return per segment the first one that it may share launches with."""
     found: Dict[str, List[int]] = {}
     for number, segment in enumerate(segments):
         found.setdefault(segment.family, []).append(number)
-    family = np.arange(len(segments))
+    family = list(range(len(segments)))
     for numbers in found.values():
         if len(numbers) > 1:
             alike = [n for n in numbers if segments[n].layout in MERGED and ragged(segments[n])]
-            family[alike] = alike[:1]
+            for number in alike:
+                family[number] = alike[0]
     return family
