@@ -141,9 +141,8 @@ def make_cells():
     return ready(Cells(), 0.8)
 
 
-def dense(**kwargs):
-    """Make one dense layer of three units over four features, converted."""
-    return ready(gdb.convert(nn.Dense(3, in_units=4, **kwargs)))
+def dense(units=3, width=4, scale=0.7, **kwargs):
+    return ready(gdb.convert(nn.Dense(units, in_units=width, **kwargs)), scale)
 
 
 def array(*shape, seed=0, **kwargs):
@@ -234,7 +233,6 @@ def heads_of(plan, slots=None):
 
 
 def check_invariants(batch):
-    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
     if batch.plan is None:
         assert batch.report.launches == 0
         return 0
@@ -260,7 +258,6 @@ def widths(batch):
 
 
 def launches(fn, samples, granularity, policy="depth", **options):
-    """Run `fn` in a scope and return the number of launches, after comparing with the loop."""
     options.setdefault("analysis_budget", None)
     batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
     assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches

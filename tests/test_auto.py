@@ -7,18 +7,16 @@ from mxnet import autograd, gluon
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.lazy import LazyNDArray
-from tests.cells import equal, ready
+from tests.cells import dense, equal, ready
 from tests.common import by_mxnets_operators
 from tests.test_pieces import Given
 
 
-@pytest.fixture
-def net():
-    return make_net()
-
-
 def make_net():
-    return ready(gdb.convert(gluon.nn.Dense(3, in_units=3, activation="tanh")))
+    return dense(3, 3, activation="tanh")
+
+
+net = pytest.fixture(make_net, name="net")
 
 
 def plain_net():
@@ -73,7 +71,7 @@ def test_a_plan_that_is_never_known_counts(net):
 
 def test_launches_that_mxnet_runs_save_less_than_native_ones():
     """Samples of as many widths as there are samples share no launch."""
-    nets = [ready(gdb.convert(gluon.nn.Dense(n, in_units=3))) for n in range(1, 60)]
+    nets = [dense(n, 3) for n in range(1, 60)]
 
     def scope():
         x = rows(1)[0]
@@ -157,7 +155,7 @@ def test_another_place_or_model_is_recorded(net):
 @pytest.fixture(scope="module")
 def wide():
     """So much work that a little more than a thousand calls are worth a flush of their own."""
-    return ready(gdb.convert(gluon.nn.Dense(700, in_units=1000)))
+    return dense(700, 1000)
 
 
 def wide_rows(count):
@@ -183,7 +181,7 @@ def test_what_is_pending_runs_ahead_if_it_is_much_and_nobody_asks_for_something(
 
 def test_calls_go_on_from_what_ran_ahead(wide):
     """Half of the samples are cut between their two calls."""
-    head = ready(gdb.convert(gluon.nn.Dense(3, in_units=700)))
+    head = dense(3, 700)
     samples = wide_rows(1024)
     with gdb.batching() as batch:
         middles = [wide(x) for x in samples]

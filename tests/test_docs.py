@@ -17,6 +17,7 @@ from mxnet import gluon
 import gluon_dynbatch as gdb
 from gluon_dynbatch import errors
 from gluon_dynbatch.errors import DynBatchError, OptionError, Where
+from tests import cells
 from tests.cells import equal, gradients
 from tests.common import ROOT
 
@@ -156,14 +157,11 @@ class Leaves(gluon.Block):
         self.cell = gluon.nn.Dense(3, in_units=6, activation="tanh")
         self.out = gluon.nn.Dense(2, in_units=3)
 
-    def encode(self, vectors, tree):
-        if isinstance(tree, int):
-            return vectors[tree : tree + 1]
-        left, right = (self.encode(vectors, child) for child in tree)
-        return self.cell(mx.nd.concat(left, right, dim=1))
-
     def forward(self, vectors, tree):
-        return self.out(self.encode(vectors, tree))
+        def join(left, right):
+            return self.cell(mx.nd.concat(left, right, dim=1))
+
+        return self.out(cells.tree(lambda i: vectors[i : i + 1], join, tree))
 
 
 def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
@@ -202,7 +200,6 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
 
 
 def test_docstrings():
-    """Examples in docstrings print what they say."""
     tried = 0
     for name in MODULES:
         names = {"mx": mx, "np": np, "gdb": gdb}

@@ -38,30 +38,28 @@ class Words(gdb.DynamicHybridBlock):
         return total + sum(self.score(x) for x in more) if more else total
 
 
+def noted(monkeypatch, owner, name):
+    """Return a list of all that a method will return."""
+    method, results = getattr(owner, name), []
+
+    def note(*args):
+        results.append(method(*args))
+        return results[-1]
+
+    monkeypatch.setattr(owner, name, note)
+    return results
+
+
 @pytest.fixture
 def found(monkeypatch):
     """Return what tells rows apart, per operand that was looked at."""
-    keys, all_found = EqualRows.keys, []
-
-    def noted(self, operand):
-        all_found.append(keys(self, operand))
-        return all_found[-1]
-
-    monkeypatch.setattr(EqualRows, "keys", noted)
-    return all_found
+    return noted(monkeypatch, EqualRows, "keys")
 
 
 @pytest.fixture
 def backward(monkeypatch):
-    """Return the launches that go backward for rows that differ."""
-    run, launches = Backward._run_distinct, []
-
-    def noted(self, launch, *more):
-        launches.append(launch)
-        run(self, launch, *more)
-
-    monkeypatch.setattr(Backward, "_run_distinct", noted)
-    return launches
+    """Return a list as long as there are launches that go backward for rows that differ."""
+    return noted(monkeypatch, Backward, "_run_distinct")
 
 
 def sentences(seed, kind="int32", dtype="float32", count=5):

@@ -317,7 +317,6 @@ def test_three_rotations_of_three_cells():
 
 
 def doubled(F, x, _):
-    """Written out as one sum, the last one would have 2 ** 40 terms."""
     total = x
     for _ in range(40):
         total = F.add_n(total, total)
@@ -335,7 +334,6 @@ def test_sums_that_repeat_sums_stay_short():
 
 @ALL
 def test_modes_tell_calls_apart(granularity):
-    """Calls under pause() keep no gradient, so they run apart from recorded ones."""
     with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
         kept = [A(X), A(X * 2)]
         with autograd.pause():
@@ -345,7 +343,6 @@ def test_modes_tell_calls_apart(granularity):
 
 
 def test_equal_zeros_are_one_value():
-    """Initial states made inside the scope take no memory and no launch per sample."""
     with gdb.batching(granularity="block") as batch:
         outputs = [A(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
     assert widths(batch) == [5]
@@ -356,8 +353,6 @@ def test_equal_zeros_are_one_value():
 @ALL
 @pytest.mark.parametrize("product", [False, True])
 def test_other_halves_of_one_product(product, granularity):
-    """Nothing but the half differs, so the two are no equal calls."""
-
     def half(which):
         def take(F, x, weight):
             if product:
@@ -375,6 +370,5 @@ def test_other_halves_of_one_product(product, granularity):
 
 
 def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
-    """Which is right, if not the best; the table of who delivers what would get too large."""
     monkeypatch.setattr(expand, "MOST_EDGES", 0)
     check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.stream import Stream
-from tests.cells import array, equal, inputs, ready
+from tests.cells import array, dense, equal, inputs, ready
 from tests.common import refused
 from tests.strategies import examples
 
@@ -146,7 +145,7 @@ def test_functions_that_would_not_run(kind):
 
 @pytest.fixture(scope="module")
 def net():
-    return ready(gdb.convert(nn.Dense(2, in_units=3, activation="tanh")), 1)
+    return dense(2, 3, 1, activation="tanh")
 
 
 @given(count=st.integers(0, 9), size=st.integers(1, 4), prefetch=st.integers(0, 3))

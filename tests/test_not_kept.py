@@ -9,15 +9,14 @@ import pytest
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record.state import STATE
-from tests.cells import WIDTH
+from tests.cells import WIDTH, dense
 from tests.common import FIXED, named_lines
-from tests.test_pieces import RUNS, Node, chain, layer, scope, traced, x
+from tests.test_pieces import RUNS, Node, chain, scope, traced, x
 
-NET, FOREIGN, ELSEWHERE = layer(), x(8), []
+NET, FOREIGN, ELSEWHERE = dense(WIDTH), x(8), []
 
 
 def not_kept(block, *samples, because):
-    """Run twice, compare with the loop, and check what the report says."""
     for _ in range(2):
         account = scope(block, list(samples))
         assert account.known == 0
@@ -181,7 +180,7 @@ CHANGES = [
     (lambda block: block.scales.__setitem__(0, 2.0), 1),
     (lambda block: block.more.update(a=2.0), 1),
     (lambda block: vars(block).update(scale=5.0), 1),
-    (lambda block: setattr(block, "net", layer(0.3)), 1),
+    (lambda block: setattr(block, "net", dense(WIDTH, scale=0.3)), 1),
     (lambda block: block.net.hybridize(), 1),
     (lambda block: block.net.hybridize(False), 2),
     (lambda block: block.hybridize(trace_once=True), 1),

@@ -5,6 +5,8 @@ fuzzer's programs have samples of several kinds, flushes in mid scope, gradients
 or are not wanted, and every mode of autograd (`tests/fuzz/programs.py`).
 """
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,28 +50,17 @@ def test_random_programs(program, first):
         assert check_invariants(full) <= check_invariants(small), "more analysis, more launches"
 
 
+@pytest.mark.parametrize("steps", [nullcontext, by_mxnets_operators])
 @pytest.mark.parametrize("granularity, policy", SETTINGS)
-def test_random_trees(granularity, policy):
+def test_random_trees(granularity, policy, steps):
     @examples(10)
     @given(tree_batches())
     def run(program):
         options = {"granularity": granularity, "policy": policy}
-        small = check(program, analysis_budget=SMALL, **options)
-        full = check(program, analysis_budget=None, **options)
+        with steps():
+            small = check(program, analysis_budget=SMALL, **options)
+            full = check(program, analysis_budget=None, **options)
         assert full <= small, "more analysis made more launches"
-
-    run()
-
-
-@ALL
-def test_by_mxnets_operators_alone(granularity):
-    """As launches run for which there are no kernels."""
-
-    @examples(8)
-    @given(tree_batches())
-    def run(program):
-        with by_mxnets_operators():
-            check(program, granularity=granularity, policy="depth")
 
     run()
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.record import identity
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import WIDTH, TreeNet, array, attached, make_cells, ready
+from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells
 from tests.common import FIXED, SCOPES, named_lines
 from tests.strategies import PROGRAMS, examples
 
@@ -42,12 +42,8 @@ class Given(gdb.DynamicHybridBlock):
 RUNS = []
 
 
-def layer(scale=0.7):
-    return ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, flatten=False)), scale)
-
-
 def traced(fn, **attributes):
-    return Given(fn, layer(), **attributes)
+    return Given(fn, dense(WIDTH, flatten=False), **attributes)
 
 
 def chain(block, x, times=1):

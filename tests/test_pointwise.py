@@ -143,7 +143,6 @@ def widened(function, *operands):
 
 
 def assert_close(got, exact, *operands, ulps=4.0):
-    """Check that results are within units in the last place of exact values."""
     info = np.finfo(got.dtype)
     with np.errstate(all="ignore"):
         rounded = exact.astype(got.dtype)
@@ -207,8 +206,6 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
 @pytest.mark.parametrize("width", [1, 3, 8, 21, 100, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_of_any_width_equal_mxnet(instruction_set, width, dtype):
-    """Columns beside others, a number for each row, arrays that all share, sums and maxima."""
-
     def fn(F, x, number, shared):
         left = F.slice_axis(x, axis=1, begin=0, end=width)
         right = F.slice_axis(x, axis=1, begin=width, end=None)

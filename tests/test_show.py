@@ -9,12 +9,11 @@ from xml.etree import ElementTree
 import mxnet as mx
 import pytest
 from mxnet import autograd
-from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.plan.transpose import transpose
 from gluon_dynbatch.show.flow import bars, flow, groups
-from tests.cells import dense, heads_of, inputs, ready
+from tests.cells import dense, heads_of, inputs
 from tests.test_plan import PLANS, plan_of
 
 
@@ -24,14 +23,9 @@ def dot(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: name)
 
 
-def cell():
-    """Make a layer that can be called on what it returns."""
-    return ready(gdb.convert(nn.Dense(4, in_units=4, prefix="cell_")))
-
-
 def chain(lengths):
     """Run a cell as often as each sample says, and at last an operator that never merges."""
-    net = cell()
+    net = dense(4, prefix="cell_")
 
     def sample(x, length):
         for _ in range(length):
@@ -123,7 +117,7 @@ def test_a_figure_has_the_times_and_widths_of_the_report_and_of_fibers_the_flush
     wanted = [flush.recording_ms, flush.analysis_ms, flush.dispatch_ms, report.waiting_ms]
     assert [bar.get_width() for bar in left.patches] == wanted
     assert [*right.patches[0].get_data().values] == [3, 2, 1, 1, 1]
-    net = cell()
+    net = dense(4, prefix="cell_")
     with gdb.batching() as batch:
         batch.map(lambda x: net(x) if net(x).sum().asscalar() > 0 else x, inputs(6))
     waiting = [flush.waiting for flush in batch.report.flushes]

@@ -38,7 +38,6 @@ def parameters(path):
 
 
 def losses_of(folder):
-    """Read the losses of all minibatches of all epochs."""
     history = read_checkpoint(folder / "last").state["history"]
     return [loss for line in history for loss in line["losses"]]
 
@@ -82,7 +81,6 @@ def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
 
 
 def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
-    """With dropout, and sparse gradients of word vectors."""
     options = ("--task", "sentiment", *FIXED)
     train(tmp_path / "whole", *options, "--epochs", 3)
     train(tmp_path / "parts", *options, "--epochs", 1)

@@ -137,8 +137,6 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
 
 
 def test_a_phrase_has_the_states_of_the_paper():
-    """Tai, Socher, Manning 2015, equations 9 to 14 with N = 2, for one phrase of two words."""
-
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 

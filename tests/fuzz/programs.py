@@ -288,5 +288,4 @@ def _function(head, lines):
 
 @st.composite
 def programs(draw, tame=False):
-    """Draw whole programs."""
     return Author(draw, tame).program()

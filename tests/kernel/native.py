@@ -69,7 +69,6 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
 
 
 def pack(made, packed, matrix):
-    """Add the packing of a matrix; return where it is."""
     weight, kind = packed.weight, executing.DTYPES[packed.dtype]
     size, strides = (weight.rows, weight.columns), (weight.columns, 1)
     if packed.transposed:
@@ -80,7 +79,6 @@ def pack(made, packed, matrix):
 
 
 def add_up(record, total, gradients, rows, second=False):
-    """Add products of chunks of rows to a matrix, or the gradients themselves."""
     made, kind = Code(), executing.DTYPES[total.dtype.name]
     size = total.shape if total.ndim == 2 else (1, len(total))
     made.code += [record, kind, *size, made.base(total), 0, int(second), len(gradients)]

@@ -52,15 +52,6 @@ def batched_by_another_on_a_stack():
         yield stack.enter_context(gdb.batching())
 
 
-class ByHand:
-    def __enter__(self):
-        self.batch = gdb.batching(**FIXED)
-        return self.batch.__enter__()
-
-    def __exit__(self, *error):
-        return self.batch.__exit__(*error)
-
-
 class ByGenerator:
     def __enter__(self):
         self.generator = delegating(**FIXED)
@@ -76,7 +67,7 @@ async def batched_in_turns():
         yield batch
 
 
-MANAGERS = [lambda: batched(**FIXED), batched_by_another_on_a_stack, ByHand, ByGenerator]
+MANAGERS = [lambda: batched(**FIXED), batched_by_another_on_a_stack, ByGenerator]
 
 
 @pytest.mark.parametrize("manager", MANAGERS)
