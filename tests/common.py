@@ -281,14 +281,21 @@ def in_thread(work):
         return pool.submit(work).result()
 
 
-def output_of(program, *arguments, given="", **environment):
+#: What programs in processes of their own begin with.
+PRELUDE = """import os, sys, mxnet as mx, numpy as np, gluon_dynbatch as gdb
+from mxnet import autograd
+from tests.cells import cell, dense, equal, ready
+"""
+
+
+def output_of(program, *arguments, prelude=PRELUDE, **environment):
     """Run a program in a process of its own; one that fails or hangs fails the test."""
+    program = prelude + textwrap.dedent(program)
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), *arguments],
+        [sys.executable, "-W", "ignore", "-c", program, *arguments],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment},
         timeout=300,
-        input=given,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,7 +8,6 @@ dependence.
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
 from mxnet.gluon import nn
 
 import gluon_dynbatch as gdb
@@ -29,7 +28,6 @@ from tests.cells import (
     cell,
     chain,
     complete,
-    equal,
     inputs,
     launches,
     ready,
@@ -269,6 +267,10 @@ CASES = {
     "rows of two arenas": (
         halves, list(zip((True, False, True), inputs(3))), ("depth",), {"block": [3, 2, 1]},
     ),
+    # Initial states made inside the scope take no launch per sample.
+    "equal zeros": (
+        lambda _: A(mx.nd.zeros((1, WIDTH))), range(5), ("depth",), {"block": [5]},
+    ),
     # A common begin state is a row of each call, also if it is a variable.
     "a row that some samples share": (
         unpacked(JOIN), list(zip(inputs(8), [*[Y] * 3, *[TRAINED_ROW] * 3, *inputs(2)])),
@@ -330,24 +332,6 @@ def test_sums_that_repeat_sums_stay_short():
 
 
 # What must not be merged, or is not as much as it could be
-
-
-@ALL
-def test_modes_tell_calls_apart(granularity):
-    with autograd.record(), gdb.batching(granularity=granularity, analysis_budget=None) as batch:
-        kept = [A(X), A(X * 2)]
-        with autograd.pause():
-            cut = [A(X), A(X * 2), A(X)]
-    assert batch.report.launches == 2
-    equal(kept, cut[:2])
-
-
-def test_equal_zeros_are_one_value():
-    with gdb.batching(granularity="block") as batch:
-        outputs = [A(mx.nd.zeros((1, WIDTH))) for _ in range(5)]
-    assert widths(batch) == [5]
-    assert len(batch.plan.fills[0].externals) == 1
-    equal(outputs, [A(mx.nd.zeros((1, WIDTH)))] * 5)
 
 
 @ALL

@@ -10,10 +10,7 @@ from tests.common import output_of
 
 #: MXNet's profiler can be set up once in a process, so that this runs in one of its own.
 PROGRAM = """
-import sys
-import mxnet as mx
 from mxnet import profiler
-from tests.cells import dense
 from tests.test_profiling import run
 profiler.set_config(filename=sys.argv[1], profile_all=True, aggregate_stats=False)
 run(dense(prefix="before_"))
@@ -30,11 +27,7 @@ profiler.dump()
 
 #: The profiler starts and stops while backward passes are pending or their graphs go.
 TOGGLES = """
-import sys
-import mxnet as mx
-from mxnet import autograd, profiler
-import gluon_dynbatch as gdb
-from tests.cells import dense
+from mxnet import profiler
 from tests.test_profiling import INPUTS
 profiler.set_config(filename=sys.argv[1], profile_all=True)
 net = dense(prefix="toggled_")

@@ -98,14 +98,13 @@ def test_values_read_by_line_and_count(net):
 def test_lines_of_a_program_without_a_file():
     """As of ``python -c``: it looks like functions that MXNet makes, but nothing called it."""
     told = output_of("""
-        import mxnet as mx, gluon_dynbatch as gdb
         from gluon_dynbatch.record.state import STATE
         for _ in range(3):
             with gdb.batching() as batch:
                 (mx.nd.zeros((1, 2)) + 1).asnumpy()
         print(*batch.report.forced, len(STATE.places))
     """)
-    assert told == "<string>:6 in <module> 1\n"
+    assert told == "<string>:8 in <module> 1\n"
 
 
 MADE_UP = FlushReport(

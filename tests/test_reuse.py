@@ -182,13 +182,9 @@ def test_they_are_buffers_of_so_many_bytes(takes):
 
 #: Backward passes begin when the next minibatch is with the engine.
 LATE = """
-    import faulthandler, sys, threading
-    faulthandler.dump_traceback_later(120, exit=True)
-    import mxnet as mx
-    import gluon_dynbatch as gdb
-    from mxnet import autograd, gluon
+    import threading
+    from mxnet import gluon
     from gluon_dynbatch.run.backward import GradientTape
-    from tests.cells import cell, ready
 
     turns, pull = threading.Semaphore(0), GradientTape.pull
 

@@ -67,15 +67,3 @@ def test_what_is_not_picked_gets_no_gradient_and_a_maximum_gives_it_to_all_place
     *_, one, other, last = with_heads(net, samples, [mx.nd.ones(1, dtype="float64")] * 3)
     np.testing.assert_array_equal([one[0], other[0]], [[1, 2, 2], [3, 3, 3]])
     np.testing.assert_array_equal(last, [[0, 0, 0]])
-
-
-@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize(
-    "count, m, k, n", [(1, 1, 3, 5), (2, 3, 2, 1), (3, 4, 7, 20), (1, 33, 1, 2)]
-)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_products_of_matrices_of_each_row(turned, count, m, k, n, dtype):
-    shapes = [(count, *(size[::-1] if t else size)) for size, t in zip([(m, k), (k, n)], turned)]
-    net = cell(lambda F, a, b: F.batch_dot(a, b, transpose_a=turned[0], transpose_b=turned[1]) * 2)
-    samples = [attached([array(*s, seed=i, dtype=dtype) for s in shapes]) for i in range(3)]
-    check(net, samples, (), (1e-4, 1e-5) if dtype == "float32" else (1e-12, 1e-12))

@@ -2,7 +2,7 @@
 
 import mxnet as mx
 import pytest
-from mxnet.gluon import HybridBlock, loss, nn, rnn
+from mxnet.gluon import HybridBlock, loss, nn
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
@@ -12,40 +12,14 @@ from tests.common import ALL, FIXED, several
 FIRST = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, prefix="first_")))
 
 
-#: What makes a block, what it is called with after a lazy array, and recorded calls of each.
-BLOCKS = [
-    (lambda: nn.Dense(3, in_units=WIDTH, activation="tanh"), [], 1),
-    (lambda: nn.Dense(3), [], 1),  # of which the shape is deferred
-    (lambda: nn.LayerNorm(in_channels=WIDTH), [], 1),
-    (lambda: nn.LeakyReLU(0.1), [], 1),
-    (lambda: several(nn.HybridSequential, nn.Dense(5), nn.Dense(2)), [], 1),
-    (loss.L2Loss, [array(1, WIDTH)], 1),
-    (lambda: loss.KLDivLoss(from_logits=False), [array(1, WIDTH)], 1),
-    (loss.SoftmaxCrossEntropyLoss, [mx.nd.array([1])], 1),
-    (loss.SigmoidBinaryCrossEntropyLoss, [array(1, WIDTH), array(1, 1)], 1),
-    (lambda: rnn.GRUCell(WIDTH, input_size=WIDTH), [[array(1, WIDTH)]], 1),
-    (lambda: rnn.LSTMCell(WIDTH, input_size=WIDTH), [[array(1, WIDTH), array(1, WIDTH)]], 1),
-    (lambda: nn.HybridLambda(lambda F, x: F.exp(x) * 2), [], 2),
-    (lambda: nn.BatchNorm(in_channels=WIDTH), [], None),
-    (loss.SDMLLoss, [array(1, WIDTH)], None),
-]
-
-
-@pytest.mark.parametrize("hybridized", [False, True])
-@pytest.mark.parametrize("make, others, calls", BLOCKS)
-def test_a_stock_block_is_one_call(make, others, calls, hybridized):
+@pytest.mark.parametrize("make, others", [(nn.BatchNorm, []), (loss.SDMLLoss, [array(1, WIDTH)])])
+def test_stock_blocks_that_are_no_single_call(make, others):
     block = make()
     block.initialize()
-    if hybridized and calls is None:
-        return
-    block.hybridize(hybridized)
-    params = block.collect_params().values()
     samples = [array(1, WIDTH, seed=i) for i in range(4)]
-    FIRST(samples[0])
     block(FIRST(samples[0]), *others)
-    batch = check_against_loop(lambda x: block(FIRST(x), *others), samples, params, **FIXED)
-    if calls is not None:
-        assert batch.report.nodes == len(samples) * (1 + (1 if hybridized else calls))
+    params = block.collect_params().values()
+    check_against_loop(lambda x: block(FIRST(x), *others), samples, params, **FIXED)
 
 
 class Own(HybridBlock):

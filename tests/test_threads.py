@@ -210,7 +210,7 @@ def test_processes_end_with_backward_passes_pending():
     """Neither do they hang nor abort, whatever is still held, and whoever runs last."""
     with ThreadPoolExecutor(2) as pool:
         ends = ["kept", "late", "profiled", "forked", "freed"]
-        assert list(pool.map(lambda end: output_of(ENDS, end), ends)) == [""] * 5
+        assert list(pool.map(lambda end: output_of(ENDS, end, prelude=""), ends)) == [""] * 5
 
 
 # Several threads for one launch: results are the same to the last bit
@@ -277,10 +277,8 @@ def test_two_scopes_at_once():
 
 
 FORKED = """
-import os, sys
 from pathlib import Path
 from gluon_dynbatch.native import executing
-from tests.cells import equal
 from tests.test_threads import made, results
 
 def threads():

@@ -29,7 +29,6 @@ def wrong_rule(right, op, attrs):
 
 #: In a process of its own, as MXNet itself crashes on some programs, or hangs.
 WRONG = """
-import sys
 from pathlib import Path
 from gluon_dynbatch import rules
 from tests.fuzz.__main__ import worker

@@ -8,10 +8,8 @@ import pytest
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, equal, inputs
-from tests.common import FIXED, loop_and_scope, output_of
-
-SAMPLES = inputs(6)
+from tests.cells import array, equal
+from tests.common import FIXED, SAMPLES, loop_and_scope, output_of
 
 # Kept, copied, sent
 
@@ -65,21 +63,9 @@ def test_values_asked_for_in_other_threads_are_refused_or_right(net):
 # Other processes
 
 
-def test_memory_shared_with_workers_is_a_device_of_its_own(net):
-    """Hybridized Gluon refuses it as well, in words of MXNet's."""
-    x = array(1, 4).as_in_context(mx.Context("cpu_shared"))
-    with pytest.raises(gdb.ContextError, match="as_in_context"), gdb.batching(**FIXED):
-        net(x)
-
-
 LOADING = """
-    import faulthandler
-    import numpy as np
-    import mxnet as mx
-    import gluon_dynbatch as gdb
     from mxnet.gluon.data import ArrayDataset, DataLoader, SimpleDataset
 
-    faulthandler.dump_traceback_later(90, exit=True)
     net = gdb.convert(mx.gluon.nn.Dense(3, in_units=4))
     net.initialize("ones")
     net.hybridize()
@@ -114,7 +100,6 @@ def test_loader_whose_workers_are_forked_in_an_open_scope():
 # Backward passes that are queued while the program goes on
 
 TRAINING = """
-    import mxnet as mx, numpy as np, gluon_dynbatch as gdb
     from mxnet.gluon import nn
 
     def skips(tied, optimizer):

@@ -20,17 +20,11 @@ from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
 from gluon_dynbatch.scope import RUNTIME
 from tests.cells import SQUARING, attached, cell, dense, equal, inputs
-from tests.common import (
-    FIXED,
-    SAMPLES,
-    alive,
-    assert_nothing_is_left,
-    none_left,
-    refused,
-    state_of,
-    works,
-)
+from tests.common import FIXED, alive, assert_nothing_is_left, none_left, refused, state_of, works
 from tests.misuse.test_generators import batched
+
+SAMPLES = inputs(5)
+
 
 #: Where a failure is put in: an owner and the name of what it calls.
 STAGES = {

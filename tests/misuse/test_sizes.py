@@ -120,11 +120,6 @@ def test_work_grows_no_faster_than_the_arrays_of_a_call(granularity):
 
 
 MEMORY = """
-    import os
-    import mxnet as mx
-    import gluon_dynbatch as gdb
-    from tests.cells import cell, ready
-
     def told(field):
         mx.nd.waitall()
         with open("/proc/self/status") as file:

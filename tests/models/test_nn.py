@@ -8,7 +8,7 @@ import pytest
 from mxnet import autograd, gluon
 from mxnet.gluon import contrib, nn
 
-from tests.cells import WIDTH
+from tests.cells import WIDTH, cell
 from tests.common import ALL, LENGTHS, arrays, check, loop_and_scope, prepared, several
 
 CHANNELS, HEIGHT, WIDE, DEEP = 2, 7, 6, 5
@@ -99,6 +99,17 @@ def test_layers(make, shapes, converted, launches):
         check(net, samples, net, launches=launches, granularities=("graph",))
     else:
         check(net, samples, net, launches=launches)
+
+
+@pytest.mark.parametrize("make, shapes", LAYERS.values(), ids=LAYERS)
+def test_stock_layers_that_are_not_hybridized(make, shapes):
+    """They are one call each of what is lazy."""
+    net, double = make(), cell(lambda F, x: x * 2)
+    net.initialize()
+    samples = arrays(*shapes)
+    net(samples[0])
+    batch = check(lambda x: net(double(x)), samples, net, granularities=["block"])
+    assert batch.report.nodes == 2 * len(samples)
 
 
 def test_every_layer_is_tested():

@@ -48,11 +48,13 @@ LOSSES = {
 }
 
 
+@pytest.mark.parametrize("hybridized", [True, False])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses(name):
+def test_losses(name, hybridized):
     """One launch for the predictions and one for the losses, where these are two calls."""
     make, kinds = LOSSES[name]
-    measure = prepared(make())
+    measure = prepared(make(), convert=hybridized)
+    measure.hybridize(hybridized)
     net = prepared(nn.Dense(CLASSES, in_units=WIDTH))
     samples = [
         (x, *(mx.nd.array(LABELS[kind]()) for kind in kinds.split()))
