@@ -35,6 +35,84 @@ def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] de
         depth[unit] = deepest
 
 
+def quick_bound(
+    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] signature,
+    const int32_t[::1] depth,
+):
+    """Count the units of a longest path and the signatures that none of them has."""
+    cdef bytearray held = bytearray(largest(signature) + 1)
+    cdef char *elsewhere = held
+    cdef int32_t unit, last = 0
+    cdef Py_ssize_t k
+    if depth.shape[0] == 0:
+        return 0
+    for unit in range(depth.shape[0]):
+        elsewhere[signature[unit]] = True
+        if depth[unit] > depth[last]:
+            last = unit
+    unit = last
+    elsewhere[signature[unit]] = False
+    while depth[unit]:
+        k = offsets[unit]
+        while depth[preds[k]] < depth[unit] - 1:
+            k += 1
+        unit = preds[k]
+        elsewhere[signature[unit]] = False
+    return depth[last] + 1 + held.count(True)
+
+
+def group(const int32_t[::1] level, const int32_t[::1] signature, int32_t[::1] groups):
+    """Fill in each unit's position among the distinct pairs of level and signature, ascending."""
+    cdef int32_t units = level.shape[0], levels = largest(level) + 1, unit, own, first = -1
+    cdef int32_t signatures = largest(signature) + 1
+    cdef Py_ssize_t at
+    #: All units in the order of their signatures, and where those of the next one go.
+    cdef int32_t[::1] order = clone(INT, units, False), start = clone(INT, signatures + 1, True)
+    #: Per level, how many signatures it has so far, and the last of them.
+    cdef int32_t[::1] count = clone(INT, levels, True), last = clone(INT, levels, False)
+    last[:] = -1
+    for unit in range(units):
+        start[signature[unit] + 1] += 1
+    for at in range(signatures):
+        start[at + 1] += start[at]
+    for unit in range(units):
+        order[start[signature[unit]]] = unit
+        start[signature[unit]] += 1
+    for at in range(units):
+        unit = order[at]
+        own = level[unit]
+        if last[own] != signature[unit]:
+            last[own] = signature[unit]
+            count[own] += 1
+        groups[unit] = count[own]
+    for at in range(levels):
+        # From here on, one less than the first group of the level.
+        own, count[at] = count[at], first
+        first += own
+    for unit in range(units):
+        groups[unit] += count[level[unit]]
+
+
+def singles_in_order(int32_t[::1] groups):
+    """Number neighbouring groups of one unit each in the order of their units."""
+    cdef int32_t count = largest(groups) + 1, group, begin
+    cdef int32_t[::1] size = clone(INT, count, True)
+    #: Per group the first of its neighbours, and there the next number that is free.
+    cdef int32_t[::1] first = clone(INT, count, False), free = clone(INT, count, False)
+    cdef Py_ssize_t unit
+    for unit in range(groups.shape[0]):
+        size[groups[unit]] += 1
+    for group in range(count):
+        first[group] = free[group] = group
+        if group and size[group] == 1 and size[group - 1] == 1:
+            first[group] = first[group - 1]
+    for unit in range(groups.shape[0]):
+        if size[groups[unit]] == 1:
+            begin = first[groups[unit]]
+            groups[unit] = free[begin]
+            free[begin] += 1
+
+
 # ---------------------------------------------------------------- longest-path counts
 
 cdef enum:

@@ -32,8 +32,8 @@ cdef struct Seen:
 cdef class Survey:
     """One look at all calls: which arguments they share, and who delivers which.
 
-    Entries that were analysed as one are of one *kind*.  Calls of one callee with the same number of
-    arrays are a *family*.
+    Entries that were analysed as one are of one *kind*.  Calls of one callee with the same number
+    of arrays are a *family*.
     """
 
     #: Per kind whether it adds up arrays.
@@ -68,7 +68,8 @@ cdef class Survey:
                 place += first.places
                 several += first.several
                 self.adds.append(first.program.adds)
-        self.rows, self.place, self.several = array("i", rows), array("i", place), array("b", several)
+        self.rows, self.place = array("i", rows), array("i", place)
+        self.several = array("b", several)
         self.families, self.callees = len(families), len(callees)
         self.places = 1 + max(place, default=0)
         self.seen = clone(LONG, 2 * arrays, True)
@@ -122,8 +123,9 @@ cdef class Survey:
         Arrays that are passed in one list are one argument here: that the second child of a node
         is a leaf in all of a minibatch does not make it another kind of child.
         """
+        cdef bytearray found = bytearray(self.callees * self.places)
         cdef Py_ssize_t count = self.callees if len(self.edges) else 0, one, other, middle, k
-        cdef bytearray found = bytearray(self.callees * self.places), table = bytearray(count * count)
+        cdef bytearray table = bytearray(count * count)
         cdef bytearray makes = bytearray(count), reads = bytearray(count)
         cdef char *reach = table
         cdef const char *edge = self.edges
@@ -153,10 +155,12 @@ cdef class Survey:
 
         Only where calls with sums do.
         """
-        cdef bytearray found = bytearray(self.callees * self.places), differs = bytearray(self.callees)
+        cdef bytearray found = bytearray(self.callees * self.places)
+        cdef bytearray differs = bytearray(self.callees)
         cdef int32_t[::1] counts = clone(INT, len(self.adds) * self.places, True)
-        #: Per callee, one more than the number of its first kind, and than the arrays of its first sum.
-        cdef int32_t[::1] first = clone(INT, self.callees, True), sums = clone(INT, self.callees, True)
+        # Per callee, one more than the number of its first kind, and than the arrays of a sum.
+        cdef int32_t[::1] first = clone(INT, self.callees, True)
+        cdef int32_t[::1] sums = clone(INT, self.callees, True)
         cdef const Kind *kind = <const Kind *>self.rows.data.as_ints
         cdef Py_ssize_t one, k, own, other
         for one in range(len(self.adds)):

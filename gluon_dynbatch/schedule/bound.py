@@ -51,8 +51,12 @@ def repeated_signatures(graph: Dependencies, depth: Ints) -> Array:
 
 
 def quick_bound(graph: Dependencies, depth: Ints) -> int:
-    """Return the units of the longest path or the number of signatures, whichever is larger."""
-    return max(int(depth.max(initial=-1)) + 1, signature_count(graph))
+    """Return a bound that takes one pass: each unit of a longest path is launched by itself.
+
+    So are, at least once, the signatures that no unit of the path has.
+    """
+    found: int = scheduling.quick_bound(graph.offsets, graph.preds, graph.signature, depth)
+    return found
 
 
 def signature_count(graph: Dependencies) -> int:

@@ -40,16 +40,9 @@ def group_by_level(level: Array, signature: Array) -> Ints:
 
     Parameters
     ----------
-    level, signature : numpy.ndarray of int, shape (units,)
+    level, signature : numpy.ndarray of int32, shape (units,)
         Zero or more.
     """
-    keys = level.astype(np.int64) * (int(signature.max(initial=0)) + 1) + signature
-    size = int(keys.max(initial=-1)) + 1
-    # A table of all possible pairs is several times quicker than sorting, as long as it is small.
-    if size > 8 * len(level) + 4096:
-        places: Ints = np.unique(keys, return_inverse=True)[1].astype(np.int32)
-        return places
-    number = np.zeros(size, np.int32)
-    number[keys] = 1
-    groups: Ints = (np.cumsum(number, dtype=np.int32) - 1)[keys]
+    groups = np.empty(len(level), np.int32)
+    scheduling.group(level, signature, groups)
     return groups

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 
 
@@ -68,12 +69,6 @@ def singles_in_order(groups: Ints) -> Ints:
 
     What cannot be merged may move statistics, one call after another as they were made.
     """
-    single = np.bincount(groups) == 1
-    if np.count_nonzero(single[1:] & single[:-1]) == 0:
-        return groups
-    unit = np.empty(len(single), np.int64)
-    unit[groups] = np.arange(len(groups))
-    run = np.cumsum(np.concatenate([[True], ~(single[1:] & single[:-1])]))
-    place = np.empty(len(single), np.int32)
-    place[np.lexsort((unit, run))] = np.arange(len(single))
-    return np.asarray(place[groups], np.int32)
+    ordered = groups.copy()
+    scheduling.singles_in_order(ordered)
+    return ordered
