@@ -92,7 +92,7 @@ setup(
     ]
     + [
         Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
-        for name in ("recording", "lowering", "ordering", "resolving", "scheduling")
+        for name in ("assembling", "recording", "lowering", "ordering", "resolving", "scheduling")
     ],
     cmdclass={"build_ext": BuildExt},
     python_requires=PYTHON,

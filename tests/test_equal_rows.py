@@ -10,9 +10,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.kernel.layout import Place, Slot, Weight
 from gluon_dynbatch.kernel.step import Product
-from gluon_dynbatch.native import executing
-from gluon_dynbatch.run.assemble_backward import Backward
-from gluon_dynbatch.run.equal import EqualRows
+from gluon_dynbatch.native import assembling, executing
+from gluon_dynbatch.run import prepare
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import array, attached, ready
 from tests.kernel.native import launch
@@ -38,28 +37,27 @@ class Words(gdb.DynamicHybridBlock):
         return total + sum(self.score(x) for x in more) if more else total
 
 
-def noted(monkeypatch, owner, name):
-    """Return a list of all that a method will return."""
-    method, results = getattr(owner, name), []
-
-    def note(*args):
-        results.append(method(*args))
-        return results[-1]
-
-    monkeypatch.setattr(owner, name, note)
-    return results
-
-
 @pytest.fixture
-def found(monkeypatch):
-    """Return what tells rows apart, per operand that was looked at."""
-    return noted(monkeypatch, EqualRows, "keys")
+def assemblers(monkeypatch):
+    """Return what will assemble programs, forward and backward."""
+    assemble, all_of_them = prepare.assemble, []
+
+    def noted(assembler):
+        all_of_them.append(assembler)
+        return assemble(assembler)
+
+    monkeypatch.setattr(prepare, "assemble", noted)
+    return all_of_them
 
 
-@pytest.fixture
-def backward(monkeypatch):
-    """Return a list as long as there are launches that go backward for rows that differ."""
-    return noted(monkeypatch, Backward, "_run_distinct")
+def keys_in(assemblers):
+    """Return what tells rows apart, per launch forward that runs on rows that differ."""
+    found = []
+    for one in assemblers:
+        if isinstance(one, assembling.Forward):
+            operands = [one.plan.launches[number].operands for number in one.distinct]
+            found += [np.reshape(one.keys_of(*own), (-1, 5)) for own in operands]
+    return found
 
 
 def sentences(seed, kind="int32", dtype="float32", count=5):
@@ -72,23 +70,24 @@ def sentences(seed, kind="int32", dtype="float32", count=5):
 @pytest.mark.parametrize("tables", [1, 2])
 @pytest.mark.parametrize("kind", ["int32", "int64", "float32"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients_are_those_of_the_loop(found, backward, dtype, kind, tables):
+def test_values_and_gradients_are_those_of_the_loop(assemblers, dtype, kind, tables):
     net = ready(Words(dtype, tables), 0.05)
     tolerance = (1e-5, 1e-5) if dtype == "float32" else (1e-12, 1e-12)
     samples = sentences(3, kind, dtype)
     parameters = list(net.collect_params().values())
     check_against_loop(lambda s: net(*s), samples, parameters, tolerance)
-    keys = [own for own in found if own is not None]
+    keys = keys_in(assemblers)
     known = np.concatenate([own[own[:, 0] >= 0] for own in keys])
     assert len(set(known[:, 0])) == tables, "rows of two tables are told apart"
     assert set(known[:, 4]) == {np.dtype(kind).itemsize}
     words = tables * sum(len(words) for words, *_ in samples)
     assert known[:, 3].sum() % words == 0, "a row was not recognised"
     assert any((own[:, 0] < 0).any() for own in keys), "no array came in the place of a word"
-    assert backward, "no gradients of equal rows were added up"
+    backward = [one for one in assemblers if isinstance(one, assembling.Backward)]
+    assert any(one.distinct for one in backward), "no gradients of equal rows were added up"
 
 
-def test_rows_of_earlier_flushes_are_like_no_other(found):
+def test_rows_of_earlier_flushes_are_like_no_other(assemblers):
     """Half of the embeddings are computed before, and read where they are."""
     net, samples = ready(Words(), 0.05), [words for words, *_ in sentences(4)]
     with gdb.batching() as batch:
@@ -99,7 +98,7 @@ def test_rows_of_earlier_flushes_are_like_no_other(found):
     for result, words in zip(results, samples * 2):
         wanted = net.score(net.tables[0](words)[:1])
         np.testing.assert_allclose(result.asnumpy(), wanted.asnumpy(), 1e-5, 1e-6)
-    (keys,) = (own for own in found if own is not None)
+    (keys,) = keys_in(assemblers)
     known = keys[:, 0] >= 0
     # A piece of rows of both counts as of earlier ones.
     assert 1 < keys[known, 3].sum() <= len(samples) <= keys[~known, 3].sum()

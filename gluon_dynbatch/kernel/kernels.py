@@ -7,13 +7,14 @@ from math import prod
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..lower.segment import Segment
+from ..native import assembling
 from ..rules.site import RefuseError
 from .compile import Compiler
 from .derivative import Differentiation
 from .express import dtype_of, express, shape_of
 from .expression import Expressions, Node
 from .layout import Place, Slot
-from .recipe import Recipe
+from .recipe import make_recipe
 from .step import Array, Kernel, Wanted
 
 #: Kernels by what they depend on: segments that differ in parameters only have the same.
@@ -68,13 +69,13 @@ class SegmentKernels:
         self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
-        self._recipes: Dict[Any, Recipe] = {}
+        self._recipes: Dict[Any, assembling.Recipe] = {}
 
-    def recipe(self, backward: Optional[Kernel], few: bool) -> Recipe:
-        """Return how the kernel is run, made on first use; see `Recipe`."""
+    def recipe(self, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
+        """Return how the kernel is run, made on first use; see `make_recipe`."""
         found = self._recipes.get((backward, few))
         if found is None:
-            found = self._recipes[backward, few] = Recipe(self.forward, backward, few)
+            found = self._recipes[backward, few] = make_recipe(self.forward, backward, few)
         return found
 
     def backward(self, wanted: Wanted) -> Kernel:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, Optional
+from array import array
+from itertools import chain
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Tuple
 
-from ..native import executing
+from ..native import assembling, executing
 from .layout import Place, Slot
-from .step import Kernel, Product
+from .step import Kernel, Packed, Product, Sum
 
 #: Operations of products for each byte that is copied, from which on rows are worth comparing.
 WORTH = 16
 #: Memory of one flush, by use: of a launch, of the pass, of both passes.
-TEMPORARY, KEPT, SAVED = "temporary", "kept", "saved"
+TEMPORARY, KEPT, SAVED = range(3)
+
+#: Numbers of all that a kernel works on: arrays, and matrices that are packed.
+Numbers = Dict[Any, int]
+#: Entries of a table of a recipe.
+Entries = Iterable[Tuple[int, ...]]
 
 
-class Recipe:
-    """Numbers of the arrays of a kernel, and of the matrices that are packed for it.
+def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
+    """Return how a kernel is run.
 
     Parameters
     ----------
@@ -26,58 +33,130 @@ class Recipe:
     few : bool
         Whether there are so few rows that matrices are not packed.
     """
-
-    def __init__(self, forward: Kernel, backward: Optional[Kernel], few: bool):
-        self.forward, self.backward = forward, backward
-        natives: List[executing.Kernel] = [forward.native(few)]
-        packs = dict.fromkeys(natives[0].packs, KEPT if backward is None else SAVED)
-        read: FrozenSet[Slot] = frozenset()
-        if backward is not None:
-            natives.append(backward.native())
-            packs.update(dict.fromkeys(natives[1].packs, SAVED))
-            read = backward.read
-        last = backward or forward
-        arrays = last.arrays
-        # Works come last: the parts of a launch may differ in them.
-        slots = sorted(arrays, key=lambda slot: slot.kind == "work")
-        self.numbers = {key: number for number, key in enumerate((*slots, *packs))}
-        #: Bytes that each row adds to an array.
-        self.bytes = [*(last.row_bytes[slot] for slot in slots), *[0] * len(packs)]
-        #: Forward and backward: native code, and the numbers of what it works on.
-        self.natives = [(one, [self.numbers[slot] for slot in one.slots]) for one in natives]
-        #: Whether rows of a table, chosen by the first input, are all there is.
-        self.chooses = _chooses(forward)
-        #: Per input its type, and the memory for rows that are put together.
-        self.inputs = [
-            (array.dtype, SAVED if slot in read else KEPT if self.chooses else TEMPORARY)
-            for slot, array in arrays.items()
-            if slot.kind == "in"
-        ]
-        #: The only input that differs from row to row, if it is worth finding rows that are equal.
-        self.single = _find_single(forward, natives[0])
-        self.parameters = [slot for slot in arrays if slot.kind == "param"]
-        self.outputs = [self.numbers[slot] for slot in forward.arrays if slot.kind == "out"]
-        #: What steps leave for the backward pass.
-        self.saved = [self.numbers[slot] for slot in forward.works if slot in read]
-        #: Matrices of parameters that are packed, and operands that are; with the memory for that.
-        self.packs = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
-        self.operand_packs = [pair for pair in packs.items() if pair not in self.packs]
-        #: What all rows share and the backward pass reads as it is.
-        self.copied = [
-            slot
-            for one in natives[1:]
-            for slot in one.slots
-            if isinstance(slot, Slot) and arrays[slot].every
-        ]
+    last, natives = backward or forward, [forward.native(few)]
+    packs = dict.fromkeys(natives[0].packs, KEPT if backward is None else SAVED)
+    read: FrozenSet[Slot] = frozenset()
+    if backward is not None:
+        natives.append(backward.native())
+        packs.update(dict.fromkeys(natives[1].packs, SAVED))
+        read = backward.read
+    # Works come last: the parts of a launch may differ in them.
+    slots = sorted(last.arrays, key=lambda slot: slot.kind == "work")
+    n: Numbers = {key: number for number, key in enumerate((*slots, *packs))}
+    chooses = _chooses(forward)
+    put = KEPT if chooses else TEMPORARY
+    ours = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
+    shared = (s for one in natives[1:] for s in one.slots if s in last.arrays)
+    tables: Dict[str, Entries] = {
+        "bytes": ((last.row_bytes.get(key, 0),) for key in n),
+        "inputs": ((*_type(last, s), SAVED if s in read else put) for s in _of(last, "in")),
+        "outputs": ((n[slot],) for slot in _of(forward, "out")),
+        "saved": ((n[slot],) for slot in forward.works if slot in read),
+        "parameters": ((n[slot],) for slot in _of(last, "param")),
+        "packs": (_pack(*pair, n) for pair in ours),
+        "operand_packs": (_pack(*pair, n) for pair in packs.items() if pair not in ours),
+        "copied": (_copied(last, slot, n) for slot in shared if last.arrays[slot].every),
+        "repeated": (
+            (n[slot], assembling.kind_of(forward.arrays[slot].dtype), forward.arrays[slot].width)
+            for slot in (*_of(forward, "out"), *forward.works)
+        ),
+        **({} if backward is None else _backward_tables(backward, n)),
+    }
+    return assembling.Recipe(
+        {name: array("q", chain.from_iterable(entries)) for name, entries in tables.items()},
+        tuple(natives),
+        tuple(array("q", [n[slot] for slot in native.slots]) for native in natives),
+        chooses,
+        _find_single(forward, natives[0]),
+    )
 
 
-def _find_single(kernel: Kernel, native: executing.Kernel) -> Optional[int]:
-    inputs = [
-        slot for slot, array in kernel.arrays.items() if slot.kind == "in" and not array.every
-    ]
+def _backward_tables(kernel: Kernel, n: Numbers) -> Dict[str, Entries]:
+    wanted, arrays = kernel.wanted, kernel.arrays
+    assert wanted is not None
+    heads = [Slot("head", k) for k in range(len(_of(kernel, "out")))]
+    inputs = [Slot("in", p) for p in wanted.inputs]
+    gradients = [Slot("grad", p) for p in range(len(_of(kernel, "in")))]
+    parameters = [Slot("param", j) for j in wanted.parameters]
+    return {
+        "heads": (
+            (n[s], *_type(kernel, s), KEPT if s in kernel.summed else TEMPORARY)
+            if s in n
+            else (-1, 0, 0, TEMPORARY)
+            for s in heads
+        ),
+        "gradients": ((n.get(slot, -1),) for slot in gradients),
+        "unequal": _unequal(kernel, n),
+        "added": ((n[slot],) for slot in kernel.works if slot in kernel.summed),
+        "sums": (_sum(kernel, found, n) for found in kernel.sums),
+        "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
+        "reached": ((slot.number, arrays[slot].row_bytes) for slot in inputs),
+    }
+
+
+def _of(kernel: Kernel, kind: str) -> List[Slot]:
+    """Return the slots of a kind."""
+    return [slot for slot in kernel.arrays if slot.kind == kind]
+
+
+def _type(kernel: Kernel, slot: Slot) -> Tuple[int, int]:
+    dtype = kernel.arrays[slot].dtype
+    return assembling.kind_of(dtype), assembling.itemsize(dtype)
+
+
+def _pack(packed: Packed, use: int, n: Numbers) -> Tuple[int, ...]:
+    weight = packed.weight
+    source, first = n[weight.place.slot], weight.place.column * assembling.itemsize(packed.dtype)
+    shape = weight.columns, 1, weight.rows, weight.columns
+    if packed.transposed:
+        shape = 1, weight.columns, weight.columns, weight.rows
+    return (n[packed], source, first, assembling.kind_of(packed.dtype), *shape, use)
+
+
+def _copied(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
+    given = slot.number if slot.kind == "in" else -1
+    return (n[slot], given, *_type(kernel, slot), kernel.arrays[slot].width)
+
+
+def _unequal(kernel: Kernel, n: Numbers) -> Iterator[Tuple[int, ...]]:
+    done = {"grad": executing.SINGLE, "head": executing.TOTAL}
+    used = {place.slot for s in kernel.sums for place in (s.gradient, s.rows) if place}
+    for slot, own in kernel.arrays.items():
+        if not own.every and slot in kernel.read:
+            use, what = KEPT if slot in used else TEMPORARY, done.get(slot.kind, executing.PICK)
+            yield what, n[slot], assembling.kind_of(own.dtype), own.width, use, slot.number
+
+
+def _sum(kernel: Kernel, found: Sum, n: Numbers) -> Tuple[int, ...]:
+    weight, parts = found.weight, found.parts
+
+    def rows(place: Place, width: int) -> Tuple[int, int, int]:
+        own = kernel.arrays[place.slot]
+        first = place.column * assembling.itemsize(own.dtype)
+        return n[place.slot], first, width if parts > 1 else own.width
+
+    kind, size = _type(kernel, found.gradient.slot)
+    (where, number), first = weight.place.slot, size * weight.place.column
+    target = (number, -1, first) if where == "param" else (-1, number, first)
+    gradient = rows(found.gradient, weight.units)
+    if found.rows is None:
+        # All that is added is the gradient.
+        record, last, both = executing.ROW, 0, (gradient, (gradient[0], 0, 0))
+    elif weight.chosen:
+        record, last = executing.CHOSEN, assembling.kind_of(kernel.arrays[found.rows.slot].dtype)
+        both = gradient, rows(found.rows, weight.inputs)
+    else:
+        record, last = executing.MATRIX, int(not weight.transposed)
+        both = gradient, rows(found.rows, weight.inputs)
+        both = both[::-1] if last else both
+    return (*target, record, kind, weight.rows, weight.columns, last, parts, *both[0], *both[1])
+
+
+def _find_single(kernel: Kernel, native: executing.Kernel) -> int:
+    inputs = [slot for slot in _of(kernel, "in") if not kernel.arrays[slot].every]
     copied = sum(kernel.row_bytes.values())
     if len(inputs) != 1 or inputs[0] not in native.slots or native.work < WORTH * copied:
-        return None
+        return -1
     return inputs[0].number
 
 

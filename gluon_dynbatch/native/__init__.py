@@ -1,16 +1,24 @@
 """Native code: what runs once per recorded call, and what looks at every unit of a flush.
 
 `recording` is called by `record`, `lowering` by `lower`, `scheduling` by `schedule`, `ordering` and
-`resolving` by `plan`.  `executing` runs programs in MXNet's engine, with the kernels in them; the C
-behind it is in `c`.
+`resolving` by `plan`, `assembling` by `run`.  `executing` runs programs in MXNet's engine, with the
+kernels in them; the C behind it is in `c`.
 """
 
 from __future__ import annotations
 
-__all__ = ["executing", "lowering", "ordering", "recording", "resolving", "scheduling"]
+__all__ = [
+    "assembling",
+    "executing",
+    "lowering",
+    "ordering",
+    "recording",
+    "resolving",
+    "scheduling",
+]
 
 try:
-    from . import executing, lowering, ordering, recording, resolving, scheduling
+    from . import assembling, executing, lowering, ordering, recording, resolving, scheduling
 except ImportError as error:
     raise ImportError(
         "the native code of gluon_dynbatch is not built; run `pip install .`, or "

@@ -12,11 +12,12 @@ from mxnet.base import _LIB, NDArrayHandle, OpHandle, c_str, c_str_array, check_
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
+from ..native.assembling import itemsize
 from ..native.recording import part
 from ..plan.plan import Arena, Region, Slice, pieces_of
 from ..record.types import name_of
+from .assemble import code_of
 from .pool import POOL, allocate
-from .records import code_of, itemsize
 
 #: Addresses of functions of MXNet.
 PUSH, DETACH, FREE, GET_DATA, WAIT = (

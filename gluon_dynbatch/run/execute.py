@@ -12,12 +12,13 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
+from ..native.assembling import is_native
 from ..plan.plan import Launch, Plan, Rows, Whole
+from .assemble import Assembled
 from .buffers import Buffers, bases_of, put_together
 from .dispatch import Dispatcher
 from .pool import POOL
 from .profiling import PROFILER
-from .records import Assembled, is_native
 
 #: Where native code works; one object, as comparing two takes longer than all else of `take`.
 CPU = mx.cpu()

@@ -10,10 +10,10 @@ from mxnet import autograd
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording
+from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
 from ..record.types import TYPES
 from .buffers import Buffers, address_of, take_out
-from .records import itemsize
 
 
 class Spots(NamedTuple):

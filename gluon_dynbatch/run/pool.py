@@ -13,7 +13,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from ..errors import LaunchError
-from .records import itemsize
+from ..native.assembling import itemsize
 
 #: Elements from which on a buffer is kept.
 LARGE = 1 << 16

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Dict, Iterator, Optional, Sequence, Tuple
+from typing import Dict, Optional, Tuple
 
 from ..kernel.kernels import SegmentKernels
-from ..kernel.recipe import SAVED
 from ..kernel.step import Kernel, Wanted
 from ..lower.segment import Segment
+from ..native import assembling
 from ..native.recording import untrack
 from ..plan.plan import Launch, Plan, Whole
 from ..plan.transpose import Heads, Reach, find_reach, transpose
 from ..schedule.dependencies import Array
-from .assemble import Forward
-from .assemble_backward import Backward
-from .records import Assembled, Base
+from .assemble import IN_PLACE, Assembled, assemble
 
 #: What native code trains: the number of its gradient among the bases backward, and that of the
 #: array among the bases forward or, if so, among arrays from outside; at last whether its gradient
@@ -57,13 +55,13 @@ class Prepared:
             self.recorded: Dict[int, Launch] = {
                 one.number: one for one in self.backward_plan.launches if one.number not in trained
             }
-        assembler = Forward(plan, kernels, trained)
-        self.forward = assembler.assemble()
+        assembler = assembling.Forward(plan, IN_PLACE, kernels, trained)
+        self.forward = assemble(assembler)
         #: Knows what is where, until there is code for the backward pass.
         self._assembler = None if heads is None else assembler
         #: Per base whether the backward pass reads it.  There are values, but no parameters: see
         #: design page 0011.
-        self.kept = tuple(base[0] in ("arena", SAVED) for base in self.forward.bases)
+        self.kept = tuple(base[0] in ("arena", "saved") for base in self.forward.bases)
         untrack((heads, self.forward, self.kept))
 
     @cached_property
@@ -73,21 +71,16 @@ class Prepared:
         It is made while the engine runs forward for the first time.
         """
         assert self.heads is not None and self._assembler is not None
-        made = Backward(self.backward_plan, self._assembler).assemble()
-        trained = tuple(_find_trained(self._assembler.bases, made.bases))
+        assembler = assembling.Backward(self.backward_plan, IN_PLACE, self._assembler)
+        made = assemble(assembler)
+        trained = tuple(
+            (gradient, number, outside, not outside and parameter._grad_stype == "default")
+            for gradient, number, outside, parameter in assembler.trained
+        )
         self._assembler = None
         code = made, trained, find_reach(self._plan, self.backward_plan, self.heads)
         untrack(code)
         return code
-
-
-def _find_trained(forward: Dict[Base, int], backward: Sequence[Base]) -> Iterator[Trained]:
-    for number, (kind, *which) in enumerate(backward):
-        if kind == "gradient":
-            dense = which[0]._grad_stype == "default"
-            yield number, forward[("parameter", *which)], False, dense
-        elif kind == "external gradient":
-            yield number, which[0], True, False
 
 
 def _wanted(plan: Plan, launch: Launch, in_graph: Array) -> Wanted:

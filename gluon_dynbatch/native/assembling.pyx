@@ -1,0 +1,321 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, binding=False, auto_pickle=False
+"""From plans to programs: the records that `executing` runs.
+
+A program knows arrays by number; who runs it knows what each number stands for, which is its *base*,
+and gives their addresses.  A *spot* is a base and an offset in bytes.
+"""
+
+cimport cython
+from cpython.array cimport array
+from libc.stdint cimport INT64_MAX, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+import numpy
+
+from . import executing
+
+cdef enum:
+    # Of records and of pieces, as `executing` and `resolving` name them.
+    LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT
+    PICK = 0, TOTAL, REPEAT, SINGLE
+    COPY = 0, ADD, ZERO
+    #: Memory of one flush, by use: of a launch, of the pass, of both passes.
+    TEMPORARY = 0, KEPT, SAVED
+    ALIGNMENT = 64
+    #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
+    FEW = 8
+    #: Operations that the engine gets in one piece: other work of its waits for a piece, not for all.
+    AT_A_TIME = 400000000
+    #: Numbers per entry of what is listed for recipes: see `Recipe`.
+    INPUT = 3
+    PACKED = 9
+    COPIED = 5
+    REPEATED = 3
+    HEAD = 4
+    UNEQUAL = 6
+    SUM = 15
+    #: And per piece of a plan, region of rows that were chosen, and chunk of a sum.
+    PIECE = 5
+    REGION = 8
+    CHUNK = 9
+
+#: Names of uses, which those of bases begin with.
+MEMORY = ("temporary", "kept", "saved")
+
+
+cdef dict SIZES = {}
+
+
+def itemsize(str dtype not None):
+    """Return the bytes of a number."""
+    if dtype not in SIZES:
+        SIZES[dtype] = numpy.dtype(dtype).itemsize
+    return SIZES[dtype]
+
+
+def kind_of(str dtype not None):
+    """Return the number of a type, one for all types that native code does not compute with."""
+    return executing.DTYPES.get(dtype, len(executing.DTYPES))
+
+
+def is_native(context, str dtype, what):
+    """Whether native code puts an array together, given what is done with each piece."""
+    return context.device_type == "cpu" and (dtype in executing.DTYPES or ADD not in what)
+
+
+cdef struct Spot:
+    int64_t base, offset
+
+
+#: A block of scratch.
+cdef Spot NOWHERE = Spot(-1, 0)
+
+
+include "recipes.pxi"
+
+
+cdef class Assembler:
+    """A program in the making.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is run.
+    types : tuple of type
+        Those of operands that are read where they are: arrays from outside, and rows of arenas.
+    first : int
+        Number of its first base: those of the forward program are known to the backward one.
+    """
+
+    #: What each base is: a kind of array, and all that tells which.
+    cdef readonly list bases
+    #: Where code of each launch ends, the launch, whether MXNet's operators run it, and whether the
+    #: engine gets all up to here in one piece.
+    cdef readonly list items
+    #: Per launch that runs on rows that differ, where it is kept which are equal.
+    cdef readonly dict distinct
+    cdef readonly int64_t scratch
+    cdef readonly object plan
+    cdef object whole, slice
+    cdef Code code
+    cdef dict kernels
+    cdef dict numbers
+    cdef int64_t first
+    #: Per arena: its base, the bytes of an element, and the elements of a row.
+    cdef array arenas
+    cdef const int64_t[:, ::1] pieces
+    #: Of memory by use: its base, or -1; bytes that are reserved now, and the most that ever were.
+    cdef int64_t[3] memory, used, most
+    #: Operations of the piece at hand, and where the last record counts its arrays.
+    cdef int64_t work, counted
+
+    def __init__(self, plan, tuple types not None, int64_t first=0):
+        cdef int64_t use
+        self.plan, self.whole, self.slice = plan, types[0], types[1]
+        self.bases, self.items, self.numbers, self.kernels, self.distinct = [], [], {}, {}, {}
+        self.code, self.first, self.pieces = Code(), first, plan.pieces
+        self.arenas = array("q")
+        for number, arena in enumerate(plan.arenas):
+            base, size = self.base(("arena", number)), itemsize(arena.dtype)
+            self.arenas.extend(array("q", (base, size, arena.row_size)))
+        for use in range(3):
+            self.memory[use], self.used[use], self.most[use] = -1, 0, 0
+
+    @property
+    def stop(self):
+        """The number behind those of all bases."""
+        return self.first + len(self.bases)
+
+    @property
+    def sizes(self):
+        """Bytes of memory by use."""
+        return {name: self.most[use] for use, name in enumerate(MEMORY)}
+
+    def spot(self, region):
+        """Return where rows of an arena are: a base, and an offset in bytes."""
+        cdef Spot found = self.region(region)
+        return found.base, found.offset
+
+    cdef int64_t base(self, tuple what, object name=None) except -1:
+        """Return the number of a base, which may be looked up by a name that is faster to compare."""
+        name = what if name is None else name
+        known = self.numbers.get(name)
+        if known is None:
+            known = self.numbers[name] = self.first + len(self.bases)
+            self.bases.append(what)
+        return known
+
+    cdef int64_t held(self, str kind, thing, context) except -1:
+        """Return the number of an array that a parameter has on a device."""
+        # The hash of a context is a function in Python.
+        name = kind, id(thing), context.device_typeid, context.device_id
+        known = self.numbers.get(name)
+        return self.base((kind, thing, context), name) if known is None else known
+
+    cdef Spot reserve(self, int64_t use, int64_t count) except *:
+        """Reserve bytes."""
+        if self.memory[use] < 0:
+            self.memory[use] = self.base((MEMORY[use],))
+        cdef Spot found = Spot(self.memory[use], self.used[use])
+        self.used[use] = (found.offset + count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self.most[use] = max(self.most[use], self.used[use])
+        return found
+
+    cdef Spot region(self, region) except *:
+        """Return where rows of an arena are."""
+        cdef int64_t *arena = of(self.arenas) + 3 * <int64_t>(<tuple>region)[0]
+        return Spot(arena[0], <int64_t>(<tuple>region)[1] * arena[1] * arena[2])
+
+    cdef Spot operand(self, operand, const int64_t *array, int64_t use) except *:
+        """Return where an operand is, put together if need be, given type and bytes of an element."""
+        cdef int64_t *arena
+        cdef int64_t rows, row_size
+        cdef Spot target
+        if type(operand) is self.slice:
+            arena = of(self.arenas) + 3 * <int64_t>(<tuple>operand)[0]
+            return Spot(arena[0], <int64_t>(<tuple>operand)[1] * arena[1])
+        if type(operand) is self.whole:
+            return Spot(self.base(("external", operand[0])), 0)
+        rows, row_size = (<tuple>operand)[2], (<tuple>operand)[3]
+        target = self.reserve(use, rows * row_size * array[1])
+        self.put(operand, array[0], array[1], target)
+        return target
+
+    cdef int put(self, operand, int64_t kind, int64_t size, Spot target) except -1:
+        """Put rows together."""
+        cdef int64_t first = operand[0], count = operand[1], i
+        cdef int64_t *arena
+        cdef int64_t *entry = self.rows(kind, size, count, target)
+        for i in range(first, first + count):
+            arena = of(self.arenas) + 3 * self.pieces[i, 2]
+            entry[0], entry[1] = self.pieces[i, 0], self.pieces[i, 1]
+            entry[2], entry[3] = arena[0], self.pieces[i, 3] * arena[1]
+            entry[4] = self.pieces[i, 4]
+            entry += PIECE
+        return 0
+
+    cdef int64_t *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
+        """Add a record that copies, adds up or zeroes; return where its entries go."""
+        cdef int64_t *code = self.code.more(6 + PIECE * count)
+        code[0], code[1], code[2], code[3] = ROWS, kind, size, count
+        code[4], code[5] = target.base, target.offset
+        return code + 6
+
+    cdef int move(
+        self, int64_t what, int64_t kind, int64_t size, int64_t count, Spot target, Spot source
+    ) except -1:
+        """Copy elements, or set them to zero."""
+        cdef int64_t *entry = self.rows(kind, size, 1, target)
+        entry[0], entry[1], entry[2], entry[3] = what, 0, source.base, source.offset
+        entry[4] = count
+        return 0
+
+    cdef int apart(self, operand, str dtype, context) except -1:
+        """Put rows together in an array of their own, if native code does so there."""
+        if operand is None or type(operand) is self.whole or type(operand) is self.slice:
+            return 0
+        cdef int64_t base = self.base(("rows", operand, dtype, context)), i
+        what = [self.pieces[i, 0] for i in range(operand[0], operand[0] + operand[1])]
+        if is_native(context, dtype, what):
+            self.put(operand, kind_of(dtype), itemsize(dtype), Spot(base, 0))
+        return 0
+
+    cdef int run(self, list runs, int backward) except -1:
+        """Run a kernel for each part; what has no spot stands in scratch."""
+        cdef Run run
+        cdef Recipe recipe
+        cdef array order
+        cdef int64_t i
+        cdef int64_t *code = self.code.more(2)
+        code[0], code[1] = LAUNCH, len(runs)
+        for run in runs:
+            recipe = run.recipe
+            order = recipe.orders[backward]
+            self.kernels[recipe.address[backward]] = recipe.natives[backward]
+            self.work += run.rows * recipe.work[backward]
+            code = self.code.more(2 + 2 * len(order))
+            code[0], code[1] = recipe.address[backward], run.rows
+            for i in range(len(order)):
+                (<Spot *>(code + 2))[i] = run.spots[of(order)[i]]
+        return 0
+
+    cdef int tell_apart(self, Spot kept, int64_t rows, Code keys) except -1:
+        """Let the launch that follows run on rows that differ, by keys or as it was kept in a spot."""
+        cdef int64_t *code = self.code.more(6)
+        code[0], code[1], code[2], code[3] = DISTINCT, kept.base, kept.offset, rows
+        code[4], code[5] = 0 if keys is None else keys.size // PIECE, 0
+        self.counted = self.code.size - 1
+        if keys is not None:
+            self.code.copy(keys.numbers, keys.size)
+        return 0
+
+    cdef int rows_apart(
+        self, int64_t what, int64_t kind, int64_t width, Spot target, Spot source
+    ) except -1:
+        """Say what is done with rows of an array of that launch, and where they come from."""
+        cdef int64_t *code = self.code.more(7)
+        code[0], code[1], code[2] = what, kind, width
+        code[3], code[4], code[5], code[6] = target.base, target.offset, source.base, source.offset
+        self.code.numbers[self.counted] += 1
+        return 0
+
+    def assemble(self):
+        """Add all launches."""
+        cdef bint native, ends
+        for position, launch in enumerate(self.plan.launches):
+            native = self.is_native(launch)
+            if native:
+                self.launch(launch)
+            else:
+                for operand, port in zip(launch.operands, self.ports(launch.segment)):
+                    self.apart(operand, port.dtype, launch.segment.context)
+            ends = not native or self.work > AT_A_TIME
+            self.work = 0 if ends else self.work
+            self.items.append((self.code.size, position, not native, ends))
+            self.used[TEMPORARY] = 0
+        self.finish()
+        self.items.append((self.code.size, None, False, True))
+
+    def program(self, const int64_t[::1] before not None):
+        """Return the program, given the code that comes first."""
+        cdef Code code = Code()
+        if len(before):
+            code.copy(&before[0], len(before))
+        code.copy(self.code.numbers, self.code.size)
+        return executing.Program(
+            <int64_t[:code.size]>code.numbers if code.size else before,
+            self.kernels.values(), self.scratch)
+
+    cdef bint is_native(self, launch) except -1:
+        """Whether native code runs a launch."""
+        raise NotImplementedError
+
+    cdef ports(self, segment):
+        """Return what the operands of a launch are, or are gradients of."""
+        raise NotImplementedError
+
+    cdef int launch(self, launch) except -1:
+        """Add a launch that native code runs."""
+        raise NotImplementedError
+
+    cdef int finish(self) except -1:
+        """Add what comes after all launches."""
+        return 0
+
+
+cdef int place_parts(list runs, array numbers) except -1:
+    """Let arrays of each part begin where those of the part before end."""
+    cdef Run before = runs[0], run
+    cdef int64_t number
+    for run in runs[1:]:
+        for number in numbers:
+            run.spots[number] = before.spots[number]
+            run.spots[number].offset += before.size(number)
+        before = run
+    return 0
+
+
+include "forward.pxi"
+include "backward.pxi"
