@@ -5,7 +5,7 @@
 
 enum {
     /* Values of a block of rows stay in a cache of about this size, but there are no fewer rows than
-     * products need to be fast, unless that were too much memory. */
+     * products need to be fast, unless that were too much memory. All other steps go row by row. */
     CACHE = 1 << 19,
     MOST_BYTES = 1 << 26,
     FUNCTION = 16 /* what a function of an element takes, in operations of products */
@@ -156,19 +156,22 @@ static int64_t row_bytes(const gdb_array *slot) { return slot->pitch * gdb_size_
 
 gdb_kernel *gdb_new_kernel(const int64_t *steps, int64_t words, const gdb_slot *slots, int64_t count) {
     gdb_kernel *kernel = calloc(1, sizeof *kernel + count * sizeof *slots + 8 * words);
-    int64_t row = 0, at = 0;
+    int64_t row = 0, at = 0, at_once = 1;
     if (!kernel)
         return NULL;
     kernel->references = 1, kernel->slots_count = count;
     kernel->slots = memcpy(kernel + 1, slots, count * sizeof *slots);
     kernel->steps = memcpy(kernel->slots + count, steps, 8 * words);
     kernel->end = behind(kernel->steps, words);
-    for (const gdb_step *step = kernel->steps; step < kernel->end; step = behind(step, step->words))
+    for (const gdb_step *step = kernel->steps; step < kernel->end; step = behind(step, step->words)) {
         at = larger(at, lines(take_note(step, &kernel->work)));
+        if (step->kind == GDB_PRODUCT)
+            at_once = GDB_ROWS_AT_ONCE;
+    }
     for (int64_t s = 0; s < count; s++)
         row += row_bytes(&slots[s].array);
     row = larger(row, 1);
-    kernel->block = larger(GDB_ROWS_AT_ONCE, CACHE / row / GDB_ROWS_AT_ONCE * GDB_ROWS_AT_ONCE);
+    kernel->block = larger(at_once, CACHE / row / at_once * at_once);
     kernel->block = larger(smaller(kernel->block, MOST_BYTES / row), 1);
     for (int64_t s = 0; s < count; s++) {
         kernel->slots[s].local = at;
