@@ -121,7 +121,7 @@ class Comparison:
         self._loop.run()
         #: Per launch, what it makes: (call, value), in the order of the calls.
         self._made: Dict[int, List[Tuple[int, int]]] = {}
-        terms, launch_of = plan.graph.value_term, plan.launch_of()
+        terms, launch_of = plan.graph.value_term, plan.columns.launch
         for node, value in _comparable(recording):
             if terms[value] >= 0:
                 number = int(launch_of[plan.graph.slot_unit[terms[value]]])

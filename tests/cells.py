@@ -7,8 +7,8 @@ from mxnet.gluon import nn
 import gluon_dynbatch as gdb
 from gluon_dynbatch.modes import FLOATS, RECORDING
 from gluon_dynbatch.plan.check import check_plan, check_transposed
-from gluon_dynbatch.plan.plan import Arena
 from gluon_dynbatch.plan.transpose import Heads, transpose
+from gluon_dynbatch.record.types import TYPES
 from gluon_dynbatch.schedule import check_groups, lower_bound
 from gluon_dynbatch.schedule.dependencies import check_graph
 from gluon_dynbatch.testing import check_against_loop
@@ -219,17 +219,16 @@ def heads_of(plan, slots=None):
 
     All arrays from outside are in a graph.
     """
-    graph, kinds, rows = plan.graph, {}, []
+    graph, rows = plan.graph, []
     for slot in range(len(graph.slot_unit)) if slots is None else slots:
         unit = graph.slot_unit[slot]
         segment = graph.segments[graph.segment[unit]]
         port = segment.outputs[slot - graph.slot0[unit]]
         if segment.mode & RECORDING and port.dtype in FLOATS:
             size = int(graph.dependencies.rows[unit]) * port.row_size
-            kind = Arena(size, port.dtype, segment.context)
-            rows.append((slot, 0, kinds.setdefault(kind, len(kinds))))
+            rows.append((slot, 0, size, TYPES.kind_of(port.dtype, segment.context)))
     outside = np.ones(len(plan.target_of) - len(graph.slot_unit), dtype=bool)
-    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 3).T, tuple(kinds), outside)
+    return Heads(*np.array(rows, dtype=np.int64).reshape(-1, 4).T, outside)
 
 
 def check_invariants(batch):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Tuple
 import numpy as np
 from mxnet.gluon import Parameter
 
+from ..record.types import TYPES
 from ..schedule.dependencies import Array
 from ..trace.symbols import VARIABLE, Op, Ref
 
@@ -88,28 +89,23 @@ class Segment:
         return sys.intern(repr((like, heads, shapeless, *rest)))
 
     @cached_property
-    def size(self) -> int:
-        """Elements of a row of all inputs and outputs."""
-        return sum(port.row_size for port in (*self.inputs, *self.outputs))
-
-    @cached_property
     def shared(self) -> Tuple[int, ...]:
         """The inputs that are one array for all members."""
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)
 
     @cached_property
-    def joins(self) -> bool:
-        """Whether the sources of an input stand one after another."""
-        return any(port.concat for port in self.inputs)
-
-    @cached_property
     def columns(self) -> Tuple[Array, Array]:
-        """Inputs and outputs as columns: elements of a row, whether it is shared, and joins."""
-        sides = [
-            [(p.row_size, p.shared, p.concat) for p in side] for side in (self.inputs, self.outputs)
-        ]
-        found, made = (np.array(side, dtype=np.int64).reshape((-1, 3)).T for side in sides)
-        return found, made
+        """Inputs and outputs as columns, see `plan.plan.Ports`."""
+        inputs, outputs = (
+            np.array(
+                [(p.row_size, TYPES.kind_of(p.dtype, self.context), *p[3:]) for p in side],
+                dtype=np.int64,
+            )
+            .reshape((-1, 5))
+            .T.copy()
+            for side in (self.inputs, self.outputs)
+        )
+        return inputs, outputs
 
 
 class SegmentUse(NamedTuple):

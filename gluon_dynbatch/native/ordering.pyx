@@ -22,8 +22,37 @@ def ancestors(
                 reached[preds[k]] = True
 
 
+def flow(
+    const int64_t[::1] first, const int64_t[::1] differentiable, const uint8_t[::1] recorded,
+    const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] maker,
+    uint8_t[::1] passing, uint8_t[::1] flowing, uint8_t[::1] reached,
+):
+    """Mark the launches that take part in a backward pass, and the operands that pass gradients on.
+
+    Launches have their operands from `first` on, and read targets that have their makers: launches,
+    or one of two that stand for what is from outside.  Those that are `flowing` at first have
+    something to train, those `reached` have heads.
+    """
+    cdef int64_t launch, k, i = 0
+    for launch in range(first.shape[0] - 1):
+        for k in range(first[launch], first[launch + 1]):
+            while i < operand.shape[0] and operand[i] == k:
+                if recorded[launch] and differentiable[k] and flowing[maker[source[i]]]:
+                    passing[k] = flowing[launch] = True
+                i += 1
+    for launch in range(first.shape[0] - 2, -1, -1):
+        flowing[launch] &= reached[launch]
+        for k in range(first[launch + 1] - 1, first[launch] - 1, -1):
+            passing[k] &= flowing[launch]
+            while i > 0 and operand[i - 1] == k:
+                i -= 1
+                if passing[k]:
+                    reached[maker[source[i]]] = True
+
+
 # ------------------------------------------------------------------------------- order
 
+include "named.pxi"
 include "sorting.pxi"
 
 
@@ -115,17 +144,19 @@ cdef class Ordering:
 
 def order(
     const int32_t[::1] groups, const int32_t[::1] segment, rank, joins, input0, term0, term,
-    slot_unit, const int64_t[::1] rows, object part, list segments, int64_t[::1] units,
+    slot_unit, const int64_t[::1] rows, type part, list segments, object ordered,
 ):
     """Fill in the units by launch, within that by segment, summands and who reads them.
 
-    Returns where the units of each launch begin, one more at the end, and its parts: the segment
-    and the rows of each.
+    Returns where the units of each launch begin, one more at the end; its rows; and its number,
+    segment, parts (the segment and the rows of each) and units.
     """
+    cdef int64_t[::1] units = ordered
     cdef Ordering ordering = Ordering(
         groups, segment, rank, joins, input0, term0, term, slot_unit)
     cdef int64_t unit, launch, i, k, total, widest = 0
     cdef array begins = clone(LONG, ordering.launches + 1, True)
+    cdef array totals = clone(LONG, ordering.launches, True)
     cdef int64_t[::1] ends = clone(LONG, ordering.launches + 1, True), first = begins
     for unit in range(ordering.units):
         ends[groups[unit] + 1] += 1
@@ -141,7 +172,7 @@ def order(
     for launch in range(ordering.launches - 1, -1, -1):
         k = first[launch]
         ordering.sort(&units[k], first[launch + 1] - k, <Keyed *><char *>items)
-    parts, i = [], 0
+    launches, i = [], 0
     for launch in range(ordering.launches):
         own = []
         while i < first[launch + 1]:
@@ -149,6 +180,9 @@ def order(
             while i < first[launch + 1] and segment[units[i]] == segment[unit]:
                 total += rows[units[i]]
                 i += 1
-            own.append(part(segments[segment[unit]], total))
-        parts.append(tuple(own))
-    return begins, parts
+            own.append(named(part, (segments[segment[unit]], total)))
+            totals.data.as_longlongs[launch] += total
+        unit = units[first[launch]]
+        members = ordered[first[launch]:first[launch + 1]]
+        launches.append((launch, segments[segment[unit]], tuple(own), members))
+    return begins, totals, launches

@@ -10,6 +10,7 @@ cimport cython
 from cpython.array cimport array, clone, resize_smart
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+include "named.pxi"
 include "sorting.pxi"
 
 cdef array LONG = array("q")
@@ -22,11 +23,95 @@ cdef enum:
     #: Numbers per piece: what it does, first element in the operand, arena, first element there,
     #: and how many elements.
     FIELDS = 5
+    #: Columns of a table of places, see `plan.plan.Ports`, and what a place may be.
+    WHAT = 0
+    FIRST, SECOND, ROWS, ROW_SIZE
+    NOTHING = 0
+    IS_WHOLE, IS_SLICE, IS_ROWS, IS_REGION
+
+WHOLE, SLICE = IS_WHOLE, IS_SLICE
+
+
+@cython.final
+cdef class Layout:
+    """Arenas being laid out."""
+
+    #: The number of each arena, by elements of a row and number of its kind, in its order.
+    cdef readonly dict numbers
+    #: Rows reserved so far.
+    cdef readonly list sizes
+
+    def __init__(self):
+        self.numbers, self.sizes = {}, []
+
+    cpdef tuple add(self, int64_t row_size, int64_t kind, int64_t rows):
+        """Reserve the next rows of an arena; return its number, the first row and the rows."""
+        cdef Py_ssize_t number = self.numbers.setdefault((row_size, kind), len(self.sizes))
+        if number == len(self.sizes):
+            self.sizes.append(0)
+        start = self.sizes[number]
+        self.sizes[number] = start + rows
+        return number, start, rows
+
+    def reserve(
+        self, int64_t[:, ::1] places, const int64_t[::1] kind, const int64_t[::1] order,
+    ):
+        """Give some places of a table rows of arenas, in an order; each is of a kind."""
+        cdef int64_t i, k
+        for i in range(order.shape[0]):
+            k = order[i]
+            places[k, WHAT] = IS_REGION
+            places[k, FIRST], places[k, SECOND], _ = self.add(
+                places[k, ROW_SIZE], kind[k], places[k, ROWS])
+
+
+cdef tuple listed(const int64_t[:, ::1] places, int64_t low, int64_t high, tuple types):
+    """Return some places as what they are."""
+    cdef int64_t i
+    cdef const int64_t *place
+    cdef list found = []
+    for i in range(low, high):
+        place = &places[i, 0]
+        if place[WHAT] == NOTHING:
+            found.append(None)
+        elif place[WHAT] == IS_WHOLE:
+            found.append(named(types[IS_WHOLE], (place[FIRST],)))
+        elif place[WHAT] == IS_REGION:
+            found.append(named(types[IS_REGION], (place[FIRST], place[SECOND], place[ROWS])))
+        else:
+            found.append(named(types[place[WHAT]], (
+                place[FIRST], place[SECOND], place[ROWS], place[ROW_SIZE])))
+    return tuple(found)
+
+
+def objects(const int64_t[:, ::1] places, tuple types):
+    """Return places of a table as what they are: None, or named tuples of the types."""
+    return listed(places, 0, places.shape[0], types)
+
+
+def launches(
+    type kind, tuple types, list begun, const int64_t[:, ::1] operands,
+    const int64_t[::1] operand0, const int64_t[:, ::1] outputs, const int64_t[::1] output0,
+):
+    """Return launches, given their first four fields, and what they read and write.
+
+    The number of a launch tells where its places begin in two tables.
+    """
+    cdef object launch
+    cdef int64_t k
+    found = []
+    for launch in begun:
+        k = (<tuple>launch)[0]
+        found.append(named(kind, (
+            *(<tuple>launch)[:4],
+            listed(operands, operand0[k], operand0[k + 1], types),
+            listed(outputs, output0[k], output0[k + 1], types))))
+    return tuple(found)
 
 
 def terms(
-    const int64_t[::1] first, const int64_t[::1] port0, const uint8_t[::1] shared,
-    const uint8_t[::1] joins, const int64_t[::1] units, const int32_t[::1] input0,
+    const int64_t[::1] first, const int64_t[::1] port0, const int64_t[::1] shared,
+    const int64_t[::1] joins, const int64_t[::1] units, const int32_t[::1] input0,
     const int32_t[::1] term0, const int64_t[::1] size, int32_t[::1] operand, int32_t[::1] at,
     int64_t[::1] target,
 ):
@@ -60,23 +145,24 @@ def terms(
 
 def slots(
     const int64_t[::1] first, const int64_t[::1] port0, const int64_t[::1] units,
-    const int32_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] starts,
-    int64_t[::1] arena, int64_t[::1] element, int64_t[::1] target,
+    const int32_t[::1] slot0, const int64_t[::1] size, const int64_t[:, ::1] regions,
+    int64_t[:, ::1] places,
 ):
-    """Fill in where results lie, those of each port from an arena and an element on, and the port."""
+    """Fill in where results lie, those of each port in a region: arena, first element, and port."""
     cdef int64_t launch, port, member, slot, done
     for launch in range(first.shape[0] - 1):
         for port in range(port0[launch], port0[launch + 1]):
-            done = starts[port, 1]
+            done = regions[port, SECOND] * regions[port, ROW_SIZE]
             for member in range(first[launch], first[launch + 1]):
                 slot = slot0[units[member]] + port - port0[launch]
-                arena[slot], element[slot], target[slot] = starts[port, 0], done, port
+                places[0, slot], places[1, slot] = regions[port, FIRST], done
+                places[2, slot] = port
                 done += size[slot]
 
 
 def externals(
     const int32_t[::1] operand, const int32_t[::1] at, const int32_t[::1] term,
-    const uint8_t[::1] shared, const int64_t[::1] row_size, const int32_t[::1] kind,
+    const int64_t[::1] shared, const int64_t[::1] row_size, const int32_t[::1] kind,
     int64_t[::1] found, int64_t[::1] pair,
 ):
     """Fill in which arrays from outside have to stand in arenas, as the terms listed come to them.
@@ -99,20 +185,20 @@ def externals(
 def runs(
     const int32_t[::1] operand, const int32_t[::1] at, const int64_t[::1] target,
     const int32_t[::1] term, const int64_t[::1] offset, const int64_t[::1] size,
-    const uint8_t[::1] shared, const int64_t[:, ::1] places, int64_t[:, ::1] found,
-    int64_t[::1] whole,
+    const int64_t[::1] shared, const int64_t[:, ::1] places, int64_t[:, ::1] found,
+    int64_t[:, ::1] operands,
 ):
     """Fill in what operands read of arenas, given the terms listed; count it.
 
     Terms that lie side by side and are read side by side are one read, if one target has them all.
     Rows of `places` are tables of a `plan.plan.Plan`, those of what is filled in columns of `Reads`.
-    Shared arrays from outside are read as they are: `whole` has their numbers, by operand.
+    Shared arrays from outside are read as they are, which is noted in the table of operands.
     """
     cdef int64_t i, k, number, element, count = -1, terms = places.shape[1]
     for i in range(operand.shape[0]):
         k, number = at[i], term[at[i]]
         if number < 0 and shared[operand[i]]:
-            whole[operand[i]] = -1 - number
+            operands[operand[i], WHAT], operands[operand[i], FIRST] = IS_WHOLE, -1 - number
             continue
         number += terms if number < 0 else 0
         element = places[1, number] + offset[k]
@@ -130,27 +216,28 @@ def runs(
 
 
 def transposed(
-    const int64_t[::1] low, const int64_t[::1] high, const int64_t[:, ::1] starts,
-    const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] target,
+    const int64_t[::1] order, const int64_t[::1] low, const int64_t[::1] high,
+    const int64_t[:, ::1] gradients, const int64_t[::1] operand, const int64_t[::1] source, const int64_t[::1] target,
     const int64_t[::1] length, const int64_t[::1] element, const uint8_t[::1] wanted,
     const int64_t[::1] start, int64_t[:, ::1] found,
 ):
     """Fill in what wanted targets read of the gradients of operands; count it.
 
-    Operands have their reads from `low` to `high`, and their gradients start at an arena and an
-    element.  Reads are as in `plan.plan.Reads`, of targets that have their first elements at
-    `start`.  What is filled in are the columns of such reads.
+    Operands have their reads from `low` to `high`, and their gradients are places of a table.  Reads
+    are as in `plan.plan.Reads`, of targets that have their first elements at `start`.  What is
+    filled in are the columns of such reads.
     """
-    cdef int64_t number, i, to, count = 0
-    for number in range(low.shape[0]):
+    cdef int64_t number, i, to, first, count = 0
+    for number in range(order.shape[0]):
+        first = gradients[order[number], SECOND] * gradients[order[number], ROW_SIZE]
         for i in range(low[number], high[number]):
             to = source[i]
             if not wanted[to]:
                 continue
             found[0, count], found[1, count] = to, operand[i]
             found[2, count], found[3, count] = element[i] - start[to], length[i]
-            found[4, count] = starts[0, number]
-            found[5, count] = starts[1, number] + target[i]
+            found[4, count] = gradients[order[number], FIRST]
+            found[5, count] = first + target[i]
             count += 1
     return count
 
@@ -271,27 +358,24 @@ cdef class Resolver:
         return 0
 
 
-def resolve(
-    object slice, object rows_type, const int64_t[::1] rows, const int64_t[::1] row_sizes,
-    operand, target, length, arena, element,
-):
-    """Name how operands of so many rows of some size are read, None for those without reads or rows.
+def resolve(int64_t[:, ::1] places, operand, target, length, arena, element):
+    """Find out how operands are read: in place, or put together from pieces, which are returned.
 
-    The reads are columns of `plan.plan.Reads`.  Returns operands of the two types, and the pieces of
-    those of the second.
+    The operands are places of a table, those of them that are read in arenas, and the reads are
+    columns of `plan.plan.Reads`.
     """
-    cdef Resolver reads = Resolver(rows.shape[0], operand, target, length, arena, element)
+    cdef Resolver reads = Resolver(places.shape[0], operand, target, length, arena, element)
     cdef int64_t k, low, high, one, size
-    operands = []
-    for k in range(rows.shape[0]):
-        low, high, size = reads.first[k], reads.first[k + 1], rows[k] * row_sizes[k]
-        if rows[k] < 0 or low == high:
-            operands.append(None)
-        elif reads.in_place(low, high, size):
+    for k in range(places.shape[0]):
+        low, high, size = reads.first[k], reads.first[k + 1], places[k, ROWS] * places[k, ROW_SIZE]
+        if low == high:
+            continue
+        if reads.in_place(low, high, size):
             one = reads.taken[low]
-            operands.append(slice(reads.arena[one], reads.element[one], rows[k], row_sizes[k]))
+            places[k, WHAT], places[k, FIRST] = IS_SLICE, reads.arena[one]
+            places[k, SECOND] = reads.element[one]
         else:
-            one = reads.count()
+            places[k, WHAT], places[k, FIRST] = IS_ROWS, reads.count()
             reads.list_pieces(low, high, size)
-            operands.append(rows_type(one, reads.count() - one, rows[k], row_sizes[k]))
-    return operands, reads.pieces
+            places[k, SECOND] = reads.count() - places[k, FIRST]
+    return reads.pieces

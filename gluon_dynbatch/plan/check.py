@@ -174,10 +174,12 @@ def _check_launches(plan: Plan) -> None:
             units += len(own)
         assert units == len(launch.units), f"launch {launch.number}: parts"
     owners = np.repeat(np.arange(graph.size), np.diff(graph.offsets))
-    launch_of = plan.launch_of()
-    assert (launch_of[graph.preds] < launch_of[owners]).all(), (
-        "an operand comes from a later launch"
+    position = np.empty(graph.size, dtype=np.int64)
+    position[ran] = np.repeat(
+        np.arange(len(plan.launches)), [len(one.units) for one in plan.launches]
     )
+    late = position[graph.preds] >= position[owners]
+    assert not late.any(), "an operand comes from a later launch"
 
 
 def _check_writes(plan: Plan) -> None:
@@ -196,7 +198,7 @@ def _check_gradients(plan: Plan, launch: Launch, numbers: Set[int], outside: Set
         wanted = False
         if port.differentiable and not isinstance(forward.operands[p], Whole):
             own = plan.graph.term[[at for unit in launch.units for at in _terms(plan, unit, p)]]
-            makers = plan.launch_of()[slot_unit[own[own >= 0]]]
+            makers = plan.columns.launch[slot_unit[own[own >= 0]]]
             wanted = not outside.isdisjoint((-1 - own).tolist())
             wanted |= not numbers.isdisjoint(makers.tolist())
         found = launch.outputs[p] is not None

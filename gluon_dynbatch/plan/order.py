@@ -20,13 +20,13 @@ short mostly ends early, and what ends is read first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
 
 import numpy as np
 
 from ..native import ordering
 from ..schedule.dependencies import Array
-from .plan import Part
+from .plan import Part, Ports
 
 if TYPE_CHECKING:
     from ..lower.graph import Graph
@@ -38,11 +38,12 @@ class Members(NamedTuple):
     units: Array
     #: Per launch, one more at the end: where its units begin.
     first: Array
-    #: Per launch.
-    parts: List[Tuple[Part, ...]]
+    #: Per launch its rows, and the first fields of a `Launch`: all but operands and outputs.
+    rows: Array
+    launches: List[Tuple[Any, ...]]
 
 
-def order_members(graph: Graph, groups: Array) -> Members:
+def order_members(graph: Graph, groups: Array, inputs: Ports, outputs: Ports) -> Members:
     """Order units by launch, and within a launch by who reads them.
 
     Parameters
@@ -51,13 +52,16 @@ def order_members(graph: Graph, groups: Array) -> Members:
         What the analyzer saw, with operands.
     groups : numpy.ndarray of int32, shape (units,)
         Launch of each unit; predecessors have smaller numbers.
+    inputs, outputs : Ports
+        Those of the graph's segments.
     """
     units = np.empty(len(groups), dtype=np.int64)
-    rank = np.argsort(np.argsort([segment.size for segment in graph.segments], kind="stable"))
-    joins = np.array([segment.joins for segment in graph.segments], dtype=np.uint8)
-    first, parts = ordering.order(
+    size = inputs.sums(inputs.row_size) + outputs.sums(outputs.row_size)
+    rank, joins = np.argsort(np.argsort(size, kind="stable")), inputs.sums(inputs.concat) > 0
+    first, rows, launches = ordering.order(
         *(groups, graph.segment, rank, joins),
         *(graph.input0, graph.term0, graph.term, graph.slot_unit),
         *(graph.dependencies.rows, Part, graph.segments, units),
     )
-    return Members(units, np.frombuffer(first, dtype=np.int64), parts)
+    first, rows = (np.frombuffer(column, dtype=np.int64) for column in (first, rows))
+    return Members(units, first, rows, launches)

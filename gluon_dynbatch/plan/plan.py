@@ -10,7 +10,18 @@ and writes those of operands, and what it fills arenas with are the gradients of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -79,6 +90,9 @@ class Rows(NamedTuple):
 
 
 Operand = Union[Whole, Slice, Rows]
+
+#: What a place may be, by number.
+PLACES = type(None), Whole, Slice, Rows, Region
 
 
 class Part(NamedTuple):
@@ -149,6 +163,53 @@ class Reads(NamedTuple):
     element: Array
 
 
+class Ports(NamedTuple):
+    """The inputs, or the results, of segments or of launches, numbered in their order."""
+
+    #: Per segment or launch, one more at the end: its first port.
+    first: Array
+    #: As in `Port`; the type of elements and the device are a number.
+    row_size: Array
+    kind: Array
+    shared: Array
+    differentiable: Array
+    concat: Array
+
+    @classmethod
+    def of(cls, tables: Sequence[Array]) -> Ports:
+        """Put together what segments have as their columns."""
+        first = np.cumsum([0, *(table.shape[1] for table in tables)])
+        return cls(first, *np.concatenate([np.zeros((5, 0), np.int64), *tables], axis=1))
+
+    def of_launches(self, segment: Array) -> Ports:
+        """Return the ports of launches, given the numbers of their segments."""
+        counts = np.diff(self.first)[segment]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        own = np.repeat(self.first[segment] - first[:-1], counts) + np.arange(first[-1])
+        return Ports(first, *(column[own] for column in self[1:]))
+
+    def sums(self, column: Array) -> Array:
+        """Add up a column per segment or launch."""
+        return np.diff(np.concatenate([[0], np.cumsum(column)])[self.first])
+
+
+class Columns(NamedTuple):
+    """What the launches of a forward plan are, as numbers, for who looks at all of them."""
+
+    #: Per unit its launch.
+    launch: Array
+    #: Per launch its segment.
+    segment: Array
+    inputs: Ports
+    outputs: Ports
+    #: Operands, and the regions of results and then of fills, as a table of places: its columns are
+    #: the number of a type in `PLACES`, the first two fields, rows, and elements of a row.
+    operands: Array
+    regions: Array
+    #: Type of elements and device by number.
+    kinds: Sequence[Tuple[str, Context]]
+
+
 class Plan(NamedTuple):
     """The launches of one pass."""
 
@@ -162,6 +223,8 @@ class Plan(NamedTuple):
     #: in the operand, arena and first element of what is read, and how many elements.
     pieces: Array
     reads: Reads
+    #: Of launches forward, in both directions.
+    columns: Columns
     #: Forward, arena and first element per term number: slots, then externals from the last on.
     arena_of: Array
     element_of: Array
@@ -174,13 +237,6 @@ class Plan(NamedTuple):
     def place(self, term: int) -> Tuple[int, int]:
         """Return arena and first element of a term."""
         return int(self.arena_of[term]), int(self.element_of[term])
-
-    def launch_of(self) -> Array:
-        """Return per unit the position of its launch."""
-        found = np.zeros(self.graph.dependencies.size, dtype=np.int64)
-        for position, launch in enumerate(self.launches):
-            found[launch.units] = position
-        return found
 
     def stretches(self, operand: Optional[Operand]) -> Iterator[Tuple[int, int, int]]:
         """Yield what an operand reads of arenas: arena, first element, and how many elements."""
@@ -271,6 +327,39 @@ def pieces_of(what: int, targets: Array, *columns: Any) -> Array:
     for i, column in enumerate((what, targets, *columns)):
         pieces[:, i] = column
     return pieces
+
+
+def places_of(rows: Any, row_size: Any) -> Array:
+    """Return a table of places that have rows of some size."""
+    places = np.zeros((len(row_size), 5), dtype=np.int64)
+    places[:, 3], places[:, 4] = rows, row_size
+    return places
+
+
+def resolve(places: Array, reads: Reads) -> Array:
+    """Find out how operands are read: in place, or put together from pieces.
+
+    Parameters
+    ----------
+    places : numpy.ndarray of int64, shape (operands, 5)
+        A table, in which rows and elements of each row are known.
+    reads : Reads
+        What to read.  Several reads of one element are added up, in their order.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (pieces, 5)
+        All pieces.
+    """
+    operand, _, *columns = reads
+    pieces = resolving.resolve(places, operand, *columns)
+    return np.frombuffer(pieces, dtype=np.int64).reshape((-1, 5))
+
+
+def arenas_of(layout: resolving.Layout, kinds: Sequence[Tuple[str, Context]]) -> Tuple[Any, Any]:
+    """Return the arenas that were laid out, and their rows."""
+    arenas = (Arena(row_size, *kinds[kind]) for row_size, kind in layout.numbers)
+    return tuple(arenas), tuple(layout.sizes)
 
 
 def _text(place: Optional[object]) -> str:

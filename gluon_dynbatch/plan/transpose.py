@@ -7,18 +7,14 @@ of the operand.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, List, NamedTuple, Tuple
 
 import numpy as np
 
 from ..modes import RECORDING
 from ..native import ordering, resolving
 from ..schedule.dependencies import Array
-from .make import Layout, resolve
-from .plan import Arena, Fill, Plan, Reads, Region, Rows, Slice, Whole
-
-#: Who makes what is from outside and may get a gradient, and what gets none.
-OUTSIDE, NOWHERE = -1, -2
+from .plan import PLACES, Fill, Launch, Plan, Reads, arenas_of, places_of, resolve
 
 
 class Heads(NamedTuple):
@@ -27,23 +23,16 @@ class Heads(NamedTuple):
     term: Array
     #: First element within the term.
     offset: Array
+    #: Elements; and type of elements and device, as `Columns` numbers them.
+    size: Array
     kind: Array
-    #: Elements, type and device of each kind.
-    kinds: Tuple[Arena, ...]
     #: Per array from outside: whether a gradient may go on to it.
     in_graph: Array
 
-    @property
-    def size(self) -> Array:
-        """Elements of each."""
-        sizes: Array = np.array([kind.row_size for kind in self.kinds])[self.kind]
-        return sizes
-
     def some(self, which: Any) -> Heads:
         """Return those of some numbers."""
-        return self._replace(
-            term=self.term[which], offset=self.offset[which], kind=self.kind[which]
-        )
+        term, offset, size, kind = (column[which] for column in self[:-1])
+        return Heads(term, offset, size, kind, self.in_graph)
 
 
 def transpose(plan: Plan, heads: Heads) -> Plan:
@@ -67,153 +56,125 @@ def transpose(plan: Plan, heads: Heads) -> Plan:
 
 class _Transposition:
     def __init__(self, plan: Plan, heads: Heads):
-        self._forward = plan
-        self._heads = heads
-        self._layout = Layout()
-        launches = plan.launches
-        #: Per launch, one more at the end: number of its first operand, and of its first result.
-        self._operand0 = np.cumsum([0, *(len(launch.operands) for launch in launches)])
-        self._result0 = np.cumsum([0, *(len(launch.outputs) for launch in launches)])
-        #: What gradients are found for: results of launches, then fills.
-        self._targets = [region for launch in launches for region in launch.regions]
-        self._targets += [fill.region for fill in plan.fills]
-        #: Per target: the launch that makes it, or `OUTSIDE`, or `NOWHERE` for fills of which no
-        #: array may get a gradient; and its first element.
+        self._forward, self._columns, self._heads = plan, plan.columns, heads
+        self._layout = resolving.Layout()
+        launches = len(plan.launches)
+        #: Who makes what is from outside and may get a gradient, and what gets none.
+        self._outside, nowhere = launches, launches + 1
         fills = [
-            OUTSIDE if heads.in_graph[fill.externals].any() else NOWHERE for fill in plan.fills
+            self._outside if heads.in_graph[fill.externals].any() else nowhere
+            for fill in plan.fills
         ]
-        made = np.repeat(np.arange(len(launches)), np.diff(self._result0))
+        made = np.repeat(np.arange(launches), np.diff(self._columns.outputs.first))
+        #: What gradients are found for are results of launches, then fills.  Per target: the launch
+        #: that makes it, or one of the above; and its first element.
         self._maker = np.concatenate([made, np.array(fills, dtype=np.int64)])
-        self._start = _starts(self._targets, plan.arenas)
+        self._start = self._columns.regions[:, 2] * self._columns.regions[:, 4]
 
     def plan(self) -> Plan:
         """Find out what takes part, give every gradient its rows, and resolve what reads them."""
-        live = self._live()
-        wanted = np.isin(self._maker, [OUTSIDE, *live])
+        forward, columns = self._forward, self._columns
+        live, passing = self._live()
+        wanted = live[self._maker]
         fills, *from_heads = self._place_heads(wanted)
-        outputs = self._place_operands(live)
-        parts = zip(*from_heads, self._from_operands(outputs, wanted))
+        order, gradients = self._place_operands(passing)
+        parts = zip(*from_heads, self._from_operands(order, gradients, wanted))
         reads = Reads(*map(np.concatenate, parts))
-        arenas, results = self._forward.arenas, int(self._result0[-1])
-        operands, pieces = resolve(
-            np.array([region.rows for region in self._targets], dtype=np.int64),
-            np.array([arenas[region.arena].row_size for region in self._targets], dtype=np.int64),
-            reads,
+        targets = places_of(*columns.regions[:, 3:].T)
+        pieces = resolve(targets, reads)
+        launches = resolving.launches(
+            *(Launch, PLACES),
+            [forward.launches[n] for n in np.flatnonzero(live[: self._outside])[::-1].tolist()],
+            *(targets, columns.outputs.first, gradients, columns.inputs.first),
         )
-        launches, none = [], np.zeros(0, dtype=np.int64)
-        for number in sorted(live, reverse=True):
-            launch, own = self._forward.launches[number], slice(*self._result0[number : number + 2])
-            regions = tuple(outputs.get((number, p)) for p in range(len(launch.operands)))
-            launches.append(launch._replace(operands=tuple(operands[own]), outputs=regions))
-        return Plan(
-            self._forward.graph,
-            tuple(launches),
-            fills,
-            tuple(self._layout.arenas),
-            tuple(self._layout.sizes),
-            pieces,
-            reads,
-            *(none, none, none, tuple(operands[results:])),
+        arenas, sizes = arenas_of(self._layout, columns.kinds)
+        return forward._replace(
+            launches=launches,
+            fills=fills,
+            arenas=arenas,
+            sizes=sizes,
+            pieces=pieces,
+            reads=reads,
+            results=resolving.objects(targets[columns.outputs.first[-1] :], PLACES),
         )
 
-    def _live(self) -> Dict[int, List[int]]:
-        """Return the launches that take part, each with the inputs that pass a gradient on.
+    def _live(self) -> Tuple[Array, Array]:
+        """Return who takes part, and the inputs that pass a gradient on.
 
-        They have been recorded, have something to train behind them, and a head reads them.
+        Launches do that have been recorded, have something to train behind them, and are read by a
+        head; and so does who makes what is from outside and may get a gradient.
         """
-        plan, reads = self._forward, self._forward.reads
-        #: Per operand who makes what it reads.
-        makers: List[Set[int]] = [set() for _ in range(self._operand0[-1])]
-        pair = reads.operand * (len(plan.launches) - NOWHERE) + self._maker[reads.source] - NOWHERE
-        # Few are left without those that equal the one before.
-        pair = np.unique(pair[np.diff(pair, prepend=-1) != 0])
-        for number, one in np.stack(np.divmod(pair, len(plan.launches) - NOWHERE), 1).tolist():
-            makers[number].add(one + NOWHERE)
-        flowing: Dict[int, List[int]] = {}
-        for number, launch in enumerate(plan.launches):
-            if not launch.segment.mode & RECORDING:
-                continue
-            passing = []
-            trained = any(p.grad_req != "null" for p in launch.segment.parameters)
-            for p, (port, operand) in enumerate(zip(launch.segment.inputs, launch.operands)):
-                if not port.differentiable:
-                    continue
-                if type(operand) is Whole:
-                    trained |= bool(self._heads.in_graph[operand.external])
-                elif any(
-                    maker == OUTSIDE or maker in flowing
-                    for maker in makers[self._operand0[number] + p]
-                ):
-                    passing.append(p)
-            if passing or trained:
-                flowing[number] = passing
-        reached = set(self._maker[plan.target_of[self._heads.term]].tolist())
-        live = {}
-        for number in sorted(flowing, reverse=True):
-            if number in reached:
-                live[number] = flowing[number]
-                for p in flowing[number]:
-                    reached.update(makers[self._operand0[number] + p])
-        return live
+        plan, columns, heads = self._forward, self._columns, self._heads
+        inputs, operands = columns.inputs, columns.operands
+        segments = [
+            (mode, mode and any(p.grad_req != "null" for p in segment.parameters))
+            for segment in plan.graph.segments
+            for mode in (bool(segment.mode & RECORDING),)
+        ]
+        recorded, trained = np.array(segments, dtype=bool)[columns.segment].T.copy()
+        live, reached = np.zeros((2, self._outside + 2), dtype=bool)
+        live[: self._outside], live[self._outside] = trained, True
+        own = np.flatnonzero((operands[:, 0] == resolving.WHOLE) & (inputs.differentiable > 0))
+        own = own[heads.in_graph[operands[own, 1]]]
+        readers = np.searchsorted(inputs.first, own, "right") - 1
+        live[readers] |= recorded[readers]
+        reached[self._maker[plan.target_of[heads.term]]] = True
+        passing = np.zeros(len(operands), dtype=bool)
+        ordering.flow(
+            *(inputs.first, inputs.differentiable, recorded, *plan.reads[:2], self._maker),
+            *(passing, live, reached),
+        )
+        return live, passing
 
     def _place_heads(self, wanted: Array) -> Tuple[Any, ...]:
         """Place the gradients of heads; return the fills, and what wanted targets read of each."""
+        heads, forward = self._heads, self._forward
         fills, columns = [], []
-        for number in np.unique(self._heads.kind).tolist():
-            kind, members = self._heads.kinds[number], np.flatnonzero(self._heads.kind == number)
-            size, count = kind.row_size, len(members)
-            region = self._layout.reserve(kind, count)
-            fills.append(Fill(region, members, np.full(count, size)))
-            term, offset = self._heads.term[members], self._heads.offset[members]
-            target = self._forward.target_of[term]
-            place = self._forward.element_of[term] + offset - self._start[target]
-            source, like = (region.start + np.arange(count)) * size, np.ones(count, dtype=np.int64)
-            reads = target, -like, place, size * like, region.arena * like, source
+        pairs = heads.size * len(self._columns.kinds) + heads.kind
+        for pair in np.unique(pairs).tolist():
+            size, kind = divmod(pair, len(self._columns.kinds))
+            members = np.flatnonzero(pairs == pair)
+            places = places_of(len(members), [size])
+            self._layout.reserve(places, np.array([kind]), np.array([0]))
+            (region,) = resolving.objects(places, PLACES)
+            own = heads.some(members)
+            fills.append(Fill(region, members, own.size))
+            target = forward.target_of[own.term]
+            place = forward.element_of[own.term] + own.offset - self._start[target]
+            source = region.start * size + fills[-1].starts
+            like = np.ones(len(members), dtype=np.int64)
+            reads = target, -like, place, own.size, region.arena * like, source
             columns.append(Reads(*(column[wanted[target]] for column in reads)))
         return tuple(fills), *columns
 
-    def _place_operands(self, live: Dict[int, List[int]]) -> Dict[Tuple[int, int], Region]:
-        """Give the gradient of every input of every launch its rows.
+    def _place_operands(self, passing: Array) -> Tuple[Array, Array]:
+        """Give the gradients of inputs rows: return the inputs in this order, and their places.
 
         What is read in place, side by side, gets gradients side by side, so that these are read in
         place as well.
         """
-        placed = {}
-        inputs = sorted((number, p) for number in live for p in live[number])
-        for number, p in sorted(inputs, key=self._rank):
-            launch = self._forward.launches[number]
-            port, operand = launch.segment.inputs[p], launch.operands[p]
-            rows, size = 1, port.row_size
-            if isinstance(operand, (Slice, Rows)):
-                rows, size = operand.rows, operand.row_size
-            arena = size, port.dtype, launch.segment.context
-            placed[number, p] = self._layout.reserve(arena, rows)
-        return placed
+        columns = self._columns
+        own = np.flatnonzero(passing)
+        what, first, second, rows, row_size = columns.operands.T
+        apart = what[own] != resolving.SLICE
+        order = own[
+            np.lexsort([*(np.where(apart, 0, place[own]) for place in (second, first)), apart])
+        ]
+        gradients = places_of(rows, row_size)
+        self._layout.reserve(gradients, columns.inputs.kind, order)
+        return order, gradients
 
-    def _rank(self, numbered: Tuple[int, int]) -> Tuple[int, int, int]:
-        number, p = numbered
-        operand = self._forward.launches[number].operands[p]
-        return (0, *operand[:2]) if type(operand) is Slice else (1, number, p)
-
-    def _from_operands(self, outputs: Dict[Tuple[int, int], Region], wanted: Array) -> Reads:
+    def _from_operands(self, order: Array, gradients: Array, wanted: Array) -> Reads:
         """Return what wanted targets read from gradients of operands, arena by arena."""
-        reads, placed = self._forward.reads, sorted(outputs.items(), key=lambda item: item[1].arena)
-        numbers = np.array([self._operand0[number] + p for (number, p), _ in placed], dtype=int)
-        low, high = np.searchsorted(reads.operand, [numbers, numbers + 1])
-        regions = [region for _, region in placed]
+        reads = self._forward.reads
+        order = order[np.argsort(gradients[order, 1], kind="stable")]
+        low, high = np.searchsorted(reads.operand, [order, order + 1])
         found = np.empty((len(Reads._fields), int((high - low).sum())), dtype=np.int64)
-        arenas = np.array([region.arena for region in regions], dtype=np.int64)
-        starts = np.stack([arenas, _starts(regions, self._layout.arenas)])
         count = resolving.transposed(
-            *(low, high, starts, *reads[:4], reads.element, wanted, self._start),
+            *(order, low, high, gradients, *reads[:4], reads.element, wanted, self._start),
             found,
         )
         return Reads(*found[:, :count])
-
-
-def _starts(regions: Sequence[Region], arenas: Sequence[Arena]) -> Array:
-    """Return the first element of each region."""
-    return np.array([r.start * arenas[r.arena].row_size for r in regions], dtype=np.int64)
 
 
 class Reach(NamedTuple):
@@ -252,7 +213,7 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
             size = plan.arenas[fill.region.arena].row_size
             rows = plan.element_of[-1 - own] // size - fill.region.start
             filled += zip([number] * len(own), rows.tolist(), own.tolist())
-    launches = set(plan.launch_of()[units].tolist())
+    launches = set(plan.columns.launch[units].tolist())
     return Reach(
         tuple(filled),
         tuple(sorted(set(externals.tolist()).difference(own for *_, own in filled))),

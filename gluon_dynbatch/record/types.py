@@ -85,7 +85,7 @@ class TypeTable(List[ArrayType]):
         self.kinds: List[Tuple[str, mx.Context]] = []
         #: Per type, whether it is one of floats in several rows, as a weight is.
         self.several = bytearray()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def id_of(self, array_type: ArrayType) -> int:
         """Return the id of `array_type`, a new one if it was not seen before."""
@@ -96,12 +96,17 @@ class TypeTable(List[ArrayType]):
                 if known == len(self):
                     rows = elements(array_type.shape[:1])
                     self.sizes.append(array_type.elements)
-                    if array_type[1:] not in self.kinds:
-                        self.kinds.append(array_type[1:])
-                    self._kind_of.append(self.kinds.index(array_type[1:]))
+                    self._kind_of.append(self.kind_of(*array_type[1:]))
                     self.several.append(rows > 1 and array_type.dtype in FLOATS)
                     self.append(array_type)
         return known
+
+    def kind_of(self, *kind: Any) -> int:
+        """Return the number of a type of elements and a device."""
+        with self._lock:
+            if kind not in self.kinds:
+                self.kinds.append(kind)
+            return self.kinds.index(kind)
 
     def columns(self, types: Any) -> Tuple[Any, Any]:
         """Return for arrays of some types the numbers of elements, and those of their kinds."""

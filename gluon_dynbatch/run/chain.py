@@ -13,7 +13,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
-from ..plan.plan import Arena, Plan
+from ..plan.plan import Plan
 from ..plan.transpose import Heads
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
@@ -39,9 +39,8 @@ def find_heads(
     in_graph : numpy.ndarray
         Per array from outside, whether a gradient may go on to it.
     """
-    numbers, kind = np.unique(spots.kind, return_inverse=True)
-    types = [TYPES[number] for number in numbers.tolist()]
-    floats = np.array([one.dtype in FLOATS for one in types], dtype=bool)[kind]
+    _, kind = TYPES.columns(spots.kind)
+    floats = np.array([dtype in FLOATS for dtype, _ in TYPES.kinds], dtype=bool)[kind]
     own = np.flatnonzero(recorded[spots.name] & floats)
     if not own.size:
         return None
@@ -50,11 +49,7 @@ def find_heads(
     first = plan.element_of[terms] + offset
     order, begins, counts = Spots(plan.arena_of[terms], first, size, kind).merged()
     at = order[begins]
-    # Those of equal type and size are of one kind.
-    found, kinds = np.unique(counts * len(types) + kind[at], return_inverse=True)
-    pairs = (divmod(number, len(types)) for number in found.tolist())
-    arenas = tuple(Arena(count, *types[number][1:]) for count, number in pairs)
-    return Heads(terms[at], offset[at], kinds, arenas, in_graph)
+    return Heads(terms[at], offset[at], counts, kind[at], in_graph)
 
 
 #: Where a gradient goes: to a part of a head of an earlier flush (numbers of flush and head, and
