@@ -55,8 +55,8 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         "parameters": ((n[slot],) for slot in _of(last, "param")),
         "packs": (_pack(*pair, n) for pair in ours),
         "operand_packs": (_pack(*pair, n) for pair in packs.items() if pair not in ours),
-        "copied": (_copied(last, slot, n) for slot in shared if last.arrays[slot].every),
-        "repeated": (
+        "shared": (_shared(last, slot, n) for slot in shared if last.arrays[slot].every),
+        "written": (
             (n[slot], assembling.kind_of(forward.arrays[slot].dtype), forward.arrays[slot].width)
             for slot in (*_of(forward, "out"), *forward.works)
         ),
@@ -86,7 +86,7 @@ def _backward_tables(kernel: Kernel, n: Numbers) -> Dict[str, Entries]:
             for s in heads
         ),
         "gradients": ((n.get(slot, -1),) for slot in gradients),
-        "unequal": _unequal(kernel, n),
+        "apart": _apart(kernel, n),
         "added": ((n[slot],) for slot in kernel.works if slot in kernel.summed),
         "sums": (_sum(kernel, found, n) for found in kernel.sums),
         "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
@@ -113,12 +113,12 @@ def _pack(packed: Packed, use: int, n: Numbers) -> Tuple[int, ...]:
     return (n[packed], source, first, assembling.kind_of(packed.dtype), *shape, use)
 
 
-def _copied(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
+def _shared(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
     given = slot.number if slot.kind == "in" else -1
     return (n[slot], given, *_type(kernel, slot), kernel.arrays[slot].width)
 
 
-def _unequal(kernel: Kernel, n: Numbers) -> Iterator[Tuple[int, ...]]:
+def _apart(kernel: Kernel, n: Numbers) -> Iterator[Tuple[int, ...]]:
     done = {"grad": executing.SINGLE, "head": executing.TOTAL}
     used = {place.slot for s in kernel.sums for place in (s.gradient, s.rows) if place}
     for slot, own in kernel.arrays.items():

@@ -28,18 +28,6 @@ cdef enum:
     FEW = 8
     #: Operations that the engine gets in one piece: other work of its waits for a piece, not for all.
     AT_A_TIME = 400000000
-    #: Numbers per entry of what is listed for recipes: see `Recipe`.
-    INPUT = 3
-    PACKED = 9
-    COPIED = 5
-    REPEATED = 3
-    HEAD = 4
-    UNEQUAL = 6
-    SUM = 15
-    #: And per piece of a plan, region of rows that were chosen, and chunk of a sum.
-    PIECE = 5
-    REGION = 8
-    CHUNK = 9
 
 #: Names of uses, which those of bases begin with.
 MEMORY = ("temporary", "kept", "saved")
@@ -69,8 +57,48 @@ cdef struct Spot:
     int64_t base, offset
 
 
+cdef struct Arena:
+    # The bytes of an element, and the elements of a row.
+    int64_t base, size, row_size
+
+
+cdef struct Piece:
+    # What is done, the first element of the target, the source, and how many elements.
+    int64_t what, target
+    Spot source
+    int64_t count
+
+
+cdef struct Key:
+    # What tells so many rows apart: the table from which they were chosen, or -1, and the numbers by
+    # which they were, each of so many bytes.
+    int64_t table
+    Spot numbers
+    int64_t rows, size
+
+
+cdef struct Moved:
+    # What is done with an array of a launch that runs on rows that differ.
+    int64_t what, kind, width
+    Spot target, source
+
+
+cdef struct Chunk:
+    # What is added up: rows, and where it is kept which of them are equal.
+    int64_t rows
+    Spot kept
+    Spot gradient
+    int64_t gradient_pitch
+    Spot other
+    int64_t other_pitch
+
+
 #: A block of scratch.
 cdef Spot NOWHERE = Spot(-1, 0)
+
+
+cdef inline int64_t numbers_in(int64_t bytes) noexcept:
+    return bytes // sizeof(int64_t)
 
 
 include "recipes.pxi"
@@ -103,7 +131,7 @@ cdef class Assembler:
     cdef dict kernels
     cdef dict numbers
     cdef int64_t first
-    #: Per arena: its base, the bytes of an element, and the elements of a row.
+    #: Entries of `Arena`.
     cdef array arenas
     cdef const int64_t[:, ::1] pieces
     #: Of memory by use: its base, or -1; bytes that are reserved now, and the most that ever were.
@@ -163,53 +191,53 @@ cdef class Assembler:
         self.most[use] = max(self.most[use], self.used[use])
         return found
 
+    cdef inline Arena *arena(self, int64_t number) noexcept:
+        return <Arena *>of(self.arenas) + number
+
     cdef Spot region(self, region) except *:
         """Return where rows of an arena are."""
-        cdef int64_t *arena = of(self.arenas) + 3 * <int64_t>(<tuple>region)[0]
-        return Spot(arena[0], <int64_t>(<tuple>region)[1] * arena[1] * arena[2])
+        cdef Arena *arena = self.arena((<tuple>region)[0])
+        return Spot(arena.base, <int64_t>(<tuple>region)[1] * arena.size * arena.row_size)
 
-    cdef Spot operand(self, operand, const int64_t *array, int64_t use) except *:
-        """Return where an operand is, put together if need be, given type and bytes of an element."""
-        cdef int64_t *arena
+    cdef Spot operand(self, operand, int64_t kind, int64_t size, int64_t use) except *:
+        """Return where an operand is, put together if need be, given the type of its elements."""
+        cdef Arena *arena
         cdef int64_t rows, row_size
         cdef Spot target
         if type(operand) is self.slice:
-            arena = of(self.arenas) + 3 * <int64_t>(<tuple>operand)[0]
-            return Spot(arena[0], <int64_t>(<tuple>operand)[1] * arena[1])
+            arena = self.arena((<tuple>operand)[0])
+            return Spot(arena.base, <int64_t>(<tuple>operand)[1] * arena.size)
         if type(operand) is self.whole:
             return Spot(self.base(("external", operand[0])), 0)
         rows, row_size = (<tuple>operand)[2], (<tuple>operand)[3]
-        target = self.reserve(use, rows * row_size * array[1])
-        self.put(operand, array[0], array[1], target)
+        target = self.reserve(use, rows * row_size * size)
+        self.put(operand, kind, size, target)
         return target
 
     cdef int put(self, operand, int64_t kind, int64_t size, Spot target) except -1:
         """Put rows together."""
         cdef int64_t first = operand[0], count = operand[1], i
-        cdef int64_t *arena
-        cdef int64_t *entry = self.rows(kind, size, count, target)
+        cdef Arena *arena
+        cdef Piece *piece = self.rows(kind, size, count, target)
         for i in range(first, first + count):
-            arena = of(self.arenas) + 3 * self.pieces[i, 2]
-            entry[0], entry[1] = self.pieces[i, 0], self.pieces[i, 1]
-            entry[2], entry[3] = arena[0], self.pieces[i, 3] * arena[1]
-            entry[4] = self.pieces[i, 4]
-            entry += PIECE
+            arena = self.arena(self.pieces[i, 2])
+            piece[i - first] = Piece(
+                self.pieces[i, 0], self.pieces[i, 1],
+                Spot(arena.base, self.pieces[i, 3] * arena.size), self.pieces[i, 4])
         return 0
 
-    cdef int64_t *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
-        """Add a record that copies, adds up or zeroes; return where its entries go."""
-        cdef int64_t *code = self.code.more(6 + PIECE * count)
+    cdef Piece *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
+        """Add a record that copies, adds up or zeroes; return where its pieces go."""
+        cdef int64_t *code = self.code.more(6 + count * numbers_in(sizeof(Piece)))
         code[0], code[1], code[2], code[3] = ROWS, kind, size, count
         code[4], code[5] = target.base, target.offset
-        return code + 6
+        return <Piece *>(code + 6)
 
     cdef int move(
         self, int64_t what, int64_t kind, int64_t size, int64_t count, Spot target, Spot source
     ) except -1:
         """Copy elements, or set them to zero."""
-        cdef int64_t *entry = self.rows(kind, size, 1, target)
-        entry[0], entry[1], entry[2], entry[3] = what, 0, source.base, source.offset
-        entry[4] = count
+        self.rows(kind, size, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
     cdef int apart(self, operand, str dtype, context) except -1:
@@ -245,7 +273,7 @@ cdef class Assembler:
         """Let the launch that follows run on rows that differ, by keys or as it was kept in a spot."""
         cdef int64_t *code = self.code.more(6)
         code[0], code[1], code[2], code[3] = DISTINCT, kept.base, kept.offset, rows
-        code[4], code[5] = 0 if keys is None else keys.size // PIECE, 0
+        code[4], code[5] = 0 if keys is None else keys.count(sizeof(Key)), 0
         self.counted = self.code.size - 1
         if keys is not None:
             self.code.copy(keys.numbers, keys.size)
@@ -255,9 +283,8 @@ cdef class Assembler:
         self, int64_t what, int64_t kind, int64_t width, Spot target, Spot source
     ) except -1:
         """Say what is done with rows of an array of that launch, and where they come from."""
-        cdef int64_t *code = self.code.more(7)
-        code[0], code[1], code[2] = what, kind, width
-        code[3], code[4], code[5], code[6] = target.base, target.offset, source.base, source.offset
+        cdef Moved *moved = <Moved *>self.code.more(numbers_in(sizeof(Moved)))
+        moved[0] = Moved(what, kind, width, target, source)
         self.code.numbers[self.counted] += 1
         return 0
 

@@ -1,6 +1,13 @@
 """The program of a transposed plan: a part of `assembling.pyx`."""
 
 
+cdef Spot read(Run run, const Read *how) noexcept:
+    """Return where what is added up begins."""
+    cdef Spot found = run.spots[how.number]
+    found.offset += how.first
+    return found
+
+
 cdef class Backward(Assembler):
     """The program of a transposed plan.
 
@@ -42,18 +49,18 @@ cdef class Backward(Assembler):
         cdef Run first = runs[0], run
         cdef Recipe recipe = first.recipe
         cdef int64_t k, use
-        cdef int64_t *head
+        cdef const Head *head
         cdef array placed = array("q")
         cdef Spot kept = NOWHERE
         for k, operand in enumerate(operands):
             if operand is None:
                 continue
-            head = of(recipe.heads) + HEAD * k
+            head = <const Head *>of(recipe.heads) + <int64_t>k
             use = TEMPORARY
             for run in runs:
-                use = max(use, of(run.recipe.heads)[HEAD * k + 3])
-            first.spots[head[0]] = self.operand(operand, head + 1, use)
-            placed.append(head[0])
+                use = max(use, (<const Head *>of(run.recipe.heads))[<int64_t>k].use)
+            first.spots[head.number] = self.operand(operand, head.kind, head.size, use)
+            placed.append(head.number)
         for k, region in enumerate(outputs):
             if region is not None and of(recipe.gradients)[k] >= 0:
                 first.spots[of(recipe.gradients)[k]] = self.region(region)
@@ -73,48 +80,42 @@ cdef class Backward(Assembler):
 
         What is gained goes to the first of equal rows: all of them were chosen from one row.
         """
-        cdef const int64_t *entry
+        cdef const Apart *own
         cdef Spot source
         cdef int64_t i
         operands = launch[4]
         self.tell_apart(kept, run.rows, None)
-        for i in range(len(run.recipe.unequal) // UNEQUAL):
-            # What is done, number, type, elements, use, result.
-            entry = of(run.recipe.unequal) + UNEQUAL * i
-            source = run.spots[entry[1]]
+        for i in range(entries(run.recipe.apart, sizeof(Apart))):
+            own = <const Apart *>of(run.recipe.apart) + i
+            source = run.spots[own.number]
             if source.base < 0:
                 continue
             # Totals of rows that were put together may stand where these are.
-            if entry[0] == PICK or (entry[0] == TOTAL and type(operands[entry[5]]) is self.slice):
-                run.spots[entry[1]] = self.reserve(entry[4], run.size(entry[1]))
-            self.rows_apart(entry[0], entry[2], entry[3], run.spots[entry[1]], source)
+            if own.what == PICK or (own.what == TOTAL and type(operands[own.port]) is self.slice):
+                run.spots[own.number] = self.reserve(own.use, run.size(own.number))
+            self.rows_apart(own.what, own.kind, own.width, run.spots[own.number], source)
         return 0
 
     cdef int note_sums(self, Run run, launch, Spot kept) except -1:
         """Take note of what adds up to gradients, which has to stay until that is done."""
-        cdef const int64_t *entry
-        cdef int64_t *chunk
-        cdef int64_t i, k, number
+        cdef const Sum *own
+        cdef int64_t i, number
         cdef Spot target
         cdef Code chunks
         for number in run.recipe.added:
             if run.spots[number].base < 0:
                 run.spots[number] = self.reserve(KEPT, run.size(number))
-        for i in range(len(run.recipe.sums) // SUM):
-            # Parameter or input, first byte, record, type, rows, columns, its last number, rows per
-            # row, and twice number, first byte, elements.
-            entry = of(run.recipe.sums) + SUM * i
-            target = self.target(launch, entry[0], entry[1])
-            key = (target.base, target.offset + entry[2], *run.recipe.sums[SUM * i + 3 : SUM * i + 8])
+        for i in range(entries(run.recipe.sums, sizeof(Sum))):
+            own = <const Sum *>of(run.recipe.sums) + i
+            target = self.target(launch, own.parameter, own.input)
+            head = own.record, own.kind, own.rows, own.columns, own.last
+            key = target.base, target.offset + own.first, head
             chunks = self.sums.get(key)
             if chunks is None:
                 chunks = self.sums[key] = Code()
-            chunk = chunks.more(CHUNK)
-            chunk[0], chunk[1], chunk[2] = run.rows * entry[8], kept.base, kept.offset
-            for k in range(2):
-                target = run.spots[entry[9 + 3 * k]]
-                chunk[3 + 3 * k], chunk[4 + 3 * k] = target.base, target.offset + entry[10 + 3 * k]
-                chunk[5 + 3 * k] = entry[11 + 3 * k]
+            (<Chunk *>chunks.more(numbers_in(sizeof(Chunk))))[0] = Chunk(
+                run.rows * own.parts, kept, read(run, &own.reads[0]), own.reads[0].pitch,
+                read(run, &own.reads[1]), own.reads[1].pitch)
         return 0
 
     cdef int finish(self) except -1:
@@ -169,9 +170,9 @@ cdef class Backward(Assembler):
         cdef int64_t *code
         cdef int64_t count
         for key in keys:
-            base, offset, record, kind, rows, columns, last = key
+            base, offset, (record, kind, rows, columns, last) = key
             chunks = self.sums[key]
-            count = chunks.size // CHUNK
+            count = chunks.count(sizeof(Chunk))
             code = self.code.more(8)
             code[0], code[1], code[2], code[3] = record, kind, rows, columns
             code[4], code[5], code[6], code[7] = base, offset, last, count
@@ -182,14 +183,14 @@ cdef class Backward(Assembler):
     cdef int add_up_shared(self, Recipe recipe, outputs) except -1:
         """Add up the gradients of operands that all rows share: launches to come read them."""
         cdef int64_t size
-        cdef const int64_t *arena
+        cdef Arena *arena
         cdef Spot spot
         for k, region in enumerate(outputs):
             # Rows have gradients of their own.
             if region is not None and of(recipe.gradients)[k] < 0:
                 spot = self.region(region)
-                arena = of(self.arenas) + 3 * <int64_t>(<tuple>region)[0]
-                size = <int64_t>(<tuple>region)[2] * arena[1] * arena[2]
+                arena = self.arena((<tuple>region)[0])
+                size = <int64_t>(<tuple>region)[2] * arena.size * arena.row_size
                 self.move(ZERO, kind_of("uint8"), 1, size, spot, Spot(0, 0))
                 own = [
                     key for key in self.sums

@@ -1,6 +1,12 @@
 """The program of a plan, and where it leaves what the backward pass reads: a part of `assembling.pyx`."""
 
 
+cdef struct Chosen:
+    # Rows of an arena that were chosen from a table: the first element, and the one behind the last.
+    int64_t arena, row_size, start, stop
+    Key key
+
+
 cdef class Forward(Assembler):
     """The program of a plan.
 
@@ -23,10 +29,9 @@ cdef class Forward(Assembler):
     cdef dict fixed
     #: Copies of what all rows share, and packed matrices.
     cdef dict copies
-    #: Regions of rows that were chosen from tables: arena, elements of a row, first element and the
-    #: one behind the last, base of the table, spot and bytes of the numbers by which they were chosen.
+    #: Entries of `Chosen`.
     cdef Code chosen
-    #: What tells the rows of a launch apart, as a DISTINCT record has it.
+    #: What tells the rows of a launch apart: entries of `Key`.
     cdef Code keys
 
     def __init__(self, plan, tuple types, dict kernels not None, dict trained not None):
@@ -50,14 +55,14 @@ cdef class Forward(Assembler):
         cdef list runs = self.begin(number, parts)
         cdef Run first = runs[0], run
         cdef Recipe recipe = first.recipe
-        cdef int64_t k, use, inputs = len(recipe.inputs) // INPUT
-        cdef const int64_t *given
+        cdef int64_t k, use, inputs = entries(recipe.inputs, sizeof(Input))
+        cdef const Input *given = <const Input *>of(recipe.inputs)
         for k in range(inputs):
-            given = of(recipe.inputs) + INPUT * k
-            use = given[2]
+            use = given[k].use
             for run in runs:
-                use = SAVED if of(run.recipe.inputs)[INPUT * k + 2] == SAVED else use
-            first.spots[k] = self.operand(operands[k], given, use)
+                if (<const Input *>of(run.recipe.inputs))[k].use == SAVED:
+                    use = SAVED
+            first.spots[k] = self.operand(operands[k], given[k].kind, given[k].size, use)
         for k in range(len(recipe.outputs)):
             first.spots[of(recipe.outputs)[k]] = self.region(outputs[k])
         if len(runs) > 1:
@@ -104,26 +109,26 @@ cdef class Forward(Assembler):
 
     cdef int pack(self, Run run, array packs, dict known) except -1:
         """Pack matrices for products with them, or with their transposes."""
-        cdef int64_t i, k
+        cdef int64_t i
         cdef int64_t *code
-        cdef const int64_t *entry
+        cdef const Pack *pack
         cdef Spot source, target
-        for i in range(len(packs) // PACKED):
-            # Number, source, first byte, type, strides, rows, columns, use.
-            entry = of(packs) + PACKED * i
-            source = run.spots[entry[1]]
-            key = (source.base, source.offset + entry[2], *packs[PACKED * i + 4 : PACKED * (i + 1)])
+        for i in range(entries(packs, sizeof(Pack))):
+            pack = <const Pack *>of(packs) + i
+            source = run.spots[pack.source]
+            source.offset += pack.first
+            shape = pack.strides[0], pack.strides[1], pack.rows, pack.columns
+            key = source.base, source.offset, shape, pack.use
             found = known.get(key)
             if found is None:
                 target = self.reserve(
-                    entry[8], executing.packed_bytes(entry[3], entry[6], entry[7]))
+                    pack.use, executing.packed_bytes(pack.kind, pack.rows, pack.columns))
                 known[key] = found = target.base, target.offset
                 code = self.code.more(10)
-                code[0], code[1], code[2], code[3] = PACK, entry[3], key[0], key[1]
-                for k in range(4):
-                    code[4 + k] = entry[4 + k]
+                code[0], code[1], code[2], code[3] = PACK, pack.kind, source.base, source.offset
+                code[4], code[5], code[6], code[7] = shape
                 code[8], code[9] = target.base, target.offset
-            run.spots[entry[0]] = Spot(found[0], found[1])
+            run.spots[pack.number] = Spot(found[0], found[1])
         return 0
 
     cdef int copy(self, Run run, operands) except -1:
@@ -132,35 +137,33 @@ cdef class Forward(Assembler):
         These are operands, or without any the parameters.
         """
         cdef int64_t i
-        cdef const int64_t *entry
+        cdef const Shared *own
         cdef Spot *spot
         cdef Spot target
-        for i in range(len(run.recipe.copied) // COPIED):
-            # Number, input, type, bytes of an element, elements.
-            entry = of(run.recipe.copied) + COPIED * i
-            if (entry[1] < 0) != (operands is None):
+        for i in range(entries(run.recipe.shared, sizeof(Shared))):
+            own = <const Shared *>of(run.recipe.shared) + i
+            if (own.input < 0) != (operands is None):
                 continue
-            if operands is not None and type(operands[entry[1]]) is not self.whole:
+            if operands is not None and type(operands[own.input]) is not self.whole:
                 continue
-            spot = &run.spots[entry[0]]
+            spot = &run.spots[own.number]
             found = self.copies.get((spot.base, spot.offset))
             if found is None:
-                target = self.reserve(SAVED, entry[3] * entry[4])
+                target = self.reserve(SAVED, own.size * own.width)
                 found = self.copies[spot.base, spot.offset] = target.base, target.offset
-                self.move(COPY, entry[2], entry[3], entry[4], target, spot[0])
+                self.move(COPY, own.kind, own.size, own.width, target, spot[0])
             spot[0] = Spot(found[0], found[1])
         return 0
 
     cdef int note_chosen(self, region, Run run) except -1:
         """Take note of rows that were chosen from a table."""
-        cdef int64_t *found = self.chosen.more(REGION)
-        cdef Spot numbers = run.spots[0]
-        found[0] = region[0]
-        found[1] = of(self.arenas)[3 * found[0] + 2]
-        found[2] = <int64_t>(<tuple>region)[1] * found[1]
-        found[3] = found[2] + <int64_t>(<tuple>region)[2] * found[1]
-        found[4] = run.spots[of(run.recipe.parameters)[0]].base
-        found[5], found[6], found[7] = numbers.base, numbers.offset, of(run.recipe.bytes)[0]
+        cdef Chosen *found = <Chosen *>self.chosen.more(numbers_in(sizeof(Chosen)))
+        cdef int64_t size = of(run.recipe.bytes)[0]
+        found.arena = region[0]
+        found.row_size = self.arena(found.arena).row_size
+        found.start = <int64_t>(<tuple>region)[1] * found.row_size
+        found.stop = found.start + <int64_t>(<tuple>region)[2] * found.row_size
+        found.key = Key(run.spots[of(run.recipe.parameters)[0]].base, run.spots[0], 0, size)
         return 0
 
     cdef int64_t find_keys(self, operand) except -1:
@@ -193,36 +196,35 @@ cdef class Forward(Assembler):
         self, int64_t arena, int64_t element, int64_t rows, int64_t row_size
     ) except -1:
         """Add what tells some rows of an arena apart; return whether anything is known to."""
-        cdef int64_t *key = self.keys.more(PIECE)
-        cdef const int64_t *chosen = self.chosen.numbers
-        cdef const int64_t *end = chosen + self.chosen.size
-        key[0], key[1], key[2], key[3], key[4] = -1, 0, 0, rows, 0
-        while chosen < end:
+        cdef Key *key = <Key *>self.keys.more(numbers_in(sizeof(Key)))
+        cdef const Chosen *chosen = <const Chosen *>self.chosen.numbers
+        cdef int64_t i
+        key[0] = Key(-1, Spot(0, 0), rows, 0)
+        for i in range(self.chosen.count(sizeof(Chosen))):
             if (
-                chosen[0] == arena and chosen[1] == row_size and element >= chosen[2]
-                and element + rows * row_size <= chosen[3]
+                chosen[i].arena == arena and chosen[i].row_size == row_size
+                and element >= chosen[i].start and element + rows * row_size <= chosen[i].stop
             ):
-                key[0], key[1], key[4] = chosen[4], chosen[5], chosen[7]
-                key[2] = chosen[6] + (element - chosen[2]) // row_size * chosen[7]
-            chosen += REGION
-        return key[0] >= 0
+                key[0], key.rows = chosen[i].key, rows
+                key.numbers.offset += (element - chosen[i].start) // row_size * key.size
+        return key.table >= 0
 
     cdef int run_distinct(self, number, Run run) except -1:
         """Run a kernel on rows that differ."""
         cdef Recipe recipe = run.recipe
         cdef int64_t i, single = recipe.single
         cdef int64_t use = SAVED if len(recipe.natives) > 1 else TEMPORARY
-        cdef const int64_t *entry = of(recipe.inputs) + INPUT * single
+        cdef const Input *given = <const Input *>of(recipe.inputs) + single
+        cdef const Written *made = <const Written *>of(recipe.written)
         cdef Spot kept = self.reserve(use, 4 * (2 + 2 * run.rows)), source = run.spots[single]
-        cdef Spot spot = self.reserve(TEMPORARY, run.size(single))
+        cdef Spot spot = self.reserve(TEMPORARY, run.size(single)), written
         self.distinct[number] = kept.base, kept.offset
         self.tell_apart(kept, run.rows, self.keys)
-        self.rows_apart(PICK, entry[0], run.size(single) // run.rows // entry[1], spot, source)
-        for i in range(len(recipe.repeated) // REPEATED):
-            # Number, type, elements.
-            entry = of(recipe.repeated) + REPEATED * i
-            if run.spots[entry[0]].base >= 0:
-                self.rows_apart(REPEAT, entry[1], entry[2], run.spots[entry[0]], run.spots[entry[0]])
+        self.rows_apart(PICK, given.kind, of(recipe.bytes)[single] // given.size, spot, source)
+        for i in range(entries(recipe.written, sizeof(Written))):
+            written = run.spots[made[i].number]
+            if written.base >= 0:
+                self.rows_apart(REPEAT, made[i].kind, made[i].width, written, written)
         run.spots[single] = spot
         self.run([run], 0)
         run.spots[single] = source

@@ -24,21 +24,85 @@ cdef class Code:
         self.size += count
         return self.numbers + self.size - count
 
+    cdef int64_t count(self, int64_t size) noexcept:
+        """Return how many entries of so many bytes there are."""
+        return self.size // numbers_in(size)
+
     cdef int copy(self, const int64_t *numbers, int64_t count) except -1:
         memcpy(self.more(count), numbers, count * sizeof(int64_t))
         return 0
 
 
+# Entries of the tables of a recipe.  All that a kernel works on has a number: arrays, inputs first,
+# and matrices that are packed.  Kinds are numbers of types, sizes bytes of an element, widths
+# elements of a row, uses those of memory.
+
+cdef struct Input:
+    # An operand, and the memory for rows of it that are put together.
+    int64_t kind, size, use
+
+
+cdef struct Pack:
+    # A matrix: where it is found, from which byte on, how it is read, and the memory for it.
+    int64_t number, source, first, kind
+    int64_t[2] strides
+    int64_t rows, columns, use
+
+
+cdef struct Shared:
+    # What all rows share and the backward pass reads: an input, or -1.
+    int64_t number, input, kind, size, width
+
+
+cdef struct Written:
+    # What is written for each row.
+    int64_t number, kind, width
+
+
+cdef struct Head:
+    # The gradient of a result; number -1 stands for none.
+    int64_t number, kind, size, use
+
+
+cdef struct Apart:
+    # What is read or written backward for each row, what is done with it where rows are equal, and
+    # of which result or input it is.
+    int64_t what, number, kind, width, use, port
+
+
+cdef struct Read:
+    # An array, its first byte, and how many elements it is from row to row.
+    int64_t number, first, pitch
+
+
+cdef struct Sum:
+    # What adds up to the gradient of a parameter, if it is not -1, or else of an input, from a byte
+    # on: which record does it, its last number, and how many rows one row of the launch has.
+    int64_t parameter, input, first, record, kind, rows, columns, last, parts
+    Read[2] reads
+
+
+cdef struct Trained:
+    # A parameter, or an input, that gets a gradient of so many bytes.
+    int64_t port, count
+
+
+cdef inline int64_t *of(array numbers) noexcept:
+    return <int64_t *>numbers.data.as_longlongs
+
+
+cdef inline int64_t entries(array table, int64_t size) noexcept:
+    """Return how many entries of so many bytes a table has."""
+    return len(table) // numbers_in(size)
+
+
 cdef class Recipe:
     """What programs need to know of a kernel, of both directions if it is trained, to run it.
-
-    All that it works on is numbered: its arrays, inputs first, and the matrices that are packed.
-    A table has entry after entry; use is that of memory, and type a number of `DTYPES`.
 
     Parameters
     ----------
     tables : dict of str to array
-        See below.
+        Numbers, and entries as above, for which `make_recipe` has the names: the attributes.
     natives : tuple of executing.Kernel
         Forward, and maybe backward.
     orders : tuple of array
@@ -47,46 +111,18 @@ cdef class Recipe:
         Whether rows of the first parameter, chosen by the first input, are all there is.
     single : int
         The only input that differs from row to row, if rows are worth comparing, or -1.
-
-    Notes
-    -----
-    These tables are of both directions; the last ones are there for what is trained only.
-
-    bytes
-        Per number, what each row adds.
-    inputs
-        Type, bytes of an element, and use where rows are put together.
-    outputs, saved
-        Numbers of results, and of what steps leave for the backward pass.
-    parameters
-        Number of each parameter.
-    packs, operand_packs
-        Number, number of the source, first byte there, type, strides, rows and columns of the
-        matrix, use; of parameters, and of operands.
-    copied
-        What all rows share and the backward pass reads: number, input or -1, type, bytes of an
-        element, elements.
-    repeated
-        What is written for each row: number, type, elements.
-    heads
-        Gradients of results: number or -1, type, bytes of an element, use.
-    gradients
-        Number of the gradient of each input, or -1.
-    unequal
-        What is read or written backward for each row: what is done with it where rows are equal,
-        number, type, elements, use, and if it is the gradient of a result, which.
-    added
-        Numbers of what adds up to gradients, if steps leave it.
-    sums
-        What is trained: parameter or -1, or else input, and first byte; record, type, rows and
-        columns, its last number; rows per row; then number, first byte and elements from row to row
-        of both arrays.
-    trained, reached
-        Parameters, and inputs, that get a gradient, each with its bytes.
     """
 
-    cdef array bytes, inputs, outputs, saved, parameters, packs, operand_packs, copied, repeated
-    cdef array heads, gradients, unequal, added, sums, trained, reached
+    #: Per number, what each row adds in bytes.
+    cdef array bytes
+    #: Numbers of results, of parameters, and of what steps leave for the backward pass.
+    cdef array outputs, parameters, saved
+    #: Of `Input`, of `Pack` for parameters and for operands, of `Shared`, and of `Written`.
+    cdef array inputs, packs, operand_packs, shared, written
+    #: For what is trained only: of `Head`, `Apart`, `Sum`, and `Trained` for both.
+    cdef array heads, apart, sums, trained, reached
+    #: The number of the gradient of each input, or -1; those of what steps leave to be added up.
+    cdef array gradients, added
     cdef tuple natives, orders
     cdef bint chooses
     cdef int64_t single
@@ -98,20 +134,16 @@ cdef class Recipe:
         int64_t single,
     ):
         self.bytes, self.inputs, self.outputs = map(tables.get, ("bytes", "inputs", "outputs"))
-        self.saved, self.parameters = tables["saved"], tables["parameters"]
+        self.parameters, self.saved = tables["parameters"], tables["saved"]
         self.packs, self.operand_packs = tables["packs"], tables["operand_packs"]
-        self.copied, self.repeated = tables["copied"], tables["repeated"]
+        self.shared, self.written = tables["shared"], tables["written"]
         if len(natives) > 1:
-            self.heads, self.gradients = tables["heads"], tables["gradients"]
-            self.unequal, self.added, self.sums = map(tables.get, ("unequal", "added", "sums"))
+            self.heads, self.apart, self.sums = map(tables.get, ("heads", "apart", "sums"))
             self.trained, self.reached = tables["trained"], tables["reached"]
+            self.gradients, self.added = tables["gradients"], tables["added"]
         self.natives, self.orders, self.chooses, self.single = natives, orders, chooses, single
         for i, native in enumerate(natives):
             self.address[i], self.work[i] = native.address, native.work
-
-
-cdef inline int64_t *of(array numbers) noexcept:
-    return <int64_t *>numbers.data.as_longlongs
 
 
 @cython.final
