@@ -94,7 +94,7 @@ def test_rows_do_not_depend_on_how_many_there_are(dtype):
     assert (some == all_rows[20:23]).all()
 
 
-@pytest.mark.parametrize("m, k, n", [(1, 20, 7), (1, 5, 9), (1, 64, 33), (3, 40, 18)])
+@pytest.mark.parametrize("m, k, n", [(1, 20, 7), (1, 5, 9), (1, 64, 33), (3, 40, 18), (9, 25, 50)])
 @pytest.mark.parametrize("turned", product([False, True], repeat=2))
 def test_rows_with_matrices_of_their_own(m, k, n, turned, dtype):
     a, b, got = draw(1, dtype, 5, m, k), draw(2, dtype, 5, k, n), np.empty((5, m * n), dtype)
@@ -150,6 +150,23 @@ def test_weight_gradient_skips_rows_of_zeros(second, dtype):
     zero[0, -1] = 1
     add_up(executing.MATRIX, dw, [dy], [x], second)
     assert np.isnan(dw).all()
+
+
+@pytest.mark.parametrize("n, k, columns", [(1, 1, 1), (25, 50, 25), (7, 60, 300)])
+@pytest.mark.parametrize("second", [False, True])
+def test_weight_gradient_of_columns(n, k, columns, second, dtype):
+    """Matrices of zeros are skipped, whatever is in the others."""
+    dys, xs = ([draw(i, dtype, rows, size, columns) for i, rows in enumerate((3, 0, 4))]
+               for size in (n, k))  # fmt: skip
+    zero, other = (xs, dys) if second else (dys, xs)
+    zero[2][1], other[2][1] = 0, np.nan
+    before = draw(5, dtype, n, k)
+    got = before.copy()
+    flat = [[x.reshape(len(x), size * columns) for x in each] for size, each in ((n, dys), (k, xs))]
+    add_up(executing.MATRIX, got, *flat, second, columns)
+    other[2][1] = 0
+    pairs = ((y, x.T) for dy, own in zip(dys, xs) for y, x in zip(dy, own))
+    check(got, [beside(before), *pairs], 7 * columns + 1)
 
 
 @pytest.mark.parametrize("rows", [*ROWS, [100_000]], ids=str)

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 from ..modes import FLOATS
 from .expression import TOTAL, Expressions, Node
 from .functions import DERIVATIVES, Factor
-from .layout import OF_DATA, OF_KERNEL, Place, Slot, Weight
+from .layout import OF_DATA, OF_KERNEL, Dot, Place, Slot, Weight
 from .step import Sum
 
 
@@ -88,9 +88,7 @@ class Differentiation:
         elif node.kind == "product":
             self._product(node, g)
         elif node.kind == "dot":
-            for k, (second, how) in enumerate(node.attrs[0].gradients()):
-                other = value[node.args[1 - k]]
-                self._add(node.args[k], build.dot(*((other, g) if second else (g, other)), how))
+            self._dot(node, g)
         elif node.kind == "convolved":
             self._convolved(node, g)
         elif node.kind == "moved":
@@ -109,6 +107,22 @@ class Differentiation:
                 self._add(x, self._build.product([(g, weight.flipped())]))
         self._sums += [Sum(Weight(bias, 1, units, False), g, None, parts) for bias in biases]
 
+    def _dot(self, node: Node, g: Node) -> None:
+        (how,), (left, right), value = node.attrs, node.args, self._values
+        gradients: List[Optional[Tuple[bool, Dot]]] = list(how.gradients())
+        if _is_shared(left) and how.matrices == 1 and not how.turned[1]:
+            # What adds up is one product, of the columns of all rows.
+            turned = how.turned[0]
+            sizes = (how.k, how.m) if turned else (how.m, how.k)
+            weight = Weight(Place(left.attrs[0]), *sizes, not turned)
+            self._sums.append(Sum(weight, g, value[right], 1, how.n))
+            gradients[0] = None
+        for x, other, found in zip((left, right), (right, left), gradients):
+            if found is not None:
+                second, how = found
+                pair = (value[other], g) if second else (g, value[other])
+                self._add(x, self._build.dot(*pair, how))
+
     def _convolved(self, node: Node, g: Node) -> None:
         (x, *shared), (how,), build = node.args, node.attrs, self._build
         kernel = self._values[shared[0]]
@@ -125,6 +139,11 @@ class Differentiation:
             part = None if arg.kind == "const" else _times(g, factor, name == "select")
             if part is not None:
                 self._add(arg, part)
+
+
+def _is_shared(x: Node) -> bool:
+    """Whether a value is an array that all rows share."""
+    return x.kind == "read" and bool(x.attrs[1])
 
 
 def _times(g: Node, factor: Factor, chosen: bool) -> Optional[Node]:

@@ -66,6 +66,7 @@ class SegmentKernels:
         stored = compiler.stored
         #: What the backward pass can read.
         self._stored = {x: stored[plain[x]] for x in self._nodes if plain[x] in stored}
+        self._stored.update(_copied(self._stored))
         self._arrays.update({**outputs, **compiler.arrays})
         self.forward = Kernel(steps, dict(self._arrays))
         self._backward: Dict[Wanted, Kernel] = {}
@@ -117,6 +118,18 @@ class SegmentKernels:
             for found in sums
         )
         return Kernel(steps, arrays, tuple(placed), wanted)
+
+
+def _copied(stored: Dict[Node, Place]) -> Dict[Node, Place]:
+    """Return where operands stand once more: then they need not be kept themselves."""
+    found = {}
+    for node, place in stored.items():
+        at = place.column
+        for piece in node.args if node.kind == "join" else ():
+            if piece.kind == "read" and not piece.attrs[1]:
+                found[piece] = Place(place.slot, at)
+            at += piece.width
+    return found
 
 
 def _remade(build: Expressions, nodes: Sequence[Node], known: Dict[Node, Node]) -> Dict[Node, Node]:

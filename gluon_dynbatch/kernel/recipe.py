@@ -146,9 +146,9 @@ def _sum(kernel: Kernel, found: Sum, n: Numbers) -> Tuple[int, ...]:
         record, last = executing.CHOSEN, assembling.kind_of(kernel.arrays[found.rows.slot].dtype)
         both = gradient, rows(found.rows, weight.inputs)
     else:
-        record, last = executing.MATRIX, int(not weight.transposed)
+        record, last = executing.MATRIX, int(not weight.transposed) + 2 * found.columns
         both = gradient, rows(found.rows, weight.inputs)
-        both = both[::-1] if last else both
+        both = both if weight.transposed else both[::-1]
     return (*target, record, kind, weight.rows, weight.columns, last, parts, *both[0], *both[1])
 
 

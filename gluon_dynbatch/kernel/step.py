@@ -223,6 +223,8 @@ class Sum(NamedTuple):
     rows: Any
     #: How many rows one row of a launch has.
     parts: int
+    #: If a row is a matrix whose columns are multiplied, how many it has.
+    columns: int = 0
 
 
 class Wanted(NamedTuple):

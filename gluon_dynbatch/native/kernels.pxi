@@ -20,7 +20,8 @@ cdef extern from "c/kernels.h" nogil:
         int64_t (*gradient_scratch)(int64_t n, int64_t k) noexcept nogil
         void (*weight_gradient)(
             int64_t n, int64_t k, int64_t first, int64_t last, const gdb_chunk *chunks,
-            int64_t count, void *dw, int64_t dw_row, int skip_x, void *scratch) noexcept nogil
+            int64_t count, void *dw, int64_t dw_row, int skip_x, int64_t columns,
+            void *scratch) noexcept nogil
         void (*bias_gradient)(
             int64_t n, const gdb_chunk *chunks, int64_t count, void *db) noexcept nogil
 

@@ -223,7 +223,8 @@ cdef const int64_t *run_rows(const int64_t *code, char **bases) noexcept nogil:
 
 cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
     """MATRIX, ROW or CHOSEN, type, rows and columns of the target, where it is (base, offset), whether
-    the second of two rows is the gradient (of CHOSEN the type of places), chunks, then per chunk:
+    the second of two rows is the gradient, plus twice the columns of matrices if rows are matrices
+    whose columns are multiplied (of CHOSEN the type of places), chunks, then per chunk:
     rows, which of them are equal as kept by DISTINCT (base, offset), base -1 if that is not known,
     and gradient and rows, each a base, an offset in bytes and elements per row."""
     cdef const int64_t *code = split.code
@@ -231,7 +232,7 @@ cdef const int64_t *run_sum(Split *split, int64_t threads) noexcept nogil:
     split.rows, split.piece, split.next = code[2], code[2], 0
     if code[0] == DO_MATRIX:
         for i in range(code[7]):
-            work += 2 * code[2] * code[3] * code[8 + CHUNK * i]
+            work += 2 * code[2] * code[3] * code[8 + CHUNK * i] * max(code[6] >> 1, 1)
         threads = max(min(threads, work // WORTH), 1)
         split.piece = even(split.rows, threads)
         gdb_together(run_pieces, split, threads)
@@ -264,7 +265,7 @@ cdef void add_up(
         kernels.bias_gradient(code[3], chunks, count, target)
     else:
         kernels.weight_gradient(
-            code[2], code[3], low, high, chunks, count, target, code[3], code[6],
+            code[2], code[3], low, high, chunks, count, target, code[3], code[6] & 1, code[6] >> 1,
             scratch + lines(count * sizeof(gdb_chunk)))
 
 

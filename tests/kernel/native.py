@@ -78,10 +78,12 @@ def pack(made, packed, matrix):
     return target
 
 
-def add_up(record, total, gradients, rows, second=False):
+def add_up(record, total, gradients, rows, second=False, columns=0):
+    """Add up sums; of matrices in rows, their columns are multiplied."""
     made, kind = Code(), executing.DTYPES[total.dtype.name]
     size = total.shape if total.ndim == 2 else (1, len(total))
-    made.code += [record, kind, *size, made.base(total), 0, int(second), len(gradients)]
+    made.code += [record, kind, *size, made.base(total), 0]
+    made.code += [second + 2 * columns, len(gradients)]
     for dy, x in zip(gradients, rows):
         made.code += [len(dy), -1, 0, made.base(dy), 0, pitch(dy), made.base(x), 0, pitch(x)]
     made.run(scratch=executing.sum_scratch(kind, *size, len(gradients)))

@@ -51,6 +51,11 @@ typedef struct {
     void (*multiply)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row, int64_t a_column,
                      const void *packed, void *c, int64_t c_row, const void *bias, int accumulate);
 
+    /* C = A B for a small B whose rows lie one after another, as do those of C; or return 0: such a B
+     * is to be packed. */
+    int (*multiply_small)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
+                          int64_t a_column, const void *b, void *c);
+
     /* The same for few rows and a B that is the transpose of W, n x k, as it is: to pack it for
      * them would take longer. */
     void (*multiply_few)(int64_t m, int64_t n, int64_t k, const void *a, int64_t a_row,
@@ -61,10 +66,12 @@ typedef struct {
     int64_t (*gradient_scratch)(int64_t n, int64_t k);
 
     /* Add the sum of dY^T X to rows first to last (excluded) of dW, n x k. A row that is zero in all
-     * of dY, or of X if `skip_x`, adds nothing, whatever is in the other. */
+     * of dY, or of X if `skip_x`, adds nothing, whatever is in the other. If `columns` is not 0, each
+     * row has two matrices, n x columns and k x columns, and what adds up is one times the transpose
+     * of the other. */
     void (*weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
                             const gdb_chunk *chunks, int64_t count, void *dw, int64_t dw_row,
-                            int skip_x, void *scratch);
+                            int skip_x, int64_t columns, void *scratch);
 
     /* Add the sum of the rows of dY. */
     void (*bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *db);

@@ -247,12 +247,30 @@ static void run_stores(const run *r, int64_t row, int64_t column, int64_t rows, 
     }
 }
 
+/* Store what was loaded without a way through registers, if that is all there is to do. */
+static int run_copies(const run *r) {
+    const gdb_loop *loop = r->loop;
+    for (int64_t i = 0; i < loop->n_loads + loop->n_stores; i++) {
+        const gdb_access *a = &r->loads[i];
+        if (a->how != GDB_ROW || accessed(r, a, 0, 0).dtype != loop->step.dtype)
+            return 0;
+    }
+    for (int64_t l = 0; l < loop->n_loads; l++)
+        for (int64_t s = 0; s < loop->n_stores; s++)
+            if (r->stores[s].reg == r->loads[l].reg)
+                copy(accessed(r, &r->stores[s], 0, 0), accessed(r, &r->loads[l], 0, 0), r->rows,
+                     r->width);
+    return 1;
+}
+
 void gdb_run_loop(const gdb_loop *loop, const gdb_array *slots, int64_t rows, void *scratch) {
     run r = {.loop = loop, .kernels = gdb_kernels_of(loop->step.dtype), .slots = slots, .rows = rows,
              .width = loop->width};
     if (rows < 1 || loop->width < 1)
         return;
     lay_out(&r, scratch);
+    if (loop->n_instructions == 0 && run_copies(&r))
+        return;
     choose_tiles(&r);
     prepare(&r);
     for (int64_t row = 0; row < r.rows; row += r.tile_rows)

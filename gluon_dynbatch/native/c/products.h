@@ -9,7 +9,7 @@
 #define DEPTH 256 /* at most so many products are summed up in registers */
 #define HEIGHT 16 /* tiles of A that are multiplied by one panel of B after the other */
 #define LINE 64   /* bytes of a line of the cache, and of the widest vector */
-#define ROWS 250  /* that weight_gradient packs; no power of two, which is bad for caches */
+#define SMALL 16384 /* bytes of a B that is in the first cache as a whole */
 #define AHEAD 1024 /* bytes by which B is prefetched: it is in the second cache, or beyond it */
 
 /* Rows, and vectors per row, of a tile of C that is kept in registers. */
@@ -111,21 +111,24 @@ static void F(pack)(const void *from, int64_t row_stride, int64_t column_stride,
     }
 }
 
-/* One tile of C. `rows` and `vectors` are constants wherever this is inlined. */
+/* One tile of C. `rows` and `vectors` are constants wherever this is inlined. Rows of B are `b_row`
+ * apart; the last of several vectors of B and of C begins at column `last`, and may overlap. */
 INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, int64_t a_row,
-                       int64_t a_column, const T *b, T *c, int64_t c_row, const T *bias,
-                       int accumulate)
+                       int64_t a_column, const T *b, int64_t b_row, int64_t last, T *c,
+                       int64_t c_row, const T *bias, int accumulate)
 {
     const T *row[MR];
     VECTOR sum[MR][NV], right[NV];
+    int64_t column[NV];
+    UNROLL for (int v = 0; v < vectors; v++) column[v] = v < vectors - 1 ? v * LANES : last;
     UNROLL for (int i = 0; i < rows; i++) {
         row[i] = a + i * a_row;
         UNROLL for (int v = 0; v < vectors; v++) sum[i][v] = (VECTOR){0};
     }
-    for (int64_t p = 0, at = 0; p < k; p++, at += a_column, b += vectors * LANES) {
+    for (int64_t p = 0, at = 0; p < k; p++, at += a_column, b += b_row) {
         UNROLL for (int v = 0; v < vectors; v++) {
-            right[v] = LOAD(b + v * LANES);
-            __builtin_prefetch((const char *)(b + v * LANES) + AHEAD);
+            right[v] = LOAD(b + column[v]);
+            __builtin_prefetch((const char *)(b + column[v]) + AHEAD);
         }
         UNROLL for (int i = 0; i < rows; i++) {
             VECTOR left = row[i][at] - (VECTOR){0};
@@ -139,17 +142,25 @@ INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, in
         }
     UNROLL for (int i = 0; i < rows; i++, c += c_row)
         UNROLL for (int v = 0; v < vectors; v++) {
-            VECTOR *to = (VECTOR *)(c + v * LANES);
+            VECTOR *to = (VECTOR *)(c + column[v]);
             if (accumulate) sum[i][v] += *to;
             *to = sum[i][v];
         }
+}
+
+INLINE void F(packed_tile)(const int rows, const int vectors, int64_t k, const T *a, int64_t a_row,
+                           int64_t a_column, const T *b, T *c, int64_t c_row, const T *bias,
+                           int accumulate)
+{
+    F(tile)(rows, vectors, k, a, a_row, a_column, b, vectors * LANES, (vectors - 1) * LANES, c,
+            c_row, bias, accumulate);
 }
 
 static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_row,
                         int64_t a_column, const T *b, T *c, int64_t c_row,
                         const T *bias, int accumulate)
 {
-    ANY_TILE(rows, width, F(tile), k, a, a_row, a_column, b, c, c_row, bias, accumulate)
+    ANY_TILE(rows, width, F(packed_tile), k, a, a_row, a_column, b, c, c_row, bias, accumulate)
 }
 
 /* A vector of C from the sums of products. */
@@ -223,6 +234,25 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     } while (p < k);
 }
 
+static int F(multiply_small)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
+                             int64_t a_column, const void *right, void *to)
+{
+    const T *a = left;
+    T *c = to;
+    if (n < LANES || k * n * (int64_t)sizeof(T) > SMALL) return 0;
+    for (int64_t j = 0; j < n; j += NR) {
+        int width = F(width)(n, j);
+        int64_t last = (n - j < width ? n - j : width) - LANES;
+        for (int64_t i = 0; i < m; i += MR) {
+            const T *own = a + i * a_row, *b = (const T *)right + j;
+            T *tile = c + i * n + j;
+            int rows = m - i < MR ? (int)(m - i) : MR;
+            ANY_TILE(rows, width, F(tile), k, own, a_row, a_column, b, n, last, tile, n, NULL, 0)
+        }
+    }
+    return 1;
+}
+
 /* The sum of a vector. */
 INLINE T F(total)(VECTOR vector)
 {
@@ -275,84 +305,5 @@ static void F(multiply_few)(int64_t m, int64_t n, int64_t k, const void *left,
             for (int u = 0; u < count; u++)
                 c[u] = total[u] + (shift ? shift[j + u] : 0) + (accumulate ? c[u] : 0);
         }
-    }
-}
-
-INLINE int F(is_zero)(const T *row, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += 64) {
-        int found = 0;
-        for (int64_t i = j; i < n && i < j + 64; i++) found |= row[i] != 0;
-        if (found) return 0;
-    }
-    return 1;
-}
-
-/* Copy rows of X and of dY, from the given row of the given chunk on, until there are ROWS of them;
- * X to panels, dY to tiles of MR columns. Return how many there are. */
-static int64_t F(gather)(int64_t n, int64_t k, int64_t first, int64_t last,
-                         const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
-                         T *right, T *left)
-{
-    int64_t filled = 0;
-    for (; *chunk < end; ++*chunk, *row = 0)
-        for (; *row < (*chunk)->rows; ++*row) {
-            const T *y = (const T *)(*chunk)->dy + *row * (*chunk)->dy_row;
-            const T *x = (const T *)(*chunk)->x + *row * (*chunk)->x_row;
-            if (filled == ROWS) return filled;
-            if (skip_x ? F(is_zero)(x, k) : F(is_zero)(y, n)) continue;
-            for (int64_t j = 0; j < k; j += NR)
-                F(pack)(x + j, 0, 1, 1, k - j < NR ? k - j : NR,
-                        right + j * ROWS + filled * F(width)(k, j));
-            for (int64_t i = first; i < last; i += MR) {
-                T *to = left + (i - first) * ROWS + filled * MR;
-                if (last - i >= MR) /* for which the compiler knows how many */
-                    memcpy(to, y + i, MR * sizeof(T));
-                else
-                    memcpy(to, y + i, (last - i) * sizeof(T));
-            }
-            filled++;
-        }
-    return filled;
-}
-
-static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
-                               const gdb_chunk *chunk, int64_t count, void *to, int64_t dw_row,
-                               int skip_x, void *scratch)
-{
-    T *right = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
-    T *left = right + F(packed_elements)(ROWS, k);
-    T *dw = (T *)to + first * dw_row;
-    const gdb_chunk *end = chunk + count;
-    int64_t row = 0, filled;
-    do {
-        filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
-        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, ROWS, 0, dw, dw_row, NULL, 1);
-    } while (filled == ROWS);
-}
-
-static int64_t F(gradient_scratch)(int64_t n, int64_t k)
-{
-    int64_t left = (n + MR - 1) / MR * MR * ROWS;
-    return (F(packed_elements)(ROWS, k) + left) * sizeof(T) + LINE;
-}
-
-/* Sums of 64 rows at a time, and their sums, both as doubles. */
-static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
-{
-    T *db = to;
-    for (int64_t j = 0; j < n; j += 64) {
-        int width = n - j < 64 ? (int)(n - j) : 64;
-        double total[64] = {0}, part[64] = {0};
-        int64_t seen = 0;
-        for (const gdb_chunk *chunk = chunks; chunk < chunks + count; chunk++) {
-            const T *row = (const T *)chunk->dy + j;
-            for (int64_t r = 0; r < chunk->rows; r++, row += chunk->dy_row) {
-                for (int i = 0; i < width; i++) part[i] += row[i];
-                if (++seen % 64) continue;
-                for (int i = 0; i < 64; i++) total[i] += part[i], part[i] = 0;
-            }
-        }
-        for (int i = 0; i < width; i++) db[j + i] += (T)(total[i] + part[i]);
     }
 }

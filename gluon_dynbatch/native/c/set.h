@@ -8,12 +8,14 @@
 #include "functions.h"
 #include "loops.h"
 #include "products.h"
+#include "gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #define GDB_DOUBLE 0
 #include "functions.h"
 #include "loops.h"
 #include "products.h"
+#include "gradients.h"
 #include "convolutions.h"
 #undef GDB_DOUBLE
 #undef GDB_SET

@@ -48,6 +48,7 @@ static int is_zero(int64_t dtype, const char *matrix, int64_t count) {
 static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, char *scratch) {
     const gdb_kernels *kernels = gdb_kernels_of(d->step.dtype);
     const int64_t m = d->m, k = d->k, n = d->n, size = gdb_size_of(d->step.dtype);
+    const int64_t a_row = d->turn_left ? 1 : k, a_column = d->turn_left ? m : 1;
     char *packed = scratch + -(intptr_t)scratch % 64;
     for (int64_t row = 0; row < rows; row++) {
         const char *left = at(slots, d->left, row), *right = at(slots, d->right, row);
@@ -58,10 +59,10 @@ static void run_dots(const gdb_dots *d, const gdb_array *slots, int64_t rows, ch
                 memset(result, 0, m * n * size);
             } else if (m == 1 && d->turn_right) {
                 kernels->multiply_few(m, n, k, left, k, right, k, result, n, NULL, 0);
-            } else {
+            } else if (d->turn_right
+                       || !kernels->multiply_small(m, n, k, left, a_row, a_column, right, result)) {
                 kernels->pack(right, d->turn_right ? 1 : n, d->turn_right ? k : 1, k, n, packed);
-                kernels->multiply(m, n, k, left, d->turn_left ? 1 : k, d->turn_left ? m : 1, packed,
-                                  result, n, NULL, 0);
+                kernels->multiply(m, n, k, left, a_row, a_column, packed, result, n, NULL, 0);
             }
             left += m * k * size, right += k * n * size, result += m * n * size;
         }

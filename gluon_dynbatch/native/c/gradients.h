@@ -1,0 +1,110 @@
+/* Gradients of weights and of biases: sums over rows, for one type and one instruction set. */
+#ifndef GDB_GRADIENTS_H
+#define GDB_GRADIENTS_H
+
+#define ROWS 250 /* that weight_gradient packs; no power of two, which is bad for caches */
+
+#endif
+
+INLINE int F(is_zero)(const T *row, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += 64) {
+        int found = 0;
+        for (int64_t i = j; i < n && i < j + 64; i++) found |= row[i] != 0;
+        if (found) return 0;
+    }
+    return 1;
+}
+
+/* Copy rows of X and of dY, from the given row of the given chunk on, until there are ROWS of them;
+ * X to panels, dY to tiles of MR columns. Return how many there are. */
+static int64_t F(gather)(int64_t n, int64_t k, int64_t first, int64_t last,
+                         const gdb_chunk **chunk, const gdb_chunk *end, int64_t *row, int skip_x,
+                         T *right, T *left)
+{
+    int64_t filled = 0;
+    for (; *chunk < end; ++*chunk, *row = 0)
+        for (; *row < (*chunk)->rows; ++*row) {
+            const T *y = (const T *)(*chunk)->dy + *row * (*chunk)->dy_row;
+            const T *x = (const T *)(*chunk)->x + *row * (*chunk)->x_row;
+            if (filled == ROWS) return filled;
+            if (skip_x ? F(is_zero)(x, k) : F(is_zero)(y, n)) continue;
+            for (int64_t j = 0; j < k; j += NR)
+                F(pack)(x + j, 0, 1, 1, k - j < NR ? k - j : NR,
+                        right + j * ROWS + filled * F(width)(k, j));
+            for (int64_t i = first; i < last; i += MR) {
+                T *to = left + (i - first) * ROWS + filled * MR;
+                if (last - i >= MR) /* for which the compiler knows how many */
+                    memcpy(to, y + i, MR * sizeof(T));
+                else
+                    memcpy(to, y + i, (last - i) * sizeof(T));
+            }
+            filled++;
+        }
+    return filled;
+}
+
+/* The same where each row has matrices, of which the columns are multiplied. */
+static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
+                           const gdb_chunk *chunk, int64_t count, T *dw, int64_t dw_row,
+                           int skip_x, int64_t columns, T *right)
+{
+    for (const gdb_chunk *end = chunk + count; chunk < end; chunk++)
+        for (int64_t row = 0; row < chunk->rows; row++) {
+            const T *y = (const T *)chunk->dy + row * chunk->dy_row;
+            const T *x = (const T *)chunk->x + row * chunk->x_row;
+            if (skip_x ? F(is_zero)(x, k * columns) : F(is_zero)(y, n * columns)) continue;
+            for (int64_t p = 0; p < columns; p += ROWS) {
+                int64_t depth = columns - p < ROWS ? columns - p : ROWS;
+                F(pack)(x + p, 1, columns, depth, k, right);
+                F(block)(last - first, k, depth, y + first * columns + p, MR * columns, columns, 1,
+                         right, depth, 0, dw, dw_row, NULL, 1);
+            }
+        }
+}
+
+static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last,
+                               const gdb_chunk *chunk, int64_t count, void *to, int64_t dw_row,
+                               int skip_x, int64_t columns, void *scratch)
+{
+    T *right = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
+    if (columns) {
+        F(add_columns)(n, k, first, last, chunk, count, (T *)to + first * dw_row, dw_row, skip_x,
+                       columns, right);
+        return;
+    }
+    T *left = right + F(packed_elements)(ROWS, k);
+    T *dw = (T *)to + first * dw_row;
+    const gdb_chunk *end = chunk + count;
+    int64_t row = 0, filled;
+    do {
+        filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
+        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, ROWS, 0, dw, dw_row, NULL, 1);
+    } while (filled == ROWS);
+}
+
+static int64_t F(gradient_scratch)(int64_t n, int64_t k)
+{
+    int64_t left = (n + MR - 1) / MR * MR * ROWS;
+    return (F(packed_elements)(ROWS, k) + left) * sizeof(T) + LINE;
+}
+
+/* Sums of 64 rows at a time, and their sums, both as doubles. */
+static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
+{
+    T *db = to;
+    for (int64_t j = 0; j < n; j += 64) {
+        int width = n - j < 64 ? (int)(n - j) : 64;
+        double total[64] = {0}, part[64] = {0};
+        int64_t seen = 0;
+        for (const gdb_chunk *chunk = chunks; chunk < chunks + count; chunk++) {
+            const T *row = (const T *)chunk->dy + j;
+            for (int64_t r = 0; r < chunk->rows; r++, row += chunk->dy_row) {
+                for (int i = 0; i < width; i++) part[i] += row[i];
+                if (++seen % 64) continue;
+                for (int i = 0; i < 64; i++) total[i] += part[i], part[i] = 0;
+            }
+        }
+        for (int i = 0; i < width; i++) db[j + i] += (T)(total[i] + part[i]);
+    }
+}
