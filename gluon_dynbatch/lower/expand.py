@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Tuple
 
 import numpy as np
-from mxnet.ndarray import NDArray
 
-from ..native import lowering
+from ..native import lowering, recording
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
-from ..record.types import TYPES
+from ..record.types import NODE_AT, TYPES
 from ..trace.entry import Entry
 from ..trace.variant import Variant
 from .cut import cut_call
@@ -28,16 +27,15 @@ MOST_EDGES = 2**22
 def find_weights(tape: Tape) -> Tuple[int, ...]:
     """Return the values that are variables with a gradient of their own and several rows."""
     several = np.frombuffer(bytes(TYPES.several), np.uint8)[tape.external_type]
+    found = [(tape.external_values[n], tape.externals[n]) for n in np.flatnonzero(several).tolist()]
+    # A variable is in MXNet's graph; to ask for a gradient takes much longer.
+    marks = recording.in_graph([array for _, array in found], NODE_AT)
     return tuple(
-        tape.external_values[number]
-        for number in np.flatnonzero(several).tolist()
-        if _grad(tape.externals[number]) is not None
+        value
+        for (value, array), mark in zip(found, marks)
+        # What is kept in an arena has no gradient, nor a handle yet.
+        if mark and type(array) is not LazyNDArray and array.grad is not None
     )
-
-
-def _grad(array: NDArray) -> Optional[NDArray]:
-    """Return the gradient of an array; what is kept in an arena has none, nor a handle yet."""
-    return None if type(array) is LazyNDArray else array.grad
 
 
 def expand(
