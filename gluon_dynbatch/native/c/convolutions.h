@@ -3,7 +3,8 @@
  * Maps are spread on planes with zeros around them. There, what an element of the kernel is
  * multiplied with lies in one run for all places, at a distance that a table has: nothing is copied
  * once per element. A stride makes a plane of every so many lines, and of every so many columns of
- * these. The products have some columns that are not wanted, those between the lines.
+ * these. Vectors are of places, and then some are not wanted, those between the lines; or of maps
+ * that are made, if these fill vectors better.
  */
 #ifndef GDB_CONVOLUTIONS_H
 #define GDB_CONVOLUTIONS_H
@@ -13,6 +14,8 @@
 typedef struct {
     int64_t size[2], apart[2], first[2], planes[2], grid[2];
 } gdb_spread;
+
+enum { PACKING = 8 }; /* places of which the product takes as long as packing a kernel */
 
 static inline int64_t gdb_area(const int64_t *size) { return size[0] * size[1]; }
 
@@ -144,6 +147,7 @@ static void F(spread_maps)(const gdb_spread *s, int64_t maps, const T *from, T *
 typedef struct {
     gdb_spread spread;
     int64_t maps, found, taps, run; /* maps read and made; elements of a kernel, and of a run */
+    int across; /* whether vectors are of maps that are made */
     const int64_t *places;
     int64_t *a_row, *a_column, *b_row;
     T *planes, *product, *packed, *ones;
@@ -159,13 +163,20 @@ static char *F(lay_out_maps)(const gdb_maps *m, F(plan) *p, char *scratch)
     p->run = gdb_run_of(&p->spread, p->places);
     const int64_t runs = p->maps * p->taps, width = F(whole)(p->run);
     const int64_t planes = p->maps * gdb_spread_area(&p->spread), most = runs > p->run ? runs : p->run;
+    const int64_t filled = F(whole)(p->found);
+    /* Then a number is read per vector, which AVX-512 does as it multiplies, and kernels are
+     * packed, which takes as long as some places. */
+    p->across = GDB_BYTES == 64 && m->of != GDB_OF_KERNEL
+        && filled * (gdb_area(p->places) + PACKING) < p->found * width;
     p->planes = (T *)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
     p->product = p->planes + F(whole)(planes + p->spread.grid[1] + LANES);
     /* For the gradient of the kernel, that of the result is spread and packed; its product with a run
      * of ones is the gradient of the bias. */
-    p->packed = p->product + p->found * width;
+    p->packed = p->product + (p->across ? 0 : p->found * width);
     p->ones = p->packed + F(packed_elements)(p->run, p->found);
-    p->a_row = (int64_t *)(m->of == GDB_OF_KERNEL ? p->ones + width + (runs + 1) * NR : p->packed);
+    p->a_row = (int64_t *)(m->of == GDB_OF_KERNEL ? p->ones + width + (runs + 1) * NR
+                           : p->across            ? p->packed + m->groups * filled * (runs + 1)
+                                                  : p->packed);
     p->a_column = p->a_row + (runs >= p->found ? runs + 1 : p->found);
     p->b_row = p->a_column + most;
     return (char *)(p->b_row + most);
@@ -177,11 +188,72 @@ static int64_t F(maps_scratch)(const gdb_maps *m)
     return F(lay_out_maps)(m, &plan, NULL) - (char *)NULL + LINE;
 }
 
-static void F(multiply_maps)(const gdb_maps *m, const F(plan) *p, const T *from, const T *kernel,
+/* Pack the kernels of a group, a vector of maps that are made after the other, the bias first. */
+static void F(pack_kernels)(const F(plan) *p, const T *kernel, const T *bias, T *to)
+{
+    const int64_t runs = p->maps * p->taps;
+    for (int64_t j = 0; j < p->found; j += LANES) {
+        const int count = p->found - j < LANES ? (int)(p->found - j) : LANES;
+        memset(to, 0, (runs + 1) * LANES * sizeof(T));
+        if (bias) memcpy(to, bias + j, count * sizeof(T));
+        to += LANES;
+        for (int64_t k = 0; k < runs; k++, to += LANES)
+            for (int i = 0; i < count; i++) to[i] = kernel[p->a_row[j + i] + p->a_column[k]];
+    }
+}
+
+/* Some places of some lines, of as many maps as a vector has. */
+INLINE void F(places_tile)(const int places, const int lines, const F(plan) *p, int64_t count,
+                           const T *kernel, const T *from, T *to)
+{
+    const int64_t grid = p->spread.grid[1], area = gdb_area(p->places), k = p->maps * p->taps;
+    const T *line[NV];
+    VECTOR sum[NV][MR], made[MR];
+    UNROLL for (int l = 0; l < lines; l++) {
+        line[l] = from + l * grid;
+        UNROLL for (int i = 0; i < places; i++) sum[l][i] = LOAD(kernel);
+    }
+    for (int64_t r = 0; r < k; r++) {
+        const int64_t at = p->b_row[r];
+        const VECTOR right = LOAD(kernel += LANES);
+        UNROLL for (int l = 0; l < lines; l++)
+            UNROLL for (int i = 0; i < places; i++)
+                sum[l][i] += (line[l][at + i] - (VECTOR){0}) * right;
+    }
+    UNROLL for (int l = 0; l < lines; l++, to += p->places[1]) {
+        UNROLL for (int i = 0; i < places; i++) made[i] = sum[l][i];
+        for (int64_t f = 0; f < count; f++)
+            UNROLL for (int i = 0; i < places; i++) to[f * area + i] = ((const T *)(made + i))[f];
+    }
+}
+
+/* Make maps on all places of lines, which are cut into equal parts. */
+static void F(multiply_places)(const F(plan) *p, const T *kernel, T *to)
+{
+    const int64_t *size = p->places, cuts = (size[1] + MR - 1) / MR;
+    const int64_t most = (size[1] + cuts - 1) / cuts;
+    for (int64_t j = 0; j < p->found; j += LANES, kernel += (p->maps * p->taps + 1) * LANES)
+        for (int64_t y = 0; y < size[0]; y += NV)
+            for (int64_t x = 0; x < size[1]; x += most) {
+                const int64_t lines = size[0] - y < NV ? size[0] - y : NV;
+                const int64_t places = size[1] - x < most ? size[1] - x : most;
+                const int64_t count = p->found - j < LANES ? p->found - j : LANES;
+                ANY_TILE(places, lines * LANES, F(places_tile), p, count, kernel,
+                         p->planes + y * p->spread.grid[1] + x,
+                         to + j * gdb_area(size) + y * size[1] + x)
+            }
+}
+
+/* Make the maps of a group; its kernels may be packed. */
+static void F(multiply_maps)(const F(plan) *p, const T *from, const T *kernel, const T *packed,
                              const T *bias, T *to)
 {
     const int64_t width = F(whole)(p->run), area = gdb_area(p->places);
     F(spread_maps)(&p->spread, p->maps, from, p->planes);
+    if (p->across) {
+        F(multiply_places)(p, packed, to);
+        return;
+    }
     F(scattered)(p->found, width, p->maps * p->taps, kernel, p->a_row, p->a_column, p->planes,
                  p->b_row, p->product, width);
     for (int64_t i = 0; i < p->found; i++) {
@@ -223,7 +295,8 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
     const int64_t taps = plan.taps, of_kernel = m->of == GDB_OF_KERNEL, back = m->of == GDB_OF_DATA;
     const int64_t kernel = m->filters * m->channels * taps;
     const int64_t data = m->channels * gdb_area(m->data), made = m->filters * gdb_area(m->result);
-    memset(plan.planes, 0, end - (char *)plan.planes);
+    const int64_t packed = F(whole)(plan.found) * (plan.maps * taps + 1);
+    memset(plan.planes, 0, (of_kernel ? end : (char *)plan.product) - (char *)plan.planes);
     gdb_find_runs(m, &plan.spread, plan.maps, of_kernel ? plan.a_row : plan.b_row);
     if (of_kernel) {
         plan.a_row[plan.maps * taps] = plan.ones - plan.planes;
@@ -238,10 +311,14 @@ static void F(convolve)(const gdb_maps *m, int64_t rows, const void *left, int64
         const T *a = (const T *)left + row * left_row, *b = (const T *)right + row * right_row;
         T *c = (T *)result + row * result_row;
         if (of_kernel) memset(c, 0, m->groups * (kernel + m->filters) * sizeof(T));
+        for (int64_t g = 0; plan.across && g < m->groups && (!row || right_row); g++)
+            F(pack_kernels)(&plan, b + g * kernel, bias ? (const T *)bias + g * m->filters : NULL,
+                            plan.packed + g * packed);
         for (int64_t i = 0; i < m->images * m->groups; i++) {
             const int64_t g = i % m->groups;
             if (!of_kernel)
-                F(multiply_maps)(m, &plan, a + i * (back ? made : data), b + g * kernel,
+                F(multiply_maps)(&plan, a + i * (back ? made : data), b + g * kernel,
+                                 plan.packed + g * packed,
                                  bias ? (const T *)bias + g * m->filters : NULL,
                                  c + i * (back ? data : made));
             else if (!F(is_zero)(a + i * made, made))
