@@ -235,7 +235,7 @@ class MVRNN(PhraseModel):
     def word_states(self, words):  # noqa: D102
         vectors = self.embedding(words)
         size = vectors.shape[1]
-        matrices = mx.nd.reshape(self.matrices(words), (-1, size, size))
+        matrices = self.matrices(words).reshape((-1, size, size))
         return list(zip(rows_of(vectors), rows_of(matrices)))
 
     def leaf(self, vector, matrix):
