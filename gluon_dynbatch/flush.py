@@ -15,7 +15,6 @@ from .kernel.kernels import SegmentKernels
 from .lower.expand import expand, find_weights
 from .lower.graph import check_graph
 from .lower.segment import Segment
-from .modes import RECORDING
 from .native.recording import in_graph, keep, untrack
 from .options import Options
 from .plan.check import check_plan, check_transposed
@@ -174,10 +173,6 @@ class Flush:
             check_groups(graph.dependencies, groups)
         outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
         plan = make_plan(graph, groups, outside)
-        by_segment = np.array([bool(segment.mode & RECORDING) for segment in graph.segments])
-        recorded = (graph.value_term >= 0) & by_segment.any()
-        made = graph.slot_unit[graph.value_term[recorded]]
-        recorded[recorded] = by_segment[graph.segment[made]]
         analysed = analysis.complete or analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
         alone, split = find_unmerged(plan, list(recording.entries.values()), choice.granularity)
@@ -196,7 +191,7 @@ class Flush:
             split=split,
         )
         costs = costs_of(recording, plan, kernels)
-        return Planned(plan, kernels, [], recorded, report, costs, analysed)
+        return Planned(plan, kernels, [], graph.recorded, report, costs, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:
