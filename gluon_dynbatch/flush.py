@@ -215,7 +215,7 @@ class Flush:
         plan, key, heads = planned.plan, None, None
         if planned.recorded.any():
             spots = find_spots([lazy for lazy in lazies if lazy._uncut is None])
-            trained = [p.grad_req for launch in plan.launches for p in launch.segment.parameters]
+            trained = [p.grad_req for segment in plan.graph.segments for p in segment.parameters]
             marks = in_graph(self._recording.externals, NODE_AT)
             key = [column.tobytes() for column in spots], trained, marks
         known = next((made for own, made in planned.prepared if own == key), None)

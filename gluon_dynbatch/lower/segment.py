@@ -14,7 +14,6 @@ import numpy as np
 from mxnet.gluon import Parameter
 
 from ..record.types import TYPES
-from ..schedule.dependencies import Array
 from ..trace.symbols import VARIABLE, Op, Ref
 
 #: In the place of a segment number in a `Source`: an argument of the call.
@@ -94,18 +93,13 @@ class Segment:
         return tuple(p for p, port in enumerate(self.inputs) if port.shared)
 
     @cached_property
-    def columns(self) -> Tuple[Array, Array]:
-        """Inputs and outputs as columns, see `plan.plan.Ports`."""
+    def columns(self) -> Tuple[bytes, bytes]:
+        """Inputs and outputs as numbers, see `plan.plan.Ports`."""
         inputs, outputs = (
-            np.array(
-                [(p.row_size, TYPES.kind_of(p.dtype, self.context), *p[3:]) for p in side],
-                dtype=np.int64,
-            )
-            .reshape((-1, 5))
-            .T.copy()
+            [(p.row_size, TYPES.kind_of(p.dtype, self.context), *p[3:]) for p in side]
             for side in (self.inputs, self.outputs)
         )
-        return inputs, outputs
+        return np.array(inputs, np.int64).tobytes(), np.array(outputs, np.int64).tobytes()
 
 
 class SegmentUse(NamedTuple):

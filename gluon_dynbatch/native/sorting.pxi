@@ -8,6 +8,23 @@ cdef struct Keyed:
     int64_t unit
 
 
+#: Items that are sorted faster without counting.
+cdef enum:
+    FEW = 48
+
+
+cdef void insertion_sort(Keyed *items, int64_t count) noexcept:
+    """Sort by key, equal keys as they come."""
+    cdef int64_t i, k
+    cdef Keyed one
+    for i in range(1, count):
+        one, k = items[i], i
+        while k > 0 and items[k - 1].key > one.key:
+            items[k] = items[k - 1]
+            k -= 1
+        items[k] = one
+
+
 cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
     """Sort by key, equal keys as they come; `spare` has the same length."""
     cdef int64_t ends[256]
@@ -18,6 +35,9 @@ cdef void radix_sort(Keyed *items, Keyed *spare, int64_t count) noexcept:
         varying |= items[i].key ^ items[0].key
         sorted_ = sorted_ and items[i - 1].key <= items[i].key
     if sorted_:
+        return
+    if count <= FEW:
+        insertion_sort(items, count)
         return
     for shift in range(0, 64, 8):
         if not varying >> shift & 255:

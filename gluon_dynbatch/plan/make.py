@@ -103,7 +103,8 @@ class _Planner:
             if len(parts) > 1:
                 # Rows of several sizes are seen as shorter ones.
                 own = slice(*ports.first[number : number + 2])
-                sizes = np.array([part.segment.columns[side][0] for part in parts])
+                sizes = Ports.of([part.segment.columns[side] for part in parts]).row_size
+                sizes = sizes.reshape((len(parts), -1))
                 ports.row_size[own] = np.gcd.reduce(sizes)
                 rows[own] = [part.rows for part in parts] @ sizes // ports.row_size[own]
         return places_of(rows, ports.row_size)

@@ -176,10 +176,10 @@ class Ports(NamedTuple):
     concat: Array
 
     @classmethod
-    def of(cls, tables: Sequence[Array]) -> Ports:
+    def of(cls, tables: Sequence[bytes]) -> Ports:
         """Put together what segments have as their columns."""
-        first = np.cumsum([0, *(table.shape[1] for table in tables)])
-        return cls(first, *np.concatenate([np.zeros((5, 0), np.int64), *tables], axis=1))
+        table = np.frombuffer(b"".join(tables), dtype=np.int64).reshape((-1, 5))
+        return cls(np.cumsum([0, *map(len, tables)]) // table.strides[0], *table.T)
 
     def of_launches(self, segment: Array) -> Ports:
         """Return the ports of launches, given the numbers of their segments."""

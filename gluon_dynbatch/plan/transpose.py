@@ -7,7 +7,7 @@ of the operand.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..modes import RECORDING
 from ..native import ordering, resolving
 from ..schedule.dependencies import Array
 from .plan import PLACES, Fill, Launch, Plan, Reads, arenas_of, places_of, resolve
+
+if TYPE_CHECKING:
+    from ..lower.graph import Graph
 
 
 class Heads(NamedTuple):
@@ -106,12 +109,12 @@ class _Transposition:
         """
         plan, columns, heads = self._forward, self._columns, self._heads
         inputs, operands = columns.inputs, columns.operands
-        segments = [
-            (mode, mode and any(p.grad_req != "null" for p in segment.parameters))
-            for segment in plan.graph.segments
-            for mode in (bool(segment.mode & RECORDING),)
-        ]
-        recorded, trained = np.array(segments, dtype=bool)[columns.segment].T.copy()
+        recorded = recorded_segments(plan.graph)[columns.segment]
+        trained = np.array(
+            [any([p.grad_req != "null" for p in s.parameters]) for s in plan.graph.segments],
+            dtype=bool,
+        )[columns.segment]
+        trained &= recorded
         live, reached = np.zeros((2, self._outside + 2), dtype=bool)
         live[: self._outside], live[self._outside] = trained, True
         own = np.flatnonzero((operands[:, 0] == resolving.WHOLE) & (inputs.differentiable > 0))
@@ -177,6 +180,12 @@ class _Transposition:
         return Reads(*found[:, :count])
 
 
+def recorded_segments(graph: Graph) -> Array:
+    """Return per segment whether it is recorded for a backward pass."""
+    modes: Array = np.array([segment.mode for segment in graph.segments], dtype=np.int64)
+    return modes & RECORDING > 0
+
+
 class Reach(NamedTuple):
     """What calls on the way to a head read: the loop gives all of this a gradient."""
 
@@ -194,7 +203,7 @@ def live_units(plan: Plan, heads: Heads) -> Array:
     graph = plan.graph
     reached = np.zeros(graph.dependencies.size, dtype=bool)
     reached[graph.slot_unit[heads.term]] = True
-    recorded = np.array([bool(s.mode & RECORDING) for s in graph.segments])[graph.segment]
+    recorded = recorded_segments(graph)[graph.segment]
     ordering.ancestors(graph.dependencies.offsets, graph.dependencies.preds, recorded, reached)
     live: Array = reached & recorded
     return live
@@ -204,18 +213,24 @@ def find_reach(plan: Plan, backward: Plan, heads: Heads) -> Reach:
     """Find what gets a gradient when `backward`, the transposed `plan`, has run."""
     graph, units = plan.graph, live_units(plan, heads)
     read = graph.term[np.repeat(units, np.diff(graph.term0[graph.input0]))]
-    externals = np.unique(-1 - read[read < 0])
-    externals = externals[heads.in_graph[externals]]
+    # Per array from outside: whether it gets a gradient, and none from a fill.
+    wanted = np.zeros(len(heads.in_graph), dtype=bool)
+    wanted[-1 - read[read < 0]] = True
+    wanted &= heads.in_graph
+    others = wanted.copy()
     filled: List[Tuple[int, int, int]] = []
     for number, (fill, result) in enumerate(zip(plan.fills, backward.results)):
         if result is not None:
-            own = fill.externals[np.isin(fill.externals, externals)]
+            own = fill.externals[wanted[fill.externals]]
+            others[own] = False
             size = plan.arenas[fill.region.arena].row_size
             rows = plan.element_of[-1 - own] // size - fill.region.start
             filled += zip([number] * len(own), rows.tolist(), own.tolist())
-    launches = set(plan.columns.launch[units].tolist())
+    left = np.zeros(len(plan.launches), dtype=bool)
+    left[plan.columns.launch[units]] = True
+    left[[launch.number for launch in backward.launches]] = False
     return Reach(
         tuple(filled),
-        tuple(sorted(set(externals.tolist()).difference(own for *_, own in filled))),
-        tuple(sorted(launches.difference(launch.number for launch in backward.launches))),
+        tuple(np.flatnonzero(others).tolist()),
+        tuple(np.flatnonzero(left).tolist()),
     )
