@@ -113,7 +113,6 @@ def unary(prefix=None, **kwargs):
 
 
 def binary(prefix=None):
-    """Make a cell that joins two values."""
     dense = nn.Dense(WIDTH, in_units=2 * WIDTH, activation="tanh")
     return cell(lambda F, x, y: dense(F.concat(x, y, dim=1)), dense, prefix=prefix)
 
@@ -200,7 +199,6 @@ def tree_losses(net, trees=TREE_BATCH):
 
 
 def gradients(net):
-    """Return the gradients of all parameters that have one."""
     params = net.collect_params().items()
     return {name: p.grad().asnumpy() for name, p in params if p.grad_req != "null"}
 
@@ -232,6 +230,7 @@ def heads_of(plan, slots=None):
 
 
 def check_invariants(batch):
+    """Check graph, grouping and plan of a scope's last flush, and return its launches."""
     if batch.plan is None:
         assert batch.report.launches == 0
         return 0
@@ -257,6 +256,7 @@ def widths(batch):
 
 
 def launches(fn, samples, granularity, policy="depth", **options):
+    """Run `fn` in a scope and return the number of launches, after comparing with the loop."""
     options.setdefault("analysis_budget", None)
     batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
     assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches

@@ -106,9 +106,6 @@ def test_no_gradient_is_computed_for_arrays_in_no_graph():
     assert passing == [True, True] and result is not None
 
 
-# What gets no gradient
-
-
 class Signs(gdb.DynamicHybridBlock):
     """No gradient flows through it, but what it reads is in the graph."""
 
@@ -155,9 +152,6 @@ def test_what_no_gradient_flows_into_gets_zeros(way, granularity):
 
     wanted, _ = loop_and_scope(run, 1e-7, 0, granularity=granularity)
     assert any((gradient == 0).all() for gradient in wanted)
-
-
-# Equal recordings that are differentiated in another way
 
 
 @ALL

@@ -17,8 +17,6 @@ from tests.cells import WIDTH, Attention, dense, heads_of, inputs, ready, unary
 from tests.common import FIXED
 from tests.test_plan import plan_of
 
-# Tapes
-
 
 def record(net):
     """Record a call of a block, and operators on views of its result and on zeros."""
@@ -101,9 +99,6 @@ def test_a_flush_with_debug_checks_its_tape():
         record(dense()).external_ids.clear()
 
 
-# Graphs
-
-
 def changed(part, field, at, by):
     """Return a graph, or its dependencies, with another number at one place of an array."""
     if field not in part._fields:
@@ -143,9 +138,6 @@ def test_damaged_graphs(match):
         check_graph(DAMAGED_GRAPHS[match](graph))
 
 
-# Plans
-
-
 def with_launch(plan, number, **changes):
     launches = list(plan.launches)
     launches[number] = launches[number]._replace(**changes)
@@ -153,7 +145,6 @@ def with_launch(plan, number, **changes):
 
 
 def with_joined(plan):
-    """Run the first two launches as one."""
     first, second, *rest = plan.launches
     units = np.concatenate([first.units, second.units])
     parts = (first.parts[0]._replace(rows=len(units)),)

@@ -87,7 +87,6 @@ def test_values_and_gradients_of_programs_steered_by_values(
 
 
 def reads_of(walk, x):
-    """Return how often a walk asks for a value."""
     with gdb.batching(**FIXED) as batch:
         walk(x)
     return sum(batch.report.forced.values())

@@ -62,7 +62,6 @@ def run_tree(shape):
 
 
 def chains(*cells):
-    """Return samples that go through some cells each."""
     return list(zip(cells, inputs(len(cells))))
 
 
@@ -75,25 +74,21 @@ def nested(F, x, children):
 
 
 def views(h):
-    """Return what reads rows of an array."""
     return [h[i : i + 1] for i in range(len(h))] + [h[1].reshape((1, -1)), h.reshape((-1, WIDTH))]
 
 
 def two_views(rows):
-    """Let two cells that compute the same look at other rows of what `A` makes."""
     memory = A(rows)
     top = [LOOKUP(x, memory[0:2]) for x in inputs(2)]
     return top + [OTHER(x, memory[2:4]) for x in inputs(2)]
 
 
 def shared_and_own(x):
-    """Look at a matrix that all samples read, which is passed as it is, and at one of its own."""
     state = A(x)
     return LOOKUP(state, MEMORIES[0]) + OTHER(state, mx.nd.concat(x, A(x), dim=0))
 
 
 def halves(sample):
-    """Read rows of one operand that lie in arenas of different widths."""
     half, x = sample
     return A(WIDE(x).reshape((2, WIDTH))[1:2] if half else A(x))
 
@@ -319,6 +314,7 @@ def test_three_rotations_of_three_cells():
 
 
 def doubled(F, x, _):
+    """Written out as one sum, the last one would have 2 ** 40 terms."""
     total = x
     for _ in range(40):
         total = F.add_n(total, total)
@@ -331,12 +327,11 @@ def test_sums_that_repeat_sums_stay_short():
     assert np.diff(batch.plan.graph.term0).max() <= MOST_TERMS
 
 
-# What must not be merged, or is not as much as it could be
-
-
 @ALL
 @pytest.mark.parametrize("product", [False, True])
 def test_other_halves_of_one_product(product, granularity):
+    """Nothing but the half differs, so the two are no equal calls."""
+
     def half(which):
         def take(F, x, weight):
             if product:
@@ -354,5 +349,6 @@ def test_other_halves_of_one_product(product, granularity):
 
 
 def test_with_very_many_callees_nothing_is_recurrent(monkeypatch):
+    """Which is right, if not the best; the table of who delivers what would get too large."""
     monkeypatch.setattr(expand, "MOST_EDGES", 0)
     check_against_loop(lambda x: JOIN(x, JOIN(x, Y)), inputs(2), granularity="operator")

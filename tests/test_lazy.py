@@ -45,9 +45,6 @@ def check_use(use):
         same(got, wanted)
 
 
-# What it is
-
-
 def test_what_is_known_without_running():
     x = mx.nd.array(VALUES, dtype="float64")
     with gdb.batching(policy="depth") as batch:
@@ -60,8 +57,6 @@ def test_what_is_known_without_running():
     assert not y.pending and y.shape == SHAPE and y.dtype is np.float64
     same(y, x + 1)
 
-
-# Indexing, against NumPy
 
 BASIC = [
     0, 2, -1, -4, np.int64(1), slice(None), slice(1, 3), slice(-2, None), slice(None, -1),
@@ -96,8 +91,6 @@ def test_basic_indexing_costs_no_flush_and_rows_no_call():
         assert batch.report.flushes == []
     assert batch.report.nodes == 3 and len(got) == 7
 
-
-# Uses: operators, which have tests of their own (`tests/rules`), shapes, copies, conversions
 
 INDEX = mx.nd.array([2, 0], dtype="int32")
 USES = {

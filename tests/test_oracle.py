@@ -26,7 +26,6 @@ SETTINGS = [(g, p) for g in GRANULARITIES for p in POLICIES]
 
 
 def check(program, **options):
-    """Compare with the loop, check all invariants, and return the number of launches."""
     batch = check_against_loop(program.fn, program.samples, program.params, **options)
     return check_invariants(batch)
 

@@ -55,7 +55,6 @@ def test_the_wheel_of_the_source_distribution_works_elsewhere(tmp_path):
     env.update(CC=str(compiler), PIP_DISABLE_PIP_VERSION_CHECK="1", TMPDIR=str(tmp_path))
 
     def run(*command, cwd=tmp_path):
-        """Run a command to its end, outside of the checkout; return what it prints."""
         ran = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
         assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
         return ran.stdout

@@ -53,7 +53,6 @@ def chain(block, x, times=1):
 
 
 def scope(block, samples, **options):
-    """Run samples in a scope, and compare with the loop; return the scope's account of tracing."""
     return check_against_loop(
         lambda sample: block(*sample),
         samples,

@@ -20,12 +20,10 @@ SETTINGS = {"hard_sigmoid": (0.25, 0.5), "clip": (-1.5, 2.0), "smooth_l1": (1.5,
 
 
 def access(register, number, how="row", column=0):
-    """Return an access to an array by its number."""
     return Access(register, Place(Slot("in", number), column), how)
 
 
 def run(program, arrays, rows):
-    """Run a program over rows of arrays, known by their numbers."""
     launch([program], {Slot("in", k): array for k, array in enumerate(arrays)}, rows)
 
 
@@ -40,9 +38,6 @@ def apply(name, *operands):
     stores = [access(3, arity)]
     run(Pointwise(out.size, out.dtype.name, 4, loads, [instruction], stores), [*rows, out], 1)
     return out[0]
-
-
-# functions
 
 
 def specials(dtype):
@@ -143,6 +138,7 @@ def widened(function, *operands):
 
 
 def assert_close(got, exact, *operands, ulps=4.0):
+    """Check that results are within units in the last place of exact values."""
     info = np.finfo(got.dtype)
     with np.errstate(all="ignore"):
         rounded = exact.astype(got.dtype)
@@ -186,9 +182,6 @@ def test_functions_of_two_numbers_are_within_4_ulp(instruction_set, dtype):
     assert_close(apply("select", a, b, a), np.where(a != 0, b, a), a, b)
 
 
-# rows
-
-
 @pytest.mark.parametrize("width", [2, 7, 100, 1000])
 def test_sums_and_maxima_of_rows(instruction_set, width):
     rng = np.random.default_rng(width)
@@ -206,6 +199,8 @@ def test_sums_and_maxima_of_rows(instruction_set, width):
 @pytest.mark.parametrize("width", [1, 3, 8, 21, 100, 1000])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_of_any_width_equal_mxnet(instruction_set, width, dtype):
+    """Columns beside others, a number for each row, arrays that all share, sums and maxima."""
+
     def fn(F, x, number, shared):
         left = F.slice_axis(x, axis=1, begin=0, end=width)
         right = F.slice_axis(x, axis=1, begin=width, end=None)

@@ -68,9 +68,6 @@ def test_recording_is_without_what_comes_before_it_and_without_waiting(net, cloc
     assert str(batch.report).count("waiting for values") == 2
 
 
-# Values that were asked for
-
-
 def test_values_read_by_line_and_count(net):
     with gdb.batching(granularity="block", policy="depth") as batch:
         for x in inputs(5):
@@ -149,9 +146,6 @@ def test_lists_of_several_lengths(how, granularity, wanted):
     assert named_lines(str(told.where))[0].endswith("# the line")
     assert f"split       {told}" in str(batch.report)
     assert told.reason in batch.report._repr_html_().replace("&quot;", '"')
-
-
-# Print and JSON
 
 
 def test_print():

@@ -111,13 +111,11 @@ def test_options_and_what_is_read_of_an_array_are_part_of_what_a_plan_is_for(cac
     assert found == [False, False, True], "of other rows of an equal result"
 
 
-# The plan cache: by value, the least recently used forgotten first
-
 STEPS = st.lists(st.tuples(st.sampled_from("abcde"), st.sampled_from([0, 20, 30, 40, 90, 101])))
 
 
 @given(STEPS, st.booleans())
-def test_it_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
+def test_the_plan_cache_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
     """What is made twice counts once; what is not worth it or too large is not kept."""
     cache, model = PlanCache(capacity=100), OrderedDict()
     for number, (key, size) in enumerate(steps):
@@ -138,8 +136,6 @@ def test_it_is_an_ordered_dictionary_of_so_many_bytes(steps, again):
     assert len(cache) == cache.bytes == 0 and cache.find("a") is None
 
 
-# Buffers are used again once nobody holds them, and never before
-
 #: Eighths of the least size that is kept, a type, and whether somebody holds a part of the array.
 TAKES = st.tuples(
     st.sampled_from([7, 8, 9, 13, 33, 144]), st.sampled_from(["float32", "float64"]), st.booleans()
@@ -148,7 +144,7 @@ TAKES = st.tuples(
 
 @given(st.lists(TAKES, max_size=20))
 @examples(80)
-def test_they_are_buffers_of_so_many_bytes(takes):
+def test_the_pool_has_buffers_of_so_many_bytes(takes):
     """What fits is used again, the last one first; what was not taken for long is let go of."""
     buffers, model, held, most, taken = pool.Pool(), OrderedDict(), {}, 1 << 22, 0
     with pytest.MonkeyPatch.context() as patch:
@@ -218,9 +214,6 @@ def test_a_late_backward_pass_does_not_wait_for_a_later_flush():
     assert output_of(LATE) == "done\n"
 
 
-# What goes
-
-
 def recordings():
     gc.collect()
     return sum(isinstance(one, Tape) for one in gc.get_objects())
@@ -259,9 +252,6 @@ def test_what_is_compiled_goes_with_the_calls():
     RUNTIME.plans.clear()
     gc.collect()
     assert watched() is None
-
-
-# What the collector sees
 
 
 def test_the_collector_does_not_look_at_what_a_flush_makes():

@@ -20,8 +20,6 @@ from gluon_dynbatch.record.lazy import LazyNDArray
 from tests.cells import array, dense, equal
 from tests.common import ROOT, SAMPLES
 
-# Scopes in a program
-
 
 def test_scope_entered_again_and_within_itself(net):
     """The report is that of the last time; values of all times stay, whatever failed between."""
@@ -85,9 +83,6 @@ def test_samples_with_nothing_to_do(net):
     assert gdb.map(run, []) == []
 
 
-# Defaults
-
-
 AGENDA = {"analysis_budget": 3, "granularity": "block", "policy": "agenda"}
 #: What `hybridize`, the environment and the scope say, and what a scope runs with.
 SETTINGS = [
@@ -119,9 +114,6 @@ def test_defaults_and_settings(net, monkeypatch, given, environment, options, ra
     (flush,) = batch.report.flushes
     assert (flush.granularity, flush.policy, flush.budget) == ran
     equal(got, [net(x) for x in SAMPLES * 8])
-
-
-# What a user can see
 
 
 def test_one_line_per_flush_in_the_log(net, caplog):
@@ -166,9 +158,6 @@ def test_leaving_a_scope_waits_for_nothing(net, monkeypatch, recording):
         assert waits == []
     got[0].asnumpy()
     assert waits
-
-
-# What is replaced of MXNet
 
 
 def owners():

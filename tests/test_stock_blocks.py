@@ -59,9 +59,6 @@ def test_python_of_the_users_runs_for_each_sample(kind, who):
         assert len(SEEN) == 3
 
 
-# Programs as users write them
-
-
 @ALL
 def test_samples_on_two_contexts_in_one_scope(granularity):
     contexts, net = [mx.cpu(0), mx.cpu(1)], Cells()

@@ -90,9 +90,6 @@ def test_specs_and_keys_are_equal_exactly_if_the_structures_are():
         assert first != second or hash(first) == hash(second), (a, b)
 
 
-# Keys of pieces
-
-
 class Shape(NamedTuple):
     times: int
     names: Tuple[str, ...]

@@ -26,9 +26,6 @@ def tagger(limit=4):
     return sequences.tagging(limit=limit, embedding_size=2, hidden_size=2)
 
 
-# Contests
-
-
 class Fake(Contender):
     """A contender that writes down what it is asked to run, at a speed of its own."""
 
@@ -128,9 +125,6 @@ def test_turns_start_from_the_first_parameters_with_minibatches_cut_for_loops():
     assert np.abs(bias.data().asnumpy()).max() == 0
 
 
-# Ways
-
-
 def test_names_of_ways_are_settings():
     assert ways.options_of("gdb:block:depth") == {
         "granularity": "block", "policy": "depth", "analysis_budget": None,
@@ -156,9 +150,6 @@ def test_all_ways_of_a_workload_compute_what_the_loop_computes(name):
         }  # fmt: skip
         more = cast.gather([*asked, "gdb:operator:depth"], 4)
         assert more[:4] == contenders and not cast.left_out, "from the first parameters again"
-
-
-# Tables and pictures
 
 
 def rows_of(times, kind="inference", size=1, **more):
@@ -205,9 +196,6 @@ def test_auto_is_judged_in_other_rounds_than_its_rival_is_chosen_in():
     assert row[:5] == ("w", "inference", 1, "setting of gdb", "gdb:a:search")
     assert row[5:8] == pytest.approx((0.75, 1.5, 0.5))
     assert tables.settings({"w": measured(rows_of({"gdb": [1.0]}))}) is None
-
-
-# The program
 
 
 def test_the_program_writes_figures_tables_and_pictures(tmp_path, capsys):

@@ -165,9 +165,6 @@ def test_vectors_are_those_of_the_file_and_seeded_for_other_words(tmp_path, pair
     assert not np.array_equal(vectors, read_vectors(path, vocab, seed=4)[0])
 
 
-# Trees
-
-
 def test_a_very_deep_tree_needs_no_recursion_and_an_empty_one_is_none():
     count = 20_000
     tree = Tree.from_heads([i - 1 for i in range(count)])

@@ -40,7 +40,6 @@ def start(*arguments, program=program):
 
 
 def wait_for_an_epoch(process, output, seconds=120):
-    """Wait until a process has written down what its first epoch has brought, and a little more."""
     end = time.monotonic() + seconds
     metrics = output / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text()):

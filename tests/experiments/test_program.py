@@ -33,7 +33,6 @@ def train(output, *more):
 
 
 def parameters(path):
-    """Read the parameters in a checkpoint as bytes."""
     return {name: array.tobytes() for name, array in read_checkpoint(path).arrays.items()}
 
 
@@ -81,6 +80,7 @@ def test_the_demo_shows_epochs_a_flush_and_the_table(tmp_path, capsys):
 
 
 def test_sentiment_is_learned_resumed_and_measured(tmp_path, capsys):
+    """With dropout, and sparse gradients of word vectors."""
     options = ("--task", "sentiment", *FIXED)
     train(tmp_path / "whole", *options, "--epochs", 3)
     train(tmp_path / "parts", *options, "--epochs", 1)

@@ -25,7 +25,6 @@ def test_minibatches_of_an_epoch_share_no_sample():
 
 
 def tiny(name, limit=4):
-    """Make a workload without data."""
     args = Namespace(seed=3, limit=limit, data=None, wikiner=None, sst=None, clevr=None)
     return make(name, args, embedding_size=3, hidden_size=4)
 
@@ -137,6 +136,8 @@ def test_trees_are_read_with_labels_of_all_phrases(tmp_path):
 
 
 def test_a_phrase_has_the_states_of_the_paper():
+    """Tai, Socher, Manning 2015, equations 9 to 14 with N = 2, for one phrase of two words."""
+
     def sigmoid(x):
         return 1 / (1 + np.exp(-x))
 

@@ -15,12 +15,10 @@ class Code:
         self._arrays = []
 
     def base(self, array):
-        """Return the number of an array."""
         self._arrays.append(array)
         return len(self._arrays) - 1
 
     def run(self, kernels=(), scratch=0):
-        """Run everything."""
         program = executing.Program(np.array(self.code, dtype=np.int64), kernels, scratch)
         addresses = [array.ctypes.data for array in self._arrays]
         program.run(np.array(addresses, dtype=np.uintp))
@@ -69,6 +67,7 @@ def launch(steps, arrays, rows, few=False, keys=(), equal=(executing.PICK, execu
 
 
 def pack(made, packed, matrix):
+    """Add the packing of a matrix; return where it is."""
     weight, kind = packed.weight, executing.DTYPES[packed.dtype]
     size, strides = (weight.rows, weight.columns), (weight.columns, 1)
     if packed.transposed:

@@ -25,7 +25,6 @@ def lstm(F, x, h, c, *p):
 
 
 def normalised(F, x, *p):
-    """Return a layer with its normalisation, and a score."""
     made = F.relu(dense(F, x, p[0], p[1], units=4)) + 0.5
     made = F.LayerNorm(made, p[2], p[3], axis=-1, eps=1e-3)
     return made, F.log_softmax(made, temperature=2.0)
@@ -39,7 +38,6 @@ def shared(F, x, matrix, row, *p):
 
 
 def moved(F, x, y):
-    """Return columns that are cut, joined and turned round."""
     last = F.slice_axis(x, axis=1, begin=-1, end=None)
     x = F.concat(x, F.expand_dims(y, axis=1), last, dim=1)
     x = F.slice(x, begin=(None, 1, None), end=(None, None, 3))
@@ -78,7 +76,6 @@ def blocked(F, x, y):
 
 
 def apart(F, x, h, *p):
-    """Return a product that is read elsewhere, too."""
     one = F.dot(x, p[0])
     return one + F.dot(h, p[1]), F.tanh(one)
 
@@ -97,13 +94,11 @@ def gaps(F, x, *p):
 
 
 def added(F, x, y, *p):
-    """Return a sum of products that have different numbers of rows."""
     one = dense(F, x, p[0], units=4, flatten=False)
     return one + F.reshape(dense(F, y, p[1], units=8), (0, 2, 4))
 
 
 def parted(F, x, *p):
-    """Return parts of a product that is also read as a whole."""
     one = dense(F, x, p[0], units=4)
     left, right = F.split(one, num_outputs=2, axis=1)
     return one * 2, F.tanh(left) * right

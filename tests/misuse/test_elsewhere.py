@@ -11,8 +11,6 @@ import gluon_dynbatch as gdb
 from tests.cells import array, equal
 from tests.common import FIXED, SAMPLES, loop_and_scope, output_of
 
-# Kept, copied, sent
-
 
 def test_kept_across_scopes(net):
     """Results of many scopes, used together in later ones, their gradients too."""
@@ -31,9 +29,6 @@ def test_kept_across_scopes(net):
         return [total, x.grad]
 
     loop_and_scope(run, **FIXED)
-
-
-# Other threads
 
 
 def test_values_asked_for_in_other_threads_are_refused_or_right(net):
@@ -58,9 +53,6 @@ def test_values_asked_for_in_other_threads_are_refused_or_right(net):
         batch.flush()
         equal([told.result() for told in asked(lambda y: y.asnumpy())], [wanted] * 8)
     equal([told.result() for told in asked(lambda y: y.asnumpy())], [wanted] * 8)
-
-
-# Other processes
 
 
 LOADING = """
@@ -96,8 +88,6 @@ def test_loader_whose_workers_are_forked_in_an_open_scope():
     first = [str(sums.tolist()), str(sums.reshape(3, 2).tolist()), "flushes 2"]
     assert told[:8] == [*first, *first, first[0], str((4 * sums).reshape(3, 2).tolist())]
 
-
-# Backward passes that are queued while the program goes on
 
 TRAINING = """
     from mxnet.gluon import nn

@@ -29,8 +29,6 @@ def gradient_of(x):
     return [mx.nd.array([-7]) if x.grad is None else x.grad]
 
 
-# Gradients that are attached anew
-
 MARKS = {
     "attach_grad": lambda x: x.attach_grad(),
     "attach_grad add": lambda x: x.attach_grad("add"),
@@ -66,9 +64,6 @@ def test_array_becomes_a_variable_anew(change, before):
         return end
 
     same_as_loop(program)
-
-
-# Parameters
 
 
 def reload(net):
@@ -125,9 +120,6 @@ def test_parameter_changes(change, req):
     same_as_loop(program)
 
 
-# Random numbers, and data that comes in where other data was
-
-
 def test_seed_is_set_after_a_draw():
     """What was recorded before draws from the old seed, what comes after from the new one."""
     net = cell(lambda F, x: F.Dropout(x, p=0.5))
@@ -160,8 +152,6 @@ def test_data_iterator_uses_memory_again(tmp_path):
 
     same_as_loop(program)
 
-
-# Memory that others than MXNet write to
 
 LENDING = {
     "function": mx.nd.to_dlpack_for_write,
@@ -223,9 +213,6 @@ def test_write_by_mxnet_to_shared_memory(share):
             shared += 1
         mx.nd.waitall()
         equal([y, x[:1]], [wanted, array(2, 2)[:1] + 1])
-
-
-# What MXNet's Python does not see
 
 
 def mark_unseen(x):

@@ -27,7 +27,6 @@ class Recursion(gdb.DynamicHybridBlock):
 
 
 def chain_and_slope(x):
-    """Return the state of a chain and its derivative, in double precision."""
     values = x.asnumpy().astype("float64")
     state, slope = values, np.ones_like(values)
     for _ in range(DEPTH):

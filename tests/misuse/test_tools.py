@@ -34,9 +34,6 @@ def model(dynamic=True):
     return net
 
 
-# Operators shown to somebody
-
-
 @DYNAMIC
 @pytest.mark.parametrize("monitor_all, called_before", [(False, False), (True, True)])
 def test_operators_are_shown(dynamic, monitor_all, called_before):
@@ -66,9 +63,6 @@ def test_operators_are_shown(dynamic, monitor_all, called_before):
     net.register_op_hook(lambda *_: None)
     with refused(gdb.NotMergedError, "register_op_hook"), gdb.batching(strict=True):
         net(array(1, 3))  # wrong
-
-
-# Files
 
 
 def exported(net, path):
@@ -137,9 +131,6 @@ def test_inference_and_summary_in_a_scope(dynamic, capsys):
     assert capsys.readouterr().out.count("Total params: 14") == 3
 
 
-# Shapes that depend on values
-
-
 class Chosen(nn.HybridBlock):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -181,9 +172,6 @@ def test_sparse_arrays_are_made_at_once(stype):
         assert "sparse" in told.reason
 
 
-# Arrays of mx.np
-
-
 @mx.util.use_np
 class OfNumPy(Chosen):
     def hybrid_forward(self, F, x):
@@ -200,9 +188,6 @@ def test_a_converted_block_of_mx_np_is_gluons_outside_of_scopes():
     equal([got], [wanted])
     with refused(gdb.ArgumentError, ".as_nd_ndarray()"), gdb.batching():
         net(x)  # wrong
-
-
-# Arrays without axes
 
 
 def test_array_without_axes_is_refused():

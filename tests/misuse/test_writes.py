@@ -36,8 +36,6 @@ def numpy_of(capsule):
 
 KEPT = []
 
-# What the engine is told
-
 
 def test_arrays_without_memory_are_waited_for_one_by_one():
     """A parameter has none before its initializer has run: two of them are not the same array."""
@@ -47,9 +45,6 @@ def test_arrays_without_memory_are_waited_for_one_by_one():
     for uses, written, read in ((b"RRRrrr", 2, 1), (b"WRRrrw", 3, 0), (b"rrrrrr", 0, 3)):
         bases = bases_of(arrays, uses)
         assert (len(bases.written), len(bases.read)) == (written, read)
-
-
-# Writes
 
 
 def own_weights(net, tmp_path):
@@ -213,8 +208,6 @@ def test_many_writes_cost_one_flush_and_to_what_no_call_reads_none(net):
             x[:] = 0
     assert len(batch.report.flushes) == 1
 
-
-# Memory that several arrays have in common
 
 #: From a pending array, everything there is afterwards; the array itself is held only if it is
 #: among that.

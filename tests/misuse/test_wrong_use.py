@@ -28,9 +28,6 @@ def net(unharmed):
     return unharmed
 
 
-# Arrays whose scope failed
-
-
 @pytest.mark.parametrize("use", [str, lambda y: y[:, 1], lambda y: float(y[0, 0])])
 def test_array_of_a_failed_scope(net, use):
     """Neither a use nor the next scope gets a value; what was computed before stays."""
@@ -52,9 +49,6 @@ def test_array_of_a_failed_scope(net, use):
         net(x)
         net(mx.nd.concat(y, array(1, 1), dim=1))  # wrong
     equal([flushed, asked_for], [wanted] * 2)
-
-
-# Options
 
 
 #: What takes options.
@@ -142,9 +136,6 @@ def test_a_scope_that_is_not_open_maps_nothing():
         batch.map(dense(), [])  # wrong
 
 
-# Blocks
-
-
 @pytest.mark.parametrize("known", [{"in_units": 4}, {}], ids=["shape known", "shape deferred"])
 def test_block_that_is_not_initialised(net, known):
     block = gdb.convert(nn.Dense(3, prefix="other_", **known))
@@ -164,9 +155,6 @@ def test_convert_takes_blocks_only(thing):
     with pytest.raises(TypeError, match=told) as caught:
         gdb.convert(thing)  # wrong
     assert user_frame(caught.value).line.endswith("# wrong")
-
-
-# Gradients
 
 
 def recorded_losses(block):
@@ -223,8 +211,6 @@ def test_second_order_gradient_is_refused(inside, monkeypatch):
     alive.update(gradient._ALIVE)
 
 
-# Checked scopes
-
 GRANULARITIES = pytest.mark.parametrize("granularity", ["block", "operator"])
 
 
@@ -248,8 +234,6 @@ def test_debug_accepts_random_numbers(net):
         got = [mx.nd.Dropout(net(x), p=0.5) * 2 for x in SAMPLES]
     assert {y.shape for y in got} == {(1, 3)}
 
-
-# What does not merge
 
 #: By name of a block or operator: a call, and where the report as JSON has it.
 NOT_MERGED = {

@@ -92,6 +92,7 @@ def test_a_layer_that_is_added_later_is_seen():
     net.add(prepared(nn.Dense(7, in_units=2)))
     net.hybridize()
     check(net, xs, net, launches=1)
+    assert batched(net, xs[0]).shape == (1, 7)
 
 
 def test_a_copy_of_a_block_is_a_block_of_its_own():
@@ -103,6 +104,11 @@ def test_a_copy_of_a_block_is_a_block_of_its_own():
     got = [batched(net, x), batched(other, x)]
     equal(got, [wanted, other(x)])
     assert np.abs((got[0] - got[1]).asnumpy()).max() > 1e-4
+    double = cell(lambda F, x: 2 * x)
+    equal([batched(double, x)], [2 * x])
+    triple = copy.copy(double)
+    triple._fn = lambda F, x: 3 * x
+    equal([batched(triple, x)], [3 * x])
 
 
 def test_repr_apply_and_symbols_work_as_ever():

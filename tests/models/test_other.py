@@ -71,9 +71,6 @@ def test_every_loss_is_tested():
     assert set(loss.__all__) == tested
 
 
-# BatchNorm: merged in prediction; in training call by call, running statistics included
-
-
 def batch_norm():
     dense = nn.Dense(3, in_units=WIDTH, flatten=False)
     return prepared(several(nn.HybridSequential, dense, nn.BatchNorm(in_channels=3)))
@@ -116,8 +113,6 @@ def test_synchronised_batch_norm_runs_alone_and_global_statistics_merge():
     net = prepared(nn.BatchNorm(in_channels=WIDTH, use_global_stats=True))
     check(net, samples, net, launches=1)
 
-
-# Convolutional nets on images of different sizes
 
 #: By name in the zoo: heights and widths of the images, and more options.
 ZOO = {

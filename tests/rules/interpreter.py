@@ -102,7 +102,6 @@ class Case:
         return [pattern for pattern in found if "B" in pattern]
 
     def has_rows(self, pattern):
-        """Say whether all batched inputs begin with the free leading size."""
         return all(a.shape[0] == R for p, a in zip(pattern, self.inputs) if p == "B")
 
     def shares_rows(self, pattern):

@@ -73,7 +73,6 @@ def slow_path_counts(graph):
 
 
 def slow_bound(graph):
-    """Add up the largest count of each signature."""
     return sum(dict(sorted(zip(graph.signature.tolist(), slow_path_counts(graph)))).values())
 
 

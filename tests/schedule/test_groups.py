@@ -111,9 +111,6 @@ def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph
     assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
 
 
-# Grouping that is changed, and wrong
-
-
 @SETTINGS
 @given(dags.graphs(), st.integers(1, 9))
 def test_split_groups_are_valid_small_enough_and_full(graph, max_rows):

@@ -19,8 +19,6 @@ from gluon_dynbatch.schedule.policies import DEFAULT_RATE
 from tests.cells import chain, inputs, launches, ready, unary
 from tests.schedule.dags import build, check_promises, graphs, random_graph
 
-# What every policy holds, whatever the budget
-
 
 @settings(deadline=None)
 @given(graphs(), st.lists(st.integers(0, 6000), max_size=3))
@@ -94,9 +92,6 @@ def test_budgets_as_users_write_them(value, budget):
     assert parse_budget(value) == budget
 
 
-# How good they are
-
-
 def test_stops_as_soon_as_a_bound_is_reached():
     """Of a -> a and b -> b, that takes a count of paths."""
     graph = build([0] * 50, [[]] * 50)
@@ -115,9 +110,6 @@ def test_search_on_a_graph_whose_paths_are_too_expensive_to_count():
     depth, agenda, search = (analyze(graph, policy, Budget()) for policy in POLICIES)
     assert search.complete and search.launches < depth.launches
     assert (search.groups == agenda.groups).all() and search.visits == agenda.visits
-
-
-# A user's own: one generator, and a line in the registry
 
 
 def as_late_as_possible(search):
