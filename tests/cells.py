@@ -256,9 +256,10 @@ def widths(batch):
 
 
 def launches(fn, samples, granularity, policy="depth", **options):
-    """Run `fn` in a scope and return the number of launches, after comparing with the loop."""
+    """Run `fn` in a scope, compare with the loop, and return how wide launches are, in order."""
     options.setdefault("analysis_budget", None)
     batch = check_against_loop(fn, samples, granularity=granularity, policy=policy, **options)
-    assert batch.report.launches == len(batch.plan.launches) == batch.report.flushes[-1].launches
-    assert sum(widths(batch)) == batch.plan.graph.dependencies.size
-    return batch.report.launches
+    found = sorted(widths(batch), reverse=True)
+    assert batch.report.launches == batch.report.flushes[-1].launches == len(found)
+    assert sum(found) == batch.plan.graph.dependencies.size
+    return found

@@ -12,14 +12,18 @@ from tests.common import ALL, FIXED, several
 FIRST = ready(gdb.convert(nn.Dense(WIDTH, in_units=WIDTH, prefix="first_")))
 
 
-@pytest.mark.parametrize("make, others", [(nn.BatchNorm, []), (loss.SDMLLoss, [array(1, WIDTH)])])
-def test_stock_blocks_that_are_no_single_call(make, others):
+@pytest.mark.parametrize("make, others, calls", [
+    (nn.BatchNorm, [], 1), (loss.SDMLLoss, [array(1, WIDTH)], 8),
+    (lambda: nn.HybridLambda(lambda F, x: F.exp(x) * 2), [], 2),
+])  # fmt: skip
+def test_other_stock_blocks(make, others, calls):
     block = make()
     block.initialize()
     samples = [array(1, WIDTH, seed=i) for i in range(4)]
     block(FIRST(samples[0]), *others)
     params = block.collect_params().values()
-    check_against_loop(lambda x: block(FIRST(x), *others), samples, params, **FIXED)
+    batch = check_against_loop(lambda x: block(FIRST(x), *others), samples, params, **FIXED)
+    assert batch.report.nodes == len(samples) * (1 + calls)
 
 
 class Own(HybridBlock):

@@ -100,16 +100,6 @@ def test_cells(name, run):
         assert sum(n > 1 for n in widths(batch)) >= sorted(LENGTHS)[-2]
 
 
-def test_every_cell_is_tested():
-    """Convolutional ones are made like those of vectors; tests/rules have convolutions."""
-    abstract = {"RecurrentCell", "HybridRecurrentCell", "ModifierCell"}
-    convolutional = {f"Conv{axes}D{kind}Cell" for axes in (1, 2, 3) for kind in GATED}
-    layers = {"RNN", "LSTM", "GRU"}
-    assert set(rnn.rnn_cell.__all__) - abstract == set(UNROLLED) & set(rnn.rnn_cell.__all__)
-    assert set(contrib.rnn.__all__) == (set(UNROLLED) | convolutional) & set(contrib.rnn.__all__)
-    assert set(rnn.rnn_layer.__all__) == layers
-
-
 GATED = ("RNN", "LSTM", "GRU")
 
 

@@ -112,19 +112,6 @@ def test_stock_layers_that_are_not_hybridized(make, shapes):
     assert batch.report.nodes == 2 * len(samples)
 
 
-def test_every_layer_is_tested():
-    """Embedding and normalisation have tests of their own; the rest names its reason."""
-    elsewhere = {"Embedding", "BatchNorm", "SyncBatchNorm", "SparseEmbedding", "ReflectionPad2D"}
-    without_kernel = {"BatchNormReLU"}  # MXNet: "only supports MKL-DNN Backend"
-    spatial = {f"{name.split(',')[0]}{axes}D" for name in SPATIAL for axes in (1, 2, 3)}
-    # MXNet's own loop fails: oneDNN cannot add up gradients of weights.  See tests/rules.
-    transposed = {f"Conv{axes}DTranspose" for axes in (1, 2, 3)}
-    layers = {name.split(",")[0] for name in LAYERS}
-    tested = layers.union(PLAIN, spatial, transposed, elsewhere, without_kernel)
-    names = {*nn.basic_layers.__all__, *nn.conv_layers.__all__, *nn.activations.__all__}
-    assert names | set(contrib.nn.__all__) == tested
-
-
 @ALL
 def test_sparse_gradients_of_an_embedding(granularity):
     """Three steps with a table whose gradient has the rows that were read."""
