@@ -60,13 +60,6 @@ class TreeNet(gdb.DynamicHybridBlock):
         return self.cell(x, [h for h, _ in children], [m for _, m in children])
 
 
-class Output(gdb.DynamicHybridBlock):
-    """Its gradient ignores the head gradient, so unused samples would get one too."""
-
-    def hybrid_forward(self, F, x):
-        return F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1))
-
-
 class Squaring(mx.operator.CustomOp):
     """An eighth of the square of a number that is not negative."""
 

@@ -303,9 +303,6 @@ def test_deep_recursion(step):
         np.testing.assert_allclose(got, wanted, 1e-4)
 
 
-# Arrays that live on after a flush
-
-
 def test_memory_of_a_long_stream_is_bounded(monkeypatch):
     monkeypatch.setattr("gluon_dynbatch.scope.MOST_KEPT", 20_000)
     held = []

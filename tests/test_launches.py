@@ -20,7 +20,6 @@ from tests.cells import (
     WIDTH,
     Attention,
     ChildSum,
-    Output,
     TreeNet,
     array,
     attached,
@@ -39,7 +38,9 @@ from tests.common import ALL
 A, B, C = (ready(unary(prefix=f"{name}_")) for name in "abc")
 JOIN, CHILD_SUM = ready(binary(prefix="join_")), ChildSum(prefix="child_sum_")
 WIDE = ready(gdb.convert(nn.Dense(2 * WIDTH, in_units=WIDTH, prefix="wide_")))
-FOREST, OUTPUT = ready(TreeNet(CHILD_SUM)), ready(Output(prefix="output_"))
+FOREST = ready(TreeNet(CHILD_SUM))
+#: Its gradient ignores the head gradient, so unused samples would get one too.
+OUTPUT = cell(lambda F, x: F.SoftmaxOutput(F.tanh(x), F.argmax(x, axis=1)), prefix="output_")
 EVERY = tuple(POLICIES)
 X, Y = inputs(2)
 LOOKUP, OTHER = (ready(Attention(prefix=prefix)) for prefix in ("lookup_", "other_"))

@@ -140,9 +140,6 @@ def test_functions_that_would_not_run(kind):
         gdb.map(lambda x: WOULD_NOT_RUN[kind][0](x), [array(1, 4)])  # wrong
 
 
-# Streams
-
-
 @pytest.fixture(scope="module")
 def net():
     return dense(2, 3, 1, activation="tanh")

@@ -65,9 +65,6 @@ def x(seed=0, rows=1):
     return array(rows, WIDTH, seed=seed)
 
 
-# Whole programs
-
-
 @pytest.mark.parametrize("options", SCOPES)
 @given(program=PROGRAMS)
 @examples(5)

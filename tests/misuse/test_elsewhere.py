@@ -5,30 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from tests.cells import array, equal
-from tests.common import FIXED, SAMPLES, loop_and_scope, output_of
-
-
-def test_kept_across_scopes(net):
-    """Results of many scopes, used together in later ones, their gradients too."""
-    x = array(1, 4)
-    x.attach_grad()
-
-    def run(scope):
-        kept = [net(x)]
-        with autograd.record():
-            for i in range(4):
-                with scope:
-                    kept.append(net(mx.nd.concat(kept[-1], x[:, i : i + 1], dim=1)))
-            with scope:
-                total = mx.nd.add_n(*kept)
-        total.backward()
-        return [total, x.grad]
-
-    loop_and_scope(run, **FIXED)
+from tests.cells import equal
+from tests.common import FIXED, SAMPLES, output_of
 
 
 def test_values_asked_for_in_other_threads_are_refused_or_right(net):

@@ -222,8 +222,6 @@ def test_memory_that_does_not_suffice(unharmed):
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-# An interrupt may come at any instruction
-
 #: Every how many instructions there is an interrupt.
 EVERY = 5
 

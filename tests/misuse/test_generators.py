@@ -34,9 +34,6 @@ def test_a_generator_that_ends_keeps_what_it_yielded(net, end):
     equal(got, wanted[:2])
 
 
-# Scopes that a context manager holds open
-
-
 def delegating(**options):
     with gdb.batching(**options) as batch:
         yield batch
@@ -103,9 +100,6 @@ def test_asynchronous_context_manager(net):
         return got
 
     equal(asyncio.run(use()), [net(x) for x in SAMPLES])
-
-
-# Scopes whose statements do not end in the order in which they began
 
 
 @pytest.mark.parametrize("fails", [(False, False), (True, False), (False, True)])

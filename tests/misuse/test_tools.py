@@ -190,12 +190,14 @@ def test_a_converted_block_of_mx_np_is_gluons_outside_of_scopes():
         net(x)  # wrong
 
 
-def test_array_without_axes_is_refused():
+@pytest.mark.parametrize("shape, text", [((), "reshape"), ((0, 3), "is empty")])
+def test_arrays_without_axes_or_elements_are_refused(shape, text):
+    """Which there are under NumPy's shapes."""
     net = cell(lambda F, x: x * 2)
-    for call in (lambda x: net(x), lambda x: net(mx.nd.ones((1, 2))) + x):  # wrong
+    for call in (lambda x: net(x), lambda x: net(mx.nd.ones((1, 3))) + x):  # wrong
         batch = gdb.batching(**FIXED)
-        with mx.util.np_shape(True), refused(gdb.ShapeError, "shape ()", "reshape"), batch:
-            call(mx.nd.array(3.0))
+        with mx.util.np_shape(True), refused(gdb.ShapeError, f"shape {shape}", text), batch:
+            call(mx.nd.zeros(shape))
 
 
 @pytest.mark.parametrize("np_shape", [True, False])

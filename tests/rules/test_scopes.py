@@ -52,15 +52,3 @@ def test_a_seed_repeats_the_draws(granularity):
         found.append(np.concatenate([out.asnumpy() for out in outputs]))
         assert len(np.unique(found[-1], axis=0)) == 4
     np.testing.assert_array_equal(*found)
-
-
-@LEVELS
-def test_empty_arrays(granularity):
-    """Under NumPy's shapes an array may be empty: recording says so at the user's line."""
-    double = cell(lambda F, x: x * 2)
-    said = r"shape \(0, 3\) is empty\n  at: .*test_scopes.py"
-    with mx.util.np_shape(), gdb.batching(granularity=granularity):
-        full = double(nd.ones((2, 3)))
-        with pytest.raises(gdb.ShapeError, match=said):
-            double(nd.zeros((0, 3)))
-    np.testing.assert_array_equal(full.asnumpy(), np.full((2, 3), 2))
