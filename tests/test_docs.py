@@ -118,10 +118,6 @@ MODULES = [
 ]
 
 
-def blocks(text, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
 def headings(text):
     """Anchors of the headings, spelt as GitHub spells them."""
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
@@ -165,7 +161,7 @@ class Leaves(gluon.Block):
 
 
 def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
-    (diff,) = blocks(README, "diff")
+    (diff,) = re.findall(r"^```diff\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     trees = [((0, 1), 2), (0, 1), ((0, 1), (2, (1, 0)))]
     vectors = [np.random.uniform(-1, 1, (3, 3)) for _ in range(6)]
     samples = [
@@ -173,7 +169,6 @@ def test_both_sides_of_the_readmes_first_diff_give_the_same_gradients():
     ]
 
     def gradients_of(code):
-        """Run one side; return the gradients of every step."""
         found = []
 
         def note(size):

@@ -56,17 +56,9 @@ def sample(dtype, count, rng):
     return np.concatenate([every, *near, at_one, -at_one, specials(dtype)]).astype(dtype)
 
 
-def softrelu(x):
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
 def sigmoid(x):
     e = np.exp(-np.abs(x))
     return np.where(x < 0, e, 1) / (1 + e)
-
-
-def arccosh(x):
-    return np.arccosh(np.where(x < 1, np.nan, x))
 
 
 def at_pole(x):
@@ -80,12 +72,12 @@ NAMES = (
 )
 WIDE = {name: getattr(np, name) for name in NAMES.split()}
 WIDE.update(
-    arccosh=arccosh,
+    arccosh=lambda x: np.arccosh(np.where(x < 1, np.nan, x)),
     rsqrt=lambda x: 1 / np.sqrt(x),
     rcbrt=lambda x: 1 / np.cbrt(x),
     abs=np.abs,
     sigmoid=sigmoid,
-    softrelu=softrelu,
+    softrelu=lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     softsign=lambda x: x / (1 + np.abs(x)),
     degrees=lambda x: x * (180 / PI).astype(x.dtype),
     radians=lambda x: x * (PI / 180).astype(x.dtype),

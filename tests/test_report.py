@@ -77,10 +77,12 @@ def test_values_read_by_line_and_count(net):
         y = net(x)
         y.asnumpy()  # once
         y.asnumpy()
+        batch.flush()  # of nothing
         # Within a library it is put down to the user.
         mx.metric.MSE().update([mx.nd.ones((1, 3))], [net(x)])  # by a metric
         net(x)
     y.asnumpy()
+    batch.flush()  # of a scope that is over
     told = batch.report.forced.items()
     read = {named_lines(str(where))[0].split("# ")[-1]: times for where, times in told}
     assert read == {"five times": 5, "once": 1, "by a metric": 1}

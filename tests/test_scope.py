@@ -60,15 +60,6 @@ def test_blocks_that_are_not_hybridized_are_the_operators_in_them(net, make, rec
     equal(got, [block(net(x)) for x in SAMPLES])
 
 
-def test_flush_with_nothing_pending(net):
-    with gdb.batching() as batch:
-        batch.flush()
-        net(SAMPLES[0]).asnumpy()
-        batch.flush()
-    batch.flush()
-    assert len(batch.report.flushes) == 1
-
-
 def test_samples_with_nothing_to_do(net):
     def run(sample):
         total = mx.nd.zeros((1, 3))

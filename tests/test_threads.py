@@ -24,8 +24,6 @@ PATIENCE = 30
 
 
 class Chain(gdb.DynamicHybridBlock):
-    """Folds a sequence of any length."""
-
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():

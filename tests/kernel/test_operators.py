@@ -5,15 +5,16 @@ from itertools import groupby
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import autograd
 
 from gluon_dynbatch.kernel.operators import HANDLERS
 from gluon_dynbatch.kernel.tensor import ROUGH
+from gluon_dynbatch.testing import check_against_loop
+from tests.cells import cell
 from tests.fuzz.operators import function
 from tests.rules.all_cases import EVERY
 from tests.rules.elementwise_cases import BINARY, SCALAR, UNARY
 from tests.rules.interpreter import attach
-
-from .scopes import outcomes, run
 
 #: Nothing that MXNet draws is compared.
 MXNET_DRAWS = False
@@ -30,6 +31,32 @@ LEFT = {
 }
 
 
+def run(fn, samples, training=True, **options):
+    """Compare a cell with the loop, in which MXNet runs it; return the segments of its launches.
+
+    Arrays that several samples bring are weights; others are no variables, so that they batch.
+    """
+    net, count = cell(fn), {}
+    for array in sum(map(list, samples), []):
+        count[id(array)] = count.get(id(array), 0) + 1
+
+    def call(sample):
+        arrays = [x if x.grad is None or count[id(x)] > 1 else x * 1 for x in sample]
+        with autograd.train_mode() if training else autograd.predict_mode():
+            return net(*arrays)
+
+    options = {"granularity": "block", "policy": "depth", "analysis_budget": None, **options}
+    return [launch.segment for launch in check_against_loop(call, samples, **options).plan.launches]
+
+
+def outcomes(segments):
+    """Return how many of some segments kernels ran, and why others were left to MXNet."""
+    told = [segment.kernels for segment in segments]
+    reasons = {kernels for kernels in told if isinstance(kernels, str)}
+    assert all(kernels is not None for kernels in told)
+    return sum(not isinstance(kernels, str) for kernels in told), reasons
+
+
 def dtype_of(op, attrs):
     """Doubles have no kernels where MXNet's constants are in single precision."""
     rough = op in ROUGH or attrs.get("act_type") == "gelu"
@@ -44,8 +71,6 @@ def tolerance_of(op, dtype):
 
 
 def samples_of(c, pattern, rng):
-    """Draw samples, of several numbers of rows where they may differ."""
-
     def draw(array, rows):
         made = array.draw(rng, rows)
         return made.astype(dtype_of(c.op, c.attrs)) if made.dtype == np.float32 else made

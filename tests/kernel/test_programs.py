@@ -9,7 +9,7 @@ from gluon_dynbatch.kernel.express import express
 from gluon_dynbatch.rules.site import RefuseError
 from tests.cells import array, attached
 
-from .scopes import outcomes, run
+from .test_operators import outcomes, run
 
 
 def dense(F, x, weight, *bias, units, **more):

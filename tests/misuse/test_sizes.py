@@ -20,8 +20,6 @@ STEP = cell(lambda F, state, x: F.tanh(state * 0.5 + x))
 
 
 class Recursion(gdb.DynamicHybridBlock):
-    """Goes down a chain by calling itself, as blocks for trees do."""
-
     def forward(self, x, depth):
         return STEP(self(x, depth - 1), x) if depth else x
 
