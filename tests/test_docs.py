@@ -95,8 +95,6 @@ def test_messages_have_one_line_per_fact():
     assert str(OptionError.unknown("granularity", "node", ("graph", "block"))) == told
 
 
-# Examples, links and the picture
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARGUMENTS = {
     "bert_pairs": ["--layers", "1", "--units", "8", "--pairs", "6", "--rounds", "1"],

@@ -264,9 +264,6 @@ def test_the_others_end_and_clean_up(step):
     assert batch.report.nodes == 1
 
 
-# Fibers within fibers, threads, generators, recursion
-
-
 def test_maps_within_maps(step):
     def inner(x):
         scores, h, c = step(x, *inputs(2))

@@ -158,9 +158,6 @@ def test_after_many_refusals_it_is_run_without_ado():
     assert account.new < 40 and sum(one.calls for one in account.refused.values()) == 40
 
 
-# What makes pieces invalid
-
-
 def scaled(block, x, times):
     for scale in block.scales:
         x = block.net(x) * scale * block.scale * block.more["a"]

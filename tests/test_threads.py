@@ -211,9 +211,6 @@ def test_processes_end_with_backward_passes_pending():
         assert list(pool.map(lambda end: output_of(ENDS, end, prelude=""), ends)) == [""] * 5
 
 
-# Several threads for one launch: results are the same to the last bit
-
-
 def made():
     """Return steps that are wide enough for two threads from some 100 rows on, and samples."""
     up = nn.Dense(200, in_units=150, flatten=False)

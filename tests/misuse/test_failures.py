@@ -153,9 +153,6 @@ def test_random_numbers_after_a_failure(unharmed, monkeypatch, stage):
     np.testing.assert_array_equal(mx.nd.random.uniform(shape=(4,)).asnumpy(), wanted)
 
 
-# What MXNet tells later: it works in threads of its own
-
-
 @pytest.mark.parametrize(
     "recording, operator, told",
     [
