@@ -20,6 +20,14 @@
 #define VECTOR F(vector)
 #define BIT_VECTOR F(bit_vector)
 #define LOAD(p) (*(const VECTOR *)(p))
+#define QUAD F(quad)
+/* Numbers of two vectors of four. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (FOUR_BITS){__VA_ARGS__})
+#endif
+#define FOUR_BITS F(four_bits)
 #define INLINE static inline __attribute__((always_inline))
 
 /* Call a function of a tile with its rows and vectors as constants. What is beyond MR or NV is never
@@ -45,6 +53,8 @@
 #endif
 
 typedef T VECTOR __attribute__((vector_size(GDB_BYTES), aligned(__alignof__(T)), may_alias));
+typedef T QUAD __attribute__((vector_size(4 * sizeof(T)), aligned(__alignof__(T)), may_alias));
+typedef BITS FOUR_BITS __attribute__((vector_size(4 * sizeof(T))));
 typedef BITS BIT_VECTOR __attribute__((vector_size(GDB_BYTES), may_alias));
 
 static int64_t F(packed_elements)(int64_t k, int64_t n)
@@ -58,21 +68,37 @@ INLINE int F(width)(int64_t n, int64_t j)
     return n - j >= NR ? NR : (int)((n - j + LANES - 1) / LANES * LANES);
 }
 
-/* Pack columns of which the elements are adjacent, a line of the cache of each at a time. */
+/* Write four numbers of each of four columns as four rows. */
+INLINE void F(turn)(const T *b, int64_t column_stride, T *to, int64_t width)
+{
+    QUAD c0 = *(const QUAD *)b, c1 = *(const QUAD *)(b + column_stride);
+    QUAD c2 = *(const QUAD *)(b + 2 * column_stride), c3 = *(const QUAD *)(b + 3 * column_stride);
+    QUAD low01 = MIX(c0, c1, 0, 4, 1, 5), high01 = MIX(c0, c1, 2, 6, 3, 7);
+    QUAD low23 = MIX(c2, c3, 0, 4, 1, 5), high23 = MIX(c2, c3, 2, 6, 3, 7);
+    *(QUAD *)to = MIX(low01, low23, 0, 1, 4, 5);
+    *(QUAD *)(to + width) = MIX(low01, low23, 2, 3, 6, 7);
+    *(QUAD *)(to + 2 * width) = MIX(high01, high23, 0, 1, 4, 5);
+    *(QUAD *)(to + 3 * width) = MIX(high01, high23, 2, 3, 6, 7);
+}
+
+/* Pack columns of which the elements are adjacent, a line of the cache of each at a time, and four of
+ * them together where four numbers are a vector. */
 static void F(pack_columns)(const T *b, int64_t column_stride, int64_t k, int count,
                             int width, T *to)
 {
-    enum { STEP = LINE / sizeof(T) };
+    enum { STEP = LINE / sizeof(T), FOUR = sizeof(QUAD) <= GDB_BYTES ? 4 : 1 };
     for (int64_t from = 0; from < k; from += STEP)
-        for (int j = 0; j < width; j++) {
+        for (int j = 0, some; j < width; j += some) {
+            const int64_t stop = from + STEP < k ? from + STEP : k;
             const T *column = b + j * column_stride;
+            int64_t p = from;
             T *out = to + j;
-            if (j >= count)
-                for (int64_t p = from; p < from + STEP && p < k; p++) out[p * width] = 0;
-            else if (from + STEP <= k)
-                UNROLL for (int64_t p = from; p < from + STEP; p++) out[p * width] = column[p];
-            else
-                for (int64_t p = from; p < k; p++) out[p * width] = column[p];
+            some = j + FOUR <= count ? FOUR : 1;
+            for (; some == 4 && p + 4 <= stop; p += 4)
+                F(turn)(column + p, column_stride, out + p * width, width);
+            for (int i = 0; i < some; i++)
+                for (int64_t q = p; q < stop; q++)
+                    out[q * width + i] = j < count ? column[i * column_stride + q] : 0;
         }
 }
 
