@@ -91,7 +91,12 @@ setup(
         )
     ]
     + [
-        Extension(f"gluon_dynbatch.native.{name}", [f"gluon_dynbatch/native/{name}.pyx"])
+        Extension(
+            f"gluon_dynbatch.native.{name}",
+            [f"gluon_dynbatch/native/{name}.pyx"],
+            # Cython converts structs to dictionaries, whether anybody asks for that or not.
+            extra_compile_args=["-Wno-unused-function"],
+        )
         for name in ("assembling", "recording", "lowering", "ordering", "resolving", "scheduling")
     ],
     cmdclass={"build_ext": BuildExt},
