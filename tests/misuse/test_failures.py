@@ -15,6 +15,7 @@ from mxnet import autograd
 import gluon_dynbatch as gdb
 from gluon_dynbatch import auto, flush
 from gluon_dynbatch import scope as batch
+from gluon_dynbatch.native import assembling
 from gluon_dynbatch.record import hazards, hooks, intercept, lazy, tape
 from gluon_dynbatch.record import recorder as record
 from gluon_dynbatch.run import backward, chain, dispatch, execute, gradient, keep, pool, prepare
@@ -34,7 +35,7 @@ STAGES = {
     "planning": (flush, "make_plan"),
     "planning the gradient": (prepare, "transpose"),
     "making kernels": (dispatch, "kernels_of"),
-    "assembling": (prepare, "Forward"),
+    "assembling": (assembling, "Forward"),
     "memory": (pool.POOL, "take"),
     "finding arrays": (execute.Pass, "find_arrays"),
     "pushing": (execute.Pass, "push"),
@@ -95,12 +96,12 @@ def test_failure_of_a_stage(unharmed, monkeypatch, stage, kind):
     assert all((x.grad.asnumpy() == 0).all() for x in samples)
 
 
-@pytest.mark.parametrize("name", ["Backward", "find_reach"])
-def test_a_plan_is_used_again_after_its_backward_pass_could_not_be_planned(monkeypatch, name):
+@pytest.mark.parametrize("stage", [(assembling, "Backward"), (prepare, "find_reach")])
+def test_a_plan_is_used_again_after_its_backward_pass_could_not_be_planned(monkeypatch, stage):
     layer, samples = dense(), attached(inputs(5))
     RUNTIME.plans.clear()
     with pytest.raises(MemoryError), monkeypatch.context() as patch:
-        patch.setattr(prepare, name, fails(MemoryError))
+        patch.setattr(*stage, fails(MemoryError))
         with autograd.record(), gdb.batching(**FIXED):
             losses = [layer(x) for x in samples]
     for _ in range(2):
