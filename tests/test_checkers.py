@@ -162,6 +162,12 @@ def with_another_row(plan):
     return with_launch(plan, 2, operands=(other, *plan.launches[2].operands[1:]))
 
 
+def with_columns(plan, name):
+    damaged = getattr(plan.columns, name).copy()
+    damaged.flat[-1] += 1
+    return plan._replace(columns=plan.columns._replace(**{name: damaged}))
+
+
 def with_pieces(plan, column):
     pieces = plan.pieces.copy()
     pieces[:, column] += 1
@@ -178,6 +184,8 @@ DAMAGED_PLANS = [
     ("chains", "written exactly once", lambda p: p._replace(fills=())),
     ("chains", "reads other rows", with_another_row),
     *(("trees", ".", lambda p, column=c: with_pieces(p, column)) for c in range(1, 5)),
+    ("chains", "columns", lambda p: with_columns(p, "launch")),
+    ("chains", "columns", lambda p: with_columns(p, "operands")),
 ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..native import resolving
 from ..schedule.dependencies import Array
-from .plan import Launch, Operand, Plan, Region, Slice, Whole
+from .plan import PLACES, Launch, Operand, Plan, Region, Slice, Whole
 from .transpose import Heads
 
 
@@ -58,6 +58,21 @@ def check_plan(plan: Plan) -> None:
             assert region is not None, f"{name}: result {out} is missing"
             slots = graph.slot0[launch.units] + out
             write(region, slots, graph.slot_size[slots], f"result {out} of {name}")
+    _check_columns(plan)
+
+
+def _check_columns(plan: Plan) -> None:
+    """Check that columns say of launches what these say themselves."""
+    columns = plan.columns
+    sides = (columns.inputs, columns.operands), (columns.outputs, columns.regions)
+    for launch in plan.launches:
+        number, own = launch.number, slice(launch.number, launch.number + 2)
+        segment = plan.graph.segments[columns.segment[number]]
+        right = segment is launch.segment and (columns.launch[launch.units] == number).all()
+        for places, (ports, table) in zip((launch.operands, launch.outputs), sides):
+            found = resolving.objects(table[slice(*ports.first[own])], PLACES)
+            right = right and tuple(found) == places
+        assert right, f"launch {number} has other columns"
 
 
 def check_transposed(plan: Plan, heads: Heads, backward: Plan) -> None:
