@@ -40,21 +40,21 @@ WORKLOADS = {
     "sick": Entry(
         pairs.relatedness,
         "Zha et al. 2019: 6.25 times as fast as imperative in inference, 5.96 in training.",
-        "The claim holds, and joining and splitting was what it left: 40 to 90 times here. By "
-        "hand, PyTorch is as fast in inference unless structures are known, half as in training.",
+        "The claim holds, and joining and splitting was what it left: 48 to 89 times here. By "
+        "hand, PyTorch has four fifths of the speed in inference, and half of it in training.",
         (1, 8, 64, 256, 1024),
     ),
     "sst": Entry(
         trees.phrase_workload,
         f"Looks et al. 2017 (Fold), building of graphs counted; {_DYNET}",
-        "1.6 to 2 times as fast as DyNet in training, and a little faster than PyTorch by hand, "
-        "level by level.",
+        "Twice as fast as DyNet in training, and 1.3 times as fast as PyTorch by hand, level by "
+        "level.",
         (1, 8, 64, 256, 1024),
     ),
     "tagger": Entry(
         sequences.tagging, _DYNET,
-        "In training as fast as padding with MXNet's fused layer, a tenth faster than DyNet with "
-        "its LSTM node, and 1.5 times as fast as DyNet with basic operations.",
+        "In training 1.6 times as fast as padding with MXNet's fused layer and as DyNet with its "
+        "LSTM node, and 2.2 times as fast as DyNet with basic operations.",
     ),
     "characters": Entry(sequences.spelling, _DYNET),
     "parser": Entry(parser.parsing, _DYNET, f"{_OWN_BASE} {_NO_PEER}"),
