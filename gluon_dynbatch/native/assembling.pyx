@@ -7,7 +7,7 @@ and gives their addresses.  A *spot* is a base and an offset in bytes.
 """
 
 cimport cython
-from cpython.array cimport array
+from cpython.array cimport array, resize
 from libc.stdint cimport INT64_MAX, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -305,15 +305,12 @@ cdef class Assembler:
         self.finish()
         self.items.append((self.code.size, None, False, True))
 
-    def program(self, const int64_t[::1] before not None):
-        """Return the program, given the code that comes first."""
-        cdef Code code = Code()
-        if len(before):
-            code.copy(&before[0], len(before))
-        code.copy(self.code.numbers, self.code.size)
-        return executing.Program(
-            <int64_t[:code.size]>code.numbers if code.size else before,
-            self.kernels.values(), self.scratch)
+    def program(self, array code not None):
+        """Return the program, given the code that comes first, to which the rest is added."""
+        cdef Py_ssize_t first = len(code)
+        resize(code, first + self.code.size)
+        memcpy(of(code) + first, self.code.numbers, self.code.size * sizeof(int64_t))
+        return executing.Program(code, self.kernels.values(), self.scratch)
 
     cdef bint is_native(self, launch) except -1:
         """Whether native code runs a launch."""

@@ -9,7 +9,7 @@ from mxnet import autograd
 
 import gluon_dynbatch as gdb
 from gluon_dynbatch.testing import check_against_loop
-from tests.cells import Apply, array, attached, cell, equal
+from tests.cells import Apply, array, attached, cell, equal, ready
 from tests.common import ALL, by_mxnets_operators, loop_and_scope
 
 
@@ -66,6 +66,23 @@ def test_cells(name, steps, granularity):
     calls = iter([plain] * len(samples) + [hybridized] * len(samples))
     with steps():
         check_against_loop(lambda s: next(calls)(*s), samples, **options)
+
+
+@ALL
+def test_a_result_of_parameters_alone(granularity):
+    """Its flush has nothing for native code to do: there was no program."""
+
+    class Constant(gdb.DynamicHybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.w = self.params.get("w", shape=(1, 3))
+
+        def hybrid_forward(self, F, x, w):
+            return F.tanh(w)
+
+    net = ready(Constant())
+    parameters = list(net.collect_params().values())
+    check_against_loop(net, [array(1, 2)], parameters, granularity=granularity)
 
 
 @ALL
