@@ -58,7 +58,7 @@ static void F(add_columns)(int64_t n, int64_t k, int64_t first, int64_t last,
                 int64_t depth = columns - p < ROWS ? columns - p : ROWS;
                 F(pack)(x + p, 1, columns, depth, k, right);
                 F(block)(last - first, k, depth, y + first * columns + p, MR * columns, columns, 1,
-                         right, depth, 0, dw, dw_row, NULL, 1);
+                         right, 0, depth, 0, dw, dw_row, NULL, 1);
             }
         }
 }
@@ -79,7 +79,8 @@ static void F(weight_gradient)(int64_t n, int64_t k, int64_t first, int64_t last
     int64_t row = 0, filled;
     do {
         filled = F(gather)(n, k, first, last, &chunk, end, &row, skip_x, right, left);
-        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, ROWS, 0, dw, dw_row, NULL, 1);
+        F(block)(last - first, k, filled, left, ROWS * MR, 1, MR, right, 0, ROWS, 0, dw, dw_row,
+                 NULL, 1);
     } while (filled == ROWS);
 }
 
@@ -89,22 +90,18 @@ static int64_t F(gradient_scratch)(int64_t n, int64_t k)
     return (F(packed_elements)(ROWS, k) + left) * sizeof(T) + LINE;
 }
 
-/* Sums of 64 rows at a time, and their sums, both as doubles. */
+/* Sums of columns, as doubles. */
 static void F(bias_gradient)(int64_t n, const gdb_chunk *chunks, int64_t count, void *to)
 {
     T *db = to;
     for (int64_t j = 0; j < n; j += 64) {
         int width = n - j < 64 ? (int)(n - j) : 64;
-        double total[64] = {0}, part[64] = {0};
-        int64_t seen = 0;
+        double total[64] = {0};
         for (const gdb_chunk *chunk = chunks; chunk < chunks + count; chunk++) {
             const T *row = (const T *)chunk->dy + j;
-            for (int64_t r = 0; r < chunk->rows; r++, row += chunk->dy_row) {
-                for (int i = 0; i < width; i++) part[i] += row[i];
-                if (++seen % 64) continue;
-                for (int i = 0; i < 64; i++) total[i] += part[i], part[i] = 0;
-            }
+            for (int64_t r = 0; r < chunk->rows; r++, row += chunk->dy_row)
+                for (int i = 0; i < width; i++) total[i] += row[i];
         }
-        for (int i = 0; i < width; i++) db[j + i] += (T)(total[i] + part[i]);
+        for (int i = 0; i < width; i++) db[j + i] += (T)total[i];
     }
 }

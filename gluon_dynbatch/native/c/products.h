@@ -163,84 +163,55 @@ INLINE void F(tile)(const int rows, const int vectors, int64_t k, const T *a, in
     }
     if (bias)
         UNROLL for (int v = 0; v < vectors; v++) {
-            right[v] = LOAD(bias + v * LANES);
+            right[v] = LOAD(bias + column[v]);
             UNROLL for (int i = 0; i < rows; i++) sum[i][v] += right[v];
         }
-    UNROLL for (int i = 0; i < rows; i++, c += c_row)
-        UNROLL for (int v = 0; v < vectors; v++) {
-            VECTOR *to = (VECTOR *)(c + column[v]);
-            if (accumulate) sum[i][v] += *to;
-            *to = sum[i][v];
-        }
-}
-
-INLINE void F(packed_tile)(const int rows, const int vectors, int64_t k, const T *a, int64_t a_row,
-                           int64_t a_column, const T *b, T *c, int64_t c_row, const T *bias,
-                           int accumulate)
-{
-    F(tile)(rows, vectors, k, a, a_row, a_column, b, vectors * LANES, (vectors - 1) * LANES, c,
-            c_row, bias, accumulate);
-}
-
-static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_row,
-                        int64_t a_column, const T *b, T *c, int64_t c_row,
-                        const T *bias, int accumulate)
-{
-    ANY_TILE(rows, width, F(packed_tile), k, a, a_row, a_column, b, c, c_row, bias, accumulate)
-}
-
-/* A vector of C from the sums of products. */
-INLINE VECTOR F(finished)(const T *sums, const T *c, const T *bias, int accumulate)
-{
-    VECTOR sum = LOAD(sums);
-    if (bias) sum += LOAD(bias);
-    if (accumulate) sum += LOAD(c);
-    return sum;
-}
-
-/* A tile of which the last vector is more than the rest of C's columns goes through a buffer. The last
- * of several vectors overlaps. */
-static void F(edge_tile)(int rows, int width, int count, int64_t k, const T *a,
-                         int64_t a_row, int64_t a_column, const T *b, T *c,
-                         int64_t c_row, const T *bias, int accumulate)
-{
-    T buffer[MR * NR], *sums = buffer;
-    int last = count - LANES;
-    F(any_tile)(rows, width, k, a, a_row, a_column, b, buffer, width, NULL, 0);
-    for (int i = 0; i < rows; i++, sums += width, c += c_row) {
-        if (last < 0) {
-            for (int j = 0; j < count; j++)
-                c[j] = sums[j] + (bias ? bias[j] : 0) + (accumulate ? c[j] : 0);
-            continue;
-        }
-        VECTOR end = F(finished)(sums + last, c + last, bias ? bias + last : NULL, accumulate);
-        for (int j = 0; j < last; j += LANES)
-            *(VECTOR *)(c + j) = F(finished)(sums + j, c + j, bias ? bias + j : NULL, accumulate);
-        *(VECTOR *)(c + last) = end;
+    UNROLL for (int i = 0; i < rows; i++, c += c_row) {
+        if (accumulate) UNROLL for (int v = 0; v < vectors; v++) sum[i][v] += LOAD(c + column[v]);
+        UNROLL for (int v = 0; v < vectors; v++) *(VECTOR *)(c + column[v]) = sum[i][v];
     }
 }
 
-/* C (+)= A B (+ bias) for k values of p of a B that was packed with `depth` of them. Tiles of A are
- * `a_tile` apart. */
+static void F(any_tile)(int rows, int width, int64_t k, const T *a, int64_t a_row, int64_t a_column,
+                        const T *b, int64_t b_row, int64_t last, T *c, int64_t c_row, const T *bias,
+                        int accumulate)
+{
+    ANY_TILE(rows, width, F(tile), k, a, a_row, a_column, b, b_row, last, c, c_row, bias, accumulate)
+}
+
+/* A tile of which the only vector is more than C's columns goes through a buffer. */
+static void F(edge_tile)(int rows, int count, int64_t k, const T *a, int64_t a_row, int64_t a_column,
+                         const T *b, T *c, int64_t c_row, const T *bias, int accumulate)
+{
+    T sums[MR * LANES], shift[LANES] = {0};
+    F(any_tile)(rows, LANES, k, a, a_row, a_column, b, LANES, 0, sums, LANES, NULL, 0);
+    if (bias) memcpy(shift, bias, count * sizeof(T));
+    for (int i = 0; i < rows; i++, c += c_row)
+        for (int j = 0; j < count; j++) c[j] = sums[i * LANES + j] + shift[j] + (accumulate ? c[j] : 0);
+}
+
+/* C (+)= A B (+ bias) for k values of p of a B that was packed with `depth` of them. Or C = A B, if rows
+ * of B are as they are, `b_row` apart, and no less than a vector. Tiles of A are `a_tile` apart. */
 static void F(block)(int64_t m, int64_t n, int64_t k, const T *a, int64_t a_tile,
-                     int64_t a_row, int64_t a_column, const T *b, int64_t depth,
-                     int64_t start, T *c, int64_t c_row, const T *bias,
+                     int64_t a_row, int64_t a_column, const T *b, int64_t b_row,
+                     int64_t depth, int64_t start, T *c, int64_t c_row, const T *bias,
                      int accumulate)
 {
     for (int64_t from = 0; from < m; from += HEIGHT * MR)
         for (int64_t j = 0; j < n; j += NR) {
-            int width = F(width)(n, j);
-            const T *panel = b + j * depth + start * width, *shift = bias ? bias + j : NULL;
+            int width = F(width)(n, j), count = n - j < width ? (int)(n - j) : width;
+            const T *panel = b + (b_row ? j : j * depth + start * width);
+            const T *shift = bias ? bias + j : NULL;
             for (int64_t i = from; i < m && i < from + HEIGHT * MR; i += MR) {
                 int rows = m - i < MR ? (int)(m - i) : MR;
                 const T *left = a + i / MR * a_tile;
                 T *to = c + i * c_row + j;
-                if (n - j >= width)
-                    F(any_tile)(rows, width, k, left, a_row, a_column, panel, to, c_row, shift,
-                                accumulate);
+                if (count < LANES && !b_row)
+                    F(edge_tile)(rows, count, k, left, a_row, a_column, panel, to, c_row, shift,
+                                 accumulate);
                 else
-                    F(edge_tile)(rows, width, (int)(n - j), k, left, a_row, a_column, panel, to,
-                                 c_row, shift, accumulate);
+                    F(any_tile)(rows, width, k, left, a_row, a_column, panel,
+                                b_row ? b_row : width, count - LANES, to, c_row, shift, accumulate);
             }
         }
 }
@@ -255,7 +226,7 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
     int64_t p = 0;
     do {
         F(block)(m, n, k - p < part ? k - p : part, a + p * a_column, MR * a_row, a_row, a_column,
-                 packed, k, p, c, c_row, p ? NULL : bias, p || accumulate);
+                 packed, 0, k, p, c, c_row, p ? NULL : bias, p || accumulate);
         p += part;
     } while (p < k);
 }
@@ -263,19 +234,8 @@ static void F(multiply)(int64_t m, int64_t n, int64_t k, const void *left, int64
 static int F(multiply_small)(int64_t m, int64_t n, int64_t k, const void *left, int64_t a_row,
                              int64_t a_column, const void *right, void *to)
 {
-    const T *a = left;
-    T *c = to;
     if (n < LANES || k * n * (int64_t)sizeof(T) > SMALL) return 0;
-    for (int64_t j = 0; j < n; j += NR) {
-        int width = F(width)(n, j);
-        int64_t last = (n - j < width ? n - j : width) - LANES;
-        for (int64_t i = 0; i < m; i += MR) {
-            const T *own = a + i * a_row, *b = (const T *)right + j;
-            T *tile = c + i * n + j;
-            int rows = m - i < MR ? (int)(m - i) : MR;
-            ANY_TILE(rows, width, F(tile), k, own, a_row, a_column, b, n, last, tile, n, NULL, 0)
-        }
-    }
+    F(block)(m, n, k, left, MR * a_row, a_row, a_column, right, n, 0, 0, to, n, NULL, 0);
     return 1;
 }
 
