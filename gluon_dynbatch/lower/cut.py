@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from .. import rules
 from ..trace.symbols import VARIABLE, Op, Ref
 from ..trace.variant import Variant
 from .normal_form import NormalForm, Sum, concat_segment
@@ -88,9 +87,7 @@ class _Cutter:
         self._batched = variant.batched
         self._own = [i for i, op in enumerate(self._ops) if op.op != VARIABLE and self._batched[i]]
         self._heads = {row for row, _ in program.heads}
-        self._refused = frozenset(
-            i for i in self._own if isinstance(variant.rewrites[i], rules.Refusal)
-        )
+        self._refused = frozenset(variant.refused)
         self._recurrent = self._behind(recurrent)
         self._sums = self._find_sums(self._behind(uneven))
         self._reads = _reads(self._ops, self._sums)
@@ -197,8 +194,7 @@ def _emit(variant: Variant, partition: _Partition) -> Cut:
 
 
 def _reason(variant: Variant, part: Sequence[int]) -> str:
-    answers = [variant.rewrites.get(i) for i in part]
-    reasons = [answer.reason for answer in answers if isinstance(answer, rules.Refusal)]
+    reasons = [variant.refused[i] for i in part if i in variant.refused]
     return "; ".join(dict.fromkeys(reasons)) or variant.reason
 
 

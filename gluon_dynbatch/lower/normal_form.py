@@ -1,7 +1,7 @@
 """The normal form of a segment: equal pieces of programs come out as equal segments.
 
-Operators are emitted depth first from the results, each as the rewrite that its rule gives for the
-layout of the segment.
+Operators are emitted depth first from the results, each as its rule merges it in the layout of the
+segment.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class NormalForm:
         #: Where values of the program are found in the segment.
         self._done: Dict[Ref, Ref] = {}
         self._builder = Builder(f"{self._entry.name}_")
-        #: Variables that read inputs, and copies of variables, by position.
+        #: Variables that read inputs, by position; what is read in the place of some values.
         self._inputs: Dict[int, int] = {}
-        self._copies: Dict[int, Ref] = {}
+        self._copies: Dict[Ref, Ref] = {}
         self._ports: List[Port] = []
         self._parameters: List[Parameter] = []
         self.sources: List[Tuple[Source, ...]] = []
@@ -110,7 +110,7 @@ class NormalForm:
         )
 
     def _result(self, wanted: Ref, port: Port) -> Ref:
-        ref = self._value(wanted)
+        ref = self._readable(self._value(wanted))
         if not self._is_flat(port):
             # Results are written into an arena, whose rows have one axis.
             ref = self._reshape(ref, (-1, port.row_size))
@@ -230,7 +230,7 @@ class NormalForm:
         attrs: Mapping[str, str] = {},
         extra: Mapping[str, Any] = {},
     ) -> Ref:
-        inputs = [self._guarded(op, ref) for ref in inputs]
+        inputs = [self._guarded(op, self._readable(ref)) for ref in inputs]
         return self._builder.add(op, inputs, attrs, extra)
 
     def _guarded(self, op: str, ref: Ref) -> Ref:
@@ -241,9 +241,9 @@ class NormalForm:
             return ref
         if op == "_copy" or rules.of(op).adds_up or rules.of(op).writes:
             return ref
-        if ref[0] not in self._copies:
-            self._copies[ref[0]] = self._add("_copy", [ref])
-        return self._copies[ref[0]]
+        if ref not in self._copies:
+            self._copies[ref] = self._add("_copy", [ref])
+        return self._copies[ref]
 
     def _reshape(self, ref: Ref, shape: Tuple[int, ...]) -> Ref:
         return self._add("Reshape", [ref], {"shape": str(shape)})
@@ -252,30 +252,20 @@ class NormalForm:
         row = ref[0]
         op = self._program.ops[row]
         inputs = [self._done[r] for r in op.inputs]
-        rewrite = self._variant.rewrites.get(row)
-        if rewrite is None or self._layout == "unbatched" or not self._variant.batched[row]:
-            made = self._add(op.op, inputs, op.attrs, op.extra)
-            for out in self._program.outputs[row]:
-                self._done[out] = self._output(made[0], out[1])
-            return
-        assert isinstance(rewrite, rules.Rewrite)
-        outputs = self._steps(rewrite, inputs)
-        self._done.update(((row, out), made) for out, made in enumerate(outputs))
+        if self._layout == "unbatched" or not self._variant.batched[row]:
+            made = self._add(op.op, inputs, op.attrs, op.extra)[0]
+            outputs = tuple((made, out) for _, out in self._program.outputs[row])
+        else:
+            site = self._variant.sites[row]
+            outputs = rules.merge(site, self._layout == "stack", inputs, self._add)
+        self._done.update(zip(self._program.outputs[row], outputs))
 
-    def _steps(self, rewrite: rules.Rewrite, inputs: Sequence[Ref]) -> List[Ref]:
-        made: List[int] = []
-
-        def find(ref: rules.Ref) -> Ref:
-            return inputs[ref[1]] if ref[0] == rules.INPUT else self._output(made[ref[0]], ref[1])
-
-        for step in rewrite.steps:
-            refs = [find(ref) for ref in step.inputs]
-            made.append(self._add(step.op, refs, step.attrs)[0])
-        return [find(ref) for ref in rewrite.outputs]
-
-    def _output(self, row: int, number: int) -> Ref:
-        """Return an output of an operator; if it needs the first one in memory, read this too."""
+    def _readable(self, ref: Ref) -> Ref:
+        """Return a value; if its operator needs the first result in memory, read that one too."""
+        row, number = ref
         if not number or not rules.of(self._builder.ops[row].op).reads_first_result:
-            return row, number
-        nothing = self._add("_mul_scalar", [(row, 0)], {"scalar": "0"})
-        return self._add("elemwise_add", [(row, number), nothing])
+            return ref
+        if ref not in self._copies:
+            nothing = self._builder.add("_mul_scalar", [(row, 0)], {"scalar": "0"})
+            self._copies[ref] = self._builder.add("elemwise_add", [ref, nothing])
+        return self._copies[ref]

@@ -1,9 +1,9 @@
 """Batching rules: how one operator call, recorded for one sample, is run once for many.
 
-`rows` and `stack` answer for one call (a `Site`) with the steps to run instead (a `Rewrite`) or a
-sentence for the user (a `Refusal`).  In the *rows* layout the samples' arrays lie end to end along
-axis 0, as many rows of each as it has; in the *stack* layout they are stacked along a new axis 0,
-like ``vmap`` of JAX with ``in_axes`` 0 or None.
+`merge` appends the operators to run once instead of one call (a `Site`) per sample, or refuses with
+a sentence for the user, which `why_not` returns.  In the *rows* layout the samples' arrays lie end
+to end along axis 0, as many rows of each as it has; in the *stack* layout they are stacked along a
+new axis 0, like ``vmap`` of JAX with ``in_axes`` 0 or None.
 
 What is known of an operator is its `Rule`, one entry of `operators.py` or `unsupported.py`, and
 ``of(op)`` returns it.  Most rules are one line, of a handler for both layouts and of properties:
@@ -27,28 +27,23 @@ No MXNet is needed here.
 
 from __future__ import annotations
 
-from .ask import rows, stack
+from .ask import merge, why_not
 from .operators import CREATION, MERGED, TABLE, is_random, of
 from .rule import Family, Rule
-from .site import INPUT, Answer, Ref, Refusal, Rewrite, Site, Step
+from .site import Ref, Site
 from .unsupported import UNSUPPORTED
 
 __all__ = [
     "CREATION",
-    "INPUT",
     "MERGED",
     "TABLE",
     "UNSUPPORTED",
-    "Answer",
     "Family",
     "Ref",
-    "Refusal",
-    "Rewrite",
     "Rule",
     "Site",
-    "Step",
     "is_random",
+    "merge",
     "of",
-    "rows",
-    "stack",
+    "why_not",
 ]

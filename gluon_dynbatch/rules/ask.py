@@ -1,4 +1,4 @@
-"""The two questions that can be asked of a call: how it merges in rows, and how in a stack.
+"""How a call merges in rows or in a stack, or why it does not.
 
 A rows rule is enough: an operator that treats axis 0 as independent rows is stacked by folding the
 new axis into axis 0 and unfolding it afterwards, as the batching rules of JAX do for operators that
@@ -10,50 +10,60 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Callable, Tuple
+from typing import Sequence, Tuple
 
-from .build import Builder
+from .build import Append, Builder
 from .operators import of
 from .rule import Rule
-from .site import Answer, Ref, Refusal, RefuseError, Rewrite, Site, require
+from .site import Ref, RefuseError, Site, require
 
 MOST_DIMS = 6
 """Dimensions that oneDNN, which reshapes arrays for MXNet, has at most."""
 
-#: The cells of a tree ask for the same operators again and again.
-_remembered = lru_cache(maxsize=4096)
 
+def merge(site: Site, stacked: bool, inputs: Sequence[Ref], append: Append) -> Tuple[Ref, ...]:
+    """Append what runs a site once for many samples, and return its outputs.
 
-@_remembered
-def rows(site: Site) -> Answer:
-    """Say how to run a site once on the samples' arrays concatenated along axis 0.
+    The site is the call of one sample.  In the stack layout, all samples have its shapes.  In rows,
+    the leading size of its batched arrays is taken as unknown: what is appended is right for
+    samples of any leading sizes, different ones in one launch included, if the call itself is
+    possible with any, and has results of as many rows and of the same shapes but for that.  Who
+    asks infers shapes for more rows to know that.
 
-    The site is the call of one sample.  The leading size of its batched arrays is taken as unknown:
-    the rewrite is right for samples of any leading sizes, different ones in one launch included, if
-    the call itself is possible with any, and has results of as many rows and of the same shapes but
-    for that.  Who asks infers shapes for more rows to know that.
+    Raises
+    ------
+    RefuseError
+        With the reason why it has to run sample by sample, as a sentence for the user.
     """
-    return _answer(site, False, _rows)
-
-
-@_remembered
-def stack(site: Site) -> Answer:
-    """Say how to run a site once on the samples' arrays stacked along a new axis 0.
-
-    The site is the call of one sample, whose shapes all samples have.
-    """
-    found = _answer(site, True, _direct)
-    return _answer(site, True, _fold) if found == Refusal("") else found
-
-
-def _answer(site: Site, stacked: bool, ask: Callable[[Rule, Builder], Tuple[Ref, ...]]) -> Answer:
+    rule = _rule(site)
+    build = Builder(site, stacked, rule.parameters, tuple(inputs), append)
+    if not stacked:
+        return _rows(rule, build)
+    require(
+        max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
+        f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
+    )
     try:
-        rule = _rule(site)
-        build = Builder(site, stacked, rule.parameters)
-        outputs = ask(rule, build)
+        if rule.stack is not None:
+            return rule.stack(site, build)
     except RefuseError as refused:
-        return Refusal(str(refused))
-    return Rewrite(tuple(build.steps), outputs)
+        if str(refused):
+            raise
+    return _fold(rule, build)
+
+
+@lru_cache(maxsize=4096)
+def why_not(site: Site, stacked: bool) -> str:
+    """Say why `merge` refuses a site, or nothing if it does not.
+
+    The cells of a tree ask for the same operators again and again.
+    """
+    inputs = [(k, 0) for k in range(len(site.inputs))]
+    try:
+        merge(site, stacked, inputs, lambda op, inputs, attrs: (0, 0))
+    except RefuseError as refused:
+        return str(refused)
+    return ""
 
 
 def _rule(site: Site) -> Rule:
@@ -95,17 +105,6 @@ def _rows(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
     return rule.rows(site, build)
 
 
-def _direct(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
-    site = build.site
-    require(
-        max(map(len, site.inputs + site.outputs)) < MOST_DIMS,
-        f"With a batch axis, this {site.op} has more dimensions than MXNet can reshape.",
-    )
-    if rule.stack is None:
-        raise RefuseError
-    return rule.stack(site, build)
-
-
 def _fold(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
     site = build.site
     batched = tuple(k not in rule.parameters for k in range(len(site.inputs)))
@@ -113,5 +112,5 @@ def _fold(rule: Rule, build: Builder) -> Tuple[Ref, ...]:
         build.reshape(ref, -1, *shape[1:]) if own else ref
         for ref, shape, own in zip(build.inputs(), site.inputs, batched)
     )
-    inner = Builder(replace(site, batched=batched), False, rule.parameters, refs, build.steps)
+    inner = replace(build, site=replace(site, batched=batched), stacked=False, refs=refs)
     return build.restored(_rows(rule, inner))

@@ -1,38 +1,37 @@
-"""Composes the steps of a rewrite."""
+"""Appends the operators of a merged call."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Callable, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Callable, Mapping, Sequence, Tuple
 
-from .site import INPUT, Ref, Site, Step, public_attrs, require
+from .site import Ref, Site, public_attrs, require
+
+#: Appends an operator to a program, given its inputs and attributes, and returns its first output.
+Append = Callable[[str, Sequence[Ref], Mapping[str, str]], Ref]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Builder:
-    """Collects the steps that replace one site."""
+    """Appends what runs once in the place of a site of many samples."""
 
     site: Site
     #: Whether it is for the stack layout (a new leading axis), not for rows (longer axis 0).
     stacked: bool
     #: Inputs that all samples share by their nature, and that are passed on as they are.
     parameters: Tuple[int, ...]
-    #: Where the site's inputs are found; by default they are the rewrite's own inputs.
-    refs: Tuple[Ref, ...] = ()
-    steps: List[Step] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.refs = self.refs or tuple((INPUT, i) for i in range(len(self.site.inputs)))
+    #: The merged inputs of the site.
+    refs: Tuple[Ref, ...]
+    append: Append
 
     def add(self, op: str, *inputs: Ref, **attrs: object) -> Ref:
-        """Append a step and return its first output."""
-        self.steps.append(Step(op, {k: str(v) for k, v in attrs.items()}, inputs))
-        return (len(self.steps) - 1, 0)
+        """Append an operator and return its first output."""
+        return self.append(op, inputs, {k: str(v) for k, v in attrs.items()})
 
     def call(self, *inputs: Ref, **changes: object) -> Tuple[Ref, ...]:
         """Append the site's own operator, some attributes changed, and return all its outputs."""
-        step, _ = self.add(self.site.op, *inputs, **{**public_attrs(self.site.attrs), **changes})
-        return tuple((step, k) for k in range(len(self.site.outputs)))
+        row, _ = self.add(self.site.op, *inputs, **{**public_attrs(self.site.attrs), **changes})
+        return tuple((row, k) for k in range(len(self.site.outputs)))
 
     def reshape(self, ref: Ref, *shape: int) -> Ref:
         """Append a reshape."""

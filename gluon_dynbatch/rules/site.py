@@ -1,21 +1,20 @@
-"""What a rule sees (`Site`), what it answers (`Rewrite`, `Refusal`) and how it reads attributes."""
+"""What a rule sees (`Site`), how it reads attributes, and how it refuses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Mapping, Optional, Tuple
 
 Shape = Tuple[int, ...]
+#: A value of a program: position of the operator, and number of the output.
 Ref = Tuple[int, int]
-
-INPUT = -1
-"""Step number of a `Ref` that means one of the site's own inputs."""
 
 
 class RefuseError(Exception):
     """Raised inside a rule to refuse, with a sentence for the user.
 
-    A stack rule that raises it without a sentence leaves the site to the rows rule.
+    A stack rule that raises it without a sentence, before it appends anything, leaves the site to
+    the rows rule.
     """
 
 
@@ -86,30 +85,6 @@ class Site:
     def keep_rows(self, condition: bool) -> None:
         """Refuse the rows layout unless `condition` holds; the stack layout may still do."""
         require(condition, f"Operator {self.op} works along axis 0, so the rows see each other.")
-
-
-class Step(NamedTuple):
-    """One operator call of a rewrite; `inputs` refer to the site's inputs or to earlier steps."""
-
-    op: str
-    attrs: Mapping[str, str]
-    inputs: Tuple[Ref, ...]
-
-
-class Rewrite(NamedTuple):
-    """What to run once instead of a site once per sample."""
-
-    steps: Tuple[Step, ...]
-    outputs: Tuple[Ref, ...]
-
-
-class Refusal(NamedTuple):
-    """Why a site has to run sample by sample, as a sentence for the user."""
-
-    reason: str
-
-
-Answer = Union[Rewrite, Refusal]
 
 
 def padded(shape: Shape, ndim: int) -> Shape:

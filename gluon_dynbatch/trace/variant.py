@@ -41,8 +41,9 @@ class Variant:
     layout: str = "unbatched"
     #: Why calls do not merge as a whole; empty if they do.
     reason: str = ""
-    #: Per batched operator, its rewrite; a refusal in layout "stack" only.
-    rewrites: Mapping[int, rules.Answer] = field(default_factory=dict)
+    #: The batched operators, and why those of layout "stack" that do not merge refuse.
+    sites: Mapping[int, rules.Site] = field(default_factory=dict)
+    refused: Mapping[int, str] = field(default_factory=dict)
     #: In layout "concat", the rows of every argument.
     concat_rows: Tuple[int, ...] = ()
 
@@ -128,14 +129,9 @@ def _as_rows(
     flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
     if len(leading) != 1 or (flat and leading != {1}):
         return None
-    rewrites: Dict[int, rules.Answer] = {}
-    for i, site in sites.items():
-        rewrites[i] = rules.rows(site)
-        if isinstance(rewrites[i], rules.Refusal):
-            return None
-    if not _grows_with_rows(entry, shared, batched):
+    if any(rules.why_not(site, False) for site in sites.values()):
         return None
-    return {"layout": "rows", "rewrites": rewrites}
+    return {"layout": "rows", "sites": sites} if _grows_with_rows(entry, shared, batched) else None
 
 
 def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
@@ -157,9 +153,9 @@ def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) 
 
 
 def _as_stack(entry: Entry, sites: Dict[int, rules.Site]) -> Dict[str, Any]:
-    rewrites = {i: rules.stack(site) for i, site in sites.items()}
-    reasons = [answer.reason for answer in rewrites.values() if isinstance(answer, rules.Refusal)]
+    answers = {i: rules.why_not(site, True) for i, site in sites.items()}
+    refused = {i: reason for i, reason in answers.items() if reason}
     empty = any(0 in shape for shape in entry.shapes.values())
-    layout = "stack" if len(reasons) < len(rewrites) and not empty else "unbatched"
-    reason = "; ".join(dict.fromkeys(reasons + ["an array is empty"] * empty))
-    return {"layout": layout, "reason": reason, "rewrites": rewrites}
+    layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
+    reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
+    return {"layout": layout, "reason": reason, "sites": sites, "refused": refused}

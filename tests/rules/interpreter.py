@@ -1,4 +1,4 @@
-"""Runs rewrites with MXNet and compares them with the per-sample loop."""
+"""Runs merged calls with MXNet and compares them with the per-sample loop."""
 
 import ctypes
 from dataclasses import dataclass, fields, replace
@@ -122,18 +122,14 @@ def case(op, *inputs, shared=(), **given):
     return replace(made, **{**usual, **known})
 
 
-def rewrite_symbol(rewrite, inputs):
-    """Build a rewrite's symbol over the variables ``in0``, ``in1``, ..."""
+def merged(site, stacked):
+    """Return what a rule appends to the variables ``in0``, ``in1``, ..., or None if it refuses."""
+    if rules.why_not(site, stacked):
+        return None
     made = Builder()
-    place = {(rules.INPUT, k): made.variable(f"in{k}") for k in range(inputs)}
-
-    def find(ref):
-        return place.get(ref, (inputs + ref[0], ref[1]))
-
-    for number, step in enumerate(rewrite.steps):
-        assert all(s < number for s, _ in step.inputs), "a step refers to a later one"
-        made.add(step.op, map(find, step.inputs), step.attrs)
-    return make_symbol(made.ops, map(find, rewrite.outputs))
+    inputs = [made.variable(f"in{k}") for k in range(len(site.inputs))]
+    outputs = rules.merge(site, stacked, inputs, made.add)
+    return made.ops, outputs
 
 
 def call_symbol(symbol, arrays):
@@ -206,15 +202,15 @@ class Loop:
         ]
         for sample in self.samples:
             attach(self.case.op, sample, start_of(self.case.op))
-        # Some operators can't be recorded, although their rewrites can.
+        # Some operators can't be recorded, although what they merge to can.
         with mode_of(self.case, recording=self.case.gradient):
             self.outputs = [call_operator(self.case, sample) for sample in self.samples]
 
     def join(self, arrays):
         return np.stack(arrays) if self.stacked else np.concatenate(arrays)
 
-    def check(self, rewrite):
-        """Compare values and gradients of the rewrite with the loop's."""
+    def check(self, symbol):
+        """Compare values and gradients of the merged call with the loop's."""
         inputs = []
         for k, letter in enumerate(self.pattern):
             arrays = [sample[k].asnumpy() for sample in self.samples]
@@ -222,7 +218,7 @@ class Loop:
             inputs.append(mx.nd.array(values, dtype=values.dtype))
         attach(self.case.op, inputs)
         with mode_of(self.case, recording=True):
-            outputs = call_symbol(rewrite_symbol(rewrite, len(inputs)), inputs)
+            outputs = call_symbol(symbol, inputs)
         for got, *parts in zip(outputs, *self.outputs):
             want = self.join([part.asnumpy() for part in parts])
             assert got.shape == want.shape and np.dtype(got.dtype) == want.dtype
@@ -261,7 +257,7 @@ class Checker:
         """Run the loop of the case, nothing of which is shared."""
         return Loop(self._case, "B" * len(self._case.inputs), False, leading, self._rng)
 
-    def _ask(self, layout, pattern, leading):
+    def _ask(self, stacked, pattern, leading):
         c = self._case
         if leading not in self._shapes:
             loop = self.loop([leading])
@@ -269,40 +265,37 @@ class Checker:
             self._shapes[leading] = [tuple(a.shape for a in some) for some in arrays]
         batched = tuple(letter == "B" for letter in pattern)
         shapes = self._shapes[leading]
-        answer = layout(rules.Site(c.op, c.attrs, *shapes, batched, c.training))
-        if layout is rules.rows and not self._grows(pattern, *shapes):
-            return rules.Refusal("more rows do not make as many more rows")
-        return answer
+        if not stacked and not self._grows(pattern, *shapes):
+            return None
+        return merged(rules.Site(c.op, c.attrs, *shapes, batched, c.training), stacked)
 
     def _grows(self, pattern, shapes, results):
         c, more = self._case, {}
         for k, (letter, shape) in enumerate(zip(pattern, shapes)):
             more[f"in{k}"] = (MORE, *shape[1:]) if letter == "B" else shape
-        step = rules.Step(c.op, c.attrs, tuple((rules.INPUT, k) for k in range(len(shapes))))
-        heads = tuple((0, k) for k in range(len(results)))
+        made = Builder()
+        row, _ = made.add(c.op, [made.variable(name) for name in more], c.attrs)
         try:
-            symbol = rewrite_symbol(rules.Rewrite((step,), heads), len(shapes))
+            symbol = make_symbol(made.ops, [(row, k) for k in range(len(results))])
             _, grown, _ = symbol._infer_shape_impl(False, **more)
         except MXNetError:
             return False
         return grown == [(MORE, *shape[1:]) for shape in results]
 
-    def merges(self, layout, pattern, leading):
+    def merges(self, stacked, pattern, leading):
         """Compare what merges with the loop; return whether it merges."""
-        answers = [self._ask(layout, pattern, n) for n in dict.fromkeys(leading)]
-        merges = {isinstance(answer, rules.Rewrite) for answer in answers}
-        assert len(merges) == 1, (self._case, pattern, answers)
-        if True in merges:
-            assert answers.count(answers[0]) == len(answers), "the rewrite depends on the rows"
-            stacked = layout is rules.stack
-            Loop(self._case, pattern, stacked, list(leading), self._rng).check(answers[0])
-        return True in merges
+        found = [self._ask(stacked, pattern, n) for n in dict.fromkeys(leading)]
+        assert found.count(found[0]) == len(found), (self._case, pattern, found)
+        if found[0]:
+            loop = Loop(self._case, pattern, stacked, list(leading), self._rng)
+            loop.check(make_symbol(*found[0]))
+        return found[0] is not None
 
     def check(self, samples=2, stack=True, rows=True):
         """Compare whatever merges with the loop; with a flag set, it is what the case lists."""
         c = self._case
         for pattern in c.patterns():
-            merges = self.merges(rules.stack, pattern, [STACK_ROWS] * samples)
+            merges = self.merges(True, pattern, [STACK_ROWS] * samples)
             assert not stack or merges == (pattern in c.stack.split()), (c, pattern)
             if not c.has_rows(pattern):
                 # A batched input has a literal leading size: merging is free.
@@ -311,7 +304,7 @@ class Checker:
                 certain, free = [[2, 2]], [[1, 1, 1]]
             else:
                 certain, free = [list(self._rng.permutation([1, 2, 3]))], []
-            found = [self.merges(rules.rows, pattern, leading) for leading in certain]
+            found = [self.merges(False, pattern, leading) for leading in certain]
             assert not rows or any(found) == (pattern in c.rows.split()), (c, pattern)
             for leading in free:
-                self.merges(rules.rows, pattern, leading)
+                self.merges(False, pattern, leading)

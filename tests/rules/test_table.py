@@ -59,9 +59,9 @@ def plain(op, **attrs):
 
 
 def refusals(site):
-    answers = [rules.rows(site), rules.stack(site)]
-    assert all(isinstance(answer, rules.Refusal) for answer in answers), answers
-    return [answer.reason for answer in answers if isinstance(answer, rules.Refusal)]
+    reasons = [rules.why_not(site, stacked) for stacked in (False, True)]
+    assert all(reasons), site
+    return reasons
 
 
 def test_what_never_merges_is_explained():
