@@ -9,11 +9,11 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 from mxnet.ndarray import NDArray
 
+from .native import recording
 from .options import OPEN, Options, check_options
-from .record import structure
 from .record.intercept import FORWARDS
 from .record.pieces import Pieces
-from .record.recorder import FLATTENER, bad_argument, context_error, run_as_python
+from .record.recorder import bad_argument, context_error, run_as_python
 from .record.state import STATE
 from .record.types import TYPES
 from .record.where import user_line
@@ -226,7 +226,7 @@ class DynamicHybridBlock(HybridBlock):
             Arguments are on different devices.
         """
         try:
-            leaves, _ = FLATTENER.flatten(args)
+            leaves, _ = recording.flatten(args)
         except TypeError:
             leaves = []
         if not leaves:
@@ -248,7 +248,7 @@ class DynamicHybridBlock(HybridBlock):
         if self._backend or any(isinstance(arg, mx.np.ndarray) for arg in args):
             return super()._call_cached_op(*args)
         try:
-            leaves, spec = FLATTENER.flatten(args)
+            leaves, spec = recording.flatten(args)
         except TypeError as error:
             raise bad_argument(error.args[0], self.name) from None
         known = RUNTIME.library.callee(self).compiled
@@ -268,7 +268,7 @@ class DynamicHybridBlock(HybridBlock):
         with ONE_AT_A_TIME:
             results = op(*given)
         results = [results] if isinstance(results, NDArray) else results
-        return structure.unflatten(program.out_spec, results)
+        return recording.unflatten(program.out_spec, results)
 
     def _infer(self, leaves: List[NDArray], spec: Any) -> Any:
         """Return the program for arguments, whose parameters have their shapes by now."""
@@ -281,7 +281,7 @@ class DynamicHybridBlock(HybridBlock):
 
     def infer_shape(self, *args: Any) -> None:
         """Give parameters their shapes, from arguments of any structure."""
-        self._infer(*FLATTENER.flatten(args))
+        self._infer(*recording.flatten(args))
 
 
 def _trace_once(wanted: bool, block: Block) -> None:

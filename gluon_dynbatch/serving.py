@@ -18,16 +18,14 @@ import mxnet as mx
 
 from . import errors
 from .block import batching
+from .native import recording
 from .options import check_choice, check_count
-from .record.structure import Flattener, unflatten
 from .report import BatcherStats
 from .samples import applier, with_arrays
 from .scope import Batch
 
 #: What a flush may raise in a sample that only read a value: it may be the failure of another.
 OF_A_FLUSH = (errors.LaunchError, errors.NotMergedError, errors.StaleArrayError, mx.MXNetError)
-#: Takes results apart; everything that is no list, tuple or dictionary is a leaf.
-RESULTS = Flattener(object)
 
 
 class _Line:
@@ -216,8 +214,11 @@ def _mapped(apply: Callable[[Any], Any], samples: List[Any], scope: Batch) -> Li
 
 def _on_host(outcome: Any) -> Any:
     """Bring arrays out of MXNet, which also waits for them; each is left in memory of its own."""
-    leaves, spec = RESULTS.flatten(outcome)
-    return unflatten(spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves])
+    # Everything that is no list, tuple or dictionary is a leaf.
+    leaves, spec = recording.flatten(outcome, object)
+    return recording.unflatten(
+        spec, [x.asnumpy() if isinstance(x, mx.nd.NDArray) else x for x in leaves]
+    )
 
 
 #: For the end of the process: workers compute, and MXNet is about to go.

@@ -10,7 +10,7 @@ from mxnet.gluon import Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from .block import batching
-from .record.recorder import FLATTENER
+from .native import recording
 from .samples import applier
 from .scope import Batch
 
@@ -85,7 +85,7 @@ def _variables(samples: Sequence[Any], params: List[Parameter]) -> List[Tuple[st
     found = [(p.name, data) for p in params if p.grad_req != "null" for data in p.list_data()]
     for i, sample in enumerate(samples):
         try:
-            leaves, _ = FLATTENER.flatten(sample)
+            leaves, _ = recording.flatten(sample)
         except TypeError:
             continue
         found += [
@@ -102,7 +102,7 @@ def _run(
         array.grad[:] = 0
     with mx.autograd.record():
         results = run()
-        leaves = FLATTENER.flatten(results)[0]
+        leaves = recording.flatten(results)[0]
         heads = [_anchored(leaf) for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
     if heads:
         random = np.random.RandomState(1)

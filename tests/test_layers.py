@@ -15,8 +15,7 @@ ORDER = [
 ]  # fmt: skip
 #: What never imports MXNet.
 PURE = [
-    "errors", "modes", "native", "show", "report", "rules", "record.structure", "schedule", "plan",
-    "cache",
+    "errors", "modes", "native", "show", "report", "rules", "schedule", "plan", "cache",
 ]  # fmt: skip
 
 

@@ -9,11 +9,10 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 import pytest
-from gluon_dynbatch.native.recording import Structure
+from gluon_dynbatch.native.recording import Structure, flatten, unflatten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gluon_dynbatch.record.structure import Flattener, unflatten
 from tests.test_pieces import Node, chain, scope, traced, x
 
 
@@ -22,7 +21,6 @@ class Leaf:
 
 
 Pair = namedtuple("Pair", ["left", "right"])
-FLATTENER = Flattener(Leaf)
 
 STATICS = st.one_of(
     st.none(),
@@ -66,7 +64,7 @@ def described(value, leaf=lambda leaf: "leaf"):
 @settings(max_examples=50)
 @given(nests(STATICS | st.builds(Leaf)))
 def test_unflatten_undoes_flatten(value):
-    leaves, spec = FLATTENER.flatten(value)
+    leaves, spec = flatten(value, Leaf)
     assert described(unflatten(spec, leaves), id) == described(value, id)
 
 
@@ -81,7 +79,7 @@ CLOSE = [
 def test_specs_and_keys_are_equal_exactly_if_the_structures_are():
     nests = [*CLOSE, *([x, {"a": (x,)}] for x in CLOSE)]
     told = [
-        (described(nest), FLATTENER.flatten(nest)[1], Structure(None).write(0, copy.deepcopy(nest)))
+        (described(nest), flatten(nest, Leaf)[1], Structure(None).write(0, copy.deepcopy(nest)))
         for nest in nests
     ]
     for (a, first, key), (b, second, other) in product(told, told):

@@ -1,30 +1,5 @@
 # Calls that are recorded; a part of `recording.pyx`.
 
-cdef int scan(Tape tape, object callee, object value, list key, list operands) except -1:
-    """Add an argument to the key of a call, and its arrays to the operands.
-
-    An operand is an array of this tape, or the value of one from outside.
-    """
-    if type(value) is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
-        key.append(<object>slot(value, type_at)[0])
-        operands.append(value)
-    elif PyObject_TypeCheck(value, <PyTypeObject *>array_type):
-        number = external(tape, value)
-        key.append(tape.value_type.data.as_ints[number])
-        operands.append(number)
-    elif type(value) is list:
-        key.append("[")
-        for item in <list>value:
-            scan(tape, callee, item, key, operands)
-        key.append("]")
-    else:
-        leaves, spec = take_apart(callee, value)
-        key.append(spec)
-        for leaf in <list>leaves:
-            scan(tape, callee, leaf, key, operands)
-    return 0
-
-
 cdef class Callee:
     """What can be called: base of `trace.program.BlockCallee` and `record.operators.Operator`."""
 
@@ -160,9 +135,14 @@ def call(Calls recorder not None, Callee callee not None, args):
     """
     cdef Tape tape = tape_of(recorder)
     cdef list made, operands = [], key = [current_mode()]
-    cdef Py_ssize_t first, used = 0
-    for arg in args:
-        scan(tape, callee, arg, key, operands)
+    cdef Py_ssize_t first
+    try:
+        for arg in args:
+            take_apart(arg, array_type, operands, key, tape)
+    except TypeError as error:
+        if type(error) is not TypeError:
+            raise
+        (<object>recorder).refuse_argument(error.args[0], callee)
     known = tuple(key)
     entry = callee.entries.get(known)
     place = user_place()
@@ -173,16 +153,16 @@ def call(Calls recorder not None, Callee callee not None, args):
             return call(recorder, callee, args)
     if type(entry) is str:
         return entry
-    number, types, spec = <tuple>entry.recorded
-    first = append(tape, entry, number, place, operands, types)
+    entry_id, types, spec = <tuple>entry.recorded
+    first = append(tape, entry, entry_id, place, operands, types)
     if recorder.watch is not None:
         (<object>recorder).watch_call()
-    if type(spec) is str:
+    if len(<tuple>spec) == 1:
         return make_lazy(tape, first, 0, (<tuple>types)[0])
     made = []
     for type_id in <tuple>types:
         made.append(make_lazy(tape, first + len(made), 0, type_id))
-    return put_together(spec, made, &used)
+    return unflatten(spec, made)
 
 
 cdef Py_ssize_t append(
@@ -212,29 +192,3 @@ cdef Py_ssize_t append(
     for type_id in types:
         put(tape.value_type, type_id)
     return first
-
-
-def unflatten(spec, list leaves not None):
-    """Put `leaves` back into the places that `spec` describes; see `record.structure`."""
-    cdef Py_ssize_t used = 0
-    value = put_together(spec, leaves, &used)
-    if used < len(leaves):
-        raise ValueError("more arrays than places")
-    return value
-
-
-cdef object put_together(object spec, list leaves, Py_ssize_t *used):
-    if type(spec) is str:
-        if used[0] == len(leaves):
-            raise ValueError("fewer arrays than places")
-        used[0] += 1
-        return leaves[used[0] - 1]
-    if type(spec) is not tuple:
-        return spec.value
-    kind, parts = (<tuple>spec)[0], (<tuple>spec)[1]
-    items = [put_together(part, leaves, used) for part in <tuple>parts]
-    if kind is list:
-        return items
-    if kind is tuple:
-        return tuple(items)
-    return dict(zip((<tuple>spec)[2], items)) if kind is dict else kind._make(items)

@@ -86,7 +86,7 @@ cdef Py_ssize_t handle_at, writable_at
 # What the modules of `record` assign: see there.
 libraries = ()
 ignored = frozenset()
-take_apart = check_array = type_of = class_of = call_stock = describe = number_of = give = None
+check_array = type_of = class_of = call_stock = describe = number_of = give = None
 #: Views that are known, by `view_key`: see `TypeTable.view`.
 views = {}
 
@@ -368,6 +368,7 @@ cpdef bint is_user(object code) except -1:
     return (<tuple>known)[1]
 
 
+include "nests.pxi"
 include "calls.pxi"
 include "outside.pxi"
 include "views.pxi"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from textwrap import shorten
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, Tuple
 
 import mxnet as mx
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.parameter import DeferredInitializationError
-from mxnet.ndarray import NDArray
 
 from ..errors import (
     ArgumentError,
@@ -20,30 +19,14 @@ from ..errors import (
 )
 from ..native import recording
 from ..report import Alone, Report, count
-from . import structure
 from .lazy import LazyNDArray
 from .operators import Operator
 from .tape import Tape
 from .types import TYPES
 from .where import user_line
 
-FLATTENER = structure.Flattener(NDArray)
-
 #: What callers may pass, for error messages.
 ARGUMENTS = "pass mx.nd arrays, numbers, strings, None, or lists, tuples and dictionaries of these"
-
-
-def _take_apart(callee: Any, value: Any) -> Tuple[List[NDArray], Any]:
-    """Return the arrays in an argument, and a spec of it."""
-    try:
-        return FLATTENER.flatten(value)
-    except TypeError as error:
-        if isinstance(error.args[0], mx.sym.Symbol):
-            raise recording.WithSymbols from None
-        raise bad_argument(error.args[0], callee.name) from None
-
-
-recording.take_apart = _take_apart
 
 
 class Recorder(recording.Calls):  # type: ignore[misc]
@@ -130,14 +113,14 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         """Run a block that is not recorded as one call: as Python, or at once if it has none."""
         if isinstance(block, SymbolBlock):
             return self.run_at_once(block, args, why)
-        context = FLATTENER.flatten(args)[0][0].context
+        context = recording.flatten(args)[0][0].context
         with context:
             return run_as_python(block, args, context, self.scope.at_work)
 
     def run_at_once(self, block: Any, args: Tuple[Any, ...], why: str) -> Any:
         """Run the graph of a block for this call alone."""
         self.note_at_once(self.library.callee(block), why)
-        leaves = FLATTENER.flatten(args)[0]
+        leaves = recording.flatten(args)[0]
         for leaf in leaves:
             if type(leaf) is LazyNDArray:
                 leaf.real()
@@ -163,14 +146,22 @@ class Recorder(recording.Calls):  # type: ignore[misc]
             )
         count(self.report.immediate, callee.name, Alone(callee.name, reason, 1, where))
 
+    def refuse_argument(self, value: Any, callee: Any) -> None:
+        """Raise for an argument that is no array, nor anything that may be among arrays."""
+        raise (
+            recording.WithSymbols
+            if isinstance(value, mx.sym.Symbol)
+            else bad_argument(value, callee.name)
+        )
+
     def new_entry(self, key: Any, callee: Any, args: Any, place: Any) -> Any:
         """Make the entry of a call like which none was recorded before, from a place."""
-        leaves, spec = FLATTENER.flatten(tuple(args))
-        types = [leaf._type if type(leaf) is LazyNDArray else TYPES.of(leaf) for leaf in leaves]
+        _, spec = recording.flatten(tuple(args))
+        mode, *types = [number for number in key if type(number) is int]
         # An operator of any number of arrays takes them as one argument.
         listed = isinstance(callee, Operator) and callee.info.count_attribute
         places = tuple(
-            0 if listed else i for i, arg in enumerate(args) for _ in FLATTENER.flatten(arg)[0]
+            0 if listed else i for i, arg in enumerate(args) for _ in recording.flatten(arg)[0]
         )
         if not types:
             raise ArgumentError(
@@ -182,7 +173,7 @@ class Recorder(recording.Calls):  # type: ignore[misc]
         contexts = {TYPES[t].context for t in types}
         if len(contexts) > 1:
             raise context_error(contexts, callee.name)
-        call = callee, recording.current_mode(), spec, types, places, place.where
+        call = callee, mode, spec, types, places, place.where
         # Tracing calls children with symbols: these are not calls to record.
         return self.scope.at_work(lambda: self.library.entry(key, *call))
 

@@ -15,7 +15,6 @@ from mxnet.ndarray import NDArray
 from ..errors import Where
 from ..native import recording
 from .lazy import LazyNDArray
-from .recorder import FLATTENER
 from .tape import Tape
 from .types import TYPES, ArrayType
 from .where import user_line
@@ -103,7 +102,7 @@ class Trace:
 def _returned(result: Any, tape: Tape, first: int) -> Tuple[List[NDArray], Any]:
     """Return the arrays that ``forward`` returns, the only ones from a first on that are held."""
     try:
-        arrays, spec = FLATTENER.flatten(result)
+        arrays, spec = recording.flatten(result)
     except TypeError as error:
         raise Refused(f"it returns an object of type {type(error.args[0]).__name__}") from None
     known = set(map(id, arrays))

@@ -14,11 +14,8 @@ from mxnet.gluon.block import _flatten
 from .. import rules
 from ..errors import ArgumentError, CellError, Where
 from ..native import recording
-from ..record import structure
 from ..record.operators import Operator
 from .symbols import VARIABLE, Op, Ref, call_of, can_compile, read_symbol
-
-SYMBOLS = structure.Flattener(mx.sym.Symbol)
 
 
 class Program(NamedTuple):
@@ -134,11 +131,11 @@ def trace_block(block: HybridBlock, spec: Any, arguments: int, where: Where) -> 
     else:
         # The names that stock Gluon gives, as exported models are loaded by them.
         names = ["data"] if arguments == 1 else [f"data{i}" for i in range(arguments)]
-        args = structure.unflatten(spec, [mx.sym.var(name) for name in names])
+        args = recording.unflatten(spec, [mx.sym.var(name) for name in names])
         result = _call_with_symbols(block, args, where)
     outputs, out_spec = _results(result, block.name, where)
     parts = [list(out) if len(out.list_outputs()) > 1 else out for out in outputs]
-    outputs, out_spec = SYMBOLS.flatten(structure.unflatten(out_spec, parts))
+    outputs, out_spec = recording.flatten(recording.unflatten(out_spec, parts), mx.sym.Symbol)
     # A result that is an argument itself becomes an operator, so that every result has a producer.
     outputs = [mx.sym.identity(o) if _is_variable(o) else o for o in outputs]
     parameters = {p.name: p for p in block.collect_params().values()}
@@ -172,7 +169,7 @@ def _call_with_symbols(block: HybridBlock, args: Sequence[Any], where: Where) ->
 
 def _results(result: Any, name: str, where: Where) -> Tuple[List[Any], Any]:
     try:
-        outputs, spec = SYMBOLS.flatten(result)
+        outputs, spec = recording.flatten(result, mx.sym.Symbol)
     except TypeError:
         outputs, spec = [], None
     if not outputs:
@@ -193,8 +190,8 @@ def _show_graph(block: HybridBlock, spec: Any, program: Program) -> None:
     inputs = [mx.sym.var(name) for name in program.names]
     results = list(program.symbol)
     try:
-        _, block._in_format = _flatten(structure.unflatten(spec, inputs), "input")
-        _, block._out_format = _flatten(structure.unflatten(program.out_spec, results), "output")
+        _, block._in_format = _flatten(recording.unflatten(spec, inputs), "input")
+        _, block._out_format = _flatten(recording.unflatten(program.out_spec, results), "output")
     except ValueError:
         # A structure that Gluon itself does not take; only dynamic blocks can be called with it.
         block._in_format = block._out_format = None
@@ -212,5 +209,5 @@ def trace_operator(operator: Operator, arguments: int, where: Where) -> Program:
         raise ArgumentError(text, where, operator.name, "pass all of them, and no others")
     names = [f"argument{i}" for i in range(arguments)]
     call = call_of(operator.name, attrs, [mx.sym.var(name) for name in names])
-    out_spec = list, (structure.LEAF,) * len(call.list_outputs())
+    _, out_spec = recording.flatten(list(call), mx.sym.Symbol)
     return read_program(mx.sym.Group([call]), names, {}, out_spec)

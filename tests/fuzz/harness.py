@@ -6,14 +6,12 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 import mxnet as mx
 import numpy as np
+from gluon_dynbatch.native.recording import flatten
 from mxnet import autograd
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record.structure import Flattener
 from gluon_dynbatch.testing import TOLERANCES
 from tests.rules.interpreter import Array
-
-FLATTENER = Flattener(mx.nd.NDArray)
 
 
 class ExcusedError(Exception):
@@ -113,7 +111,7 @@ class Case(NamedTuple):
     @property
     def arrays(self):
         inputs = [{k: v for k, v in s.items() if not callable(v)} for s in self.samples]
-        return FLATTENER.flatten([inputs, self.shared])[0]
+        return flatten([inputs, self.shared])[0]
 
     @property
     def variables(self):
@@ -147,7 +145,7 @@ def run(case, mode, scope=None, start=0):
         array.grad[:] = start
     LATE.clear()
     with entered(mode), nullcontext() if scope is None else scope:
-        leaves = FLATTENER.flatten([case.fn(sample) for sample in case.samples])[0]
+        leaves = flatten([case.fn(sample) for sample in case.samples])[0]
         floats = [leaf for leaf in leaves if np.dtype(leaf.dtype).kind == "f"]
         losses = [loss_of(leaf) for leaf in floats if mode != "infer"]
     values = {f"result {i}": leaf.asnumpy() for i, leaf in enumerate(leaves)}
