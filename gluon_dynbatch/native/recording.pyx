@@ -14,8 +14,6 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.weakref cimport PyWeakref_NewRef
 from libc.stdint cimport int32_t, int64_t
 
-from gluon_dynbatch.native.frames cimport frame_code, frame_instruction, next_frame
-
 from gluon_dynbatch.errors import Where
 from gluon_dynbatch.modes import RECORDING, TRAINING
 
@@ -46,6 +44,7 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(list items, Py_ssize_t i)
     Py_ssize_t Py_REFCNT(PyObject *item)
     object PyObject_GenericGetDict(object owner, void *context)
+    void *PyEval_GetFrame()
     ctypedef struct PyCodeObject
     int PyCode_Addr2Line(PyCodeObject *code, int instruction)
 
@@ -333,23 +332,23 @@ cdef class Place:
 
 cpdef Place user_place():
     """Return the nearest place outside the libraries; without one, that of the outermost frame."""
-    frame, fiber, outermost = next_frame(None), None, None
+    current, fiber, outermost = PyEval_GetFrame(), None, None
+    frame = None if current is NULL else <object>current
     while True:
         while frame is not None:
-            if is_user(frame_code(frame)):
-                return place_of(frame)
-            frame, outermost = next_frame(frame), frame
+            code = frame.f_code
+            if is_user(code):
+                return place_of(code, frame.f_lasti)
+            frame, outermost = frame.f_back, frame
         # The frames of a fiber end where it began; they go on where it was begun.
         fiber = getcurrent().parent if fiber is None else fiber.parent
         if fiber is None:
-            return place_of(outermost)
+            return place_of(outermost.f_code, outermost.f_lasti)
         frame = fiber.gr_frame
 
 
-cdef Place place_of(object frame):
-    """Return where a frame is, whose code is known."""
-    cdef int instruction = frame_instruction(frame)
-    code = frame_code(frame)
+cdef Place place_of(object code, object instruction):
+    """Return the place of an instruction of code that is known."""
     places = <dict>(<tuple>known_code[<size_t><PyObject *>code])[2]
     place = places.get(instruction)
     if place is None:
