@@ -48,11 +48,6 @@ def kind_of(str dtype not None):
     return executing.DTYPES.get(dtype, len(executing.DTYPES))
 
 
-def is_native(context, str dtype, what):
-    """Whether native code puts an array together, given what is done with each piece."""
-    return context.device_type == "cpu" and (dtype in executing.DTYPES or ADD not in what)
-
-
 cdef struct Spot:
     int64_t base, offset
 
@@ -240,16 +235,6 @@ cdef class Assembler:
         self.rows(kind, size, 1, target)[0] = Piece(what, 0, source, count)
         return 0
 
-    cdef int apart(self, operand, str dtype, context) except -1:
-        """Put rows together in an array of their own, if native code does so there."""
-        if operand is None or type(operand) is self.whole or type(operand) is self.slice:
-            return 0
-        cdef int64_t base = self.base(("rows", operand, dtype, context)), i
-        what = [self.pieces[i, 0] for i in range(operand[0], operand[0] + operand[1])]
-        if is_native(context, dtype, what):
-            self.put(operand, kind_of(dtype), itemsize(dtype), Spot(base, 0))
-        return 0
-
     cdef int run(self, list runs, int backward) except -1:
         """Run a kernel for each part; what has no spot stands in scratch."""
         cdef Run run
@@ -295,9 +280,6 @@ cdef class Assembler:
             native = self.is_native(launch)
             if native:
                 self.launch(launch)
-            else:
-                for operand, port in zip(launch.operands, self.ports(launch.segment)):
-                    self.apart(operand, port.dtype, launch.segment.context)
             ends = not native or self.work > AT_A_TIME
             self.work = 0 if ends else self.work
             self.items.append((self.code.size, position, not native, ends))
@@ -314,10 +296,6 @@ cdef class Assembler:
 
     cdef bint is_native(self, launch) except -1:
         """Whether native code runs a launch."""
-        raise NotImplementedError
-
-    cdef ports(self, segment):
-        """Return what the operands of a launch are, or are gradients of."""
         raise NotImplementedError
 
     cdef int launch(self, launch) except -1:

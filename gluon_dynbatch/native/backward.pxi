@@ -40,9 +40,6 @@ cdef class Backward(Assembler):
     cdef bint is_native(self, launch) except -1:
         return launch.number in self.forward.trained
 
-    cdef ports(self, segment):
-        return segment.outputs
-
     cdef int launch(self, launch) except -1:
         number, _, _, _, operands, outputs = <tuple>launch
         cdef list runs = self.forward.launches[number]
@@ -119,11 +116,7 @@ cdef class Backward(Assembler):
         return 0
 
     cdef int finish(self) except -1:
-        """Copy gradients of fills out that lie apart, and add up those of parameters."""
-        plan = self.forward.plan
-        for result, fill in zip(self.plan.results, plan.fills):
-            arena = plan.arenas[fill.region.arena]
-            self.apart(result, arena.dtype, arena.context)
+        """Add up gradients of parameters."""
         self.add_up(list(self.sums))
         return 0
 

@@ -47,9 +47,6 @@ cdef class Forward(Assembler):
     cdef bint is_native(self, launch) except -1:
         return self.given[launch.segment] is not None
 
-    cdef ports(self, segment):
-        return segment.inputs
-
     cdef int launch(self, launch) except -1:
         number, _, parts, _, operands, outputs = <tuple>launch
         cdef list runs = self.begin(number, parts)

@@ -10,8 +10,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ..native import assembling, executing
-from ..native.assembling import is_native, itemsize, kind_of
+from ..native import assembling, executing, resolving
+from ..native.assembling import itemsize, kind_of
 from ..plan.plan import Plan, Slice, Whole
 
 #: What native code does with arrays, by kind of base: see `recording.places`.  MXNet may not have
@@ -26,7 +26,7 @@ Base = Tuple[Any, ...]
 
 
 class Item(NamedTuple):
-    """A launch, or what comes before or after all of them."""
+    """A launch, or what comes after all of them."""
 
     #: Where its code ends; it begins where that of the item before ends.
     stop: int
@@ -42,9 +42,9 @@ class Assembled(NamedTuple):
     """A pass as native code, with what it needs."""
 
     program: executing.Program
-    #: In order; the first one copies arrays from outside side by side, into arenas.
+    #: In order.
     items: Tuple[Item, ...]
-    #: Numbers of these arrays; their bases come after all others.
+    #: Numbers of arrays from outside that are copied into arenas; their bases come last.
     externals: Tuple[int, ...]
     bases: Tuple[Base, ...]
     #: Letters of what is done with them.
@@ -58,10 +58,9 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
     assembler.assemble()
     fills, externals = _fills(assembler, assembler.plan)
     first = len(fills)
-    items = [Item(first + end, *rest) for end, *rest in assembler.items]
     return Assembled(
         assembler.program(fills),
-        (Item(first, ends_piece=False), *items),
+        tuple(Item(first + end, *rest) for end, *rest in assembler.items),
         tuple(externals),
         tuple(assembler.bases),
         b"".join([USES.get(base[0], b"w") for base in assembler.bases]),
@@ -72,7 +71,8 @@ def assemble(assembler: assembling.Assembler) -> Assembled:
 def _fills(assembler: assembling.Assembler, plan: Plan) -> Tuple[array[int], List[int]]:
     """Return code that fills arenas, and the numbers of the arrays whose bases come last."""
     code, externals = array("q"), []
-    for fill in plan.fills:
+    # Gradients that arrive at heads are added up before the program of a backward pass runs.
+    for fill in plan.fills if isinstance(assembler, assembling.Forward) else ():
         arena = plan.arenas[fill.region.arena]
         if arena.context.device_type == "cpu":
             count, source = len(fill.externals), assembler.stop + len(externals)
@@ -92,7 +92,8 @@ def copies(dtype: str, pieces: np.ndarray, target: Tuple[int, int]) -> array[int
 
 def code_of(context: Any, dtype: str, pieces: np.ndarray) -> Optional[array[int]]:
     """Return code that puts pieces of bases 1, 2, ... together in base 0; None if it cannot."""
-    if not is_native(context, dtype, pieces[:, 0]):
+    adds = resolving.ADD in pieces[:, 0]
+    if context.device_type != "cpu" or (adds and dtype not in executing.DTYPES):
         return None
     found = pieces + [0, 0, 1, 0, 0]
     found[:, 3] *= itemsize(dtype)

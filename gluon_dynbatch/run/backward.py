@@ -8,7 +8,7 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -17,7 +17,6 @@ from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS, RECORDING, TRAINING
 from ..native import resolving
-from ..native.recording import part
 from ..plan.plan import Launch, Plan, Whole, pieces_of
 from ..plan.transpose import live_units
 from ..record.lazy import LazyNDArray
@@ -30,52 +29,12 @@ from .left_out import Recorded, all_finite, keep_rows
 from .pool import BACKWARD_POOL
 from .prepare import Prepared
 
+#: Part of the gradient of a head: an array, the number of the head, the first elements there and in
+#: the array, and how many.
+Piece = Tuple[NDArray, int, int, int, int]
 
-class Pieces:
-    """Gradients that arrive at heads, or at elements of some."""
-
-    def __init__(self) -> None:
-        self.arrays: List[NDArray] = []
-        self._numbers: Dict[int, int] = {}
-        self._rows: List[int] = []
-
-    def add(self, head: int, offset: int, array: NDArray, first: int, count: int) -> None:
-        """Add consecutive elements of an array."""
-        number = self._numbers.setdefault(id(array), len(self.arrays))
-        if number == len(self.arrays):
-            self.arrays.append(array)
-        self._rows += head, offset, number, first, count
-
-    def columns(self) -> np.ndarray:
-        """Return heads, first elements there, arrays, first elements there, and counts."""
-        return np.array(self._rows, dtype=np.int64).reshape(-1, 5).T
-
-    def whole(self, sizes: np.ndarray) -> Optional[Dict[int, NDArray]]:
-        """Return the gradient of each head, given its size, if all are arrays; else None."""
-        head, offset, number, first, count = self.columns()
-        every = np.array_equal(np.sort(head), np.arange(len(sizes)))
-        if not every or offset.any() or first.any() or (count != sizes[head]).any():
-            return None
-        return {n: self.arrays[array] for n, array in zip(head.tolist(), number.tolist())}
-
-
-class Place(NamedTuple):
-    """A gradient: an array, or consecutive elements of one."""
-
-    array: NDArray
-    first: int = 0
-    count: Optional[int] = None
-
-    def stretch(self) -> Tuple[NDArray, int, int]:
-        """Return the array, the first element and how many there are."""
-        return self.array, self.first, self.array.size if self.count is None else self.count
-
-    def of_shape(self, like: NDArray) -> NDArray:
-        """Return them in place, in the shape of another array."""
-        if self.count is None:
-            return self.array
-        flat = self.array.reshape((-1,))
-        return part(flat, self.first, self.first + self.count).reshape(like.shape)
+#: A gradient: consecutive elements of an array, the first one and how many.
+Elements = Tuple[NDArray, int, int]
 
 
 class GradientTape(Pass):
@@ -92,7 +51,6 @@ class GradientTape(Pass):
     """
 
     suffix = " backward"
-    outside = b"R"
     pool = BACKWARD_POOL
 
     def __init__(
@@ -118,6 +76,7 @@ class GradientTape(Pass):
     def begin(self, arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""
         kept = self._prepared.kept
+        #: Those that are not read as None.
         self._before = [array if keep else None for keep, array in zip(kept, arrays)]
         self._given = arrays
 
@@ -205,21 +164,15 @@ class GradientTape(Pass):
         return list(map(with_dense_gradient, real))
 
     def pull(
-        self, pieces: Pieces, wanted: List[bool], targets: List[Optional[NDArray]]
-    ) -> List[Optional[Place]]:
+        self, pieces: List[Piece], wanted: List[bool], targets: List[Optional[NDArray]]
+    ) -> List[Optional[Elements]]:
         """Run backward: return where the gradients of the inputs are, None where not wanted.
 
         They may be in their `targets` already.  The gradient of a head is the sum of its pieces.
         """
         self._gradients = self._leaves.gradients(targets)
-        whole = pieces.whole(self.heads.size)
-        if whole is not None:
-            self.find_arrays(whole)
-        else:
-            self.find_arrays()
-            self._add_up(pieces)
-        if self.recorded:
-            self.fill()
+        self.find_arrays(self._before)
+        self._add_up(pieces)
         # Native steps never multiply a gradient of zero with what is infinite; others may.
         live = self._find_live() if self.recorded else None
         self._run()
@@ -229,9 +182,12 @@ class GradientTape(Pass):
             fills = self._fill_gradients(wanted)
         return self._input_gradients(wanted, fills)
 
-    def _add_up(self, pieces: Pieces) -> None:
+    def _add_up(self, pieces: List[Piece]) -> None:
         """Let the gradients of heads be sums of pieces."""
-        head, offset, number, first, count = pieces.columns()
+        arrays = {id(piece[0]): piece[0] for piece in pieces}
+        number_of = {one: number for number, one in enumerate(arrays)}
+        found = [(number_of[id(array)], *numbers) for array, *numbers in pieces]
+        number, head, offset, first, count = np.array(found, dtype=np.int64).reshape((-1, 5)).T
         for fill in self.plan.fills:
             start = np.full(len(self.heads.term), -1)
             start[fill.externals] = fill.starts
@@ -239,7 +195,7 @@ class GradientTape(Pass):
             columns = (column[own] for column in (start[head] + offset, number, first, count))
             zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
             added = np.concatenate((zeros, pieces_of(resolving.ADD, *columns)))
-            put_together(self.buffers.region(fill.region), pieces.arrays, added)
+            put_together(self.buffers.region(fill.region), list(arrays.values()), added)
 
     def _find_live(self) -> Optional[np.ndarray]:
         """Mark the units that a gradient other than zero may arrive at; None if all are such."""
@@ -306,14 +262,14 @@ class GradientTape(Pass):
 
     def _input_gradients(
         self, wanted: List[bool], fills: Dict[int, NDArray]
-    ) -> List[Optional[Place]]:
-        found: List[Optional[Place]] = list(map(Place, self._gradients))
+    ) -> List[Optional[Elements]]:
+        found: List[Optional[Elements]] = [(array, 0, array.size) for array in self._gradients]
         for (number, row, array), want in zip(self._filled, wanted[len(found) :]):
             fill = fills.get(number)
-            place = None if fill is None else Place(fill, row * fill.shape[1], array.size)
+            place = None if fill is None else (fill, row * fill.shape[1], array.size)
             found.append(place if want else None)
         for array, want in zip(self._idle, wanted[len(found) :]):
-            found.append(Place(mx.nd.zeros_like(array)) if want else None)
+            found.append((mx.nd.zeros_like(array), 0, array.size) if want else None)
         return found
 
 

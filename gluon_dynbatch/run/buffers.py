@@ -8,7 +8,7 @@ from typing import Any, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet.base import _LIB, NDArrayHandle, OpHandle, c_str, c_str_array, check_call
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..native import executing, recording, resolving
@@ -72,20 +72,21 @@ class Buffers:
 
     def operand(self, operand: Slice) -> NDArray:
         """Return an operand that is read in place."""
-        arena, element, rows, row_size = operand
-        if row_size != self.arenas[arena].row_size or element % row_size:
-            return self.elements(arena, element, (rows, row_size))
-        start = element // row_size
-        return part(self.arrays[arena], start, start + rows)
+        return self.elements(*operand[:2], operand[2:])
 
 
-def put_together(target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray) -> None:
-    """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas."""
+def put_together(
+    target: NDArray, arrays: Sequence[NDArray], pieces: np.ndarray, use: bytes = b"R"
+) -> None:
+    """Make an array of pieces of others, which are those of a `Plan` with arrays for arenas.
+
+    What is done with the others is a letter of `recording.places`.
+    """
     code = code_of(target.context, name_of(target.dtype), pieces)
     if code is None:
         _put_by_operators(target, arrays, pieces)
         return
-    given = bases_of([target, *arrays], b"w" + b"R" * len(arrays))
+    given = bases_of([target, *arrays], b"w" + use * len(arrays))
     check_call(executing.Program(code).push(given, b"gluon_dynbatch fill"))
 
 
@@ -124,25 +125,9 @@ def bases_of(arrays: List[Any], uses: bytes) -> executing.Bases:
     return executing.Bases(arrays, *recording.places(arrays, uses, GET_DATA, WAIT), uses)
 
 
-_ADD_N = OpHandle()
-check_call(_LIB.NNGetOpHandle(c_str("add_n"), ctypes.byref(_ADD_N)))
-_TWO = (ctypes.c_int(1), c_str_array(["num_args"]), c_str_array(["2"]))
-
-
 def add_to(total: NDArray, array: NDArray) -> None:
-    """Add in place: ``add_n(total, array, out=total)`` without what makes that slow."""
-    outputs = ctypes.pointer(total.handle)
-    check_call(
-        _LIB.MXImperativeInvokeEx(
-            _ADD_N,
-            ctypes.c_int(2),
-            (NDArrayHandle * 2)(total.handle, array.handle),
-            ctypes.byref(ctypes.c_int(1)),
-            ctypes.byref(outputs),
-            *_TWO,
-            ctypes.byref(ctypes.POINTER(ctypes.c_int)()),
-        )
-    )
+    """Add in place: twice as fast as ``+=``, which makes copies."""
+    mx.nd.add_n(total, array, out=total)
 
 
 def zero(array: NDArray) -> None:

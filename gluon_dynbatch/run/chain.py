@@ -13,12 +13,13 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from ..modes import FLOATS
+from ..native.recording import part
 from ..plan.plan import Plan
 from ..plan.transpose import Heads
 from ..record.lazy import LazyNDArray
 from ..record.tape import Tape
 from ..record.types import TYPES
-from .backward import GradientTape, Pieces
+from .backward import GradientTape, Piece
 from .gradient import record_function
 from .keep import Kept, Memories, Spots, find_memories, find_spots
 
@@ -158,9 +159,9 @@ class Chain:
         targets: List[Optional[NDArray]],
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs; None where `wanted` is false."""
-        pieces = [Pieces() for _ in self._links]
+        pieces: List[List[Piece]] = [[] for _ in self._links]
         for (number, head, offset), gradient in zip(self._outputs, head_gradients):
-            pieces[number].add(head, offset, gradient, 0, gradient.size)
+            pieces[number].append((gradient, head, offset, 0, gradient.size))
         asked = [
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
             for routes in (link.routes for link in self._links)
@@ -176,8 +177,15 @@ class Chain:
             for route, place in zip(link.routes, found):
                 if isinstance(route, tuple) and place is not None:
                     earlier, head, offset = route
-                    pieces[earlier].add(head, offset, *place.stretch())
+                    pieces[earlier].append((place[0], head, offset, *place[1:]))
                 elif isinstance(route, NDArray):
-                    own.append(None if place is None else place.of_shape(route))
+                    own.append(None if place is None else _shaped(*place, route))
             results.append(own)
         return [gradient for own in reversed(results) for gradient in own]
+
+
+def _shaped(array: NDArray, first: int, count: int, like: NDArray) -> NDArray:
+    """Return elements of an array in place, in the shape of another one."""
+    if array.shape == like.shape:
+        return array
+    return part(array.reshape((-1,)), first, first + count).reshape(like.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, List, Optional, Sequence
+from typing import Any, ContextManager, List, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +12,6 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
-from ..native.assembling import is_native
 from ..plan.plan import Launch, Plan, Rows, Whole
 from .assemble import Assembled
 from .buffers import Buffers, bases_of, put_together
@@ -38,44 +37,30 @@ class Pass:
 
     #: What names of blocks are followed by in traces.
     suffix = ""
-    #: What is done with arrays from outside.
-    outside = b"a"
     #: Where buffers come from, but for arenas, which are taken when the flush is.
     pool = POOL
 
     def __init__(self, plan: Plan):
         self.plan = plan
         self.buffers = Buffers(plan.arenas, plan.sizes)
-        #: Arrays of the forward pass, which come first, those that are not read as None.
-        self._before: Sequence[Optional[NDArray]] = ()
-        #: Operands of MXNet's operators whose rows are put together.
-        self._apart: Dict[Any, NDArray] = {}
 
-    def find_arrays(self, outside: Any = None) -> List[NDArray]:
+    def find_arrays(
+        self, before: Sequence[Optional[NDArray]] = (), outside: Sequence[NDArray] = ()
+    ) -> List[NDArray]:
         """Find, or make, all that native code works on.
 
         Parameters
         ----------
-        outside : list or dict of NDArray, optional
-            Arrays that are copied into arenas, by number; without them, arenas are full already.
+        before : sequence of NDArray or None
+            Arrays of the forward pass, those that are not read as None.
+        outside : sequence of NDArray
+            What is copied into arenas.
         """
-        numbers = self._assembled.externals
         arrays = self.arrays()
-        found = [*self._before, *arrays]
-        uses = b"".join([b"-" if array is None else b"r" for array in self._before])
-        uses += self._assembled.uses
-        self._low = self._assembled.items[0].stop
-        if outside is not None:
-            self._low = 0
-            found += [outside[number] for number in numbers]
-            uses += self.outside * len(numbers)
-            for fill in self.plan.fills:
-                if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
-                    given = [outside[number] for number in fill.externals.tolist()]
-                    pieces = fill.pieces(np.arange(len(given)))
-                    put_together(self.buffers.region(fill.region), given, pieces)
-        #: Arenas first.
-        self.given = bases_of(found, uses)
+        uses = b"".join([b"-" if array is None else b"r" for array in before])
+        uses += self._assembled.uses + b"a" * len(outside)
+        #: Forward, arenas first.
+        self.given = bases_of([*before, *arrays, *outside], uses)
         return arrays
 
     def arrays(self) -> List[NDArray]:
@@ -86,32 +71,20 @@ class Pass:
         """Return an array that native code works on."""
         if kind == "arena":
             return self.buffers.arrays[which[0]]
-        if kind == "rows":
-            (operand, dtype, context) = which
-            array = self.pool.take((operand.rows, operand.row_size), dtype, context)
-            self._apart[which] = array
-            return array
         return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""
         if not isinstance(operand, Rows):
             return self.buffers.operand(operand)
-        array = self._apart[operand, dtype, context]
+        array = self.pool.take((operand.rows, operand.row_size), dtype, context)
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        if not is_native(context, dtype, pieces[:, 0]):
-            put_together(array, self.buffers.arrays, pieces)
+        put_together(array, self.buffers.arrays, pieces, b"r")
         return array
-
-    def fill(self) -> None:
-        """Copy arrays from outside into arenas, if that is still to be done, before all else."""
-        low, self._low = self._low, self._assembled.items[0].stop
-        if low < self._low:
-            self.push(low, self._low)
 
     def run_launches(self, checks: Any = None) -> None:
         """Hand everything to the engine, some launches at a time: others' work gets in between."""
-        low, looked_at = self._low, checks is not None or PROFILER.running
+        low, looked_at = 0, checks is not None or PROFILER.running
         for item in self._assembled.items:
             if not (item.ends_piece or looked_at):
                 continue
@@ -181,7 +154,12 @@ class Execution(Pass):
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
-        arrays = self.find_arrays(self.externals)
+        arrays = self.find_arrays((), [self.externals[n] for n in self._assembled.externals])
+        for fill in self.plan.fills:
+            if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
+                given = [self.externals[number] for number in fill.externals.tolist()]
+                pieces = fill.pieces(np.arange(len(given)))
+                put_together(self.buffers.region(fill.region), given, pieces)
         if self._tape is not None:
             self._tape.begin(arrays)
         self.run_launches(self._checks)

@@ -8,12 +8,12 @@ from math import prod
 from typing import Any, List, NamedTuple, Tuple
 
 import mxnet as mx
-from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from ..errors import LaunchError
 from ..native.assembling import itemsize
+from ..native.recording import part
 
 #: Elements from which on a buffer is kept.
 LARGE = 1 << 16
@@ -63,7 +63,7 @@ class Pool:
             self._taken += 1
             self._buffers.insert(0, buffer._replace(taken=self._taken))
             self._let_go()
-            return _begin(buffer.array, elements, shape)
+            return part(buffer.array, 0, elements).reshape(shape)
 
     def _free(self, key: Tuple[str, Any], elements: int) -> _Buffer:
         for number, buffer in enumerate(self._buffers):
@@ -102,15 +102,3 @@ def holders(array: NDArray) -> int:
     words = ctypes.c_size_t * 2
     counts = words.from_address(array.handle.value)[1]
     return ctypes.c_int.from_address(counts + ctypes.sizeof(ctypes.c_size_t)).value
-
-
-def _begin(array: NDArray, elements: int, shape: Tuple[int, ...]) -> NDArray:
-    """Return the first elements of a row, in place, as an array of a shape."""
-    flat, shaped = NDArrayHandle(), NDArrayHandle()
-    stop, sizes = ctypes.c_int64(elements), (ctypes.c_int64 * len(shape))(*shape)
-    check_call(_LIB.MXNDArraySlice64(array.handle, ctypes.c_int64(0), stop, ctypes.byref(flat)))
-    whole = NDArray(flat)
-    check_call(
-        _LIB.MXNDArrayReshape64(whole.handle, len(shape), sizes, False, ctypes.byref(shaped))
-    )
-    return NDArray(shaped)
