@@ -173,7 +173,7 @@ class Flush:
             check_groups(graph.dependencies, groups)
         outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
         plan = make_plan(graph, groups, outside)
-        analysed = analysis.complete or analysis.visits >= graph.dependencies.size
+        analysed = analysis.visits >= graph.dependencies.size
         kernels = runtime.dispatcher.natives(plan)
         alone, split = find_unmerged(plan, list(recording.entries.values()), choice.granularity)
         report = FlushReport(

@@ -7,12 +7,10 @@ Units are numbered topologically; `offsets` and `preds` are as in `Dependencies`
 
 cimport cython
 from cpython.array cimport array, clone
-from libc.math cimport INFINITY
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memset
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
-cdef array INT, LONG, DOUBLE, WORD
-INT, LONG, DOUBLE, WORD = array("i"), array("q"), array("d"), array("Q")
+cdef array INT, LONG
+INT, LONG = array("i"), array("q")
 
 
 cdef int32_t largest(const int32_t[::1] numbers) noexcept:
@@ -33,32 +31,6 @@ def depths(const int64_t[::1] offsets, const int32_t[::1] preds, int32_t[::1] de
         for k in range(offsets[unit], offsets[unit + 1]):
             deepest = max(deepest, depth[preds[k]] + 1)
         depth[unit] = deepest
-
-
-def quick_bound(
-    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] signature,
-    const int32_t[::1] depth,
-):
-    """Count the units of a longest path and the signatures that none of them has."""
-    cdef bytearray held = bytearray(largest(signature) + 1)
-    cdef char *elsewhere = held
-    cdef int32_t unit, last = 0
-    cdef Py_ssize_t k
-    if depth.shape[0] == 0:
-        return 0
-    for unit in range(depth.shape[0]):
-        elsewhere[signature[unit]] = True
-        if depth[unit] > depth[last]:
-            last = unit
-    unit = last
-    elsewhere[signature[unit]] = False
-    while depth[unit]:
-        k = offsets[unit]
-        while depth[preds[k]] < depth[unit] - 1:
-            k += 1
-        unit = preds[k]
-        elsewhere[signature[unit]] = False
-    return depth[last] + 1 + held.count(True)
 
 
 def group(const int32_t[::1] level, const int32_t[::1] signature, int32_t[::1] groups):
@@ -93,67 +65,6 @@ def group(const int32_t[::1] level, const int32_t[::1] signature, int32_t[::1] g
         groups[unit] += count[level[unit]]
 
 
-def singles_in_order(int32_t[::1] groups):
-    """Number neighbouring groups of one unit each in the order of their units."""
-    cdef int32_t count = largest(groups) + 1, group, begin
-    cdef int32_t[::1] size = clone(INT, count, True)
-    #: Per group the first of its neighbours, and there the next number that is free.
-    cdef int32_t[::1] first = clone(INT, count, False), free = clone(INT, count, False)
-    cdef Py_ssize_t unit
-    for unit in range(groups.shape[0]):
-        size[groups[unit]] += 1
-    for group in range(count):
-        first[group] = free[group] = group
-        if group and size[group] == 1 and size[group - 1] == 1:
-            first[group] = first[group - 1]
-    for unit in range(groups.shape[0]):
-        if size[groups[unit]] == 1:
-            begin = first[groups[unit]]
-            groups[unit] = free[begin]
-            free[begin] += 1
-
-
-# ---------------------------------------------------------------- longest-path counts
-
-cdef enum:
-    #: Numbers held at once: 8 MB, unless a single column needs more.
-    CELLS = 1 << 21
-
-
-def path_counts(
-    const int64_t[::1] offsets, const int32_t[::1] preds, const int32_t[::1] column,
-    int32_t[::1] count,
-):
-    """Count the most units of each unit's own signature on a path that starts with it.
-
-    `column` numbers the signatures to look at, and is -1 for the units of others.  Returns the sum
-    over these signatures of the largest count.
-    """
-    cdef Py_ssize_t units = column.shape[0], unit, k, width, low, w
-    cdef int32_t columns = largest(column) + 1, c
-    cdef int32_t[::1] most = clone(INT, columns, True)
-    width = columns if units * columns <= CELLS else max(1, CELLS // units)
-    cdef array table = clone(INT, units * width, False)
-    cdef int32_t *row
-    cdef int32_t *before
-    for low in range(0, columns, max(width, 1)):
-        memset(table.data.as_ints, 0, units * width * sizeof(int32_t))
-        for unit in range(units - 1, -1, -1):
-            row = <int32_t *>table.data.as_ints + unit * width
-            c = column[unit]
-            if low <= c < low + width:
-                row[c - low] += 1
-                count[unit] = row[c - low]
-                most[c] = max(most[c], count[unit])
-            for k in range(offsets[unit], offsets[unit + 1]):
-                before = <int32_t *>table.data.as_ints + preds[k] * width
-                for w in range(width):
-                    before[w] = before[w] if before[w] > row[w] else row[w]
-    return sum(most)
-
-
-# ------------------------------------------------------------------------------- ready
-
 @cython.final
 cdef class Ready:
     """The units that can be launched, in a list per signature."""
@@ -179,115 +90,43 @@ cdef class Ready:
         return unit
 
 
-# ------------------------------------------------------------------------------ agenda
-
-@cython.final
-cdef class Agenda:
-    """What is ready and what is left."""
-
-    cdef const int32_t[::1] signature, depth, count
-    #: Whether counts decide, not the average depth alone.
-    cdef bint counted
-    cdef Ready ready
-    #: Per signature: units not launched yet, the largest count of one, the sum of their depths.
-    cdef int32_t[::1] left, top
-    cdef int64_t[::1] depth_left
-    #: By signature and count, a signature from `start` on: units not launched yet; those ready.
-    cdef int32_t[::1] start, left_at, ready_at
-    #: Per signature, how urgent it is, lower is sooner; negative if that is to be found anew.
-    cdef double[::1] urgency
-    #: What the average depth is divided by to decide ties only.
-    cdef double scale
-
-    def __init__(
-        self, const int32_t[::1] signature, const int32_t[::1] depth, const int32_t[::1] count
-    ):
-        cdef int32_t units = signature.shape[0], signatures = largest(signature) + 1
-        cdef int32_t unit, s, start = 0
-        self.signature, self.depth, self.count = signature, depth, count
-        self.counted = count.shape[0] > 0
-        self.ready, self.start = Ready(signature), clone(INT, signatures, False)
-        self.left, self.top = clone(INT, signatures, True), clone(INT, signatures, True)
-        self.depth_left, self.urgency = clone(LONG, signatures, True), clone(DOUBLE, signatures, True)
-        # The counts of a signature are at most its units, and a place more is for zero.
-        self.left_at = clone(INT, units + signatures, True)
-        self.ready_at = clone(INT, units + signatures, True)
-        self.scale = 1e3 * (largest(depth) + 1)
-        for unit in range(units):
-            s = signature[unit]
-            self.left[s] += 1
-            self.depth_left[s] += depth[unit]
-            if self.counted:
-                self.top[s] = max(self.top[s], count[unit])
-        for s in range(signatures):
-            self.urgency[s], self.start[s] = INFINITY, start
-            start += self.top[s] + 1
-        for unit in range(units):
-            self.left_at[self.place(unit)] += 1
-
-    cdef inline int32_t place(self, int32_t unit) noexcept:
-        return self.start[self.signature[unit]] + (self.count[unit] if self.counted else 0)
-
-    cdef void make_ready(self, int32_t unit) noexcept:
-        self.ready.add(unit)
-        self.ready_at[self.place(unit)] += 1
-        self.urgency[self.signature[unit]] = -1.0
-
-    cdef int32_t most_urgent(self) noexcept:
-        """Return the signature with the lowest urgency, of equals the first."""
-        cdef int32_t s, top, chosen = 0
-        for s in range(self.urgency.shape[0]):
-            if self.urgency[s] < 0:
-                self.urgency[s] = <double>self.depth_left[s] / self.left[s]
-                if self.counted:
-                    top = self.start[s] + self.top[s]
-                    self.urgency[s] = (
-                        1.0 - <double>self.ready_at[top] / self.left_at[top]
-                    ) + self.urgency[s] / self.scale
-            if self.urgency[s] < self.urgency[chosen]:
-                chosen = s
-        return chosen
-
-    cdef int32_t take_ready(self, int32_t s) noexcept:
-        """Take the ready units off a signature; return the first of them."""
-        cdef int32_t taken = self.ready.take(s), unit = taken
-        self.urgency[s] = INFINITY
-        while unit >= 0:
-            self.left[s] -= 1
-            self.depth_left[s] -= self.depth[unit]
-            self.left_at[self.place(unit)] -= 1
-            self.ready_at[self.place(unit)] -= 1
-            unit = self.ready.next[unit]
-        while self.top[s] and not self.left_at[self.start[s] + self.top[s]]:
-            self.top[s] -= 1
-        return taken
-
-
 def agenda(
     const int64_t[::1] offsets, const int32_t[::1] succs, const int32_t[::1] signature,
-    const int32_t[::1] depth, const int32_t[::1] count, int32_t[::1] groups,
+    const int32_t[::1] depth, int32_t[::1] groups,
 ):
-    """Launch what is ready, the most urgent signature first, until nothing is left.
+    """Launch what is ready, the signature of least average depth first, until nothing is left.
 
     `offsets` and `succs` are lists of successors.  `groups` comes as the number of units that each
-    unit waits for.  Without counts, the average depth decides alone.
+    unit waits for.
     """
-    cdef Agenda a = Agenda(signature, depth, count)
+    cdef Ready ready = Ready(signature)
+    cdef int32_t signatures = largest(signature) + 1, s, chosen
     cdef int32_t unit, following, launch = 0, left = groups.shape[0]
+    #: Per signature: units not launched yet, and the sum of their depths.
+    cdef int64_t[::1] count = clone(LONG, signatures, True), depths = clone(LONG, signatures, True)
     cdef Py_ssize_t k
     for unit in range(groups.shape[0]):
+        count[signature[unit]] += 1
+        depths[signature[unit]] += depth[unit]
         if groups[unit] == 0:
-            a.make_ready(unit)
+            ready.add(unit)
     while left:
-        unit = a.take_ready(a.most_urgent())
+        chosen = -1
+        for s in range(signatures):
+            if ready.first[s] >= 0:
+                if chosen < 0 or depths[s] * count[chosen] < depths[chosen] * count[s]:
+                    chosen = s
+        unit = ready.take(chosen)
         while unit >= 0:
             left -= 1
-            following = a.ready.next[unit]
+            count[chosen] -= 1
+            depths[chosen] -= depth[unit]
+            following = ready.next[unit]
             groups[unit] = launch
             for k in range(offsets[unit], offsets[unit + 1]):
                 groups[succs[k]] -= 1
                 if groups[succs[k]] == 0:
-                    a.make_ready(succs[k])
+                    ready.add(succs[k])
             unit = following
         launch += 1
 

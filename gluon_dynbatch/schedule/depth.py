@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..native import scheduling
-from .dependencies import Array, Dependencies, Ints
+from .dependencies import Dependencies, Ints
 
 
 def unit_depth(graph: Dependencies) -> Ints:
@@ -31,18 +31,10 @@ def unit_depth(graph: Dependencies) -> Ints:
 
 
 def group_by_depth(graph: Dependencies) -> Ints:
-    """Group the units of equal depth and signature; int32, shape (units,), in order of launches."""
-    return group_by_level(unit_depth(graph), graph.signature)
+    """Return each unit's position among the distinct pairs (depth, signature) in ascending order.
 
-
-def group_by_level(level: Array, signature: Array) -> Ints:
-    """Return each unit's position among the distinct pairs (level, signature) in ascending order.
-
-    Parameters
-    ----------
-    level, signature : numpy.ndarray of int32, shape (units,)
-        Zero or more.
+    Returns int32, shape (units,), in the order of the launches.
     """
-    groups = np.empty(len(level), np.int32)
-    scheduling.group(level, signature, groups)
+    groups = np.empty(graph.size, np.int32)
+    scheduling.group(unit_depth(graph), graph.signature, groups)
     return groups

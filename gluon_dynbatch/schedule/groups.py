@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..native import scheduling
 from .dependencies import Array, Dependencies, Ints
 
 
@@ -69,6 +68,12 @@ def singles_in_order(groups: Ints) -> Ints:
 
     What cannot be merged may move statistics, one call after another as they were made.
     """
-    ordered = groups.copy()
-    scheduling.singles_in_order(ordered)
-    return ordered
+    single = np.bincount(groups) == 1
+    unit = np.empty(len(single), np.int32)
+    unit[groups] = np.arange(len(groups))
+    # A group is in the run of its neighbour if both have one unit.
+    run = np.cumsum(~(single & np.append(False, single)[: len(single)]))
+    number = np.empty(len(single), np.int32)
+    number[np.lexsort((unit, run))] = np.arange(len(single))
+    arranged: Ints = number[groups]
+    return arranged

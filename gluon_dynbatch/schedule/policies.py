@@ -20,10 +20,10 @@ import numpy as np
 
 from ..errors import OptionError
 from .agenda import agenda_cost, group_by_agenda
-from .bound import path_counts, path_counts_cost, quick_bound
+from .bound import quick_bound
 from .budget import Budget
 from .dependencies import Dependencies, Ints, reverse, unreverse
-from .depth import group_by_level, unit_depth
+from .depth import group_by_depth
 from .groups import count_groups
 from .merge import MOST_GROUPS, drop_groups, merge_cost, merge_groups
 
@@ -34,8 +34,8 @@ UNLIMITED = 2**62
 """What `Meter.left` is when nothing limits the visits."""
 
 
-#: What a policy does next: the visits that it is worth, and what returns a valid grouping, or None.
-Step = Tuple[int, Callable[[], Optional[Ints]]]
+#: What a policy does next: the visits that it is worth, and what returns a valid grouping.
+Step = Tuple[int, Callable[[], Ints]]
 
 
 class Meter:
@@ -74,13 +74,13 @@ class Search:
 
     def __init__(self, graph: Dependencies) -> None:
         self.graph = graph
-        self.depth = unit_depth(graph)
         #: What the last step returned, and the grouping with the fewest launches so far; how many
         #: launches these make.
-        self.attempt = self.groups = group_by_level(self.depth, graph.signature)
+        self.attempt = self.groups = group_by_depth(graph)
         self.launches = self.attempted = count_groups(self.groups)
-        #: A number of launches that is known to be needed; who reaches it is done.
-        self.bound = quick_bound(graph, self.depth)
+        #: A number of launches that is known to be needed, at first one for each signature; who
+        #: reaches it is done.
+        self.bound = int(np.count_nonzero(np.bincount(graph.signature)))
 
     def keep(self, attempt: Ints) -> None:
         """Take note of an attempt, and of its groups if they are fewer."""
@@ -101,39 +101,26 @@ def merges(search: Search) -> Iterator[Step]:
 
 
 def by_agenda(search: Search) -> Iterator[Step]:
-    """Group by agenda, by average depth."""
+    """Group by agenda."""
+    search.bound = quick_bound(search.graph)
     cost = agenda_cost(search.graph, search.launches)
-    yield cost, lambda: group_by_agenda(search.graph, search.depth)
+    yield cost, lambda: group_by_agenda(search.graph)
     yield from merges(search)
 
 
 def by_search(search: Search) -> Iterator[Step]:
-    """Group by agenda toward the bound, if that is not too expensive; then by average depth.
+    """Group by depth from the sinks, and by agenda from both ends.
 
-    Toward the bound nearly always finds the fewest launches for trees and sequences.  From the
-    sinks, units are put off that otherwise are launched as soon as they can be.
+    From the sinks, units are put off that otherwise are launched as soon as they can be.
     """
-    graph, depth = search.graph, search.depth
-    counting = path_counts_cost(graph, depth)
-    if counting is not None:
-        counts = []
-
-        def count() -> None:
-            found, bound = path_counts(graph, depth)
-            counts.append(found)
-            search.bound = max(search.bound, bound)
-
-        def from_sinks() -> Ints:
-            turned = reverse(graph)
-            height = unit_depth(turned)
-            return unreverse(group_by_agenda(turned, height, path_counts(turned, height)[0]))
-
-        yield counting, count
-        yield agenda_cost(graph, search.launches), lambda: group_by_agenda(graph, depth, counts[0])
-        yield from merges(search)
-        yield agenda_cost(graph, search.launches) + counting, from_sinks
-        yield from merges(search)
+    search.bound = quick_bound(search.graph)
+    turning = 4 * search.graph.size
+    yield turning, lambda: unreverse(group_by_depth(reverse(search.graph)))
+    yield from merges(search)
     yield from by_agenda(search)
+    cost = turning + agenda_cost(search.graph, search.launches)
+    yield cost, lambda: unreverse(group_by_agenda(reverse(search.graph)))
+    yield from merges(search)
 
 
 POLICIES: Dict[str, Callable[[Search], Iterator[Step]]] = {
@@ -153,9 +140,6 @@ class Analysis(NamedTuple):
     visits: int
     #: Wall-clock time.
     milliseconds: float
-    #: Whether the budget was no obstacle: the policy ran to its end, or its result is known to be
-    #: the best there is.
-    complete: bool
 
     @property
     def launches(self) -> int:
@@ -199,30 +183,13 @@ def analyze(
     if policy not in POLICIES:
         raise OptionError.unknown("policy", policy, tuple(POLICIES))
     meter, units = Meter(budget, rate, clock), graph.size
-    prefix = min(units, meter.left)
-    meter.visits += prefix
+    prefix = meter.visits = min(units, meter.left)
     search = Search(graph if prefix == units else graph.first(prefix))
-    complete = prefix == units and _take(
-        chain(merges(search), POLICIES[policy](search)), search, meter
-    )
-    rest = np.arange(search.launches, search.launches + units - prefix, dtype=np.int32)
-    return Analysis(
-        np.concatenate([search.groups, rest]),
-        meter.visits,
-        meter.milliseconds,
-        complete,
-    )
-
-
-def _take(steps: Iterator[Step], search: Search, meter: Meter) -> bool:
-    """Take `steps` until none can save a launch; return whether the budget allowed it."""
+    steps = chain(merges(search), POLICIES[policy](search)) if prefix == units else ()
     for cost, run in steps:
-        if search.launches <= search.bound:
+        if search.launches <= search.bound or cost > meter.left:
             break
-        if cost > meter.left:
-            return False
         meter.visits += cost
-        attempt = run()
-        if attempt is not None:
-            search.keep(attempt)
-    return True
+        search.keep(run())
+    rest = np.arange(search.launches, search.launches + units - prefix, dtype=np.int32)
+    return Analysis(np.concatenate([search.groups, rest]), meter.visits, meter.milliseconds)

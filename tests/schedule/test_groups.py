@@ -17,7 +17,7 @@ from gluon_dynbatch.schedule import (
     lower_bound,
 )
 from gluon_dynbatch.schedule.agenda import group_by_agenda
-from gluon_dynbatch.schedule.bound import path_counts, quick_bound
+from gluon_dynbatch.schedule.bound import quick_bound
 from gluon_dynbatch.schedule.depth import unit_depth
 from gluon_dynbatch.schedule.groups import singles_in_order, split_by_rows
 from gluon_dynbatch.schedule.merge import drop_groups, merge_groups
@@ -44,12 +44,11 @@ def test_depth(graph):
 
 
 @SETTINGS
-@given(dags.graphs() | LARGER, st.booleans())
-def test_agenda(graph, toward_bound):
+@given(dags.graphs() | LARGER)
+def test_agenda(graph):
     """A launch takes all units of its signature that are ready; the least mean depth is first."""
     depth, preds = unit_depth(graph), dags.pred_lists(graph)
-    counts = path_counts(graph, depth)[0] if toward_bound else None
-    groups = group_by_agenda(graph, depth, counts)
+    groups = group_by_agenda(graph)
     check_groups(graph, groups)
     for launch, chosen in dict(zip(groups, graph.signature)).items():
         left = groups >= launch
@@ -57,7 +56,7 @@ def test_agenda(graph, toward_bound):
         assert all(groups[unit] == launch for unit in ready if graph.signature[unit] == chosen)
         keys = set(graph.signature[ready])
         urgency = {key: depth[left & (graph.signature == key)].mean() for key in keys}
-        assert toward_bound or urgency[chosen] == min(urgency.values())
+        assert urgency[chosen] == min(urgency.values())
 
 
 def starts(graph, kind):
@@ -105,7 +104,7 @@ def test_drop(graph, kind):
 def test_bounds_are_below_the_fewest_launches_and_these_below_every_policy(graph):
     fewest = dags.fewest_launches(graph)
     assert lower_bound(graph) == dags.slow_bound(graph)
-    assert quick_bound(graph, unit_depth(graph)) <= lower_bound(graph) <= fewest
+    assert quick_bound(graph) <= lower_bound(graph) <= fewest
     for policy in POLICIES:
         assert fewest <= analyze(graph, policy, Budget()).launches
     assert analyze(graph, "search", Budget()).launches <= fewest + 1, "the heuristic is a good one"
