@@ -20,13 +20,8 @@ def _f(name: str, *args: Operand, values: Tuple[float, ...] = ()) -> Node:
     return owner.function(name, *args, values=values)
 
 
-def _gelu(y: Node, x: Node) -> Factor:
-    below = 0.5 + 0.5 * _f("erf", x * sqrt(0.5))
-    return below + x * (_f("exp", x * x * -0.5) * (1 / sqrt(2 * pi)))
-
-
 #: ``DERIVATIVES[name](result, *arguments, *numbers)`` returns what a gradient is multiplied with;
-#: of several arguments, what for each.  "digamma" and "gate", parts of gradients, have none.
+#: of several arguments, what for each.  "gate", a part of gradients, has none.
 DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     # A copy; gradients that come back are multiplied with its value, which may be 0.
     "multiplier": lambda y, x, factor: factor,
@@ -36,7 +31,6 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "sqrt": lambda y, x: 0.5 / y,
     "rsqrt": lambda y, x: y / x * -0.5,
     "cbrt": lambda y, x: 1 / (y * y * 3),
-    "rcbrt": lambda y, x: y / x * (-1 / 3),
     "abs": lambda y, x: _f("sign", x),
     "sign": lambda y, x: 0,
     "exp": lambda y, x: y,
@@ -64,14 +58,10 @@ DERIVATIVES: Dict[str, Callable[..., Union[Factor, Tuple[Factor, ...]]]] = {
     "relu": lambda y, x: _f("select", _f("equal", y, y), _f("greater", y, 0), y),
     "hard_sigmoid": lambda y, x, alpha, beta: _f("greater", y, 0) * _f("lesser", y, 1) * alpha,
     "erf": lambda y, x: _f("exp", -(x * x)) * (2 / sqrt(pi)),
-    "erfinv": lambda y, x: _f("exp", y * y) * (sqrt(pi) / 2),
-    "gamma": lambda y, x: y * _f("digamma", x),
-    "gammaln": lambda y, x: _f("digamma", x),
     "degrees": lambda y, x: 180 / pi,
     "radians": lambda y, x: pi / 180,
     "clip": lambda y, x, low, high: 1 - _f("greater", x, high) - _f("lesser", x, low),
     "smooth_l1": lambda y, x, scalar: _f("clip", x * scalar**2, values=(-1, 1)),
-    "gelu": _gelu,
     "add": lambda y, a, b: (1, 1),
     "sub": lambda y, a, b: (1, -1),
     "mul": lambda y, a, b: (b, a),

@@ -71,7 +71,7 @@ def activation(call: Call) -> Tensor:
 def leaky_relu(call: Call) -> Tensor:
     x, kind = call.tensors[0], call.attrs.get("act_type", "leaky")
     if kind == "gelu":
-        return x.apply("gelu", x)
+        return x * (x.apply("erf", x * sqrt(0.5)) * 0.5 + 0.5)
     # MXNet's gradient of "selu" is not its derivative.
     slope = call.number("slope", 0.25)
     require(kind in ("leaky", "elu") and slope >= 0, f"not for {kind} with this slope")
@@ -226,6 +226,7 @@ HANDLERS: Dict[str, Handler] = {
         if (op := f"_{'r' * swapped}{_THEIRS.get(name, name)}_scalar") in rules.TABLE
     },
     **dict.fromkeys(["elemwise_add", "broadcast_add", "_grad_add", "add_n"], add),
+    "rcbrt": lambda call: 1 / call.tensors[0].apply("cbrt", call.tensors[0]),
     "hard_sigmoid": pointwise("hard_sigmoid", ("alpha", 0.2), ("beta", 0.5)),
     "clip": pointwise("clip", ("a_min", 0), ("a_max", 0)),
     "smooth_l1": pointwise("smooth_l1", ("scalar", 1)),

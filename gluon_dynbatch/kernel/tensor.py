@@ -24,7 +24,7 @@ Shape = Tuple[int, ...]
 DTYPES = ("float32", "float64")
 NUMBERS = (*DTYPES, "int32", "int64")
 #: Of doubles MXNet computes these, or their gradients, with constants in single precision.
-ROUGH = frozenset(["degrees", "erf", "erfinv", "gamma", "gammaln", "gelu"])
+ROUGH = frozenset(["degrees", "erf"])
 #: More pieces than these make a kernel slower than MXNet's operators.
 MOST_PIECES = 32
 #: Longer rows are moved by MXNet's operators: here each element would have a number.

@@ -97,13 +97,9 @@ static inline T F(softrelu)(T x) {
     return (x > 0 ? x : 0) + rest;
 }
 
-/* ------------------------------------------------------------------ error function, normal cdf */
+/* ------------------------------------------------------------------ error function */
 #if GDB_DOUBLE
 static inline T F(erf)(T x) { return erf(x); }
-
-static inline T F(gelu)(T x) {
-    return (T)(0.5L * x * erfcl(x * -0.70710678118654752440084436210484903928L));
-}
 #else
 static inline T F(erf)(T x) {
     const T a = M(fabs)(x) > 4 ? 4 : M(fabs)(x), u = a * a;
@@ -123,77 +119,7 @@ static inline T F(erf)(T x) {
     q = q * a - 0.00017055202f;
     return M(copysign)(a < 0.92f ? a * p : 1 - F(exp_below)(-q), x);
 }
-
-/* In double precision: exp(-z^2) multiplies the rounding of z^2 by itself. For the polynomial in
- * (z - 3.75) / (z + 3.75) see Shepherd & Laframboise, Mathematics of Computation 36 (1981). */
-static inline T F(gelu)(T x) {
-    double z = fabs((double)x) * 0.70710678118654752440;
-    z = z > 30 ? 30 : z;
-    const double t = (z - 3.75) / (z + 3.75);
-    double p = -0x1.022cd2ac48785p-12;
-    p = p * t + 0x1.8b161e487361ep-12;
-    p = p * t + 0x1.c336fec8b765dp-10;
-    p = p * t - 0x1.415af1c727723p-7;
-    p = p * t + 0x1.d0e74cee20098p-6;
-    p = p * t - 0x1.e0a41b10e390bp-5;
-    p = p * t + 0x1.7a1169abf1656p-4;
-    p = p * t - 0x1.bdacdd657f422p-4;
-    p = p * t + 0x1.5101a78ed8892p-4;
-    p = p * t + 0x1.d5f9afe1d0ab3p-9;
-    p = p * t - 0x1.1f367767a7e57p-3;
-    p = p * t + 0x1.3ccda0acf0badp+0;
-    const double beyond = 0.5 * DOUBLE_NAME(exp_below)(-z * z) * p / (1 + 2 * z);
-    return (T)(x * (x < 0 ? beyond : 1 - beyond));
-}
 #endif
-
-static inline T F(erfinv)(T y) {
-    const double a = fabs((double)y);
-    if (!(a < 1))
-        return a == 1 ? (T)(y * INFINITY) : NAN;
-    if (a < 1e-8)
-        return (T)(y * 0.88622692545275801365);
-    /* From the first guess of Winitzki (2008) by Halley's steps. */
-    const double l = log1p(-a * a), h = 4.3307 + 0.5 * l;
-    double x = sqrt(sqrt(h * h - l * 6.8027) - h);
-    for (int step = 0; step < 3; step++) {
-        const double error = a < 0.5 ? erf(x) - a : (1 - a) - erfc(x);
-        const double newton = error / (1.12837916709551257390 * exp(-x * x));
-        x -= newton / (1 + x * newton);
-    }
-    return (T)copysign(x, (double)y);
-}
-
-/* ------------------------------------------------------------------ gamma and its logarithm */
-
-static inline T F(gammaln)(T x) {
-    int sign;
-    return (T)LGAMMA((WIDE)x, &sign);
-}
-
-/* The derivative of gammaln: reflected, shifted and expanded (Abramowitz & Stegun 6.3.5-18). At the
- * poles MXNet gives the largest double. */
-static inline T F(digamma)(T argument) {
-    WIDE x = argument, y = 0;
-    if (x <= 0) {
-        if (x == WIDE_M(floor)(x))
-            return (T)DBL_MAX;
-        const WIDE pi = 3.14159265358979323846264338327950288L, part = x - WIDE_M(rint)(x);
-        y = -pi / WIDE_M(tan)(pi * part);
-        x = 1 - x;
-    }
-    for (; x < 16; x += 1)
-        y -= 1 / x;
-    const WIDE u = 1 / (x * x);
-    WIDE p = (WIDE)1 / 12;
-    p = p * u - (WIDE)691 / 32760;
-    p = p * u + (WIDE)1 / 132;
-    p = p * u - (WIDE)1 / 240;
-    p = p * u + (WIDE)1 / 252;
-    p = p * u - (WIDE)1 / 120;
-    p = p * u + (WIDE)1 / 12;
-    return (T)(y + WIDE_M(log)(x) - 1 / (2 * x) - p * u);
-}
 
 /* ------------------------------------------------------------------ other functions */
 

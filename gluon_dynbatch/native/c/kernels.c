@@ -1,9 +1,3 @@
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE  /* lgamma_r; macOS wants _REENTRANT for it */
-#endif
-#ifndef _REENTRANT
-#define _REENTRANT 1
-#endif
 #include "kernels.h"
 
 #include <float.h>

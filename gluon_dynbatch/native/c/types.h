@@ -13,20 +13,11 @@
 #define PICK_0(of_double, of_float) of_float
 
 #define T PICK(double, float)
-#define WIDE PICK(long double, double)
 #define BITS PICK(uint64_t, uint32_t)
 
-/* A name of ours for this type and set, and for doubles. */
+/* A name of ours for this type and set, and a function of C's library for this type. */
 #define F(name) JOIN3(name, PICK(f64, f32), GDB_SET)
-#define DOUBLE_NAME(name) JOIN3(name, f64, GDB_SET)
-
-/* Functions of C's library for this type, and for the wide one. */
 #define M(name) PICK(name, name##f)
-#define WIDE_M(name) PICK(name##l, name)
-#define LGAMMA PICK(lgammal_r, lgamma_r)
-#ifdef __APPLE__
-#define lgammal_r(x, sign) lgamma_r((double)(x), sign)
-#endif
 
 #define C(number) PICK(number, number##f)
 #define MANTISSA PICK(52, 23)
