@@ -1,6 +1,5 @@
 #include "kernels.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
