@@ -66,6 +66,11 @@ class Builder:
         """Append the site's own operator on all inputs, some attributes changed."""
         return self.call(*self.inputs(), **changes)
 
+    def reduced(self, **changes: object) -> Tuple[Ref, ...]:
+        """As `same`, where MXNet returns one number of a sample in an array of one axis."""
+        outputs = self.same(**changes)
+        return self.restored(outputs) if self.stacked and (1,) in self.site.outputs else outputs
+
 
 Handler = Callable[[Site, Builder], Tuple[Ref, ...]]
 

@@ -45,11 +45,6 @@ def _take_own_rows(site: Site, build: Builder) -> Ref:
     return build.add("take", rows, index, axis=0, mode="clip")
 
 
-def batch_take_rows(site: Site, build: Builder) -> Tuple[Ref, ...]:
-    # The operator itself makes MXNet refuse to record the symbol around it.
-    return (build.add("pick", *build.inputs(), axis=1, mode="clip"),)
-
-
 def gather_nd_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     if not site.batched[0]:
         indices = build.add("SwapAxis", build.refs[1], dim1=0, dim2=1)

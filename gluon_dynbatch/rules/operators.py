@@ -10,7 +10,7 @@ from typing import Dict, Mapping, Optional, Tuple
 from . import axes, elementwise, index, products, shape, vision
 from .axes import EVERY, along
 from .build import call, same
-from .rule import BY_ROW, SAME, Family, Rule, each, family
+from .rule import BY_ROW, SAME, Family, Rule, each, family, instead
 from .sequence import sequence, time_major
 from .unsupported import DISTRIBUTIONS, UNSUPPORTED, unmerged
 
@@ -19,7 +19,7 @@ COMPARE = (
 )
 BINARY = Rule(call, elementwise.binary_stack)
 MATRIX = Rule(products.matrix, products.matrix, row_dims=3)
-REDUCE = Rule(same, axes.reduce_stack)
+REDUCE = Rule(axes.reduce, axes.reduce)
 BROADCAST = Rule(call, shape.broadcast_stack)
 RESHAPE = Rule(shape.reshape, shape.reshape)
 
@@ -107,8 +107,8 @@ MERGED: Tuple[Family, ...] = (
         "not `take` with `mode='raise'`",
         each("Embedding", SAME, parameters=(1,), called="a table", no_gradient=(0,)),
         each("take", Rule(index.take, index.take), not_with="mode=raise", no_gradient=(1,)),
-        each("pick", along(axis=-1, reduces=True), no_gradient=(1,)),
-        each("batch_take", Rule(index.batch_take_rows), no_gradient=(1,)),
+        each("pick", along(axis=-1), no_gradient=(1,)),
+        each("batch_take", instead("pick", axis=1, mode="clip"), no_gradient=(1,)),
         each("gather_nd", Rule(None, index.gather_nd_stack), no_gradient=(1,)),
         each("one_hot", SAME, no_gradient=(0,)),
         each("_ravel_multi_index", time_major(0, outputs=False), no_gradient=(0,)),
@@ -146,17 +146,17 @@ MERGED: Tuple[Family, ...] = (
         each("norm", Rule(same, axes.norm_stack)),
         each(
             "moments",
-            along(axes=EVERY, reduces=True),
+            along(axes=EVERY),
             overwrites=True,
             reads_first_result=True,
         ),
         each("softmax log_softmax softmin", along(axis=-1), no_gradient=(1,)),
         each("SoftmaxActivation", BY_ROW, row_dims=2),
         each("_contrib_div_sqrt_dim", SAME, row_dims=2),
-        each("sort topk", along(axis=-1, reduces=True)),
+        each("sort topk", along(axis=-1)),
         each("argsort", along(axis=-1), no_gradient=(0,)),
-        each("argmax argmin", along(axis=None, reduces=True), no_gradient=(0,)),
-        each("argmax_channel", Rule(axes.argmax_channel_rows), no_gradient=(0,)),
+        each("argmax argmin", along(axis=None), no_gradient=(0,)),
+        each("argmax_channel", instead("argmax", axis=1), no_gradient=(0,)),
         each("_np_cumsum", along(axis=None), overwrites=True),
     ),
     family(
@@ -193,7 +193,7 @@ MERGED: Tuple[Family, ...] = (
         each(DISTRIBUTIONS, SAME, "_sample_{}", random=True),
         each(
             "_sample_multinomial",
-            along(reduces=True),
+            along(),
             row_dims=2,
             not_with="get_prob=True",
             random=True,
@@ -262,12 +262,12 @@ CREATION = family(
 
 TABLE: Dict[str, Rule] = {op: rule for known in MERGED for op, rule in known.rules.items()}
 """Rules of the operators that merge, by canonical name."""
-_REASONS: Dict[str, str] = {op: known.text for known in UNSUPPORTED for op in known.rules}
+_REFUSED = {op: rule for known in UNSUPPORTED for op, rule in known.rules.items()}
 
 
 def of(op: str) -> Rule:
     """Return what is known of an operator, by its canonical name; this may be nothing."""
-    return TABLE.get(op) or unmerged(op, _REASONS.get(op, ""))
+    return TABLE.get(op) or _REFUSED.get(op) or unmerged(op)
 
 
 def is_random(op: str, attrs: Optional[Mapping[str, str]] = None) -> bool:

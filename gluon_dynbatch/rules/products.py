@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, Tuple
+from typing import Sequence, Tuple
 
 from .build import Builder
 from .site import Ref, Shape, Site, require
@@ -18,40 +18,35 @@ def matrix(site: Site, build: Builder) -> Tuple[Ref, ...]:
         site.keep_rows(site.batched == (True, False) and not site.flag("transpose_a"))
         return build.call(*build.refs)
     # Counted from the back the matrix axis stays where it is.
-    outputs = build.same(**({"axis": -2} if "axis" in site.attrs else {}))
-    return build.restored(outputs) if build.stacked and (1,) in site.outputs else outputs
+    return build.reduced(**({"axis": -2} if "axis" in site.attrs else {}))
 
 
-class _Factor(NamedTuple):
-    """A matrix (one per sample, or shared) and whether it is used transposed."""
+def _product(
+    build: Builder,
+    refs: Sequence[Ref],
+    shapes: Sequence[Tuple[int, int]],
+    batched: Sequence[bool],
+    turned: Sequence[bool],
+) -> Ref:
+    """Multiply two matrices, each of which may be shared, or used transposed, per sample.
 
-    ref: Ref
-    shape: Tuple[int, int]
-    batched: bool
-    turned: bool
-
-    def flat(self, build: Builder) -> Ref:
-        """Append a reshape to a matrix, or to one for each sample."""
-        return build.reshape(self.ref, *((-1,) if self.batched else ()), *self.shape)
-
-
-def _product(build: Builder, left: _Factor, right: _Factor) -> Ref:
-    """Multiply per sample; the result has (N, rows, columns) elements in this order."""
-    lhs, rhs = left.flat(build), right.flat(build)
-    if left.batched and right.batched:
-        return build.add("batch_dot", lhs, rhs, transpose_a=left.turned, transpose_b=right.turned)
-    inner = left.shape[0 if left.turned else 1]
-    if not right.batched:
-        if left.turned:
-            lhs = build.add("transpose", lhs, axes=(0, 2, 1))
-        return build.add("dot", build.reshape(lhs, -1, inner), rhs, transpose_b=right.turned)
-    # A B_n = (B_n^T A^T)^T: the samples' columns become the rows of one tall matrix.
-    if not right.turned:
-        rhs = build.add("transpose", rhs, axes=(0, 2, 1))
-    result = build.add("dot", build.reshape(rhs, -1, inner), lhs, transpose_b=not left.turned)
-    rows = left.shape[1 if left.turned else 0]
-    columns = right.shape[0 if right.turned else 1]
-    return build.add("transpose", build.reshape(result, -1, columns, rows), axes=(0, 2, 1))
+    The result has (N, rows, columns) elements in this order.
+    """
+    lhs, rhs = (
+        build.reshape(ref, *(-1,) * own, *shape) for ref, own, shape in zip(refs, batched, shapes)
+    )
+    if all(batched):
+        return build.add("batch_dot", lhs, rhs, transpose_a=turned[0], transpose_b=turned[1])
+    if batched[1]:
+        # A B_n = (B_n^T A^T)^T: the samples' columns become the rows of one tall matrix.
+        sides = refs[::-1], shapes[::-1], batched[::-1], (not turned[1], not turned[0])
+        rows, columns = shapes[0][turned[0]], shapes[1][not turned[1]]
+        result = build.reshape(_product(build, *sides), -1, columns, rows)
+        return build.add("transpose", result, axes=(0, 2, 1))
+    if turned[0]:
+        lhs = build.add("transpose", lhs, axes=(0, 2, 1))
+    tall = build.reshape(lhs, -1, shapes[0][not turned[0]])
+    return build.add("dot", tall, rhs, transpose_b=turned[1])
 
 
 def dense_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
@@ -59,9 +54,8 @@ def dense_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
     out = site.outputs[0]
     if site.batched[0] and not any(site.batched[1:]) and (*data[:-1], hidden) == out:
         return build.call(*build.refs, flatten=False)
-    left = _Factor(build.refs[0], (prod(data) // width, width), site.batched[0], False)
-    right = _Factor(build.refs[1], (hidden, width), site.batched[1], True)
-    result = _product(build, left, right)
+    shapes = (prod(data) // width, width), (hidden, width)
+    result = _product(build, build.refs[:2], shapes, site.batched[:2], (False, True))
     result = build.reshape(result, -1 if any(site.batched[:2]) else 1, *out)
     if len(site.inputs) == 3:
         bias = build.refs[2]
@@ -89,9 +83,5 @@ def dot_stack(site: Site, build: Builder) -> Tuple[Ref, ...]:
         return build.restored(outputs) if len(lhs) == len(rhs) == 1 else outputs
     left = (1, lhs[0]) if len(lhs) == 1 else _as_matrix(lhs, turned_left)
     right = (rhs[0], 1) if len(rhs) == 1 else _as_matrix(rhs, not turned_right)
-    result = _product(
-        build,
-        _Factor(build.refs[0], left, site.batched[0], turned_left),
-        _Factor(build.refs[1], right, site.batched[1], turned_right),
-    )
-    return build.restored((result,))
+    turned = turned_left, turned_right
+    return build.restored((_product(build, build.refs, (left, right), site.batched, turned),))

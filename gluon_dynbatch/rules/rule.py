@@ -59,6 +59,11 @@ BY_ROW = Rule(same)
 """The operator treats axis 0 as independent rows."""
 
 
+def instead(op: str, **attrs: object) -> Rule:
+    """Return the rule of an operator that MXNet refuses to record within symbols: `op` runs."""
+    return Rule(lambda site, build: (build.add(op, *build.inputs(), **attrs),))
+
+
 class Family(NamedTuple):
     """Operators that merge under one condition, or do not for one reason; both are `text`."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, FrozenSet, List, Mapping, Tuple
 
 from mxnet.base import MXNetError
 
@@ -68,17 +68,24 @@ def choose_variant(entry: Entry, shared: FrozenSet[int]) -> Variant:
         for i, op in enumerate(program.ops)
         if op.op != VARIABLE and batched[i]
     }
-    draws = any(_draws(op, entry.mode) and not batched[i] for i, op in enumerate(program.ops))
+    variant = functools.partial(Variant, entry, shared, tuple(batched))
     if not all(batched[r] for r, _ in program.heads):
-        reason = "a result does not depend on any array of the sample's own"
-        found: Dict[str, Any] = {"reason": reason}
-    elif draws:
-        reason = "a random operator is applied to shared arrays; each call draws its own"
-        found = {"reason": reason}
-    else:
-        rows = _as_concat(entry, shared) or _as_rows(entry, shared, batched, sites)
-        found = rows or _as_stack(entry, sites)
-    return Variant(entry, shared, tuple(batched), **found)
+        return variant(reason="a result does not depend on any array of the sample's own")
+    if any(_draws(op, entry.mode) and not batched[i] for i, op in enumerate(program.ops)):
+        text = "a random operator is applied to shared arrays; each call draws its own"
+        return variant(reason=text)
+    concat_rows = () if shared else _concat_rows(entry)
+    if concat_rows:
+        return variant("concat", concat_rows=concat_rows)
+    by_row = _have_rows(entry, shared) and not any(rules.why_not(s, False) for s in sites.values())
+    if by_row and _grows_with_rows(entry, shared, batched):
+        return variant("rows", sites=sites)
+    answers = {i: rules.why_not(site, True) for i, site in sites.items()}
+    refused = {i: reason for i, reason in answers.items() if reason}
+    empty = any(0 in shape for shape in entry.shapes.values())
+    layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
+    reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
+    return variant(layout, reason, sites, refused)
 
 
 def _draws(op: Op, mode: int) -> bool:
@@ -97,41 +104,35 @@ def _site(entry: Entry, i: int, batched: List[bool]) -> rules.Site:
     )
 
 
-def _as_concat(entry: Entry, shared: FrozenSet[int]) -> Optional[Dict[str, Any]]:
-    """Recognise a lone ``concat`` or ``stack`` of a sample's own arrays that puts them end to end.
+def _concat_rows(entry: Entry) -> Tuple[int, ...]:
+    """Return the rows of each array of a lone ``concat`` or ``stack`` that puts them end to end.
 
     That is along axis 0, or along one with nothing but axes of size 1 before it.
     """
     program, types = entry.program, entry.in_types
     operators = [op for op in program.ops if op.op != VARIABLE]
     read = [program.argument_at.get(at) for at, _ in operators[0].inputs]
-    if len(operators) != 1 or shared or read != list(range(len(types))):
-        return None
+    if len(operators) != 1 or read != list(range(len(types))):
+        return ()
     op, shape = operators[0].op, entry.out_array_types[0].shape
     named = {"Concat": ("dim", "1"), "stack": ("axis", "0")}.get(op)
     if named is None:
-        return None
+        return ()
     axis = int(operators[0].attrs.get(*named)) % len(shape)
     # Rows of one element, as of a lone `concat(x, h, dim=1)`, are better merged as rows.
     if math.prod(shape[:axis]) > 1 or (axis and axis + 1 == len(shape)):
-        return None
+        return ()
     sizes = [t.shape[axis] if op == "Concat" else 1 for t in types]
     # Rows of one element would be copied one by one.
     size = functools.reduce(math.gcd, sizes) if len(shape) == 1 else 1
-    return {"layout": "concat", "concat_rows": tuple(n // size for n in sizes)}
+    return tuple(n // size for n in sizes)
 
 
-def _as_rows(
-    entry: Entry, shared: FrozenSet[int], batched: List[bool], sites: Dict[int, rules.Site]
-) -> Optional[Dict[str, Any]]:
+def _have_rows(entry: Entry, shared: FrozenSet[int]) -> bool:
     own = [t.shape for i, t in enumerate(entry.in_types) if i not in shared]
     leading = {shape[0] for shape in own}
     flat = all(len(shape) == 1 for shape in own + [t.shape for t in entry.out_array_types])
-    if len(leading) != 1 or (flat and leading != {1}):
-        return None
-    if any(rules.why_not(site, False) for site in sites.values()):
-        return None
-    return {"layout": "rows", "sites": sites} if _grows_with_rows(entry, shared, batched) else None
+    return len(leading) == 1 and (not flat or leading == {1})
 
 
 def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) -> bool:
@@ -150,12 +151,3 @@ def _grows_with_rows(entry: Entry, shared: FrozenSet[int], batched: List[bool]) 
         grown[ref] == ((count,) + shape[1:] if batched[ref[0]] else shape)
         for ref, shape in entry.shapes.items()
     )
-
-
-def _as_stack(entry: Entry, sites: Dict[int, rules.Site]) -> Dict[str, Any]:
-    answers = {i: rules.why_not(site, True) for i, site in sites.items()}
-    refused = {i: reason for i, reason in answers.items() if reason}
-    empty = any(0 in shape for shape in entry.shapes.values())
-    layout = "stack" if len(refused) < len(sites) and not empty else "unbatched"
-    reason = "; ".join(dict.fromkeys([*refused.values()] + ["an array is empty"] * empty))
-    return {"layout": layout, "reason": reason, "sites": sites, "refused": refused}
