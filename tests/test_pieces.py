@@ -16,7 +16,6 @@ from mxnet import autograd
 from mxnet.gluon import rnn
 
 import gluon_dynbatch as gdb
-from gluon_dynbatch.record import identity
 from gluon_dynbatch.testing import check_against_loop
 from tests.cells import WIDTH, TreeNet, array, attached, dense, make_cells
 from tests.common import FIXED, SCOPES, named_lines
@@ -296,8 +295,7 @@ def test_memory_is_bounded_and_holds_no_arrays():
     assert gone() is None
 
 
-def test_arrays_that_a_block_had_are_let_go(monkeypatch):
-    monkeypatch.setattr(identity, "MOST_ARRAYS", 3)
+def test_arrays_that_a_block_had_are_let_go():
     block = traced(lambda block, x: block.net(x) + block.mask, mask=x(9))
     first = block.mask
     scope(block, [(x(),)])

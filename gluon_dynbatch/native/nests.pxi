@@ -58,42 +58,33 @@ cdef int take_apart(
     are arrays of this tape, and the values of those from outside.
     """
     kind = type(value)
-    if kind is list or kind is tuple or kind is dict:
-        take_items(kind, value, leaf_type, leaves, spec, tape)
-    elif isinstance(value, tuple) and hasattr(kind, "_fields"):
-        take_items(kind, value, leaf_type, leaves, spec, tape)
-    elif PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
-        if tape is None:
-            leaves.append(value)
-            spec.append(LEAF)
-        elif kind is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
-            leaves.append(value)
-            spec.append(<object>slot(value, type_at)[0])
-        else:
-            number = external(tape, value)
-            leaves.append(number)
-            spec.append(tape.value_type.data.as_ints[number])
-    elif isinstance(value, plain):
+    if kind is list or kind is tuple or kind is dict or (
+        isinstance(value, tuple) and hasattr(kind, "_fields")
+    ):
+        spec.append(kind)
+        if kind is dict:
+            spec.append(tuple(value))
+        Py_EnterRecursiveCall(" in nested arguments")
+        try:
+            for item in value.values() if kind is dict else value:
+                take_apart(item, leaf_type, leaves, spec, tape)
+        finally:
+            Py_LeaveRecursiveCall()
+        spec.append(END)
+    elif not PyObject_TypeCheck(value, <PyTypeObject *>leaf_type):
+        if not isinstance(value, plain):
+            raise TypeError(value)
         spec.append(Static(value))
+    elif tape is None:
+        leaves.append(value)
+        spec.append(LEAF)
+    elif kind is lazy_type and slot(value, tape_at)[0] is <PyObject *>tape:
+        leaves.append(value)
+        spec.append(<object>slot(value, type_at)[0])
     else:
-        raise TypeError(value)
-    return 0
-
-
-cdef int take_items(
-    object kind, object value, type leaf_type, list leaves, list spec, Tape tape
-) except -1:
-    spec.append(kind)
-    if kind is dict:
-        spec.append(tuple(value))
-        value = (<dict>value).values()
-    Py_EnterRecursiveCall(" in nested arguments")
-    try:
-        for item in value:
-            take_apart(item, leaf_type, leaves, spec, tape)
-    finally:
-        Py_LeaveRecursiveCall()
-    spec.append(END)
+        number = external(tape, value)
+        leaves.append(number)
+        spec.append(tape.value_type.data.as_ints[number])
     return 0
 
 

@@ -181,18 +181,11 @@ cdef class Structure:
 
     cdef int items(self, uint8_t tag, tuple values) except -1:
         """Write what is in a tuple, which may be of a subclass."""
-        cdef int overflow
-        cdef int64_t number
         cdef Py_ssize_t i
         self.tag(tag, len(values))
         for i in range(len(values)):  # which else are waited for, one after another
             __builtin_prefetch(PyTuple_GET_ITEM(values, i))
         for value in values:
-            if type(value) is int:  # most of what is written
-                number = PyLong_AsLongLongAndOverflow(value, &overflow)
-                if not overflow:
-                    self.whole(number)
-                    continue
             self.walk(value)
         return 0
 

@@ -12,10 +12,11 @@ import itertools
 import random
 import types
 import weakref
-from typing import Any, Deque, Dict, Tuple
+from typing import Any, Dict, Tuple
 
 import numpy as np
 from mxnet.gluon import Block, Parameter
+from mxnet.ndarray import NDArray
 
 #: Attributes that say nothing of what `forward` does: names, and what is made from the others.
 IGNORED = frozenset(
@@ -29,14 +30,9 @@ GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 #: What a class that is written in Python does not have.
 IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
-#: Arrays of blocks that have numbers at a time; one that is forgotten gets another.
-MOST_ARRAYS = 1000
-
 
 _NUMBERS = itertools.count()
 _IDENTITIES: Dict[int, Tuple[Any, int]] = {}
-#: Which of them are arrays, to which Python has no weak references.
-_ARRAYS: Deque[int] = collections.deque()
 
 
 def number_of(value: Any) -> int:
@@ -47,11 +43,10 @@ def number_of(value: Any) -> int:
     number, key = next(_NUMBERS), id(value)
     try:
         held: Any = weakref.ref(value, lambda _: _IDENTITIES.pop(key, None))
-    except TypeError:  # an array: held, but not for good
+    except TypeError:  # an array, whose handle goes with it; or an integer with a name, that stays
+        if isinstance(value, NDArray):
+            return number_of(value.handle)
         held = itertools.repeat(value).__next__
-        _ARRAYS.append(key)
-        while len(_ARRAYS) > MOST_ARRAYS:
-            _IDENTITIES.pop(_ARRAYS.popleft(), None)
     _IDENTITIES[key] = held, number
     return number
 

@@ -38,12 +38,10 @@ def _invoke_hook(original: Any) -> Any:
         if recorder is None:
             return original(handle, arrays, keys, values, out, is_np_op, output_is_list)
         info = operator_of(handle)
-        if info.writes:
+        if info.writes or out is not None:
+            written = out if isinstance(out, (list, tuple)) else [] if out is None else [out]
             recorder.refuse("it writes to an array")
-            hazards.before_write(recorder, arrays)
-        if out is not None:
-            recorder.refuse("it writes to an array")
-            hazards.before_write(recorder, out if isinstance(out, (list, tuple)) else [out])
+            hazards.before_write(recorder, [*written, *(arrays if info.writes else ())])
         if arrays:
             wanted = recording.any_lazy(arrays) and info.writes != "always"
         else:
