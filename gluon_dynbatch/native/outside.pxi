@@ -140,15 +140,6 @@ def become(list lazies not None, list reals not None):
         change_slot(lazy, tape_at, realised)
 
 
-def spots(list lazies not None, int64_t[:, ::1] found):
-    """Write value, first element and type of lazy arrays into three rows."""
-    cdef Py_ssize_t i
-    for i, lazy in enumerate(lazies):
-        found[0, i] = <object>slot(lazy, value_at)[0]
-        found[1, i] = <object>slot(lazy, offset_at)[0]
-        found[2, i] = <object>slot(lazy, type_at)[0]
-
-
 def places(list arrays not None, bytes uses not None, size_t get_data, size_t wait):
     """Return addresses and handles of some arrays, each as an array of integers.
 

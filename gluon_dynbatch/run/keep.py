@@ -44,9 +44,8 @@ class Spots(NamedTuple):
 
 def find_spots(arrays: Sequence[LazyNDArray]) -> Spots:
     """Return where lazy arrays are."""
-    found = np.empty((3, len(arrays)), dtype=np.int64)
-    recording.spots(arrays, found)
-    name, first, kind = found
+    found = [(one._value, one._offset, one._type) for one in arrays]
+    name, first, kind = np.array(found, dtype=np.int64).reshape(-1, 3).T.copy()
     size, _ = TYPES.columns(kind)
     return Spots(name, first, size, kind)
 
