@@ -12,13 +12,14 @@ from .step import Kernel, Packed, Product, Sum
 
 #: Operations of products for each byte that is copied, from which on rows are worth comparing.
 WORTH = 16
-#: Memory of one flush, by use: of a launch, of the pass, of both passes.
-TEMPORARY, KEPT, SAVED = range(3)
+TEMPORARY, KEPT, SAVED = assembling.TEMPORARY, assembling.KEPT, assembling.SAVED
 
 #: Numbers of all that a kernel works on: arrays, and matrices that are packed.
 Numbers = Dict[Any, int]
 #: Entries of a table of a recipe.
 Entries = Iterable[Tuple[int, ...]]
+#: All of them, by name and maybe direction: 0 is forward.
+Tables = Dict[Any, Entries]
 
 
 def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assembling.Recipe:
@@ -47,19 +48,20 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
     put = KEPT if chooses else TEMPORARY
     ours = [pair for pair in packs.items() if pair[0].weight.place.slot.kind == "param"]
     shared = (s for one in natives[1:] for s in one.slots if s in last.arrays)
-    tables: Dict[str, Entries] = {
+    single = _find_single(forward, natives[0])
+    equal = (Slot("in", single), *_of(forward, "out"), *forward.works) if single >= 0 else ()
+    tables: Tables = {
         "bytes": ((last.row_bytes.get(key, 0),) for key in n),
-        "inputs": ((*_type(last, s), SAVED if s in read else put) for s in _of(last, "in")),
-        "outputs": ((n[slot],) for slot in _of(forward, "out")),
+        ("operands", 0): (
+            (n[s], *_type(last, s), SAVED if s in read else put) for s in _of(last, "in")
+        ),
+        ("results", 0): ((n[slot],) for slot in _of(forward, "out")),
+        ("apart", 0): _apart(forward, equal, dict.fromkeys(("out", "work"), executing.REPEAT), n),
         "saved": ((n[slot],) for slot in forward.works if slot in read),
         "parameters": ((n[slot],) for slot in _of(last, "param")),
         "packs": (_pack(*pair, n) for pair in ours),
         "operand_packs": (_pack(*pair, n) for pair in packs.items() if pair not in ours),
         "shared": (_shared(last, slot, n) for slot in shared if last.arrays[slot].every),
-        "written": (
-            (n[slot], assembling.kind_of(forward.arrays[slot].dtype), forward.arrays[slot].width)
-            for slot in (*_of(forward, "out"), *forward.works)
-        ),
         **({} if backward is None else _backward_tables(backward, n)),
     }
     return assembling.Recipe(
@@ -67,26 +69,26 @@ def make_recipe(forward: Kernel, backward: Optional[Kernel], few: bool) -> assem
         tuple(natives),
         tuple(array("q", [n[slot] for slot in native.slots]) for native in natives),
         chooses,
-        _find_single(forward, natives[0]),
+        single,
     )
 
 
-def _backward_tables(kernel: Kernel, n: Numbers) -> Dict[str, Entries]:
+def _backward_tables(kernel: Kernel, n: Numbers) -> Tables:
     wanted, arrays = kernel.wanted, kernel.arrays
     assert wanted is not None
     heads = [Slot("head", k) for k in range(len(_of(kernel, "out")))]
     inputs = [Slot("in", p) for p in wanted.inputs]
     gradients = [Slot("grad", p) for p in range(len(_of(kernel, "in")))]
     parameters = [Slot("param", j) for j in wanted.parameters]
+    own = [slot for slot, array in arrays.items() if not array.every and slot in kernel.read]
+    done = {"grad": executing.SINGLE, "head": executing.TOTAL}
     return {
-        "heads": (
-            (n[s], *_type(kernel, s), KEPT if s in kernel.summed else TEMPORARY)
-            if s in n
-            else (-1, 0, 0, TEMPORARY)
+        ("operands", 1): (
+            (n[s], *_type(kernel, s), _use(kernel, s)) if s in n else (-1, 0, 0, TEMPORARY)
             for s in heads
         ),
-        "gradients": ((n.get(slot, -1),) for slot in gradients),
-        "apart": _apart(kernel, n),
+        ("results", 1): ((n.get(slot, -1),) for slot in gradients),
+        ("apart", 1): _apart(kernel, own, done, n),
         "added": ((n[slot],) for slot in kernel.works if slot in kernel.summed),
         "sums": (_sum(kernel, found, n) for found in kernel.sums),
         "trained": ((slot.number, arrays[slot].row_bytes) for slot in parameters),
@@ -118,13 +120,17 @@ def _shared(kernel: Kernel, slot: Slot, n: Numbers) -> Tuple[int, ...]:
     return (n[slot], given, *_type(kernel, slot), kernel.arrays[slot].width)
 
 
-def _apart(kernel: Kernel, n: Numbers) -> Iterator[Tuple[int, ...]]:
-    done = {"grad": executing.SINGLE, "head": executing.TOTAL}
-    used = {place.slot for s in kernel.sums for place in (s.gradient, s.rows) if place}
-    for slot, own in kernel.arrays.items():
-        if not own.every and slot in kernel.read:
-            use, what = KEPT if slot in used else TEMPORARY, done.get(slot.kind, executing.PICK)
-            yield what, n[slot], assembling.kind_of(own.dtype), own.width, use, slot.number
+def _apart(
+    kernel: Kernel, slots: Iterable[Slot], done: Dict[str, int], n: Numbers
+) -> Iterator[Tuple[int, ...]]:
+    for slot in slots:
+        own, use = kernel.arrays[slot], _use(kernel, slot)
+        what = done.get(slot.kind, executing.PICK)
+        yield what, n[slot], assembling.kind_of(own.dtype), own.width, use, slot.number
+
+
+def _use(kernel: Kernel, slot: Slot) -> Any:
+    return KEPT if slot in kernel.summed else TEMPORARY
 
 
 def _sum(kernel: Kernel, found: Sum, n: Numbers) -> Tuple[int, ...]:

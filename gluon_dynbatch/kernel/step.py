@@ -257,8 +257,9 @@ class Kernel:
 
     @cached_property
     def summed(self) -> FrozenSet[Slot]:
-        """What adds up to gradients."""
-        return frozenset(found.gradient.slot for found in self.sums)
+        """What sums read."""
+        found = (place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
+        return frozenset(found)
 
     @cached_property
     def row_bytes(self) -> Dict[Slot, int]:
@@ -273,5 +274,4 @@ class Kernel:
     @cached_property
     def read(self) -> FrozenSet[Slot]:
         """What sums read, and steps read or write."""
-        found = (place.slot for s in self.sums for place in (s.gradient, s.rows) if place)
-        return frozenset(found).union(self.native().slots)
+        return self.summed.union(self.native().slots)

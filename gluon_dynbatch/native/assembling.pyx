@@ -2,8 +2,7 @@
 # cython: cdivision=True, binding=False, auto_pickle=False
 """From plans to programs: the records that `executing` runs.
 
-A program knows arrays by number; who runs it knows what each number stands for, which is its *base*,
-and gives their addresses.  A *spot* is a base and an offset in bytes.
+`executing.pxd` says what they are.  What each base stands for is known to who runs the program.
 """
 
 cimport cython
@@ -15,14 +14,18 @@ from libc.string cimport memcpy
 import numpy
 
 from . import executing
+from .executing cimport (
+    DISTINCT, LAUNCH, PACK, PICK, ROWS, TOTAL, Chunk, DistinctRecord, Key, Moved, PackRecord, Piece,
+    RowsRecord, Spot, SumRecord,
+)
+
+cpdef enum:
+    #: Memory of one flush, by use: of a launch, of the pass, of both passes.
+    TEMPORARY, KEPT, SAVED
 
 cdef enum:
-    # Of records and of pieces, as `executing` and `resolving` name them.
-    LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT
-    PICK = 0, TOTAL, REPEAT, SINGLE
-    COPY = 0, ADD, ZERO
-    #: Memory of one flush, by use: of a launch, of the pass, of both passes.
-    TEMPORARY = 0, KEPT, SAVED
+    # Of pieces, as `resolving` names them.
+    COPY = 0, ZERO = 2
     ALIGNMENT = 64
     #: Rows for which it takes longer to pack a matrix than to multiply with it as it is.
     FEW = 8
@@ -48,44 +51,9 @@ def kind_of(str dtype not None):
     return executing.DTYPES.get(dtype, len(executing.DTYPES))
 
 
-cdef struct Spot:
-    int64_t base, offset
-
-
 cdef struct Arena:
     # The bytes of an element, and the elements of a row.
     int64_t base, size, row_size
-
-
-cdef struct Piece:
-    # What is done, the first element of the target, the source, and how many elements.
-    int64_t what, target
-    Spot source
-    int64_t count
-
-
-cdef struct Key:
-    # What tells so many rows apart: the table from which they were chosen, or -1, and the numbers by
-    # which they were, each of so many bytes.
-    int64_t table
-    Spot numbers
-    int64_t rows, size
-
-
-cdef struct Moved:
-    # What is done with an array of a launch that runs on rows that differ.
-    int64_t what, kind, width
-    Spot target, source
-
-
-cdef struct Chunk:
-    # What is added up: rows, and where it is kept which of them are equal.
-    int64_t rows
-    Spot kept
-    Spot gradient
-    int64_t gradient_pitch
-    Spot other
-    int64_t other_pitch
 
 
 #: A block of scratch.
@@ -131,8 +99,8 @@ cdef class Assembler:
     cdef const int64_t[:, ::1] pieces
     #: Of memory by use: its base, or -1; bytes that are reserved now, and the most that ever were.
     cdef int64_t[3] memory, used, most
-    #: Operations of the piece at hand, and where the last record counts its arrays.
-    cdef int64_t work, counted
+    #: Operations of the piece at hand.
+    cdef int64_t work
 
     def __init__(self, plan, tuple types not None, int64_t first=0):
         cdef int64_t use
@@ -223,10 +191,10 @@ cdef class Assembler:
 
     cdef Piece *rows(self, int64_t kind, int64_t size, int64_t count, Spot target) except NULL:
         """Add a record that copies, adds up or zeroes; return where its pieces go."""
-        cdef int64_t *code = self.code.more(6 + count * numbers_in(sizeof(Piece)))
-        code[0], code[1], code[2], code[3] = ROWS, kind, size, count
-        code[4], code[5] = target.base, target.offset
-        return <Piece *>(code + 6)
+        cdef RowsRecord *record = <RowsRecord *>self.code.more(
+            numbers_in(sizeof(RowsRecord) + count * sizeof(Piece)))
+        record[0] = RowsRecord(ROWS, kind, size, count, target)
+        return <Piece *>(record + 1)
 
     cdef int move(
         self, int64_t what, int64_t kind, int64_t size, int64_t count, Spot target, Spot source
@@ -234,6 +202,36 @@ cdef class Assembler:
         """Copy elements, or set them to zero."""
         self.rows(kind, size, 1, target)[0] = Piece(what, 0, source, count)
         return 0
+
+    cdef Run place(self, list runs, launch, int backward):
+        """Say where operands and results are, those of one part behind those of another.
+
+        Returns
+        -------
+        Run
+            The first part.
+        """
+        cdef Run first = runs[0], run
+        cdef array operands = first.recipe.operands[backward], placed = array("q")
+        cdef array results = first.recipe.results[backward]
+        cdef const Operand *own
+        cdef int64_t k, number, use
+        for k, operand in enumerate(<tuple>launch[4]):
+            if operand is None:
+                continue
+            own = <const Operand *>of(operands) + k
+            use = own.use
+            for run in runs[1:]:
+                use = max(use, (<const Operand *>of(run.recipe.operands[backward]))[k].use)
+            first.spots[own.number] = self.operand(operand, own.kind, own.size, use)
+            placed.append(own.number)
+        for k, region in enumerate(<tuple>launch[5]):
+            number = of(results)[k]
+            if region is not None and number >= 0:
+                first.spots[number] = self.region(region)
+                placed.append(number)
+        place_parts(runs, placed)
+        return first
 
     cdef int run(self, list runs, int backward) except -1:
         """Run a kernel for each part; what has no spot stands in scratch."""
@@ -254,23 +252,28 @@ cdef class Assembler:
                 (<Spot *>(code + 2))[i] = run.spots[of(order)[i]]
         return 0
 
-    cdef int tell_apart(self, Spot kept, int64_t rows, Code keys) except -1:
+    cdef int tell_apart(self, Run run, tuple operands, Spot kept, Code keys, int backward) except -1:
         """Let the launch that follows run on rows that differ, by keys or as it was kept in a spot."""
-        cdef int64_t *code = self.code.more(6)
-        code[0], code[1], code[2], code[3] = DISTINCT, kept.base, kept.offset, rows
-        code[4], code[5] = 0 if keys is None else keys.count(sizeof(Key)), 0
-        self.counted = self.code.size - 1
+        cdef array moved = run.recipe.apart[backward]
+        cdef int64_t number = self.code.size + numbers_in(sizeof(DistinctRecord)), count = 0, i
+        cdef const Apart *own
+        cdef Spot source
+        self.code.more(numbers_in(sizeof(DistinctRecord)))
         if keys is not None:
             self.code.copy(keys.numbers, keys.size)
-        return 0
-
-    cdef int rows_apart(
-        self, int64_t what, int64_t kind, int64_t width, Spot target, Spot source
-    ) except -1:
-        """Say what is done with rows of an array of that launch, and where they come from."""
-        cdef Moved *moved = <Moved *>self.code.more(numbers_in(sizeof(Moved)))
-        moved[0] = Moved(what, kind, width, target, source)
-        self.code.numbers[self.counted] += 1
+        for i in range(entries(moved, sizeof(Apart))):
+            own = <const Apart *>of(moved) + i
+            source = run.spots[own.number]
+            if source.base < 0:
+                continue
+            # Totals of rows that were put together may stand where these are.
+            if own.what == PICK or (own.what == TOTAL and type(operands[own.port]) is self.slice):
+                run.spots[own.number] = self.reserve(own.use, run.size(own.number))
+            (<Moved *>self.code.more(numbers_in(sizeof(Moved))))[0] = Moved(
+                own.what, own.kind, own.width, run.spots[own.number], source)
+            count += 1
+        (<DistinctRecord *>(self.code.numbers + number) - 1)[0] = DistinctRecord(
+            DISTINCT, kept, run.rows, 0 if keys is None else keys.count(sizeof(Key)), count)
         return 0
 
     def assemble(self):

@@ -43,54 +43,16 @@ cdef class Backward(Assembler):
     cdef int launch(self, launch) except -1:
         number, _, _, _, operands, outputs = <tuple>launch
         cdef list runs = self.forward.launches[number]
-        cdef Run first = runs[0], run
-        cdef Recipe recipe = first.recipe
-        cdef int64_t k, use
-        cdef const Head *head
-        cdef array placed = array("q")
+        cdef Run first = self.place(runs, launch, 1), run
         cdef Spot kept = NOWHERE
-        for k, operand in enumerate(operands):
-            if operand is None:
-                continue
-            head = <const Head *>of(recipe.heads) + <int64_t>k
-            use = TEMPORARY
-            for run in runs:
-                use = max(use, (<const Head *>of(run.recipe.heads))[<int64_t>k].use)
-            first.spots[head.number] = self.operand(operand, head.kind, head.size, use)
-            placed.append(head.number)
-        for k, region in enumerate(outputs):
-            if region is not None and of(recipe.gradients)[k] >= 0:
-                first.spots[of(recipe.gradients)[k]] = self.region(region)
-                placed.append(of(recipe.gradients)[k])
-        place_parts(runs, placed)
         if number in self.forward.distinct:
+            # What is gained goes to the first of equal rows: all of them were chosen from one row.
             self.distinct[number] = kept.base, kept.offset = self.forward.distinct[number]
-            self.run_distinct(launch, first, kept)
+            self.tell_apart(first, operands, kept, None, 1)
         for run in runs:
             self.note_sums(run, launch, kept)
         self.run(runs, 1)
-        self.add_up_shared(recipe, outputs)
-        return 0
-
-    cdef int run_distinct(self, launch, Run run, Spot kept) except -1:
-        """Let a launch go backward for rows that differ, given the totals of their gradients.
-
-        What is gained goes to the first of equal rows: all of them were chosen from one row.
-        """
-        cdef const Apart *own
-        cdef Spot source
-        cdef int64_t i
-        operands = launch[4]
-        self.tell_apart(kept, run.rows, None)
-        for i in range(entries(run.recipe.apart, sizeof(Apart))):
-            own = <const Apart *>of(run.recipe.apart) + i
-            source = run.spots[own.number]
-            if source.base < 0:
-                continue
-            # Totals of rows that were put together may stand where these are.
-            if own.what == PICK or (own.what == TOTAL and type(operands[own.port]) is self.slice):
-                run.spots[own.number] = self.reserve(own.use, run.size(own.number))
-            self.rows_apart(own.what, own.kind, own.width, run.spots[own.number], source)
+        self.add_up_shared(first.recipe, outputs)
         return 0
 
     cdef int note_sums(self, Run run, launch, Spot kept) except -1:
@@ -160,15 +122,13 @@ cdef class Backward(Assembler):
     cdef int add_up(self, list keys) except -1:
         """Add up what is listed under some keys."""
         cdef Code chunks
-        cdef int64_t *code
         cdef int64_t count
         for key in keys:
             base, offset, (record, kind, rows, columns, last) = key
             chunks = self.sums[key]
             count = chunks.count(sizeof(Chunk))
-            code = self.code.more(8)
-            code[0], code[1], code[2], code[3] = record, kind, rows, columns
-            code[4], code[5], code[6], code[7] = base, offset, last, count
+            (<SumRecord *>self.code.more(numbers_in(sizeof(SumRecord))))[0] = SumRecord(
+                record, kind, rows, columns, Spot(base, offset), last, count)
             self.code.copy(chunks.numbers, chunks.size)
             self.scratch = max(self.scratch, executing.sum_scratch(kind, rows, columns, count))
         return 0
@@ -180,7 +140,7 @@ cdef class Backward(Assembler):
         cdef Spot spot
         for k, region in enumerate(outputs):
             # Rows have gradients of their own.
-            if region is not None and of(recipe.gradients)[k] < 0:
+            if region is not None and of(recipe.results[1])[<int64_t>k] < 0:
                 spot = self.region(region)
                 arena = self.arena((<tuple>region)[0])
                 size = <int64_t>(<tuple>region)[2] * arena.size * arena.row_size

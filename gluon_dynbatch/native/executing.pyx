@@ -31,15 +31,7 @@ cdef extern from "c/kernels.h" nogil:
 
 include "kernels.pxi"
 
-#: First number of each record of a program.
-LAUNCH, ROWS, PACK, MATRIX, ROW, CHOSEN, DISTINCT = range(7)
-#: What DISTINCT does with rows that are equal.  Before the launch, the first ones or the totals are
-#: put side by side; after it, rows go where all equal ones belong, or just the first.
-PICK, TOTAL, REPEAT, SINGLE = range(4)
-
 cdef enum:
-    DO_LAUNCH, DO_ROWS, DO_PACK, DO_MATRIX, DO_ROW, DO_CHOSEN, DO_DISTINCT
-    DO_PICK = 0, DO_TOTAL, DO_REPEAT, DO_SINGLE
     #: Operations that are worth another thread, which takes some 20 us to make.
     WORTH = 4000000
 
@@ -185,15 +177,14 @@ cdef void run_program(void *context, void *given) noexcept nogil:
         address_of_array(held, <void **>&bases[push.late[i]])
     while code < end:
         split.code = code
-        if code[0] == DO_LAUNCH:
+        if code[0] == LAUNCH:
             code = run_launch(&split, threads)
-        elif code[0] == DO_DISTINCT:
+        elif code[0] == DISTINCT:
             code = run_distinct(&split, threads)
-        elif code[0] == DO_ROWS:
+        elif code[0] == ROWS:
             code = run_rows(code, bases)
-        elif code[0] == DO_PACK:
-            run_pack(code, bases)
-            code += 10
+        elif code[0] == PACK:
+            code = run_pack(code, bases)
         else:
             code = run_sum(&split, threads)
 

@@ -50,20 +50,9 @@ cdef class Forward(Assembler):
     cdef int launch(self, launch) except -1:
         number, _, parts, _, operands, outputs = <tuple>launch
         cdef list runs = self.begin(number, parts)
-        cdef Run first = runs[0], run
+        cdef Run first = self.place(runs, launch, 0), run
         cdef Recipe recipe = first.recipe
-        cdef int64_t k, use, inputs = entries(recipe.inputs, sizeof(Input))
-        cdef const Input *given = <const Input *>of(recipe.inputs)
-        for k in range(inputs):
-            use = given[k].use
-            for run in runs:
-                if (<const Input *>of(run.recipe.inputs))[k].use == SAVED:
-                    use = SAVED
-            first.spots[k] = self.operand(operands[k], given[k].kind, given[k].size, use)
-        for k in range(len(recipe.outputs)):
-            first.spots[of(recipe.outputs)[k]] = self.region(outputs[k])
-        if len(runs) > 1:
-            place_parts(runs, array("q", range(inputs)) + recipe.outputs)
+        cdef int64_t k
         packed = {}
         for run in runs:
             for k in run.recipe.saved:
@@ -73,7 +62,7 @@ cdef class Forward(Assembler):
         if recipe.chooses:
             self.note_chosen(outputs[0], first)
         if len(runs) == 1 and recipe.single >= 0 and self.find_keys(operands[recipe.single]):
-            self.run_distinct(number, first)
+            self.run_distinct(number, first, operands)
         else:
             self.run(runs, 0)
         for run in runs:
@@ -107,7 +96,6 @@ cdef class Forward(Assembler):
     cdef int pack(self, Run run, array packs, dict known) except -1:
         """Pack matrices for products with them, or with their transposes."""
         cdef int64_t i
-        cdef int64_t *code
         cdef const Pack *pack
         cdef Spot source, target
         for i in range(entries(packs, sizeof(Pack))):
@@ -121,10 +109,9 @@ cdef class Forward(Assembler):
                 target = self.reserve(
                     pack.use, executing.packed_bytes(pack.kind, pack.rows, pack.columns))
                 known[key] = found = target.base, target.offset
-                code = self.code.more(10)
-                code[0], code[1], code[2], code[3] = PACK, pack.kind, source.base, source.offset
-                code[4], code[5], code[6], code[7] = shape
-                code[8], code[9] = target.base, target.offset
+                (<PackRecord *>self.code.more(numbers_in(sizeof(PackRecord))))[0] = PackRecord(
+                    PACK, pack.kind, source, pack.strides[0], pack.strides[1], pack.rows,
+                    pack.columns, target)
             run.spots[pack.number] = Spot(found[0], found[1])
         return 0
 
@@ -206,23 +193,13 @@ cdef class Forward(Assembler):
                 key.numbers.offset += (element - chosen[i].start) // row_size * key.size
         return key.table >= 0
 
-    cdef int run_distinct(self, number, Run run) except -1:
+    cdef int run_distinct(self, number, Run run, tuple operands) except -1:
         """Run a kernel on rows that differ."""
-        cdef Recipe recipe = run.recipe
-        cdef int64_t i, single = recipe.single
-        cdef int64_t use = SAVED if len(recipe.natives) > 1 else TEMPORARY
-        cdef const Input *given = <const Input *>of(recipe.inputs) + single
-        cdef const Written *made = <const Written *>of(recipe.written)
+        cdef int64_t single = run.recipe.single
+        cdef int64_t use = SAVED if len(run.recipe.natives) > 1 else TEMPORARY
         cdef Spot kept = self.reserve(use, 4 * (2 + 2 * run.rows)), source = run.spots[single]
-        cdef Spot spot = self.reserve(TEMPORARY, run.size(single)), written
         self.distinct[number] = kept.base, kept.offset
-        self.tell_apart(kept, run.rows, self.keys)
-        self.rows_apart(PICK, given.kind, of(recipe.bytes)[single] // given.size, spot, source)
-        for i in range(entries(recipe.written, sizeof(Written))):
-            written = run.spots[made[i].number]
-            if written.base >= 0:
-                self.rows_apart(REPEAT, made[i].kind, made[i].width, written, written)
-        run.spots[single] = spot
+        self.tell_apart(run, operands, kept, self.keys, 0)
         self.run([run], 0)
         run.spots[single] = source
         return 0

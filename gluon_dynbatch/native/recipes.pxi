@@ -37,9 +37,9 @@ cdef class Code:
 # and matrices that are packed.  Kinds are numbers of types, sizes bytes of an element, widths
 # elements of a row, uses those of memory.
 
-cdef struct Input:
-    # An operand, and the memory for rows of it that are put together.
-    int64_t kind, size, use
+cdef struct Operand:
+    # What a launch reads, or -1 backward, and the memory for rows of it that are put together.
+    int64_t number, kind, size, use
 
 
 cdef struct Pack:
@@ -54,19 +54,9 @@ cdef struct Shared:
     int64_t number, input, kind, size, width
 
 
-cdef struct Written:
-    # What is written for each row.
-    int64_t number, kind, width
-
-
-cdef struct Head:
-    # The gradient of a result; number -1 stands for none.
-    int64_t number, kind, size, use
-
-
 cdef struct Apart:
-    # What is read or written backward for each row, what is done with it where rows are equal, and
-    # of which result or input it is.
+    # What is read or written for each row, what is done with it where rows are equal, and of which
+    # result or input it is.
     int64_t what, number, kind, width, use, port
 
 
@@ -80,11 +70,6 @@ cdef struct Sum:
     # on: which record does it, its last number, and how many rows one row of the launch has.
     int64_t parameter, input, first, record, kind, rows, columns, last, parts
     Read[2] reads
-
-
-cdef struct Trained:
-    # A parameter, or an input, that gets a gradient of so many bytes.
-    int64_t port, count
 
 
 cdef inline int64_t *of(array numbers) noexcept:
@@ -115,14 +100,15 @@ cdef class Recipe:
 
     #: Per number, what each row adds in bytes.
     cdef array bytes
-    #: Numbers of results, of parameters, and of what steps leave for the backward pass.
-    cdef array outputs, parameters, saved
-    #: Of `Input`, of `Pack` for parameters and for operands, of `Shared`, and of `Written`.
-    cdef array inputs, packs, operand_packs, shared, written
-    #: For what is trained only: of `Head`, `Apart`, `Sum`, and `Trained` for both.
-    cdef array heads, apart, sums, trained, reached
-    #: The number of the gradient of each input, or -1; those of what steps leave to be added up.
-    cdef array gradients, added
+    #: Numbers of parameters, and of what steps leave for the backward pass, or to be added up there.
+    cdef array parameters, saved, added
+    #: Of `Pack` for parameters and for operands, and of `Shared`.
+    cdef array packs, operand_packs, shared
+    #: For what is trained only: of `Sum`, and numbers of parameters, and inputs, that get a gradient,
+    #: each with the bytes of that.
+    cdef array sums, trained, reached
+    #: Per direction: of `Operand`, the numbers of results, or -1, and of `Apart`.
+    cdef tuple operands, results, apart
     cdef tuple natives, orders
     cdef bint chooses
     cdef int64_t single
@@ -133,14 +119,14 @@ cdef class Recipe:
         self, dict tables not None, tuple natives not None, tuple orders, bint chooses,
         int64_t single,
     ):
-        self.bytes, self.inputs, self.outputs = map(tables.get, ("bytes", "inputs", "outputs"))
-        self.parameters, self.saved = tables["parameters"], tables["saved"]
+        self.bytes, self.parameters, self.saved = map(tables.get, ("bytes", "parameters", "saved"))
         self.packs, self.operand_packs = tables["packs"], tables["operand_packs"]
-        self.shared, self.written = tables["shared"], tables["written"]
-        if len(natives) > 1:
-            self.heads, self.apart, self.sums = map(tables.get, ("heads", "apart", "sums"))
-            self.trained, self.reached = tables["trained"], tables["reached"]
-            self.gradients, self.added = tables["gradients"], tables["added"]
+        self.shared, self.added, self.sums = map(tables.get, ("shared", "added", "sums"))
+        self.trained, self.reached = tables.get("trained"), tables.get("reached")
+        self.operands, self.results, self.apart = (
+            tuple([tables[name, i] for i in range(len(natives))])
+            for name in ("operands", "results", "apart")
+        )
         self.natives, self.orders, self.chooses, self.single = natives, orders, chooses, single
         for i, native in enumerate(natives):
             self.address[i], self.work[i] = native.address, native.work
