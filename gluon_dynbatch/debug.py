@@ -162,4 +162,4 @@ def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:
 
 def _values(execution: Execution, value: int, kind: Any) -> Any:
     arena, element = execution.plan.place(int(execution.plan.graph.value_term[value]))
-    return execution.buffers.elements(arena, element, kind.shape).asnumpy()
+    return execution.elements(arena, element, kind.shape).asnumpy()

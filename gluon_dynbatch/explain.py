@@ -82,7 +82,7 @@ class Stopwatch:
         """Take note of a launch that was just handed to the engine."""
         launch = execution.plan.launches[number]
         for region in launch.regions:
-            execution.buffers.region(region).wait_to_read()
+            execution.region(region).wait_to_read()
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
         for line, units in Counter(self._line_of[unit] for unit in launch.units).items():

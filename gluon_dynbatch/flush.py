@@ -118,7 +118,7 @@ class Flush:
         # memory.
         planned.prepared[:] = [(key, prepared)]
         plan, size = planned.plan, planned.report.arena_bytes
-        kept = Kept(execution.buffers, execution.given, bool(planned.recorded.any()), size)
+        kept = Kept(execution.arenas, execution.given, bool(planned.recorded.any()), size)
         keep(lazies, kept, plan.graph.value_term, plan.arena_of, plan.element_of)
         if tape is not None:
             self._chain.add(tape, kept, routes)

@@ -121,7 +121,7 @@ class GradientTape(Pass):
             if region is not None:
                 # A shared operand has its own shape; its gradient row is seen with that shape.
                 variables.append(array)
-                gradients.append(_shaped(self.buffers.region(region), array.shape))
+                gradients.append(_shaped(self.region(region), array.shape))
             elif type(launch.operands[p]) is Whole:
                 # Detached, the user's array gets no gradient behind the back of this tape.
                 trained = bool(self.heads.in_graph[launch.operands[p].external])
@@ -195,12 +195,12 @@ class GradientTape(Pass):
             columns = (column[own] for column in (start[head] + offset, number, first, count))
             zeros = pieces_of(resolving.ZERO, [0], -1, 0, fill.counts.sum())
             added = np.concatenate((zeros, pieces_of(resolving.ADD, *columns)))
-            put_together(self.buffers.region(fill.region), list(arrays.values()), added)
+            put_together(self.region(fill.region), list(arrays.values()), added)
 
     def _find_live(self) -> Optional[np.ndarray]:
         """Mark the units that a gradient other than zero may arrive at; None if all are such."""
         used = [
-            fill.externals[self.buffers.region(fill.region).asnumpy().any(axis=1)]
+            fill.externals[self.region(fill.region).asnumpy().any(axis=1)]
             for fill in self.plan.fills
         ]
         live = live_units(self.forward, self.heads.some(np.concatenate(used)))
@@ -222,9 +222,7 @@ class GradientTape(Pass):
         rows = self.forward.graph.dependencies.rows[launch.units]
         live = np.repeat(self._live[launch.units], rows)
         gradients = {
-            p: self.buffers.region(region)
-            for p, region in enumerate(launch.outputs)
-            if region is not None
+            p: self.region(region) for p, region in enumerate(launch.outputs) if region is not None
         }
         if not live.any():
             for gradient in gradients.values():
@@ -246,7 +244,7 @@ class GradientTape(Pass):
                 results.append(result)
                 gradients.append(_shaped(gradient, result.shape))
         # The graph of a launch lives as long as this tape: the user may go backward twice.
-        go_backward(results, gradients, segment.mode, again=True)
+        go_backward(results, gradients, segment.mode)
 
     def _fill_gradients(self, wanted: List[bool]) -> Dict[int, NDArray]:
         """Return the gradients of fills that are asked for, by number."""
@@ -285,7 +283,7 @@ def _move_states(launch: Launch, recorded: Recorded) -> None:
     """
     segment, (executable, arguments, results) = launch.segment, recorded
     if segment.mode & TRAINING:
-        go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode, again=True)
+        go_backward(results, [mx.nd.zeros_like(r) for r in results], segment.mode)
     for k in executable.mutated:
         kind, number = executable.arguments[k]
         # What is no parameter is only read: operators that write to arrays run at once.

@@ -1,4 +1,4 @@
-"""Arenas in memory: filled with arrays from outside, read in place, and copied out of."""
+"""Arrays put together of pieces of others, copied out of arenas, and passed to native code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording, resolving
 from ..native.assembling import itemsize
 from ..native.recording import part
-from ..plan.plan import Arena, Region, Slice, pieces_of
+from ..plan.plan import pieces_of
 from ..record.types import name_of
 from .assemble import code_of
-from .pool import POOL, allocate
+from .pool import allocate
 
 #: Addresses of functions of MXNet.
 PUSH, DETACH, FREE, GET_DATA, WAIT = (
@@ -41,38 +41,6 @@ def address_of(array: NDArray) -> int:
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     return pointer.value or 0
-
-
-class Buffers:
-    """Arenas in memory.
-
-    Parameters
-    ----------
-    arenas : sequence of Arena
-        What each buffer holds.
-    sizes : sequence of int
-        Rows of each.
-    """
-
-    def __init__(self, arenas: Sequence[Arena], sizes: Sequence[int]):
-        self.arrays = [
-            POOL.take((rows, arena.row_size), arena.dtype, arena.context)
-            for arena, rows in zip(arenas, sizes)
-        ]
-        self.arenas = arenas
-
-    def region(self, region: Region) -> NDArray:
-        """Return the rows of `region`, in place."""
-        return part(self.arrays[region.arena], region.start, region.start + region.rows)
-
-    def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
-        """Return elements from `element` on, in place, as an array of `shape`."""
-        flat = self.arrays[arena].reshape((-1,))
-        return part(flat, element, element + prod(shape)).reshape(shape)
-
-    def operand(self, operand: Slice) -> NDArray:
-        """Return an operand that is read in place."""
-        return self.elements(*operand[:2], operand[2:])
 
 
 def put_together(
@@ -104,11 +72,9 @@ def _put_by_operators(target: NDArray, arrays: Sequence[NDArray], pieces: np.nda
             source.copyto(own)
 
 
-def take_out(
-    buffers: Buffers, arena: int, shape: Tuple[int, ...], starts: List[int]
-) -> List[NDArray]:
+def take_out(source: NDArray, shape: Tuple[int, ...], starts: List[int]) -> List[NDArray]:
     """Return copies of the arrays of one shape that start at some elements of an arena."""
-    source, size = buffers.arrays[arena], prod(shape)
+    size = prod(shape)
     most = max(SHARED // max(size * itemsize(name_of(source.dtype)), 1), 1)
     made: List[NDArray] = []
     for low in range(0, len(starts), most):

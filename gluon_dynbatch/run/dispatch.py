@@ -44,12 +44,10 @@ class Executable(NamedTuple):
             return self.run(*arguments, **out)
 
 
-def go_backward(
-    results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int, again: bool = False
-) -> None:
+def go_backward(results: Sequence[NDArray], gradients: Sequence[NDArray], mode: int) -> None:
     """Run what has been recorded in a mode of autograd's backward, perhaps not the last time."""
     with ONE_AT_A_TIME:
-        autograd.backward(results, gradients, again, train_mode=bool(mode & TRAINING))
+        autograd.backward(results, gradients, True, train_mode=bool(mode & TRAINING))
 
 
 class Dispatcher:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, List, Optional, Sequence
+from math import prod
+from typing import Any, ContextManager, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -12,9 +13,10 @@ from mxnet.ndarray import NDArray
 
 from ..errors import LaunchError
 from ..modes import RECORDING
-from ..plan.plan import Launch, Plan, Rows, Whole
+from ..native.recording import part
+from ..plan.plan import Launch, Plan, Region, Rows, Whole
 from .assemble import Assembled
-from .buffers import Buffers, bases_of, put_together
+from .buffers import bases_of, put_together
 from .dispatch import Dispatcher
 from .pool import POOL
 from .profiling import PROFILER
@@ -42,7 +44,11 @@ class Pass:
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.buffers = Buffers(plan.arenas, plan.sizes)
+        #: The arenas in memory.
+        self.arenas = [
+            POOL.take((rows, arena.row_size), arena.dtype, arena.context)
+            for arena, rows in zip(plan.arenas, plan.sizes)
+        ]
 
     def find_arrays(
         self, before: Sequence[Optional[NDArray]] = (), outside: Sequence[NDArray] = ()
@@ -70,16 +76,25 @@ class Pass:
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
         if kind == "arena":
-            return self.buffers.arrays[which[0]]
+            return self.arenas[which[0]]
         return self.pool.take((max(self._assembled.sizes[kind], 1),), "uint8", CPU)
+
+    def region(self, region: Region) -> NDArray:
+        """Return the rows of `region`, in place."""
+        return part(self.arenas[region.arena], region.start, region.start + region.rows)
+
+    def elements(self, arena: int, element: int, shape: Tuple[int, ...]) -> NDArray:
+        """Return elements from `element` on, in place, as an array of `shape`."""
+        flat = self.arenas[arena].reshape((-1,))
+        return part(flat, element, element + prod(shape)).reshape(shape)
 
     def operand(self, operand: Any, dtype: str, context: mx.Context) -> NDArray:
         """Return an operand of a launch of MXNet's operators that is in arenas."""
         if not isinstance(operand, Rows):
-            return self.buffers.operand(operand)
+            return self.elements(*operand[:2], operand[2:])
         array = self.pool.take((operand.rows, operand.row_size), dtype, context)
         pieces = self.plan.pieces[operand.first :][: operand.pieces]
-        put_together(array, self.buffers.arrays, pieces, b"r")
+        put_together(array, self.arenas, pieces, b"r")
         return array
 
     def run_launches(self, checks: Any = None) -> None:
@@ -102,7 +117,7 @@ class Pass:
             return nullcontext()
         launch = self.plan.launches[position]
         name = f"{self.plan.graph.name(int(launch.units[0]))}{self.suffix}"
-        written = [self.buffers.region(region) for region in launch.regions]
+        written = [self.region(region) for region in launch.regions]
         return PROFILER.shown(name, len(launch.units), written)
 
     def push(self, low: int, high: int) -> None:
@@ -159,7 +174,7 @@ class Execution(Pass):
             if self.plan.arenas[fill.region.arena].context.device_type != "cpu":
                 given = [self.externals[number] for number in fill.externals.tolist()]
                 pieces = fill.pieces(np.arange(len(given)))
-                put_together(self.buffers.region(fill.region), given, pieces)
+                put_together(self.region(fill.region), given, pieces)
         if self._tape is not None:
             self._tape.begin(arrays)
         self.run_launches(self._checks)
@@ -199,7 +214,7 @@ class Execution(Pass):
         segment = launch.segment
         executable = self._dispatcher.executable(segment)
         operands = self.operands(launch)
-        results = [self.buffers.region(r) for r in launch.regions]
+        results = [self.region(r) for r in launch.regions]
         if self._tape is not None and launch.number in self._tape.recorded:
             self._tape.run(launch, executable, operands, results)
         else:

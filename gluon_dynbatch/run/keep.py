@@ -12,8 +12,8 @@ from mxnet.ndarray import NDArray
 from ..native import executing, recording
 from ..native.assembling import itemsize
 from ..record.lazy import LazyNDArray
-from ..record.types import TYPES
-from .buffers import Buffers, address_of, take_out
+from ..record.types import TYPES, name_of
+from .buffers import address_of, take_out
 
 
 class Spots(NamedTuple):
@@ -109,7 +109,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
 
     Parameters
     ----------
-    buffers : Buffers
+    arenas : list of NDArray
         The arenas.
     given : Bases
         Where they are.
@@ -119,10 +119,10 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         Bytes of all arenas.
     """
 
-    def __init__(self, buffers: Buffers, given: executing.Bases, recorded: bool, size: int):
-        sizes = [itemsize(arena.dtype) for arena in buffers.arenas]
+    def __init__(self, arenas: List[NDArray], given: executing.Bases, recorded: bool, size: int):
+        sizes = [itemsize(name_of(arena.dtype)) for arena in arenas]
         super().__init__(given.handles, given.addresses, sizes)
-        self._buffers = buffers
+        self._arenas = arenas
         self.bytes = size
         #: By arena and type, all arrays of that type in it.
         self._windows: Dict[Tuple[int, int], np.ndarray[Any, Any]] = {}
@@ -142,7 +142,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
         """Return the values of an array; one wait, or one transfer, serves all of an arena."""
         windows = self._windows.get((lazy._value, lazy._type))
         if windows is None:
-            windows = _windows(_numbers(self._buffers.arrays[lazy._value]), lazy.shape)
+            windows = _windows(_numbers(self._arenas[lazy._value]), lazy.shape)
             self._windows[lazy._value, lazy._type] = windows
         return np.array(windows[lazy._offset])
 
@@ -173,7 +173,7 @@ class Kept(recording.Keeper):  # type: ignore[misc]
             starts = memories.first[numbers].tolist()
             # While autograd records, MXNet takes ten times as long to make a view.
             with autograd.pause(autograd.is_training()):
-                found.update(zip(numbers, take_out(self._buffers, arena, shape, starts)))
+                found.update(zip(numbers, take_out(self._arenas[arena], shape, starts)))
         return [found[number] for number in range(len(memories.name))]
 
     def _take_out(self, memories: Memories) -> None:
