@@ -8,7 +8,8 @@ No padded gradients, and none of the additions with which a tape joins them.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from functools import cached_property
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -24,6 +25,7 @@ from ..record.types import name_of
 from .buffers import put_together, zero
 from .dispatch import Executable, go_backward
 from .execute import Pass
+from .keep import Kept
 from .leaves import Leaves, with_dense_gradient
 from .left_out import Recorded, all_finite, keep_rows
 from .pool import BACKWARD_POOL
@@ -50,6 +52,10 @@ class GradientTape(Pass):
         The arrays from outside, by number.
     """
 
+    #: Its arrays, and where the gradients of its inputs go: see `Chain`.
+    kept: Kept
+    routes: List[Any]
+
     suffix = " backward"
     pool = BACKWARD_POOL
 
@@ -72,6 +78,23 @@ class GradientTape(Pass):
         self._results: Dict[int, Recorded] = {}
         #: Units that a gradient arrives at, if MXNet's operators must not run others backward.
         self._live: Optional[np.ndarray] = None
+
+    @cached_property
+    def _bounds(self) -> Tuple[int, np.ndarray]:
+        """Elements of the largest arena, and the first of heads, as if all arenas were so large."""
+        heads, plan = self.heads, self.forward
+        span = max(rows * arena.row_size for rows, arena in zip(plan.sizes, plan.arenas))
+        first = plan.element_of[heads.term] + heads.offset
+        return span, plan.arena_of[heads.term] * span + first
+
+    def heads_at(self, name: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
+        """Yield the heads in which some elements lie, or -1, and their first element there."""
+        span, starts = self._bounds
+        place = name * span + first
+        number = np.searchsorted(starts, place, "right") - 1
+        inside = (number >= 0) & (place + size <= (starts + self.heads.size)[number])
+        numbers, offsets = np.where(inside, number, -1), place - starts[number]
+        yield from zip(numbers.tolist(), offsets.tolist())
 
     def begin(self, arrays: Sequence[NDArray]) -> None:
         """Take note of the memory of the forward pass."""

@@ -7,7 +7,7 @@ outside is added to the gradient of the head that it is.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Tuple, Union
 
 import numpy as np
 from mxnet.ndarray import NDArray
@@ -58,43 +58,12 @@ def find_heads(
 Route = Union[Tuple[int, int, int], NDArray, None]
 
 
-class Link:
-    """One flush.
-
-    Parameters
-    ----------
-    tape : GradientTape
-        Its backward pass.
-    kept : Kept
-        Its arrays.
-    routes : list of Route
-        Those of its inputs.
-    """
-
-    def __init__(self, tape: GradientTape, kept: Kept, routes: List[Route]):
-        self.tape, self.kept, self.routes = tape, kept, routes
-        heads, plan = tape.heads, tape.forward
-        arenas = zip(plan.sizes, plan.arenas)
-        self._span = max(rows * arena.row_size for rows, arena in arenas)
-        first = plan.element_of[heads.term] + heads.offset
-        #: Heads, which are in this order, as if each arena took as much room as the largest one.
-        self._starts = plan.arena_of[heads.term] * self._span + first
-        self._stops = self._starts + heads.size
-
-    def heads_at(self, name: Any, first: Any, size: Any) -> Iterator[Tuple[int, int]]:
-        """Yield the heads in which some elements lie, or -1, and their first element there."""
-        place = name * self._span + first
-        number = np.searchsorted(self._starts, place, "right") - 1
-        inside = (number >= 0) & (place + size <= self._stops[number])
-        numbers, offsets = np.where(inside, number, -1), place - self._starts[number]
-        yield from zip(numbers.tolist(), offsets.tolist())
-
-
 class Chain:
     """The flushes of a scope that are not yet part of MXNet's tape."""
 
     def __init__(self) -> None:
-        self._links: List[Link] = []
+        #: What runs each of them backward.
+        self._tapes: List[GradientTape] = []
         #: Per result of the node: flush, head, and its first element there.
         self._outputs: List[Tuple[int, int, int]] = []
         #: Whether they have become one.
@@ -103,7 +72,7 @@ class Chain:
     @property
     def open(self) -> bool:
         """Whether there are flushes that are to become one node."""
-        return bool(self._links) and not self.done
+        return bool(self._tapes) and not self.done
 
     def routes(self, tape: Tape) -> Dict[int, Route]:
         """Return the routes of kept arrays, by id of what stands for each on a tape."""
@@ -116,9 +85,9 @@ class Chain:
         for kept, own in groups.items():
             routes: Iterable[Route]
             if kept.chain is self:
-                link = next(i for i, link in enumerate(self._links) if link.kept is kept)
-                heads = self._links[link].heads_at(*(column[own] for column in spots[:3]))
-                routes = [None if head < 0 else (link, head, offset) for head, offset in heads]
+                number = next(i for i, one in enumerate(self._tapes) if one.kept is kept)
+                heads = self._tapes[number].heads_at(*(column[own] for column in spots[:3]))
+                routes = [None if head < 0 else (number, head, offset) for head, offset in heads]
             else:
                 routes = [given[id(places[n])].real() if kept.recorded else None for n in own]
             found.update(zip((id(places[n]) for n in own), routes))
@@ -126,31 +95,31 @@ class Chain:
 
     def add(self, tape: GradientTape, kept: Kept, routes: Dict[int, Route]) -> None:
         """Add a flush, whose arrays are `kept`, and the routes of arrays kept before."""
-        own = [routes.get(id(array), array) for array in tape.inputs]
-        self._links.append(Link(tape, kept, own))
+        tape.kept, tape.routes = kept, [routes.get(id(array), array) for array in tape.inputs]
+        self._tapes.append(tape)
         kept.chain = self
 
     def connect(self) -> None:
         """Make the flushes one node of MXNet's tape; what is still held becomes its results."""
         self.done = True
         results: List[Tuple[Memories, List[NDArray]]] = []
-        for number, link in enumerate(self._links):
-            link.kept.chain = None
-            held = link.kept.held()
-            heads = link.heads_at(*find_spots(held)[:3])
+        for number, tape in enumerate(self._tapes):
+            tape.kept.chain = None
+            held = tape.kept.held()
+            heads = tape.heads_at(*find_spots(held)[:3])
             memories = find_memories([lazy for lazy, (head, _) in zip(held, heads) if head >= 0])
-            places = link.heads_at(memories.name, memories.first, memories.size)
+            places = tape.heads_at(memories.name, memories.first, memories.size)
             self._outputs += [(number, *place) for place in places]
-            results.append((memories, link.kept.copies(memories)))
-        routes = (route for link in self._links for route in link.routes)
+            results.append((memories, tape.kept.copies(memories)))
+        routes = (route for tape in self._tapes for route in tape.routes)
         inputs = [route for route in routes if isinstance(route, NDArray)]
         outputs = [array for _, made in results for array in made]
         if inputs and outputs:
             record_function(inputs, outputs, self.backward)
         for memories, made in results:
             memories.become(made, recorded=True)
-        for link in self._links:
-            link.kept.hand_out()
+        for tape in self._tapes:
+            tape.kept.hand_out()
 
     def backward(
         self,
@@ -159,22 +128,22 @@ class Chain:
         targets: List[Optional[NDArray]],
     ) -> List[Optional[NDArray]]:
         """Return the gradients of the inputs; None where `wanted` is false."""
-        pieces: List[List[Piece]] = [[] for _ in self._links]
+        pieces: List[List[Piece]] = [[] for _ in self._tapes]
         for (number, head, offset), gradient in zip(self._outputs, head_gradients):
             pieces[number].append((gradient, head, offset, 0, gradient.size))
         asked = [
             [wanted.pop(0) if isinstance(route, NDArray) else route is not None for route in routes]
-            for routes in (link.routes for link in self._links)
+            for routes in (tape.routes for tape in self._tapes)
         ]
         where = [
-            [targets.pop(0) if isinstance(route, NDArray) else None for route in link.routes]
-            for link in self._links
+            [targets.pop(0) if isinstance(route, NDArray) else None for route in tape.routes]
+            for tape in self._tapes
         ]
         results: List[List[Optional[NDArray]]] = []
-        for number in reversed(range(len(self._links))):
-            link, own = self._links[number], []
-            found = link.tape.pull(pieces[number], asked[number], where[number])
-            for route, place in zip(link.routes, found):
+        for number in reversed(range(len(self._tapes))):
+            tape, own = self._tapes[number], []
+            found = tape.pull(pieces[number], asked[number], where[number])
+            for route, place in zip(tape.routes, found):
                 if isinstance(route, tuple) and place is not None:
                     earlier, head, offset = route
                     pieces[earlier].append((place[0], head, offset, *place[1:]))
