@@ -130,16 +130,11 @@ class Cut:
         return tuple(use.segment for use in self.uses)
 
     @cached_property
-    def sizes(self) -> Tuple[int, int, int, int]:
-        """Numbers of units, slots, inputs and terms."""
-        terms = [len(terms) for use in self.uses for terms in use.sources]
-        slots = sum(len(use.segment.outputs) for use in self.uses)
-        return len(self.uses), slots, len(terms), sum(terms)
-
-    @cached_property
     def code(self) -> array[int]:
         """All but the segments, as integers: see ``Cuts`` in ``lowering.pyx``."""
-        code = [len(self.uses), len(self.heads), self.arguments]
+        counts = [len(terms) for use in self.uses for terms in use.sources]
+        slots = sum(len(use.segment.outputs) for use in self.uses)
+        code = [len(self.uses), slots, len(counts), sum(counts), len(self.heads), self.arguments]
         for segment, sources in self.uses:
             rows = self.rows if segment.layout in ("rows", "concat") else 1
             code += [rows, len(segment.outputs), len(sources)]

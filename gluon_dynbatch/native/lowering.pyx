@@ -16,10 +16,10 @@ include "survey.pxi"
 cdef class Cuts:
     """How the calls of each entry are cut.
 
-    The code of a cut has the number of its uses, of its heads, and of its arguments; per use
-    its rows, and numbers of outputs and inputs; per output its elements; per input its number of
-    terms, and per term 1, a use and its output, or 0, an argument and nothing, and its elements;
-    per head a use and its output.
+    The code of a cut has the numbers of its uses, their outputs, inputs and terms, and of its heads
+    and arguments; per use its rows, and numbers of outputs and inputs; per output its elements; per
+    input its number of terms, and per term 1, a use and its output, or 0, an argument and nothing,
+    and its elements; per head a use and its output.
     """
 
     #: By segment its number, in the order in which they come.
@@ -35,9 +35,8 @@ cdef class Cuts:
 
     def __init__(self, list cuts, const int32_t[::1] entry):
         cdef int64_t[::1] calls = clone(LONG, len(cuts), True)
-        cdef int64_t units = 0, slots = 0, inputs = 0, terms = 0
-        cdef int64_t own_units, own_slots, own_inputs, own_terms
-        cdef Py_ssize_t i
+        cdef list sizes = [0, 0, 0, 0]
+        cdef Py_ssize_t i, k
         for i in range(entry.shape[0]):
             calls[entry[i]] += 1
         self.segments, self.codes, self.used = {}, array("q"), array("i")
@@ -47,13 +46,10 @@ cdef class Cuts:
             extend(self.codes, cut.code)
             for segment in cut.segments:
                 self.used.append(self.segments.setdefault(segment, len(self.segments)))
-            own_units, own_slots, own_inputs, own_terms = cut.sizes
-            self.most_uses = max(self.most_uses, own_units)
-            units += calls[i] * own_units
-            slots += calls[i] * own_slots
-            inputs += calls[i] * own_inputs
-            terms += calls[i] * own_terms
-        self.sizes = units, slots, inputs, terms
+            for k in range(4):
+                sizes[k] += calls[i] * <int64_t>cut.code[k]
+            self.most_uses = max(self.most_uses, <int64_t>cut.code[0])
+        self.sizes = tuple(sizes)
 
     def wire(
         self, tape, const int32_t[::1] node_entry, int32_t[::1] segment, int32_t[::1] unit_node,
@@ -81,8 +77,8 @@ cdef class Cuts:
         for node in range(node_entry.shape[0]):
             entry = node_entry[node]
             code, first_use = &codes[self.code0[entry]], self.use0[entry]
-            uses, heads, arity = code[0], code[1], code[2]
-            code += 3
+            uses, heads, arity = code[0], code[4], code[5]
+            code += 6
             for use in range(uses):
                 segment[unit], unit_node[unit], rows[unit] = used[first_use + use], node, code[0]
                 slot0[unit], input0[unit], pred0[unit] = slot, item, edges
