@@ -2,8 +2,8 @@
  *
  * Maps are copied to planes with zeros around them, or between. There, what an element of the kernel
  * is multiplied with is at a distance that a table has, whatever the place. Vectors are of maps that
- * are made: a tile is some places of some lines, of as many maps as a vector has. The gradient of the
- * kernel is the same, with its elements for places, and the gradient of the result for a kernel.
+ * are made: a tile is some places of some lines, or of some vectors of maps. The gradient of the kernel
+ * is the same, with its elements for places, and the gradient of the result for a kernel.
  */
 #ifndef GDB_CONVOLUTIONS_H
 #define GDB_CONVOLUTIONS_H
@@ -37,6 +37,13 @@ static gdb_plan gdb_plan_of(const gdb_maps *m)
     p.outer_row = gdb_area(p.taps) * (back ? m->channels : 1);
     p.found_row = gdb_area(p.taps) * (back ? 1 : p.outer);
     return p;
+}
+
+/* The size of parts into which so many are cut, of at most so many each. */
+static inline int64_t gdb_equal_parts(int64_t count, int64_t most)
+{
+    const int64_t cuts = (count + most - 1) / most;
+    return (count + cuts - 1) / cuts;
 }
 
 /* Fill in how far on planes what each element of the factor is multiplied with is from a place; for
@@ -78,55 +85,66 @@ static void F(pack_factor)(const gdb_plan *p, const T *factor, const T *bias, T 
     }
 }
 
-INLINE void F(places_tile)(const int places, const int lines, const gdb_plan *p, int64_t step,
-                           int64_t line_step, int64_t count, const int64_t *distance,
+/* Some places of a line, of some vectors of maps, or else of some lines, of one vector. */
+INLINE void F(places_tile)(const int places, const int parts, const int by_maps, const gdb_plan *p,
+                           int64_t step, int64_t line_step, int64_t found, const int64_t *distance,
                            const T *factor, const T *from, T *to, int64_t map_row, int adds)
 {
     const int64_t k = p->outer * gdb_area(p->taps);
-    const T *line[NV];
-    VECTOR sum[NV][MR], made[MR];
-    UNROLL for (int l = 0; l < lines; l++) {
-        line[l] = from + l * line_step;
-        UNROLL for (int i = 0; i < places; i++) sum[l][i] = LOAD(factor);
+    const T *line[NV], *own[NV];
+    VECTOR sum[NV][MR], right[NV], made[MR];
+    UNROLL for (int l = 0; l < parts; l++) {
+        line[l] = from + (by_maps ? 0 : l * line_step);
+        own[l] = factor + (by_maps ? l * (k + 1) * LANES : 0);
+        UNROLL for (int i = 0; i < places; i++) sum[l][i] = LOAD(own[l]);
     }
     for (int64_t r = 0; r < k; r++) {
         const int64_t at = distance[r];
-        const VECTOR right = LOAD(factor += LANES);
-        UNROLL for (int l = 0; l < lines; l++)
-            UNROLL for (int i = 0; i < places; i++)
-                sum[l][i] += (line[l][at + i * step] - (VECTOR){0}) * right;
+        UNROLL for (int l = 0; l < parts; l++) right[l] = LOAD(own[l] + (r + 1) * LANES);
+        UNROLL for (int i = 0; i < places; i++)
+            UNROLL for (int l = 0; l < parts; l++)
+                sum[l][i] += (line[l][at + i * step] - (VECTOR){0}) * right[l];
     }
-    UNROLL for (int l = 0; l < lines; l++, to += p->places[1]) {
+    UNROLL for (int l = 0; l < parts; l++) {
+        const int64_t rest = by_maps ? found - l * LANES : found;
+        T *own_to = to + l * (by_maps ? LANES * map_row : p->places[1]);
         UNROLL for (int i = 0; i < places; i++) made[i] = sum[l][i];
-        for (int64_t f = 0; f < count; f++)
+        for (int64_t f = 0; f < LANES && f < rest; f++)
             UNROLL for (int i = 0; i < places; i++) {
-                T *at = to + f * map_row + i;
+                T *at = own_to + f * map_row + i;
                 *at = ((const T *)(made + i))[f] + (adds ? *at : 0);
             }
     }
 }
 
-/* Store or add what is made of planes on all places of lines, which are cut into equal parts. */
+#define PLACES_TILES(by_maps, step)                                                                 \
+    ANY_TILE(places, parts * LANES, F(places_tile), by_maps, p, step, line_step, p->found - j,      \
+             distance, factor + j * packed, from, made, map_row, adds)
+
+/* Store or add what is made of planes on all places of lines. Places of a line, and vectors of maps,
+ * are cut into equal parts. Tiles are of lines if more of these than of vectors fit together. */
 static void F(multiply_places)(const gdb_plan *p, const int64_t *distance, const T *factor,
                                const T *planes, T *to, int64_t map_row, int adds)
 {
-    const int64_t *size = p->places, cuts = (size[1] + MR - 1) / MR, step = p->step[1];
-    const int64_t most = (size[1] + cuts - 1) / cuts, line_step = p->step[0] * p->grid[1];
-    const int64_t packed = (p->outer * gdb_area(p->taps) + 1) * LANES;
-    for (int64_t j = 0; j < p->found; j += LANES, factor += packed, to += LANES * map_row)
-        for (int64_t y = 0; y < size[0]; y += NV)
+    const int64_t *size = p->places, step = p->step[1], line_step = p->step[0] * p->grid[1];
+    const int64_t packed = p->outer * gdb_area(p->taps) + 1, vectors = (p->found + LANES - 1) / LANES;
+    const int64_t most = gdb_equal_parts(size[1], MR), maps = gdb_equal_parts(vectors, NV);
+    const int by_maps = maps > 1 && (maps >= NV || maps >= size[0]);
+    const int64_t most_lines = by_maps ? 1 : NV, most_maps = by_maps ? maps : 1;
+    for (int64_t j = 0; j < p->found; j += most_maps * LANES)
+        for (int64_t y = 0; y < size[0]; y += most_lines)
             for (int64_t x = 0; x < size[1]; x += most) {
-                const int64_t lines = size[0] - y < NV ? size[0] - y : NV;
+                const int64_t left = by_maps ? vectors - j / LANES : size[0] - y;
+                const int64_t parts = left < (by_maps ? maps : NV) ? left : by_maps ? maps : NV;
                 const int64_t places = size[1] - x < most ? size[1] - x : most;
-                const int64_t count = p->found - j < LANES ? p->found - j : LANES;
                 const T *from = planes + y * line_step + x * step;
-                T *made = to + y * size[1] + x;
-                if (step == 1) {
-                    ANY_TILE(places, lines * LANES, F(places_tile), p, 1, line_step, count, distance,
-                             factor, from, made, map_row, adds)
+                T *made = to + j * map_row + y * size[1] + x;
+                if (by_maps) {
+                    PLACES_TILES(1, step)
+                } else if (step == 1) {
+                    PLACES_TILES(0, 1)
                 } else {
-                    ANY_TILE(places, lines * LANES, F(places_tile), p, step, line_step, count,
-                             distance, factor, from, made, map_row, adds)
+                    PLACES_TILES(0, step)
                 }
             }
 }
