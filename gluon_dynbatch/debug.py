@@ -1,11 +1,11 @@
-"""``debug=True``: run every recorded call by itself, as it was written, and compare every launch.
+"""``debug=True``: run every recorded call by itself, as it was written, and compare its values.
 
 What calls read is watched from their recording on.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
 import numpy as np
 from mxnet.gluon import Parameter
@@ -14,7 +14,6 @@ from mxnet.ndarray import NDArray
 from .errors import MismatchError
 from .lower.expand import expand
 from .plan.make import Outside, make_plan
-from .plan.plan import Plan
 from .record.tape import Reads, Tape
 from .record.types import TYPES, memory_of
 from .run.dispatch import Dispatcher
@@ -84,69 +83,50 @@ class Watch:
                 )
 
 
-class Comparison:
-    """All recorded calls, run one by one, against which each launch of a flush is held.
+def run_alone(recording: Tape, dispatcher: Dispatcher) -> Execution:
+    """Run all recorded calls one by one; return what has their values."""
+    units = expand(recording, "unbatched", ())
+    one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
+    outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
+    loop = make_plan(units, one_by_one, outside)
+    made = Execution(
+        loop,
+        recording.externals,
+        dispatcher,
+        lambda node: recording.wheres[node].where,
+        Prepared(loop, None, dispatcher.natives(loop)).forward,
+    )
+    made.run()
+    return made
 
-    Parameters
-    ----------
-    recording : Tape
-        What was recorded.
-    plan : Plan
-        The launches to check.
-    dispatcher
-        Where segments are compiled.
+
+def compare(recording: Tape, alone: Execution, merged: Execution) -> None:
+    """Compare what launches made of recorded calls with what the calls made one by one.
+
+    Raises
+    ------
+    MismatchError
+        Names the first recorded call with another result.
     """
-
-    def __init__(
-        self,
-        recording: Tape,
-        plan: Plan,
-        dispatcher: Dispatcher,
-    ):
-        self._recording = recording
-        # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
-        found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
-        self._tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
-        units = expand(recording, "unbatched", ())
-        one_by_one = np.arange(units.dependencies.size, dtype=np.int32)
-        outside = Outside(*TYPES.columns(recording.external_type), TYPES.kinds)
-        loop = make_plan(units, one_by_one, outside)
-        self._loop = Execution(
-            loop,
-            recording.externals,
-            dispatcher,
-            lambda node: recording.wheres[node].where,
-            Prepared(loop, None, dispatcher.natives(loop)).forward,
-        )
-        self._loop.run()
-        #: Per launch, what it makes: (call, value), in the order of the calls.
-        self._made: Dict[int, List[Tuple[int, int]]] = {}
-        terms, launch_of = plan.graph.value_term, plan.columns.launch
-        for node, value in _comparable(recording):
-            if terms[value] >= 0:
-                number = int(launch_of[plan.graph.slot_unit[terms[value]]])
-                self._made.setdefault(number, []).append((node, value))
-
-    def check(self, execution: Execution, number: int) -> None:
-        """Compare what launch `number` made, as soon as it has run.
-
-        Raises
-        ------
-        MismatchError
-            Names the first recorded call with another result.
-        """
-        for node, value in self._made.get(number, ()):
-            kind = TYPES[self._recording.value_type[value]]
-            wanted, got = _values(self._loop, value, kind), _values(execution, value, kind)
-            relative, absolute = self._tolerance if kind.dtype in TOLERANCES else (0, 0)
-            if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
-                raise MismatchError(
-                    f"call {node} has other values in launch {number} than by itself: they "
-                    f"differ by up to {np.abs(got - wanted).max():g}, in shape {kind.shape}",
-                    self._recording.wheres[node].where,
-                    self._recording.entries[self._recording.node_entry[node]].name,
-                    "please report this with the program; analysis_budget=0 avoids batching",
-                )
+    # The tolerance of the coarsest type is that of all: a cast to a finer one adds nothing.
+    found = {TYPES[kind].dtype for kind in recording.value_type} & TOLERANCES.keys()
+    tolerance = max((TOLERANCES[dtype] for dtype in found), default=(0, 0))
+    graph, launch_of = merged.plan.graph, merged.plan.columns.launch
+    for node, value in _comparable(recording):
+        if graph.value_term[value] < 0:
+            continue
+        kind = TYPES[recording.value_type[value]]
+        wanted, got = _values(alone, value, kind), _values(merged, value, kind)
+        relative, absolute = tolerance if kind.dtype in TOLERANCES else (0, 0)
+        if not np.allclose(got, wanted, relative, absolute, equal_nan=True):
+            number = launch_of[graph.slot_unit[graph.value_term[value]]]
+            raise MismatchError(
+                f"call {node} has other values in launch {number} than by itself: they "
+                f"differ by up to {np.abs(got - wanted).max():g}, in shape {kind.shape}",
+                recording.wheres[node].where,
+                recording.entries[recording.node_entry[node]].name,
+                "please report this with the program; analysis_budget=0 avoids batching",
+            )
 
 
 def _comparable(recording: Tape) -> Iterator[Tuple[int, int]]:

@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .auto import Account, Costs, costs_of
+from .auto import Account
 from .cache import PlanCache
-from .debug import Comparison
+from .debug import compare, run_alone
 from .errors import NotMergedError, Where
 from .kernel.kernels import SegmentKernels
 from .lower.expand import expand, find_weights
@@ -63,7 +63,6 @@ class Planned(NamedTuple):
     recorded: np.ndarray
     #: What is reported of all flushes with this plan, with the number of a call for its line.
     report: FlushReport
-    costs: Costs
     #: Whether the budget sufficed to look at every unit; else the next time may do better.
     analysed: bool
 
@@ -133,7 +132,7 @@ class Flush:
             waiting=waiting,
         )
         if self._account is not None:
-            self._account.note(planned.costs, cached)
+            self._account.note(recording, plan, planned.kernels, cached)
         return plan, None if tape is None else tape.plan, kept, report
 
     def _planned(self, choice: Options) -> Tuple[Planned, bool]:
@@ -190,8 +189,7 @@ class Flush:
             **dict.fromkeys(("recording_ms", "analysis_ms", "dispatch_ms"), 0.0),
             split=split,
         )
-        costs = costs_of(recording, plan, kernels)
-        return Planned(plan, kernels, [], graph.recorded, report, costs, analysed)
+        return Planned(plan, kernels, [], graph.recorded, report, analysed)
 
     def _refuse_if_strict(self, alone: Tuple[Alone, ...]) -> None:
         if self._options.strict and alone:
@@ -233,12 +231,12 @@ class Flush:
         forget()
         tape = None if known.heads is None else GradientTape(plan, known, externals)
         runtime = self._runtime
-        checks = runtime.observer and runtime.observer.checks(self._recording, planned)
+        stopwatch = runtime.observer and runtime.observer.checks(self._recording, planned)
         if self._options.debug:
             check_plan(plan)
             if tape is not None:
                 check_transposed(plan, tape.heads, tape.plan)
-            checks = Comparison(self._recording, plan, runtime.dispatcher)
+            alone = run_alone(self._recording, runtime.dispatcher)
         execution = Execution(
             plan,
             externals,
@@ -246,9 +244,11 @@ class Flush:
             self._where,
             known.forward,
             tape,
-            checks,
+            stopwatch,
         )
         execution.run()
+        if self._options.debug:
+            compare(self._recording, alone, execution)
         if tape is not None:
             tape.finish()
         return execution, tape

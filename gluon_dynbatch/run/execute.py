@@ -147,8 +147,8 @@ class Execution(Pass):
         The native code of the plan.
     tape : GradientTape, optional
         Records launches for the backward pass.
-    checks : Comparison, optional
-        Looks at what each launch has made before the next one runs.
+    checks : Stopwatch, optional
+        Waits for what each launch makes before the next one runs.
     """
 
     def __init__(
