@@ -18,7 +18,6 @@ from collections import Counter, defaultdict
 from typing import Any, DefaultDict, Dict, Iterator, List, Tuple
 
 import mxnet as mx
-import numpy as np
 
 from .errors import Where
 from .record.state import STATE
@@ -45,7 +44,10 @@ class Line:
 
 
 class Site:
-    """What is known of one place that opens scopes: of the second on, as the first compiles."""
+    """What is known of one place that opens scopes: of the second on, as the first compiles.
+
+    It waits for each launch and gives its time to the lines whose calls it runs.
+    """
 
     def __init__(self, several: bool) -> None:
         self.several = several
@@ -56,43 +58,39 @@ class Site:
         #: Milliseconds of launches of MXNet's operators, by block and reason, and a line of each.
         self.by_mxnet: Dict[Tuple[str, str], Tuple[float, Where]] = {}
 
-
-class Stopwatch:
-    """Waits for each launch of a flush and gives its time to the lines whose calls it runs."""
-
-    def __init__(self, site: Site, tape: Any, planned: Any):
-        self._site, graph = site, planned.plan.graph
-        self._wheres = [place.where for place in tape.wheres]
-        lines = [site.lines[where] for where in self._wheres]
-        for line, number in zip(lines, tape.node_entry):
+    def begin(self, tape: Any, graph: Any) -> None:
+        """Take note of a flush."""
+        #: Per unit, the place that recorded it.
+        self._where_of = [tape.wheres[node].where for node in graph.node.tolist()]
+        for place, number in zip(tape.wheres, tape.node_entry):
+            line = self.lines[place.where]
             line.calls += 1
             if tape.entries[number].block_id is None:
                 line.operators[tape.entries[number].name] += 1
-        #: Per unit, the line that recorded it.
-        self._line_of = [lines[node] for node in graph.node.tolist()]
-        mergeable = [graph.segments[n].layout != "unbatched" for n in graph.segment.tolist()]
-        signatures: DefaultDict[Line, List[int]] = defaultdict(list)
-        for unit in np.flatnonzero(mergeable).tolist():
-            signatures[self._line_of[unit]].append(int(graph.dependencies.signature[unit]))
-        for line, own in signatures.items():
+        signatures: DefaultDict[Where, List[int]] = defaultdict(list)
+        for unit, where in enumerate(self._where_of):
+            if graph.segments[graph.segment[unit]].layout != "unbatched":
+                signatures[where].append(int(graph.dependencies.signature[unit]))
+        for where, own in signatures.items():
+            line = self.lines[where]
             line.units, line.kinds = max((line.units, line.kinds), (len(own), len(set(own))))
         self._last = time.perf_counter()
 
-    def check(self, execution: Any, number: int) -> None:
+    def launched(self, execution: Any, number: int) -> None:
         """Take note of a launch that was just handed to the engine."""
         launch = execution.plan.launches[number]
         for region in launch.regions:
             execution.region(region).wait_to_read()
         now = time.perf_counter()
         spent, self._last = 1e3 * (now - self._last), now
-        for line, units in Counter(self._line_of[unit] for unit in launch.units).items():
-            line.launches += 1
-            line.running_ms += spent * units / len(launch.units)
+        for where, units in Counter(self._where_of[unit] for unit in launch.units).items():
+            self.lines[where].launches += 1
+            self.lines[where].running_ms += spent * units / len(launch.units)
         reason, graph, unit = launch.segment.kernels, execution.plan.graph, launch.units[0]
         if isinstance(reason, str) and launch.segment.layout != "unbatched":
-            key, by_mxnet = (graph.name(unit), reason), self._site.by_mxnet
-            before, where = by_mxnet.get(key, (0.0, self._wheres[graph.node[unit]]))
-            by_mxnet[key] = before + spent, where
+            key = graph.name(unit), reason
+            before, where = self.by_mxnet.get(key, (0.0, self._where_of[unit]))
+            self.by_mxnet[key] = before + spent, where
 
 
 class Observer:
@@ -123,9 +121,11 @@ class Observer:
 
         return create
 
-    def checks(self, tape: Any, planned: Any) -> Stopwatch:
+    def flushes(self, tape: Any, graph: Any) -> Site:
         """Return what is told of each launch of a flush."""
-        return Stopwatch(self.sites[STATE.batch.place.where], tape, planned)
+        site = self.sites[STATE.batch.place.where]
+        site.begin(tape, graph)
+        return site
 
     def pages(self) -> str:
         """Return a page for each place that opened scopes."""

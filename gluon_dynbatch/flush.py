@@ -231,7 +231,7 @@ class Flush:
         forget()
         tape = None if known.heads is None else GradientTape(plan, known, externals)
         runtime = self._runtime
-        stopwatch = runtime.observer and runtime.observer.checks(self._recording, planned)
+        watch = runtime.observer and runtime.observer.flushes(self._recording, plan.graph)
         if self._options.debug:
             check_plan(plan)
             if tape is not None:
@@ -244,7 +244,7 @@ class Flush:
             self._where,
             known.forward,
             tape,
-            stopwatch,
+            watch,
         )
         execution.run()
         if self._options.debug:

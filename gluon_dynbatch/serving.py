@@ -7,7 +7,6 @@ import atexit
 import collections
 import contextlib
 import itertools
-import os
 import threading
 import time
 import weakref
@@ -36,32 +35,26 @@ class _Line:
 
     def __init__(self, apply: Callable[[Any], Any], scope: Batch, size: int, wait_s: float):
         self._apply, self._scope, self._size, self._wait_s = apply, scope, size, wait_s
-        self._process = os.getpid()
         self.changed = threading.Condition()
         #: Samples by their future results, of threads or of asyncio, and when they were submitted,
         #: in that order.
         self.waiting: Dict[Any, Tuple[Any, float]] = {}
         self.closed = False
-        self._running = 0
+        self.running = 0
         #: With how many a minibatch begins at once.
-        self._enough = size
+        self.enough = size
         self.counts: Any = collections.Counter(dict.fromkeys(BatcherStats._fields[2:-2], 0))
-        self._sizes: Dict[int, int] = collections.Counter()
-        self._latencies: Deque[float] = collections.deque(maxlen=1024)
+        self.sizes: Dict[int, int] = collections.Counter()
+        self.latencies: Deque[float] = collections.deque(maxlen=1024)
         # A copy of the context: one in use belongs to a thread.
         context = mx.Context(mx.context.current_context())
-        self._worker = threading.Thread(
+        #: It has ended if this is closed, or in a fork of its process.
+        self.worker = threading.Thread(
             target=self._work, args=(context,), name="RequestBatcher", daemon=True
         )
-        self._worker.start()
+        self.worker.start()
 
-    def add(self, future: Any, sample: Any) -> None:
-        if len(self.waiting) in (0, self._enough - 1):
-            self.changed.notify_all()
-        self.waiting[future] = sample, time.monotonic()
-        future.add_done_callback(self._drop)
-
-    def _drop(self, future: Any) -> None:
+    def drop(self, future: Any) -> None:
         """Take a request that was cancelled out of the line; what has run is in it no more."""
         with self.changed:
             if self.waiting.pop(future, None) is not None:
@@ -69,17 +62,12 @@ class _Line:
                 self.changed.notify_all()
 
     def close(self, wait: bool = False) -> None:
-        if self.is_ours:
+        if self.worker.is_alive():
             with self.changed:
                 self.closed = True
                 self.changed.notify_all()
-            if wait and self._worker is not threading.current_thread():
-                self._worker.join()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this is no fork of the process that has the worker."""
-        return self._process == os.getpid()
+            if wait and self.worker is not threading.current_thread():
+                self.worker.join()
 
     def _work(self, context: mx.Context) -> None:
         try:
@@ -99,15 +87,15 @@ class _Line:
             for _, submitted in itertools.islice(self.waiting.values(), 1):
                 left = max(submitted, free) + self._wait_s - time.monotonic()
                 self.changed.wait_for(
-                    lambda: len(self.waiting) >= self._enough or self.closed, max(left, 0)
+                    lambda: len(self.waiting) >= self.enough or self.closed, max(left, 0)
                 )
             requests = []
             for future in list(itertools.islice(self.waiting, self._size)):
                 if _begins(future):
                     requests.append((future, *self.waiting.pop(future)))
                 else:
-                    self._drop(future)
-            self._running = len(requests)
+                    self.drop(future)
+            self.running = len(requests)
             self.changed.notify_all()
             return requests
 
@@ -122,22 +110,15 @@ class _Line:
             latencies = [ended - since for since in submitted]
             failed = sum(isinstance(outcome, BaseException) for outcome in outcomes)
             with self.changed:
-                self._running = 0
+                self.running = 0
                 # Those who get their answers may ask again, so there may soon be as many as now.
-                self._enough = min(self._size, len(outcomes) + len(self.waiting))
+                self.enough = min(self._size, len(outcomes) + len(self.waiting))
                 self.counts.update(completed=len(outcomes) - failed, failed=failed)
                 self.counts.update(run_s=ended - started, latency_s=sum(latencies))
-                self._latencies.extend(latencies)
-                self._sizes[len(outcomes)] += 1
+                self.latencies.extend(latencies)
+                self.sizes[len(outcomes)] += 1
             _answer(futures, outcomes)
         return bool(self.waiting) or not self.closed
-
-    def stats(self) -> BatcherStats:
-        with self.changed:
-            latencies, sizes = tuple(self._latencies), dict(self._sizes)
-            return BatcherStats(
-                len(self.waiting), self._running, *self.counts.values(), latencies, sizes
-            )
 
 
 def _begins(future: Any) -> bool:
@@ -336,7 +317,7 @@ class RequestBatcher:
 
     def _put(self, request: Any, sample: Any) -> None:
         line = self._line
-        if not line.is_ours:
+        if not (line.closed or line.worker.is_alive()):
             what = "the batcher belongs to another process"
             advice = "make a batcher in each process"
             raise errors.ClosedError(what, advice=advice)
@@ -349,11 +330,19 @@ class RequestBatcher:
                 what = f"the queue is full: {self._max_queue} requests wait"
                 advice = 'try again later, or make the batcher with on_full="wait"'
                 raise errors.QueueFullError(what, advice=advice)
-            line.add(request, sample)
+            if len(line.waiting) in (0, line.enough - 1):
+                line.changed.notify_all()
+            line.waiting[request] = sample, time.monotonic()
+            request.add_done_callback(line.drop)
 
     def stats(self) -> BatcherStats:
         """Return the length of the queue, and counts and times of all requests so far."""
-        return self._line.stats()
+        line = self._line
+        with line.changed:
+            latencies, sizes = tuple(line.latencies), dict(line.sizes)
+            return BatcherStats(
+                len(line.waiting), line.running, *line.counts.values(), latencies, sizes
+            )
 
     def close(self) -> None:
         """Take no more requests, run those that wait, and end the worker."""

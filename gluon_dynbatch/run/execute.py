@@ -97,9 +97,9 @@ class Pass:
         put_together(array, self.arenas, pieces, b"r")
         return array
 
-    def run_launches(self, checks: Any = None) -> None:
+    def run_launches(self, watch: Any = None) -> None:
         """Hand everything to the engine, some launches at a time: others' work gets in between."""
-        low, looked_at = 0, checks is not None or PROFILER.running
+        low, looked_at = 0, watch is not None or PROFILER.running
         for item in self._assembled.items:
             if not (item.ends_piece or looked_at):
                 continue
@@ -109,8 +109,8 @@ class Pass:
                 if item.by_operators:
                     self.launch(self.plan.launches[item.launch])
             low = item.stop
-            if checks is not None and item.launch is not None:
-                checks.check(self, item.launch)
+            if watch is not None and item.launch is not None:
+                watch.launched(self, item.launch)
 
     def _shown(self, position: Optional[int]) -> ContextManager[None]:
         if position is None or not PROFILER.running:
@@ -147,7 +147,7 @@ class Execution(Pass):
         The native code of the plan.
     tape : GradientTape, optional
         Records launches for the backward pass.
-    checks : Stopwatch, optional
+    watch : explain.Site, optional
         Waits for what each launch makes before the next one runs.
     """
 
@@ -159,13 +159,13 @@ class Execution(Pass):
         where: Any,
         assembled: Assembled,
         tape: Any = None,
-        checks: Any = None,
+        watch: Any = None,
     ):
         super().__init__(plan)
         self._assembled = assembled
         self.externals = externals
         self._dispatcher, self._where = dispatcher, where
-        self._tape, self._checks = tape, checks
+        self._tape, self._watch = tape, watch
 
     def run(self) -> None:
         """Run all launches; returns as soon as they are handed to the engine."""
@@ -177,7 +177,7 @@ class Execution(Pass):
                 put_together(self.region(fill.region), given, pieces)
         if self._tape is not None:
             self._tape.begin(arrays)
-        self.run_launches(self._checks)
+        self.run_launches(self._watch)
 
     def array_at(self, kind: str, *which: Any) -> NDArray:
         """Return an array that native code works on."""
